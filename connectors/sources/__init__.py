@@ -1,0 +1,38 @@
+"""Sources: each reads one kind of database log. They know nothing of sinks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from envelope.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A run of committed transactions, or one part of a large one, in the order of the log.
+
+    `rows` follow `envelope.batch.SCHEMA`; `checkpoint` is true once they are durable; `nbytes` is
+    what the rows hold in memory.
+    """
+
+    rows: Sequence[pa.RecordBatch]
+    checkpoint: Checkpoint
+    nbytes: int
+
+
+class Source(Protocol):
+    """An iterator of committed transactions, and the way to say that they are safe."""
+
+    def read(self, timeout_s: float) -> Piece | None:
+        """The next piece; None when the timeout passes without one.
+
+        Raises ChangelogError; a deterministic stop only after everything before it was given.
+        """
+
+    def confirm(self, checkpoint: Checkpoint) -> None:
+        """Lets the source forget what is before the checkpoint; only after it is durable."""
+
+    def close(self) -> None:
+        """Releases the source's connections; what was not confirmed comes again."""

@@ -1,0 +1,91 @@
+"""What a sink stores with each commit, atomically with the rows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import msgspec
+
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """How far a changelog reaches, and all that is needed to go on from there.
+
+    `position` is that of the last published row, None before the first. `through_lsn` is the end
+    of the last commit that is whole in the changelog, or the server's log end when idle. `partial`
+    says that `position` stands inside a transaction. `windows` is the progress of table reads by
+    entity, `settings` what shapes order or content, `decisions` the stops that an operator passed:
+    position text to `skip`, `default` or `dead-letter`.
+    """
+
+    position: Position | None
+    through_lsn: int
+    epoch: int
+    system_identifier: str
+    timeline: int
+    partial: bool = False
+    windows: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    decisions: Mapping[str, str] = field(default_factory=dict)
+    format: int = FORMAT
+
+    def to_json(self) -> bytes:
+        """One JSON object; `through_lsn` as the server prints it."""
+        return msgspec.json.encode(
+            {
+                "format": self.format,
+                "position": None if self.position is None else str(self.position),
+                "through_lsn": lsn_text(self.through_lsn),
+                "epoch": self.epoch,
+                "system_identifier": self.system_identifier,
+                "timeline": self.timeline,
+                "partial": self.partial,
+                "windows": self.windows,
+                "settings": self.settings,
+                "decisions": self.decisions,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        """The record that `to_json` wrote, of this format or an older one."""
+        try:
+            value = msgspec.json.decode(text)
+            if value["format"] > FORMAT:
+                raise ChangelogError(
+                    Kind.PRECONDITION,
+                    f"the changelog's recovery record has format {value['format']}; this program knows {FORMAT}",
+                    hint="run the newer version that wrote it",
+                )
+            return cls(
+                position=None if value["position"] is None else Position.parse(value["position"]),
+                through_lsn=parse_lsn(value["through_lsn"]),
+                epoch=value["epoch"],
+                system_identifier=value["system_identifier"],
+                timeline=value["timeline"],
+                partial=value["partial"],
+                windows=value["windows"],
+                settings=value["settings"],
+                decisions=value["decisions"],
+                format=value["format"],
+            )
+        except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+            raise ChangelogError(Kind.MALFORMED, "the recovery record cannot be read") from error
+
+
+def lsn_text(lsn: int) -> str:
+    """A log sequence number as PostgreSQL prints it, `16/B374D848`."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def parse_lsn(text: str) -> int:
+    """The log sequence number that `text` spells; ValueError when it spells none."""
+    high, slash, low = text.partition("/")
+    if not slash:
+        raise ValueError(f"{text!r} is not a log sequence number")
+    return int(high, 16) << 32 | int(low, 16)

@@ -1,0 +1,54 @@
+"""What shapes an entity's changelog: the configuration, resolved."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from envelope.model import Stamp
+
+TRUNCATE_KEY = "\0truncate"
+"""The reserved key under which a truncate is published, once a partition."""
+
+DEAD = "dead"
+"""The reserved entity that holds what an operator set aside."""
+
+RESERVED = frozenset({DEAD, "positions", "schemas"})
+"""Entity names that a topic of another purpose has taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entity:
+    """A kind of thing that has a changelog, bound to one table.
+
+    `table` is `(schema, name)`; `columns` are the published ones, None for all; `masks` maps a
+    column to `drop`, `null` or `sha256`; `where` is the publication's row filter, in SQL.
+    """
+
+    name: str
+    table: tuple[str, str]
+    key: tuple[str, ...]
+    partition_by: tuple[str, ...]
+    partitions: int
+    columns: tuple[str, ...] | None = None
+    exclude_columns: tuple[str, ...] = ()
+    where: str | None = None
+    masks: Mapping[str, Literal["drop", "null", "sha256"]]
+    immutable: bool = False
+    on_change_of_immutable: Literal["stop", "ignore"] = "stop"
+    on_truncate: Literal["stop", "publish"] = "stop"
+    missing_stamp: Literal["default", "warn", "stop"] = "default"
+    default_stamp: Stamp
+
+    def shape(self) -> dict[str, Any]:
+        """What of this entity a changelog cannot change in mid-stream, as JSON values."""
+        return {
+            "table": ".".join(self.table),
+            "key": list(self.key),
+            "partition_by": list(self.partition_by),
+            "partitions": self.partitions,
+            "columns": None if self.columns is None else list(self.columns),
+            "exclude_columns": list(self.exclude_columns),
+            "where": self.where,
+            "mask": dict(sorted(self.masks.items())),
+            "immutable": self.immutable,
+        }
