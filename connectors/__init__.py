@@ -1,0 +1,1 @@
+"""Connectors: what reads database logs, what stores changelogs, and the service between them."""

@@ -1,0 +1,56 @@
+"""The embedded PostgreSQL: started, stopped, crashed and recovered."""
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from connectors.embedded import Server, find_bin, temporary_server
+from envelope.errors import ChangelogError, Kind
+
+
+def test_a_server_is_ready_for_logical_decoding(database: str) -> None:
+    with psycopg.connect(database) as connection:
+        assert connection.execute("SHOW wal_level").fetchone() == ("logical",)
+        assert connection.info.server_version >= 180000
+
+
+def test_the_older_server(database_15: str) -> None:
+    with psycopg.connect(database_15) as connection:
+        assert connection.info.server_version // 10000 == 15
+
+
+def test_what_was_committed_survives_a_crash_and_a_restart() -> None:
+    with temporary_server() as server:
+        folder = server.data_dir.parent
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.execute("CREATE TABLE t AS SELECT 1 AS a")
+            pid, port = server.pid, server.port
+            server.kill()
+        server.start()
+        assert (server.pid != pid, server.port) == (True, port)
+        server.stop()
+        assert not server.running
+        server.start()
+        with psycopg.connect(server.dsn()) as connection:
+            assert connection.execute("SELECT a FROM t").fetchone() == (1,)
+    assert not folder.exists()
+
+
+def test_a_server_that_cannot_start_says_why() -> None:
+    with (
+        pytest.raises(ChangelogError, match="did not start: .*wal_level") as raised,
+        temporary_server(settings={"wal_level": "nonsense"}),
+    ):
+        pass
+    assert raised.value.kind is Kind.PRECONDITION
+
+
+def test_a_program_that_fails_says_why(server: Server) -> None:
+    with pytest.raises(ChangelogError, match="pg_basebackup failed: .*"):
+        server.run("pg_basebackup", "--nonsense")
+
+
+def test_programs_come_from_the_wheel() -> None:
+    assert (find_bin() / "pg_recvlogical").exists()
+    assert isinstance(find_bin(), Path)
