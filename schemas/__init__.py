@@ -1,0 +1,1 @@
+"""Contracts: neutral column types, and the schemas of what is published. Imports nothing of ours."""

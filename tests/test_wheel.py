@@ -1,0 +1,52 @@
+"""The wheel that is built installs, and works from an empty folder with nothing of this checkout in reach."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[1]
+
+
+def run(*command: str | Path, cwd: Path, timeout_s: float = 60.0) -> str:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONWARNINGS": "error", "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` folder of an environment that holds the wheel; its dependencies come from the one we run in."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder, cwd=CHECKOUT)
+    (wheel,) = folder.glob("changelog_publisher-*.whl")
+    home = folder / "venv"
+    venv.create(home, symlinks=True)
+    run(sys.executable, "-m", "pip", "--python", home, "install", "--no-deps", "--no-index", wheel, cwd=folder)
+    # A path in a .pth file is only added: the checkout's own editable install, itself a .pth file there, is not read.
+    packages = sysconfig.get_path("purelib", "venv", {"base": str(home), "platbase": str(home)})
+    Path(packages, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+    return home / "bin"
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def test_the_wheel_holds_its_packages_typed_and_nothing_else(installed: Path, empty: Path) -> None:
+    code = "import connectors, envelope, schemas; print(*(p.__path__[0] for p in (connectors, envelope, schemas)))"
+    for place in map(Path, run(installed / "python", "-c", code, cwd=empty).split()):
+        assert place.is_relative_to(installed.parent)
+        assert (place / "py.typed").exists()
+        assert not (place.parent / "tests").exists()
+
+
+def test_the_command_says_what_it_can_do(installed: Path, empty: Path) -> None:
+    assert "usage: changelog" in run(installed / "changelog", "--help", cwd=empty)
+    assert not list(empty.iterdir())
