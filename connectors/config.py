@@ -1,0 +1,342 @@
+"""The configuration: one TOML file, overridden by the environment, parsed once and handed down.
+
+`load` reports every problem at once. Secrets come in by reference (`"env:NAME"`, `"file:PATH"`) and go into no
+message and no representation.
+"""
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic_core import ErrorDetails
+
+from envelope.entity import RESERVED
+from envelope.errors import ChangelogError, Kind
+
+PREFIX = "CHANGELOG__"
+"""What an overriding environment variable's name starts with; `__` parts the rest: CHANGELOG__SINK__PATH."""
+
+REFERENCE = re.compile(r"(env|file):(.+)", re.DOTALL)
+
+
+def _entity_name(name: str) -> str:
+    if name in RESERVED:
+        raise ValueError(f"{name} is a reserved name")
+    return name
+
+
+def _listen(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
+        raise ValueError('should be "HOST:PORT", as in "127.0.0.1:9464"')
+    return text
+
+
+def _dsn(text: str) -> str:
+    try:
+        conninfo_to_dict(text)
+    except psycopg.ProgrammingError:  # its message quotes the text, which may hold a password
+        raise ValueError('should be a connection string, as in "postgresql://USER@HOST:5432/DATABASE"') from None
+    return text
+
+
+Text = Annotated[str, StringConstraints(min_length=1)]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]+$")]
+EntityName = Annotated[Name, AfterValidator(_entity_name)]
+SlotName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,63}$")]
+Columns = Annotated[tuple[Text, ...], Field(min_length=1)]
+Mask = Literal["drop", "null", "sha256"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=False)
+
+
+class SourceConfig(_Section):
+    """`[source]`: the database, and what this service keeps in it."""
+
+    kind: Literal["postgres"]
+    dsn: Annotated[Text, AfterValidator(_dsn)] = Field(repr=False)
+    slot: SlotName | None = None
+    publication: SlotName | None = None
+    failover: bool = False
+    snapshot_workers: int = Field(default=2, ge=1, le=32)
+
+
+class SinkConfig(_Section):
+    """`[sink]`: where the changelog goes. A commit closes at the first of its three bounds."""
+
+    kind: Literal["files"] = "files"
+    path: Path
+    commit_seconds: float = Field(default=1.0, gt=0, le=60)
+    commit_bytes: int = Field(default=64 << 20, ge=1 << 16, le=1 << 30)
+    commit_rows: int = Field(default=100_000, ge=1, le=10_000_000)
+
+
+class TablesConfig(_Section):
+    """`[tables]`: patterns over `schema.table`; every table that one includes and none excludes is an entity."""
+
+    include: Columns
+    exclude: tuple[Text, ...] = ()
+
+
+class StampConfig(_Section):
+    """`default = { … }`: what stands for a stamp that the application did not set."""
+
+    api_version: str = Field(default="unknown", alias="apiVersion")
+    service_name: str = Field(default="unknown", alias="serviceName")
+    identifier: str = ""
+
+
+class ProvenanceConfig(_Section):
+    """`[provenance]`, or `[entities.X.provenance]` in its place for one entity."""
+
+    missing: Literal["default", "warn", "stop"] = "default"
+    default: StampConfig = StampConfig()
+
+
+class EntityConfig(_Section):
+    """`[entities.X]`: one entity; without `table` it refines the entity that `[tables]` makes under that name."""
+
+    table: Text | None = None
+    key: Columns | None = None
+    partition_by: Columns | None = None
+    partitions: int = Field(default=1, ge=1, le=10_000)
+    columns: Columns = ("*",)
+    exclude_columns: tuple[Text, ...] = ()
+    where: Text | None = None
+    mask: dict[str, Mask] = {}
+    immutable: bool = False
+    on_change_of_immutable: Literal["stop", "ignore"] = "stop"
+    on_truncate: Literal["stop", "publish"] = "stop"
+    provenance: ProvenanceConfig | None = None
+
+
+class MaskConfig(_Section):
+    """`[mask]`: the secret of the `sha256` masks."""
+
+    key: Annotated[str, StringConstraints(min_length=16)] = Field(repr=False)
+
+
+class SignalsConfig(_Section):
+    """`[signals]`: with a secret, only signed signals are obeyed."""
+
+    secret: Annotated[str, StringConstraints(min_length=16)] | None = Field(default=None, repr=False)
+
+
+class ServiceConfig(_Section):
+    """`[service]`: where `/live`, `/ready` and `/metrics` are served."""
+
+    listen: Annotated[str, AfterValidator(_listen)] = "127.0.0.1:9464"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port; port 0 lets the system choose."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+class Config(_Section):
+    """The whole file; frozen. `slot` and `publication` are named after the service unless given."""
+
+    name: Name
+    source: SourceConfig
+    sink: SinkConfig
+    tables: TablesConfig | None = None
+    entities: dict[EntityName, EntityConfig] = {}
+    provenance: ProvenanceConfig = ProvenanceConfig()
+    mask: MaskConfig | None = None
+    signals: SignalsConfig = SignalsConfig()
+    service: ServiceConfig = ServiceConfig()
+
+    @property
+    def slot(self) -> str:
+        """The replication slot's name."""
+        return self.source.slot or self.name.replace("-", "_")
+
+    @property
+    def publication(self) -> str:
+        """The publication's name."""
+        return self.source.publication or self.name.replace("-", "_")
+
+
+Loc = tuple[str | int, ...]
+NOWHERE: Loc = ()
+
+
+def load(path: Path, environ: Mapping[str, str]) -> Config:
+    """The configuration in `path`, with what `environ` overrides and refers to.
+
+    Relative paths in the file are relative to its folder. Raises one ChangelogError(USAGE) that lists every
+    problem, a line each: the path in the file, what is wrong, and what would be right.
+    """
+    tree = _read(path)
+    problems: dict[Loc, str] = {}
+    origins = _override(tree, environ, problems)
+    _dereference(tree, (), path.parent, environ, problems)
+    try:
+        config = Config.model_validate(tree)
+    except ValidationError as error:
+        for details in error.errors(include_url=False):
+            problems.setdefault(tuple(part for part in details["loc"] if part != "[key]"), _remedy(details))
+    else:
+        problems = {**dict(_cross_check(config)), **problems}
+    if problems:
+        raise_problems(str(path), [f"{_spell(loc, origins)}: {text}" for loc, text in problems.items()])
+    return config.model_copy(update={"sink": config.sink.model_copy(update={"path": path.parent / config.sink.path})})
+
+
+def raise_problems(where: str, problems: list[str]) -> None:
+    """Raises the one USAGE error that lists `problems`, a line each; returns when there are none."""
+    if len(problems) == 1:
+        raise ChangelogError(Kind.USAGE, f"{where}: {problems[0]}")
+    if problems:
+        raise ChangelogError(Kind.USAGE, "\n  ".join([f"{where}: {len(problems)} problems", *problems]))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        hint = "write one with `changelog init --dsn DSN`, or name it with --config"
+        raise ChangelogError(Kind.USAGE, f"{path}: no such file", hint=hint) from error
+    except OSError as error:
+        raise ChangelogError(Kind.USAGE, f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ChangelogError(Kind.USAGE, f"{path}: is not UTF-8 at byte {error.start}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ChangelogError(Kind.USAGE, f"{path}: is not TOML: {error}", hint="see https://toml.io") from error
+
+
+def _override(tree: dict[str, Any], environ: Mapping[str, str], problems: dict[Loc, str]) -> dict[Loc, str]:
+    """Puts the environment's values into the tree; gives which variable each came from."""
+    origins: dict[Loc, str] = {}
+    for variable in sorted(name for name in environ if name.startswith(PREFIX)):
+        node, loc = tree, NOWHERE
+        *tables, last = variable.removeprefix(PREFIX).split("__")
+        for segment in tables:
+            loc = (*loc, _spelling(segment, node, loc))
+            child = node.setdefault(str(loc[-1]), {})
+            if not isinstance(child, dict):
+                problems[loc] = f"is not a table, so {variable} cannot set anything in it; unset the variable"
+                break
+            node = child
+        else:
+            loc = (*loc, _spelling(last, node, loc))
+            node[str(loc[-1])] = _parse_value(environ[variable])
+            origins[loc] = variable
+    return origins
+
+
+def _spelling(segment: str, node: Mapping[str, Any], loc: Loc) -> str:
+    """The key that an environment name's segment, upper case and without hyphens, stands for."""
+    plain = segment.lower()
+    candidates = {key.lower().replace("-", "_"): key for key in (*_known(loc), *node)}
+    return candidates.get(plain, plain)
+
+
+def _parse_value(text: str) -> Any:
+    if text[:1] in ("[", "{"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            pass  # then it is a text, which the field's own check will judge
+    return text
+
+
+def _dereference(node: Any, loc: Loc, folder: Path, environ: Mapping[str, str], problems: dict[Loc, str]) -> None:
+    """Replaces every `env:NAME` and `file:PATH` in the tree by what it refers to."""
+    pairs = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in list(pairs):
+        match = REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            _dereference(value, (*loc, key), folder, environ, problems)
+            continue
+        try:
+            node[key] = _secret(match[1], match[2], folder, environ)
+        except LookupError as error:
+            problems[(*loc, key)] = str(error.args[0])
+
+
+def _secret(kind: str, name: str, folder: Path, environ: Mapping[str, str]) -> str:
+    if kind == "env":
+        if name not in environ:
+            raise LookupError(f"the environment has no {name}; set it")
+        return environ[name]
+    try:
+        return (folder / name).read_text("utf-8").removesuffix("\n")
+    except OSError as error:
+        raise LookupError(f"{folder / name} cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise LookupError(f"{folder / name} is not UTF-8") from error
+
+
+def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
+    if config.tables is None and not config.entities:
+        yield ("entities",), 'nothing is to be published; add [tables] include = ["public.*"], or [entities.X]'
+    for name, entity in config.entities.items():
+        if entity.table is None and config.tables is None:
+            yield ("entities", name, "table"), 'is missing; add table = "SCHEMA.TABLE"'
+        if "sha256" in entity.mask.values() and config.mask is None:
+            yield ("entities", name, "mask"), 'sha256 needs a secret; add [mask] key = "env:NAME"'
+
+
+def _remedy(details: ErrorDetails) -> str:
+    """What is wrong and what would be right; never the value itself, which may be a secret."""
+    match details["type"]:
+        case "missing":
+            return "is missing; add it"
+        case "extra_forbidden":
+            return _unknown(details["loc"])
+        case "string_pattern_mismatch":
+            allowed = "a-z, 0-9 and _" if "{1,63}" in details["ctx"]["pattern"] else "a-z, 0-9, - and _"
+            return f"should be made of {allowed}"
+        case "string_too_short":
+            return f"should have {details['ctx']['min_length']} characters or more"
+        case "too_short":
+            return "should not be empty"
+        case "value_error":
+            return str(details["ctx"]["error"])
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return "should be a table"
+        case "tuple_type":
+            return "should be a list"
+        case _:
+            return details["msg"].removeprefix("Input ").replace(", unable to parse string as an integer", "")
+
+
+def _unknown(loc: Loc) -> str:
+    known = _known(loc[:-1])
+    close = difflib.get_close_matches(str(loc[-1]), known, n=1)
+    return f"is not known; did you mean {close[0]}?" if close else f"is not known; known here: {', '.join(known)}"
+
+
+def _known(loc: Loc) -> list[str]:
+    """The keys that the table at `loc` may have; none when any may."""
+    model: Any = Config
+    for part in loc:
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            by_key = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+            model = by_key.get(str(part))
+        else:
+            model = get_args(model)[-1:] and get_args(model)[-1]
+        if type(None) in get_args(model):
+            model = get_args(model)[0]
+    if isinstance(model, type) and issubclass(model, BaseModel):
+        return [field.alias or name for name, field in model.model_fields.items()]
+    return []
+
+
+def _spell(loc: Loc, origins: Mapping[Loc, str]) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
+    for length in range(len(loc), 0, -1):
+        if loc[:length] in origins:
+            return f"{text} (from {origins[loc[:length]]})"
+    return text
