@@ -1,0 +1,1 @@
+"""PostgreSQL: its logical replication stream, and rows read from its tables, as envelopes."""

@@ -1,0 +1,142 @@
+"""The text forms of PostgreSQL's structured values, taken apart. Pure; only what the server prints is read.
+
+Array (array_out), composite (record_out), range and multirange (range_out, multirange_out): chapters 8.15 to 8.17 of
+PostgreSQL's documentation; hstore: appendix F. All raise ChangelogError with the byte offset on anything else.
+"""
+
+import re
+from collections.abc import Callable
+from functools import cache
+
+from envelope.errors import ChangelogError, Kind
+
+Convert = Callable[[bytes], bytes]
+
+MAX_DIMENSIONS = 6
+"""The server's MAXDIM."""
+
+
+def array(text: bytes, delimiter: bytes, convert: Convert) -> bytes:
+    """The JSON array of an array's text without bounds, its elements made by `convert`; dimensions nest."""
+    parts: list[bytes] = []
+    end = _dimension(text, 0, 1, delimiter, convert, parts)
+    if end != len(text):
+        raise _malformed("array", end)
+    return b"".join(parts)
+
+
+def record(text: bytes) -> list[bytes | None]:
+    """The texts of a composite's attributes, None for NULL."""
+    if text[:1] != b"(":
+        raise _malformed("composite", 0)
+    values: list[bytes | None] = []
+    at = 1
+    while True:
+        match = _matched(_ATTRIBUTE, text, at, "composite")
+        values.append(_bound(match[1], match[2]))
+        at = match.end()
+        if match[3] == b")":
+            break
+    if at != len(text):
+        raise _malformed("composite", at)
+    return values
+
+
+def range_(text: bytes) -> tuple[bytes | None, bytes | None, bytes]:
+    """Lower bound, upper bound (None is unbounded) and `[)`-like bounds, or `empty`."""
+    if text == b"empty":
+        return None, None, text
+    match = _matched(_RANGE, text, 0, "range")
+    if match.end() != len(text):
+        raise _malformed("range", match.end())
+    return _bound(match[2], match[3]), _bound(match[4], match[5]), match[1] + match[6]
+
+
+def multirange(text: bytes) -> list[bytes]:
+    """The texts of a multirange's ranges."""
+    if text == b"{}":
+        return []
+    ranges: list[bytes] = []
+    at = 0
+    while at == 0 or text[at : at + 1] == b",":
+        if at == 0 and text[:1] != b"{":
+            raise _malformed("multirange", 0)
+        match = _matched(_RANGE, text, at + 1, "multirange")
+        ranges.append(match[0])
+        at = match.end()
+    if text[at:] != b"}":
+        raise _malformed("multirange", at)
+    return ranges
+
+
+def hstore(text: bytes) -> list[tuple[bytes, bytes | None]]:
+    """The pairs of an hstore; a value may be None."""
+    pairs: list[tuple[bytes, bytes | None]] = []
+    at = 0
+    while at < len(text):
+        match = _matched(_PAIR, text, at, "hstore")
+        pairs.append((_unescape(match[1]), None if match[2] is None else _unescape(match[2])))
+        at = match.end()
+    return pairs
+
+
+def _dimension(text: bytes, at: int, depth: int, delimiter: bytes, convert: Convert, parts: list[bytes]) -> int:
+    """Appends one dimension, which starts at `at`, to `parts`; gives where it ends."""
+    if text[at : at + 1] != b"{" or depth > MAX_DIMENSIONS:
+        raise _malformed("array", at)
+    at += 1
+    parts.append(b"[")
+    if text[at : at + 1] == b"}":
+        parts.append(b"]")
+        return at + 1
+    while True:
+        if text[at : at + 1] == b"{":
+            at = _dimension(text, at, depth + 1, delimiter, convert, parts)
+        else:
+            match = _matched(_element(delimiter), text, at, "array")
+            quoted, bare = match.groups()
+            parts.append(b"null" if bare == b"NULL" else convert(_unescape(quoted) if bare is None else bare))
+            at = match.end()
+        mark = text[at : at + 1]
+        at += 1
+        if mark == b"}":
+            parts.append(b"]")
+            return at
+        if mark != delimiter:
+            raise _malformed("array", at - 1)
+        parts.append(b",")
+
+
+def _bound(quoted: bytes | None, bare: bytes | None) -> bytes | None:
+    """A composite's attribute or a range's bound: nothing at all stands for NULL or unbounded."""
+    return _unescape(quoted) if quoted is not None else bare or None
+
+
+def _unescape(quoted: bytes) -> bytes:
+    return _ESCAPE.sub(rb"\1", quoted)
+
+
+def _matched(pattern: re.Pattern[bytes], text: bytes, at: int, what: str) -> re.Match[bytes]:
+    match = pattern.match(text, at)
+    if match is None:
+        raise _malformed(what, at)
+    return match
+
+
+def _malformed(what: str, offset: int) -> ChangelogError:
+    return ChangelogError(Kind.MALFORMED, f"the text of a value is not that of a PostgreSQL {what}, at byte {offset}")
+
+
+# In quotes a backslash escapes; composites and ranges also double the quote.
+_QUOTED = rb'"([^"\\]*(?:(?:\\.|"")[^"\\]*)*)"'
+_BACKSLASHED = rb'"([^"\\]*(?:\\.[^"\\]*)*)"'
+_ESCAPE = re.compile(rb'["\\](.)', re.DOTALL)
+_ATTRIBUTE = re.compile(rb"(?:" + _QUOTED + rb'|([^"\\(),]*))([,)])', re.DOTALL)
+_SIDE = rb"(?:" + _QUOTED + rb'|([^"\\()\[\],]*))'
+_RANGE = re.compile(rb"([\[(])" + _SIDE + rb"," + _SIDE + rb"([\])])", re.DOTALL)
+_PAIR = re.compile(_BACKSLASHED + rb"=>(?:" + _BACKSLASHED + rb'|NULL)(?:, (?=")|\Z)', re.DOTALL)
+
+
+@cache
+def _element(delimiter: bytes) -> re.Pattern[bytes]:
+    return re.compile(_BACKSLASHED + rb'|([^"\\{}' + re.escape(delimiter) + rb"]+)", re.DOTALL)

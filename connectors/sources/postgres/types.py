@@ -1,0 +1,108 @@
+"""What stands behind a type OID: the type's tree, as the system catalogue describes it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["base", "enum", "domain", "composite", "array", "range", "multirange", "unknown"]
+
+Query = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
+"""Runs SQL with `%s` parameters and gives the rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PgType:
+    """A type of PostgreSQL.
+
+    `name` is bare for built-in types and for `hstore` of the extension, else qualified by its schema. `element` is the
+    element of an array, the subtype of a range, the range of a multirange; `base` is what a domain is over, with
+    `typmod`. `fields` are a composite's attributes. `delimiter` stands between an array's elements.
+    A type that is no longer in the catalogue is `unknown`: its values are text.
+    """
+
+    oid: int
+    name: str
+    kind: Kind
+    element: "PgType | None" = None
+    base: "PgType | None" = None
+    typmod: int = -1
+    fields: "tuple[Attribute, ...]" = ()
+    delimiter: bytes = b","
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribute:
+    """One attribute of a composite type."""
+
+    name: str
+    type: PgType
+    typmod: int
+
+
+class TypeCatalog:
+    """Resolves type OIDs through `query`, and remembers them until `forget`."""
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+        self._known: dict[int, PgType] = {}
+
+    def resolve(self, oid: int) -> PgType:
+        """The type behind `oid`; of kind `unknown` when the catalogue no longer has it."""
+        if oid not in self._known:
+            self._known[oid] = self._read(oid)
+        return self._known[oid]
+
+    def forget(self) -> None:
+        """Forgets every type: after a reconnect, the catalogue may have changed."""
+        self._known.clear()
+
+    def _read(self, oid: int) -> PgType:
+        rows = self._query(_TYPE, [oid])
+        if not rows:
+            return PgType(oid=oid, name=str(oid), kind="unknown")
+        name, typtype, is_array, element, subtype, multirange_of, base, typmod, relation, delimiter = rows[0]
+        match typtype:
+            case "b" if is_array:
+                return PgType(
+                    oid=oid, name=name, kind="array", element=self.resolve(element), delimiter=delimiter.encode()
+                )
+            case "b":
+                return PgType(oid=oid, name=name, kind="base")
+            case "e":
+                return PgType(oid=oid, name=name, kind="enum")
+            case "d":
+                return PgType(oid=oid, name=name, kind="domain", base=self.resolve(base), typmod=typmod)
+            case "c":
+                return PgType(oid=oid, name=name, kind="composite", fields=self._attributes(relation))
+            case "r":
+                return PgType(oid=oid, name=name, kind="range", element=self.resolve(subtype))
+            case "m":
+                return PgType(oid=oid, name=name, kind="multirange", element=self.resolve(multirange_of))
+        return PgType(oid=oid, name=name, kind="unknown")
+
+    def _attributes(self, relation: int) -> tuple[Attribute, ...]:
+        rows = self._query(_ATTRIBUTES, [relation])
+        return tuple(Attribute(name=name, type=self.resolve(oid), typmod=typmod) for name, oid, typmod in rows)
+
+
+# An array is what array_out prints: int2vector and oidvector have elements too, but print another form.
+_TYPE = """
+SELECT CASE WHEN n.nspname = 'pg_catalog' OR (t.typname = 'hstore' AND e.extname = 'hstore')
+            THEN t.typname::text ELSE n.nspname || '.' || t.typname END,
+       t.typtype::text, t.typoutput = 'pg_catalog.array_out'::pg_catalog.regproc, t.typelem::bigint,
+       r.rngsubtype::bigint, m.rngtypid::bigint, t.typbasetype::bigint, t.typtypmod, t.typrelid::bigint,
+       t.typdelim::text
+FROM pg_catalog.pg_type t
+JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+LEFT JOIN pg_catalog.pg_range r ON r.rngtypid = t.oid
+LEFT JOIN pg_catalog.pg_range m ON m.rngmultitypid = t.oid
+LEFT JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND d.objid = t.oid
+  AND d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass AND d.deptype = 'e'
+LEFT JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
+WHERE t.oid = %s
+"""
+
+_ATTRIBUTES = """
+SELECT attname::text, atttypid::bigint, atttypmod FROM pg_catalog.pg_attribute
+WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""

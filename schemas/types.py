@@ -1,0 +1,58 @@
+"""Column types that no database owns: what a published value is, whichever database it came from.
+
+`docs/types.md` maps them to Avro and Spark. Every value may be null. Values outside a type's usual range (an infinite
+date, numeric NaN, an array with bounds of its own) are published as strings; `docs/types.md` lists them.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Primitive(StrEnum):
+    """A type without parameters."""
+
+    BOOLEAN = "boolean"
+    INT = "int"  # 32 bits, signed
+    LONG = "long"  # 64 bits, signed
+    FLOAT = "float"  # IEEE 754, 32 bits; NaN and infinities are strings
+    DOUBLE = "double"  # IEEE 754, 64 bits; NaN and infinities are strings
+    STRING = "string"
+    BYTES = "bytes"  # base64, RFC 4648 section 4
+    UUID = "uuid"
+    DATE = "date"  # YYYY-MM-DD
+    TIME = "time"  # of a day, without a zone
+    TIMESTAMP = "timestamp"  # ISO 8601, microseconds, without a zone
+    TIMESTAMP_TZ = "timestamp_tz"  # ISO 8601, microseconds, UTC
+    JSON = "json"  # any JSON value, embedded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decimal:
+    """A decimal number of at most `precision` digits, `scale` of them after the point; a JSON string."""
+
+    precision: int
+    scale: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Array:
+    """A list; arrays of several dimensions have the same type and nest."""
+
+    element: "ColumnType"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Map:
+    """A JSON object of any members, each a `value`."""
+
+    value: "ColumnType"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Struct:
+    """A JSON object of these members, in this order."""
+
+    fields: tuple[tuple[str, "ColumnType"], ...]
+
+
+ColumnType = Primitive | Decimal | Array | Map | Struct
