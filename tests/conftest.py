@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from hypothesis.configuration import set_hypothesis_home_dir
 
 from connectors.embedded import Server, temporary_server
 from tests.servers import SETTINGS, fresh_database, postgres_15_bin
@@ -12,9 +13,13 @@ from tests.servers import SETTINGS, fresh_database, postgres_15_bin
 SEED_VARIABLE = "CHANGELOG_TEST_SEED"
 
 
+@pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its option
 def pytest_configure(config: pytest.Config) -> None:
-    """Fixes one seed for the run; the workers of xdist inherit it."""
-    os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32)))
+    """Fixes one seed for the run, Hypothesis's too; the workers of xdist inherit it."""
+    seed = os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32)))
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = int(seed)
+    set_hypothesis_home_dir(config.rootpath / ".cache" / "hypothesis")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

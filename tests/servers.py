@@ -48,4 +48,6 @@ def drop_slots(admin: psycopg.Connection, database: str) -> None:
         " WHERE database = %s AND active_pid IS NOT NULL",
         [database],
     )
-    admin.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", [database])
+    admin.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", [database]
+    )

@@ -14,7 +14,9 @@ CHECKOUT = Path(__file__).parents[1]
 
 def run(*command: str | Path, cwd: Path, timeout_s: float = 60.0) -> str:
     environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONWARNINGS": "error", "PYTHONSAFEPATH": "1"}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s)
+    done = subprocess.run(
+        command, check=False, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -1,4 +1,4 @@
-"""Runs one campaign and appends its figures to docs/measured.md: `python -m tests.campaigns NAME --rounds N --seed S`."""
+"""Runs one campaign, and appends its figures to docs/measured.md."""
 
 import argparse
 import datetime

@@ -1,5 +1,7 @@
 """The embedded PostgreSQL: started, stopped, crashed and recovered."""
 
+import os
+import shutil
 from pathlib import Path
 
 import psycopg
@@ -39,7 +41,7 @@ def test_what_was_committed_survives_a_crash_and_a_restart() -> None:
 
 def test_a_server_that_cannot_start_says_why() -> None:
     with (
-        pytest.raises(ChangelogError, match="did not start: .*wal_level") as raised,
+        pytest.raises(ChangelogError, match=r"did not start: .*wal_level") as raised,
         temporary_server(settings={"wal_level": "nonsense"}),
     ):
         pass
@@ -47,10 +49,20 @@ def test_a_server_that_cannot_start_says_why() -> None:
 
 
 def test_a_program_that_fails_says_why(server: Server) -> None:
-    with pytest.raises(ChangelogError, match="pg_basebackup failed: .*"):
+    with pytest.raises(ChangelogError, match=r"pg_basebackup failed: .*"):
         server.run("pg_basebackup", "--nonsense")
 
 
 def test_programs_come_from_the_wheel() -> None:
     assert (find_bin() / "pg_recvlogical").exists()
     assert isinstance(find_bin(), Path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's private folders are closed to the server's user")
+def test_the_wheel_in_a_private_folder_still_serves(tmp_path: Path) -> None:
+    package = find_bin().parent.parent
+    for name in (package.name, f"{package.name}.libs"):
+        shutil.copytree(package.parent / name, tmp_path / name)
+    tmp_path.chmod(0o700)
+    with temporary_server(tmp_path / package.name / "pginstall" / "bin") as server:
+        assert not server.bin_dir.is_relative_to(tmp_path)
