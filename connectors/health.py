@@ -1,0 +1,106 @@
+"""`GET /live`, `/ready` and `/metrics` over HTTP, for whoever watches the service."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Self
+
+from envelope.errors import ChangelogError, Kind
+
+LIVE_WITHIN_S = 120.0
+"""A publish loop that did not come round for this long is taken for stuck."""
+
+REQUEST_TIMEOUT_S = 10.0
+
+
+class State:
+    """What the publish loop says of itself, from any thread.
+
+    `phase` is a word or two for a person, `snapshot` or `streaming`, say.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._beat_s = clock()
+        self.phase = "starting"
+        self.ready = False
+
+    def beat(self) -> None:
+        """The loop came round."""
+        self._beat_s = self._clock()
+
+    def enter(self, phase: str, *, ready: bool) -> None:
+        """The service is in another phase; `ready` once it publishes what is committed."""
+        self.phase, self.ready = phase, ready
+        self.beat()
+
+    @property
+    def live(self) -> bool:
+        """Whether the loop came round lately."""
+        return self._clock() - self._beat_s < LIVE_WITHIN_S
+
+
+class HealthServer:
+    """Serves `state` and what `metrics` gives on `address`, in a thread, as a context manager.
+
+    Raises ChangelogError(PRECONDITION) when the address cannot be had. `address` is then the one in use.
+    """
+
+    def __init__(self, address: tuple[str, int], state: State, metrics: Callable[[], bytes]) -> None:
+        try:
+            self._server = ThreadingHTTPServer(address, _handler(state, metrics))
+        except OSError as error:
+            raise ChangelogError(
+                Kind.PRECONDITION,
+                f"cannot listen on {address[0]}:{address[1]} ({error.strerror})",
+                hint="set another [service] listen",
+            ) from error
+        self.address: tuple[str, int] = self._server.server_address[0], self._server.server_address[1]  # type: ignore[assignment]
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _handler(state: State, metrics: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = REQUEST_TIMEOUT_S
+
+        def do_GET(self) -> None:
+            match self.path.partition("?")[0]:
+                case "/live":
+                    self._answer_state(state.live)
+                case "/ready":
+                    self._answer_state(state.live and state.ready)
+                case "/metrics":
+                    self._answer(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", metrics())
+                case _:
+                    self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"/live, /ready and /metrics are here\n")
+
+        def _answer_state(self, good: bool) -> None:
+            body = json.dumps({"ok": good, "phase": state.phase}).encode() + b"\n"
+            self._answer(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, "application/json", body)
+
+        def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002, the base class names it
+            """A probe every few seconds is nothing to log."""
+
+    return Handler

@@ -1,0 +1,39 @@
+"""Logs: for a person on a terminal, one JSON object a line elsewhere. An event is lowercase, with fields.
+
+Row values and secrets are never fields. Loggers come from `structlog.get_logger()`.
+"""
+
+import logging
+from typing import TextIO
+
+import structlog
+
+
+def configure(stream: TextIO, *, verbose: bool) -> None:
+    """Sends every log event of this process to `stream`; below *info* only when `verbose`."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            *(_for_a_person() if stream.isatty() else _for_a_machine()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if verbose else logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        cache_logger_on_first_use=False,
+    )
+
+
+def _for_a_person() -> list[structlog.typing.Processor]:
+    return [
+        structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+        # the plain traceback: the rich one prints local variables, and with them rows and secrets
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback, pad_event_to=36),
+    ]
+
+
+def _for_a_machine() -> list[structlog.typing.Processor]:
+    return [
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        structlog.processors.JSONRenderer(default=str),
+    ]

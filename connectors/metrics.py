@@ -1,0 +1,61 @@
+"""The metrics of a running service; their names are a contract, and stand only here."""
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+
+COMMIT_SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """One set of metrics in a registry of its own; each attribute is a Prometheus metric, safe to use from threads."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.events = Counter(
+            "changelog_events_total", "Envelopes stored durably.", ["entity", "op"], registry=registry
+        )
+        self.transactions = Counter("changelog_transactions_total", "Transactions stored durably.", registry=registry)
+        self.lag_bytes = Gauge(
+            "changelog_lag_bytes",
+            "Bytes of log between what is durable and the server's end of log.",
+            registry=registry,
+        )
+        self.lag_seconds = Gauge(
+            "changelog_lag_seconds",
+            "Age of the last stored transaction while more wait; 0 when none does.",
+            registry=registry,
+        )
+        self.commit_seconds = Histogram(
+            "changelog_commit_seconds",
+            "Time that a commit of the sink takes.",
+            buckets=COMMIT_SECONDS_BUCKETS,
+            registry=registry,
+        )
+        self.original_unknown = Counter(
+            "changelog_original_unknown_total",
+            "Updates whose original the log did not hold.",
+            ["entity"],
+            registry=registry,
+        )
+        self.stamps_invalid = Counter(
+            "changelog_stamps_invalid_total",
+            "Provenance stamps that are not what the contract says.",
+            registry=registry,
+        )
+        self.signals_ignored = Counter(
+            "changelog_signals_ignored_total", "Signals without the right signature.", registry=registry
+        )
+        self.restarts = Counter(
+            "changelog_restarts_total", "Times that the stream was taken up again after an error.", registry=registry
+        )
+        self.slot_retained_bytes = Gauge(
+            "changelog_slot_retained_bytes", "Bytes of log that the server keeps for the slot.", registry=registry
+        )
+        self.windows_open = Gauge(
+            "changelog_windows_open", "Windows asked for and not yet published.", registry=registry
+        )
+        self.position = Info("changelog_position", "The position of the last stored row.", registry=registry)
+
+    def text(self) -> bytes:
+        """All of them in Prometheus' text format 0.0.4."""
+        return prometheus_client.generate_latest(self.registry)
