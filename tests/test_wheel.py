@@ -51,4 +51,16 @@ def test_the_wheel_holds_its_packages_typed_and_nothing_else(installed: Path, em
 
 def test_the_command_says_what_it_can_do(installed: Path, empty: Path) -> None:
     assert "usage: changelog" in run(installed / "changelog", "--help", cwd=empty)
+    assert "usage: changelog" in run(installed / "python", "-m", "connectors", "--help", cwd=empty)
     assert not list(empty.iterdir())
+
+
+def test_the_wheel_asks_for_all_that_it_needs(installed: Path, empty: Path) -> None:
+    assert "No broken requirements found" in run(
+        sys.executable, "-m", "pip", "--python", installed / "python", "check", cwd=empty
+    )
+
+
+def test_the_demo_needs_nothing_but_the_wheel(installed: Path, empty: Path) -> None:
+    told = run(installed / "changelog", "demo", cwd=empty, timeout_s=150.0)
+    assert ".parquet" in told or "log/" in told
