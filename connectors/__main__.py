@@ -1,0 +1,7 @@
+"""`python -m connectors` is `changelog`."""
+
+import sys
+
+from connectors.cli import main
+
+sys.exit(main())

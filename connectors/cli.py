@@ -1,0 +1,116 @@
+"""`changelog`: the command line. Finds the command, runs it, and turns an error into one line and an exit code.
+
+Exit codes: 0 done or clean, 1 found something, 2 bad usage or configuration, 3 failed.
+"""
+
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn, Protocol, TextIO
+
+COMMANDS = {
+    "demo": "the whole story on this machine, with nothing else installed",
+    "init": "write a configuration from a live database; --grants prints the SQL for its roles",
+    "check": "test every precondition, each with its fix; --fix applies the safe ones",
+    "run": "the service: snapshot, then stream, until stopped",
+    "status": "lag, what the slot retains, windows in progress, counts per entity",
+    "tail": "changes as they come, readable",
+    "history": "all changes of one entity",
+    "accept": "let the service past a change that it stopped at",
+    "drop": "remove what the service left behind in the database",
+}
+"""Each is the module of this name in `connectors.commands`, loaded when it is asked for."""
+
+FAILED = 3
+INTERRUPTED = 130
+OUTPUT_GONE = 141
+
+
+class Command(Protocol):
+    """What a module in `connectors.commands` offers."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Adds what the command takes beside `--config` and `--verbose`."""
+
+    def execute(self, arguments: argparse.Namespace) -> int:
+        """Does it and gives the exit code; raises ChangelogError."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, as every other error."""
+        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line, by default this process's, and gives its exit code."""
+    stranger = shadow()
+    if stranger:
+        print(f"changelog: {stranger}", file=sys.stderr)
+        return FAILED
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = next((word for word in words if word in COMMANDS), None)
+    command: Command | None = importlib.import_module(f"connectors.commands.{name}") if name else None
+    arguments = _parser(name, command).parse_args(words)
+    if command is None:
+        _parser(None, None).print_help()
+        return 2
+    return _execute(command, arguments)
+
+
+def shadow() -> str | None:
+    """What is wrong when Python finds another package under the name of one of ours; else None."""
+    home = Path(__file__).resolve().parent.parent
+    for name in ("envelope", "schemas"):
+        spec = importlib.util.find_spec(name)
+        folders = [Path(folder).resolve() for folder in spec.submodule_search_locations or ()] if spec else []
+        if home / name not in folders[:1]:
+            found = f"is shadowed by {folders[0]}" if folders else "is missing"
+            return f"our package {name} {found}; run from another folder, or take that one off PYTHONPATH"
+    return None
+
+
+def _parser(chosen: str | None, command: Command | None) -> argparse.ArgumentParser:
+    parser = _Parser(prog="changelog", description="Publishes a database's commit log as a changelog.")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for name, summary in COMMANDS.items():
+        sub = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        sub.add_argument(
+            "--config", type=Path, default=Path("changelog.toml"), metavar="FILE", help="default: changelog.toml"
+        )
+        sub.add_argument("--verbose", action="store_true", help="log more, and show the traceback of an error")
+        if name == chosen and command is not None:
+            command.add_arguments(sub)
+    return parser
+
+
+def _execute(command: Command, arguments: argparse.Namespace) -> int:
+    from connectors import logs  # noqa: PLC0415, only once it is known that the packages are ours
+    from envelope.errors import EXIT_CODES, ChangelogError  # noqa: PLC0415
+
+    logs.configure(sys.stderr, verbose=arguments.verbose)
+    try:
+        return command.execute(arguments)
+    except ChangelogError as error:
+        _report(error, str(error), sys.stderr, verbose=arguments.verbose)
+        return EXIT_CODES.get(error.kind, FAILED)
+    except BrokenPipeError:  # the reader of our output, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OUTPUT_GONE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001, a bug of ours: its message may hold row values, so only its type is shown
+        text = f"internal error ({type(error).__name__}); repeat with --verbose and report the traceback"
+        _report(error, text, sys.stderr, verbose=arguments.verbose)
+        return FAILED
+
+
+def _report(error: BaseException, text: str, stream: TextIO, *, verbose: bool) -> None:
+    if verbose:
+        traceback.print_exception(error, file=stream)
+    print(f"changelog: {text}", file=stream)

@@ -1,0 +1,207 @@
+"""Changes as a person reads them: who did what, when, and what it changed. For terminals; nothing parses this."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from msgspec import Raw
+from rich.console import Console, ConsoleRenderable
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from envelope.model import MISSING, Envelope, Missing, Op, Record
+
+VALUE_CHARS = 72
+"""What of one value is shown; longer ones are cut around what differs."""
+
+CONTEXT_CHARS = 16
+"""What is kept before the first difference of two long values."""
+
+PLAIN_WIDTH = 120
+"""Columns of output that does not go to a terminal."""
+
+MARKS = {
+    Op.CREATE: ("+", "created", "green"),
+    Op.UPDATE: ("~", "changed", "yellow"),
+    Op.DELETE: ("-", "deleted", "red"),
+    Op.READ: ("=", "read", "cyan"),
+    Op.TRUNCATE: ("!", "truncated", "magenta"),
+}
+
+# What a terminal may obey, or what turns the reading direction: JSON escapes only what is below the space.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+_states = msgspec.json.Decoder(dict[str, Raw])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One attribute that a change touched: its JSON text on either side, MISSING where there is none."""
+
+    name: str
+    before: str | Missing
+    after: str | Missing
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where commands print. Colours and width are the terminal's; elsewhere plain text."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
+
+
+def changes(envelope: Envelope) -> list[Change]:
+    """The attributes whose JSON text differs between original and current, in their order in the table.
+
+    An attribute that is unavailable on a side takes no part.
+    """
+    source = envelope.provenance.source
+    unavailable = {*source.unavailable, *source.unavailable_original}
+    before, after = _members(envelope.original), _members(envelope.current)
+    names = [name for name in {**after, **before} if name not in unavailable]
+    return [
+        Change(name=name, before=before.get(name, MISSING), after=after.get(name, MISSING))
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+
+
+def record(shown: Record, *, subject: bool = True) -> ConsoleRenderable:
+    """One change: when, what and by whom on a line, and below it the attributes.
+
+    Without `subject` it does not say of which entity.
+    """
+    source = shown.envelope.provenance.source
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(ratio=1, overflow="fold")
+    grid.add_row(moment(source.committed_at), _headline(shown, subject=subject))
+    for line in _body(shown.envelope):
+        grid.add_row("", line)
+    return grid
+
+
+def history(records: Sequence[Record]) -> Iterator[ConsoleRenderable]:
+    """All changes of one entity, each with the time that had passed since the one before."""
+    earlier: datetime | None = None
+    for shown in records:
+        committed_at = shown.envelope.provenance.source.committed_at
+        if earlier is not None:
+            yield Padding(Text(f"│ {duration(committed_at - earlier)} later", style="dim"), (0, 0, 0, 2))
+        yield record(shown, subject=False)
+        earlier = committed_at
+
+
+def moment(time: datetime) -> str:
+    """A time to the millisecond, in UTC."""
+    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+
+
+def duration(span: timedelta) -> str:
+    """A time span in its largest unit: `0.21 s`, `4 min`, `3.5 h`, `12 days`. Clocks may step back."""
+    seconds = span.total_seconds()
+    for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if abs(seconds) >= 2 * unit:
+            return f"{seconds / unit:.3g} {name}"
+    return f"{seconds:.3g} s"
+
+
+def size(nbytes: int) -> str:
+    """A number of bytes in its largest binary unit: `1.5 MiB`."""
+    amount = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(amount) < 1024:
+            return f"{amount:.3g} {unit}" if unit != "B" else f"{nbytes} B"
+        amount /= 1024
+    return f"{amount:.3g} TiB"
+
+
+def safe(text: str) -> str:
+    """`text` without what would act on a terminal; such characters are spelled out."""
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _headline(shown: Record, *, subject: bool) -> Text:
+    source, stamp = shown.envelope.provenance.source, shown.envelope.provenance.stamp
+    mark, verb, colour = MARKS[source.op]
+    line = Text()
+    line.append(f"{mark} ", style=f"bold {colour}")
+    if subject:
+        line.append(f"{shown.entity} {safe(shown.place.key)}  ", style="bold")
+    line.append(_moved(shown) or verb, style=colour)
+    if source.op is not Op.READ:
+        line.append("  by ", style="dim")
+        line.append(safe(stamp.service_name), style="bold blue")
+        line.append(safe(f" {stamp.api_version}"), style="dim")
+        if stamp.identifier:
+            line.append(safe(f"  {stamp.identifier}"), style="dim")
+    return line
+
+
+def _moved(shown: Record) -> str:
+    for word, place in (("moved to", shown.moved_to), ("moved from", shown.moved_from)):
+        if place is not None:
+            other = safe(place.key) if place.key != shown.place.key else f"partition {place.partition}"
+            return f"{word} {other}"
+    return ""
+
+
+def _body(envelope: Envelope) -> Iterator[Text]:
+    source = envelope.provenance.source
+    if source.op is not Op.UPDATE:
+        state = _members(envelope.original if source.op is Op.DELETE else envelope.current)
+        if state:
+            yield Text("   ").join(_attribute(name, value) for name, value in state.items())
+    elif envelope.original is MISSING:
+        yield Text("   ").join(_attribute(name, value) for name, value in _members(envelope.current).items())
+        yield Text("what it was before is not in the log", style="dim italic")
+    else:
+        yield from _differences(changes(envelope))
+    if source.unavailable:
+        yield Text(safe(f"unavailable: {', '.join(source.unavailable)}"), style="dim italic")
+
+
+def _differences(changed: Sequence[Change]) -> Iterator[Text]:
+    if not changed:
+        yield Text("nothing that is published", style="dim italic")
+    width = max((len(change.name) for change in changed), default=0)
+    for change in changed:
+        before, after = _cut(_text(change.before), _text(change.after))
+        line = Text(safe(change.name).ljust(width + 2))
+        line.append(before, style="red")
+        line.append(" → ", style="dim")
+        line.append(after, style="green")
+        yield line
+
+
+def _attribute(name: str, value: str) -> Text:
+    (cut,) = _cut(safe(value))
+    text = Text(f"{safe(name)} ", style="dim", no_wrap=True)
+    return text.append(cut, style="dim italic" if value == "null" else "not dim")
+
+
+def _text(value: str | Missing) -> str:
+    return "absent" if isinstance(value, Missing) else safe(value)
+
+
+def _cut(*texts: str) -> list[str]:
+    """The texts, each at most VALUE_CHARS, beginning shortly before where they start to differ."""
+    if all(len(text) <= VALUE_CHARS for text in texts):
+        return list(texts)
+    common = len(os.path.commonprefix(texts)) if len(texts) > 1 else 0  # noqa: RUF071, characters are what is meant
+    start = max(common - CONTEXT_CHARS, 0)
+    lead = "…" if start else ""
+    return [
+        lead + text[start : start + VALUE_CHARS] + ("…" if len(text) > start + VALUE_CHARS else "") for text in texts
+    ]
+
+
+def _members(state: Raw | Missing | None) -> dict[str, str]:
+    if state is None or isinstance(state, Missing):
+        return {}
+    return {name: bytes(value).decode() for name, value in _states.decode(state).items()}
