@@ -1,0 +1,129 @@
+"""Messages as columns: what sources make, sinks store and any Parquet reader can query."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+from msgspec import Raw
+
+from envelope.codec import json_codec
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Envelope, Missing, Place, Record
+
+SCHEMA = pa.schema(
+    [
+        pa.field("entity", pa.utf8(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("key", pa.utf8(), nullable=False),
+        pa.field("op", pa.utf8(), nullable=False),
+        pa.field("position", pa.utf8(), nullable=False),
+        pa.field("transaction", pa.utf8(), nullable=False),
+        pa.field("committed_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("api_version", pa.utf8(), nullable=False),
+        pa.field("service_name", pa.utf8(), nullable=False),
+        pa.field("identifier", pa.utf8(), nullable=False),
+        pa.field("provenance", pa.utf8(), nullable=False),
+        pa.field("current", pa.utf8()),
+        pa.field("original", pa.utf8()),
+        pa.field("moved", pa.utf8()),
+    ]
+)
+"""One row a record. `provenance`, `current`, `original` and `moved` are JSON text.
+
+`current` is null where there is none (delete, truncate); `original` is null where it is absent,
+null or unknown, and `op` says which. `moved` is `{"movedTo": {"key", "partition"}}`, the same under
+`movedFrom`, or null.
+"""
+
+
+class _Place(msgspec.Struct):
+    key: str
+    partition: int
+
+
+class _Moved(msgspec.Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    moved_to: _Place | None = None
+    moved_from: _Place | None = None
+
+
+_moved_decoder = msgspec.json.Decoder(_Moved)
+
+
+def from_records(records: Sequence[Record]) -> pa.RecordBatch:
+    """The records as one batch of `SCHEMA`, in their order."""
+    rows = [_row(record) for record in records]
+    columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+    )
+
+
+def records(batch: pa.RecordBatch) -> Iterator[Record]:
+    """The records of a batch of `SCHEMA`, in its order: the inverse of `from_records`.
+
+    Raises ChangelogError of kind *malformed* when a provenance or a move cannot be read.
+    """
+    names = ("entity", "key", "partition", "op", "provenance", "current", "original", "moved")
+    columns = (batch.column(name).to_pylist() for name in names)
+    for entity, key, partition, op, provenance, current, original, moved in zip(*columns, strict=True):
+        moves = _moves(moved)
+        yield Record(
+            entity=entity,
+            place=Place(key=key, partition=partition),
+            envelope=Envelope(
+                provenance=json_codec.decode_provenance(provenance),
+                current=None if current is None else Raw(current),
+                original=json_codec.original_of(op, original),
+            ),
+            moved_to=_place(moves.moved_to),
+            moved_from=_place(moves.moved_from),
+        )
+
+
+def moved_json(*, to: Place | None = None, from_: Place | None = None) -> str | None:
+    """What the column `moved` holds for a record that moved to or from a place; None when neither."""
+    if to is None and from_ is None:
+        return None
+    return msgspec.json.encode(_Moved(moved_to=_wire_place(to), moved_from=_wire_place(from_))).decode()
+
+
+def _row(record: Record) -> tuple[object, ...]:
+    envelope = record.envelope
+    stamp, source = envelope.provenance.stamp, envelope.provenance.source
+    return (
+        record.entity,
+        record.place.partition,
+        record.place.key,
+        source.op.value,
+        str(source.position),
+        source.transaction,
+        source.committed_at,
+        stamp.api_version,
+        stamp.service_name,
+        stamp.identifier,
+        json_codec.provenance_json(envelope.provenance).decode(),
+        _text(envelope.current),
+        _text(envelope.original),
+        moved_json(to=record.moved_to, from_=record.moved_from),
+    )
+
+
+def _text(state: Raw | Missing | None) -> str | None:
+    return None if isinstance(state, Missing | None) else bytes(state).decode()
+
+
+def _moves(text: str | None) -> _Moved:
+    if text is None:
+        return _Moved()
+    try:
+        return _moved_decoder.decode(text)
+    except msgspec.DecodeError as error:
+        raise ChangelogError(Kind.MALFORMED, "the column `moved` holds no move") from error
+
+
+def _place(wire: _Place | None) -> Place | None:
+    return None if wire is None else Place(key=wire.key, partition=wire.partition)
+
+
+def _wire_place(place: Place | None) -> _Place | None:
+    return None if place is None else _Place(key=place.key, partition=place.partition)

@@ -1,0 +1,1 @@
+"""How envelopes are written as bytes."""

@@ -1,0 +1,194 @@
+"""The envelope as JSON.
+
+Both states pass through as the text that they are: no number, escape or blank in them is rendered
+again. The members stand in the order that the contract shows.
+"""
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from envelope.errors import ChangelogError, Kind
+from envelope.model import MISSING, Envelope, Missing, Op, Provenance, Source, Stamp
+from envelope.position import Position
+
+_ABSENT: Final = b""
+
+
+class _Source(msgspec.Struct, rename="camel", omit_defaults=True):
+    connector: str
+    name: str
+    database: str
+    table: str
+    op: Op
+    position: str
+    transaction: str
+    committed_at: str
+    unavailable: tuple[str, ...] = ()
+    unavailable_original: tuple[str, ...] = ()
+    json_null: tuple[str, ...] = ()
+    json_null_original: tuple[str, ...] = ()
+    mask: str | None = None
+
+
+class _Provenance(msgspec.Struct, rename="camel"):
+    api_version: str
+    service_name: str
+    identifier: str
+    source: _Source
+
+
+class _Envelope(msgspec.Struct):
+    provenance: _Provenance
+    current: Raw
+    original: Raw = Raw(_ABSENT)
+
+
+# PostgreSQL's json keeps the escape of half a surrogate pair, which the decoder refuses even in
+# text that it only passes through. Such escapes are shielded by bytes that UTF-8 never holds.
+_SURROGATE = re.compile(rb"\\(?:u([dD][89a-fA-F])|.)", re.DOTALL)
+_SHIELD = b"\xff\xfe"
+
+_encoder = msgspec.json.Encoder()
+_envelope_decoder = msgspec.json.Decoder(_Envelope)
+_provenance_decoder = msgspec.json.Decoder(_Provenance)
+
+
+def encode(envelope: Envelope) -> bytes:
+    """The message's value: compact JSON in UTF-8, of the contract's form."""
+    return value(
+        provenance=provenance_json(envelope.provenance),
+        current=None if envelope.current is None else bytes(envelope.current),
+        original=envelope.original if isinstance(envelope.original, Missing | None) else bytes(envelope.original),
+    )
+
+
+def value(*, provenance: bytes, current: bytes | None, original: bytes | Missing | None) -> bytes:
+    """`encode` from the parts of an envelope, each JSON text already."""
+    before = b"" if original is MISSING else b',"original":%b' % (b"null" if original is None else original)
+    return b'{"provenance":%b,"current":%b%b}' % (provenance, b"null" if current is None else current, before)
+
+
+def original_of(op: str, stored: str | None) -> Raw | Missing | None:
+    """The original that a column holds: its null is JSON null in a truncate, and absence elsewhere."""
+    if stored is not None:
+        return Raw(stored)
+    return None if op == Op.TRUNCATE else MISSING
+
+
+def decode(text: bytes) -> Envelope:
+    """The envelope that `text` spells; its states are slices of `text`.
+
+    Members that are not known are passed over. Raises ChangelogError, of kind *malformed* when
+    `text` is not an envelope, *limit* when it nests too deep to be read.
+    """
+    try:
+        wire = _wire(text)
+        return Envelope(
+            provenance=_provenance(wire.provenance),
+            current=_state(wire.current),
+            original=MISSING if bytes(wire.original) == _ABSENT else _state(wire.original),
+        )
+    except ValueError as error:
+        raise ChangelogError(Kind.MALFORMED, "a message is not an envelope in JSON") from error
+    except RecursionError as error:
+        raise ChangelogError(Kind.LIMIT, "a message in JSON nests too deep to be read") from error
+
+
+def provenance_json(provenance: Provenance) -> bytes:
+    """The `provenance` member's JSON. Raises ValueError when the commit time has no zone."""
+    stamp, source = provenance.stamp, provenance.source
+    return _encoder.encode(
+        _Provenance(
+            api_version=stamp.api_version,
+            service_name=stamp.service_name,
+            identifier=stamp.identifier,
+            source=_Source(
+                connector=source.connector,
+                name=source.name,
+                database=source.database,
+                table=source.table,
+                op=source.op,
+                position=str(source.position),
+                transaction=source.transaction,
+                committed_at=time_text(source.committed_at),
+                unavailable=source.unavailable,
+                unavailable_original=source.unavailable_original,
+                json_null=source.json_null,
+                json_null_original=source.json_null_original,
+                mask=source.mask,
+            ),
+        )
+    )
+
+
+def decode_provenance(text: bytes | str) -> Provenance:
+    """The provenance that `text` spells. Raises ChangelogError of kind *malformed*."""
+    try:
+        return _provenance(_provenance_decoder.decode(text))
+    except ValueError as error:
+        raise ChangelogError(Kind.MALFORMED, "a message's provenance cannot be read") from error
+
+
+def time_text(time: datetime) -> str:
+    """A moment as messages spell it, `2026-11-21T03:10:02.886044Z`; ValueError when it has no zone."""
+    if time.tzinfo is None:
+        raise ValueError("a commit time needs a zone")
+    return time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _wire(text: bytes) -> _Envelope:
+    try:
+        return _envelope_decoder.decode(text)
+    except msgspec.DecodeError:
+        shielded = _SURROGATE.sub(_shield, text)
+        if shielded == text or _SHIELD in text:
+            raise
+        wire = _envelope_decoder.decode(shielded)
+        return _Envelope(
+            provenance=wire.provenance, current=_unshielded(wire.current), original=_unshielded(wire.original)
+        )
+
+
+def _shield(escape: re.Match[bytes]) -> bytes:
+    return _SHIELD + escape[1] if escape[1] else escape[0]
+
+
+def _unshielded(raw: Raw) -> Raw:
+    return Raw(bytes(raw).replace(_SHIELD, b"\\u"))
+
+
+def _provenance(wire: _Provenance) -> Provenance:
+    source = wire.source
+    return Provenance(
+        stamp=Stamp(api_version=wire.api_version, service_name=wire.service_name, identifier=wire.identifier),
+        source=Source(
+            connector=source.connector,
+            name=source.name,
+            database=source.database,
+            table=source.table,
+            op=source.op,
+            position=Position.parse(source.position),
+            transaction=source.transaction,
+            committed_at=_time(source.committed_at),
+            unavailable=source.unavailable,
+            unavailable_original=source.unavailable_original,
+            json_null=source.json_null,
+            json_null_original=source.json_null_original,
+            mask=source.mask,
+        ),
+    )
+
+
+def _time(text: str) -> datetime:
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None:
+        raise ValueError("a commit time needs a zone")
+    return time.astimezone(UTC)
+
+
+def _state(raw: Raw) -> Raw | None:
+    return None if bytes(raw) == b"null" else raw

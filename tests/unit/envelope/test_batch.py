@@ -1,0 +1,58 @@
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envelope import batch
+from envelope.codec import json_codec
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Place, Record
+from tests.unit.envelope import strategies
+from tests.unit.envelope.test_json_codec import UPDATE
+
+
+def record(**more: Place) -> Record:
+    return Record(entity="order", place=Place(key="42", partition=3), envelope=json_codec.decode(UPDATE), **more)
+
+
+@given(st.lists(strategies.records(), max_size=2))
+def test_round_trip(records: list[Record]) -> None:
+    rows = batch.from_records(records)
+    rows.validate(full=True)
+    assert rows.schema.equals(batch.SCHEMA)
+    assert list(batch.records(rows)) == records
+
+
+def test_a_row_is_readable_without_decoding() -> None:
+    row = batch.from_records([record(moved_to=Place(key='["4","2"]', partition=0))]).to_pylist()[0]
+    time = row.pop("committed_at")
+    assert json_codec.time_text(time) == "2026-11-21T03:10:02.886044Z"
+    assert row == {
+        "entity": "order",
+        "partition": 3,
+        "key": "42",
+        "op": "update",
+        "position": "00000001/0000000001781838/00000006",
+        "transaction": "765",
+        "api_version": "v2",
+        "service_name": "order-api",
+        "identifier": "req-8f1c",
+        "provenance": UPDATE.decode().split('"provenance":')[1].split(',"current"')[0],
+        "current": '{"id":42,"status":"PAID","amount":"13.50"}',
+        "original": '{"id":42,"status":"NEW","amount":"12.50"}',
+        "moved": '{"movedTo":{"key":"[\\"4\\",\\"2\\"]","partition":0}}',
+    }
+
+
+def test_moves() -> None:
+    assert batch.moved_json() is None
+    assert batch.moved_json(from_=Place(key="é", partition=1)) == '{"movedFrom":{"key":"é","partition":1}}'
+
+
+@pytest.mark.parametrize("column", ["provenance", "moved"])
+def test_columns_that_cannot_be_read_are_malformed(column: str) -> None:
+    rows = batch.from_records([record()])
+    damaged = rows.set_column(rows.schema.get_field_index(column), column, pa.array(['{"moved":1}']))
+    with pytest.raises(ChangelogError) as caught:
+        list(batch.records(damaged))
+    assert caught.value.kind is Kind.MALFORMED

@@ -1,0 +1,155 @@
+import json
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from envelope import Envelope, Position, Provenance
+from envelope.codec import json_codec
+from envelope.errors import ChangelogError, Kind
+from envelope.model import MISSING, Op, Source, Stamp
+from tests.unit.envelope.strategies import envelopes
+
+UPDATE = (
+    b'{"provenance":{"apiVersion":"v2","serviceName":"order-api","identifier":"req-8f1c",'
+    b'"source":{"connector":"postgres","name":"booking","database":"app","table":"public.orders",'
+    b'"op":"update","position":"00000001/0000000001781838/00000006",'
+    b'"transaction":"765","committedAt":"2026-11-21T03:10:02.886044Z"}},'
+    b'"current":{"id":42,"status":"PAID","amount":"13.50"},'
+    b'"original":{"id":42,"status":"NEW","amount":"12.50"}}'
+)
+
+
+def source(
+    *, op: Op = Op.UPDATE, committed_at: datetime = datetime(2026, 11, 21, 3, 10, 2, 886044, UTC), **more: object
+) -> Source:
+    return Source(
+        connector="postgres",
+        name="booking",
+        database="app",
+        table="public.orders",
+        op=op,
+        position=Position.parse("00000001/0000000001781838/00000006"),
+        transaction="765",
+        committed_at=committed_at,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def provenance(source: Source) -> Provenance:
+    return Provenance(stamp=Stamp(api_version="v2", service_name="order-api", identifier="req-8f1c"), source=source)
+
+
+def test_the_contracts_message() -> None:
+    envelope = Envelope(
+        provenance=provenance(source()),
+        current=Raw('{"id":42,"status":"PAID","amount":"13.50"}'),
+        original=Raw('{"id":42,"status":"NEW","amount":"12.50"}'),
+    )
+    assert json_codec.encode(envelope) == UPDATE
+    assert json_codec.decode(UPDATE) == envelope
+
+
+def test_source_fields_that_say_something_follow_the_commit_time() -> None:
+    full = source(
+        unavailable=("a",),
+        unavailable_original=("b", "c"),
+        json_null=("d",),
+        json_null_original=("e",),
+        mask="0123456789abcdef",
+    )
+    assert json_codec.provenance_json(provenance(full)).endswith(
+        b'"committedAt":"2026-11-21T03:10:02.886044Z","unavailable":["a"],"unavailableOriginal":["b","c"],'
+        b'"jsonNull":["d"],"jsonNullOriginal":["e"],"mask":"0123456789abcdef"}}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("current", "original", "tail"),
+    [
+        (Raw("{}"), MISSING, b'"current":{}}'),
+        (None, Raw("{}"), b'"current":null,"original":{}}'),
+        (None, None, b'"current":null,"original":null}'),
+    ],
+)
+def test_absent_null_and_state_are_three_things(current: Raw | None, original: Raw | None, tail: bytes) -> None:
+    envelope = Envelope(provenance=provenance(source()), current=current, original=original)
+    text = json_codec.encode(envelope)
+    assert text.endswith(b"," + tail)
+    assert json_codec.decode(text) == envelope
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        '{"n":1.50, "big":123456789012345678901234567890, "e":1E+2}',
+        '{"t":"\\u00e9\\/\\u0000"}',
+        '{"s":"\\ud800", "\\\\ud800":"\\\\\\uDC00"}',
+    ],
+)
+def test_a_state_is_never_rendered_again(state: str) -> None:
+    envelope = Envelope(provenance=provenance(source()), current=Raw(state), original=Raw(state))
+    decoded = json_codec.decode(json_codec.encode(envelope))
+    assert isinstance(decoded.current, Raw)
+    assert bytes(decoded.current).decode() == state
+    assert decoded == envelope
+
+
+@given(envelopes())
+def test_round_trip(envelope: Envelope) -> None:
+    text = json_codec.encode(envelope)
+    assert json_codec.decode(text) == envelope
+    assert json.loads(text)["provenance"]["source"]["op"] == envelope.provenance.source.op
+    assert json_codec.decode_provenance(json_codec.provenance_json(envelope.provenance)) == envelope.provenance
+
+
+def test_times_have_microseconds_and_z() -> None:
+    assert json_codec.time_text(datetime(2026, 1, 2, tzinfo=UTC)) == "2026-01-02T00:00:00.000000Z"
+    east = timezone(timedelta(hours=2))
+    assert json_codec.time_text(datetime(33, 1, 2, 1, tzinfo=east)) == "0033-01-01T23:00:00.000000Z"
+    with pytest.raises(ValueError, match="zone"):
+        json_codec.time_text(datetime(2026, 1, 2))  # noqa: DTZ001
+
+
+def test_members_of_later_versions_are_passed_over() -> None:
+    later = UPDATE.replace(b'"current"', b'"later":[{}],"current"').replace(b'"op"', b'"more":{"x":1},"op"')
+    assert json_codec.decode(later) == json_codec.decode(UPDATE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"null",
+        b"{}",
+        UPDATE[:-1],
+        UPDATE + b"x",
+        UPDATE.replace(b"00000001/", b"1/"),
+        UPDATE.replace(b'"update"', b'"upsert"'),
+        UPDATE.replace(b'"765"', b"765"),
+        UPDATE.replace(b"886044Z", b"886044"),
+        UPDATE.replace(b"2026-11-21T", b"soon"),
+        UPDATE.replace(b"order-api", b"\xff"),
+        UPDATE.replace(b'"current"', b'"now"'),
+    ],
+)
+def test_what_is_no_envelope_is_malformed(text: bytes) -> None:
+    with pytest.raises(ChangelogError) as caught:
+        json_codec.decode(text)
+    assert caught.value.kind is Kind.MALFORMED
+
+
+def test_a_state_that_nests_too_deep_is_refused() -> None:
+    deep = b"[" * 200_000 + b"]" * 200_000
+    with pytest.raises(ChangelogError) as caught:
+        json_codec.decode(UPDATE.replace(b"42", deep))
+    assert caught.value.kind is Kind.LIMIT
+
+
+@given(st.integers(0, len(UPDATE) - 1), st.binary(min_size=1, max_size=2))
+def test_damaged_bytes_raise_nothing_else(at: int, damage: bytes) -> None:
+    with suppress(ChangelogError):
+        json_codec.decode(UPDATE[:at] + damage + UPDATE[at + len(damage) :])
