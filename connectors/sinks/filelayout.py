@@ -1,0 +1,283 @@
+"""The file log on disk: its names, what makes a file whole, where a log ends, what is archived (docs/file-log.md).
+
+Nothing here writes, so that a reader needs neither the lock nor the right to write.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from envelope.batch import SCHEMA
+from envelope.checkpoint import Checkpoint
+from envelope.errors import ChangelogError, Kind
+
+CHECKPOINT = b"changelog.checkpoint"
+"""The footer metadata that holds the checkpoint, as JSON."""
+
+SEQUENCE = b"changelog.sequence"
+"""The footer metadata that holds the file's own sequence, as decimal text."""
+
+MANIFEST_FORMAT = 1
+
+_FILE = re.compile(r"(\d{20})\.parquet")
+_MANIFEST = re.compile(r"(\d+)\.json")
+
+
+def log_folder(path: Path) -> Path:
+    """The folder of the commits."""
+    return path / "log"
+
+
+def log_file(path: Path, sequence: int) -> Path:
+    """The file of the commit `sequence`, counted from 1."""
+    return log_folder(path) / f"{sequence:020d}.parquet"
+
+
+def resume_file(path: Path) -> Path:
+    """The file of the idle progress."""
+    return path / "resume.json"
+
+
+def sequence_of(file: Path) -> int | None:
+    """The sequence that a file's name spells, None when it spells none."""
+    match = _FILE.fullmatch(file.name)
+    return int(match[1]) if match else None
+
+
+def sequences(path: Path) -> list[int]:
+    """The sequences in the log's folder, ascending; empty when there is no log."""
+    try:
+        found = [sequence_of(file) for file in log_folder(path).iterdir()]
+    except FileNotFoundError:
+        return []
+    return sorted(sequence for sequence in found if sequence)
+
+
+# What one commit is
+
+
+class NotWholeError(Exception):
+    """A log file that is not whole, or not of this log: `reason` in a few words."""
+
+    def __init__(self, file: Path, reason: str) -> None:
+        super().__init__(f"log file {file} {reason}")
+        self.file = file
+        self.reason = reason
+
+    def error(self, hint: str) -> ChangelogError:
+        """The same as an error that stops."""
+        return ChangelogError(Kind.MALFORMED, str(self), hint=hint)
+
+
+def read_checkpoint_of(file: Path) -> Checkpoint:
+    """The checkpoint in the footer of a log file; raises NotWholeError."""
+    with opened(file) as parquet:
+        return _checkpoint(file, parquet)
+
+
+def verify(file: Path) -> Checkpoint:
+    """The checkpoint of a log file, after every page of it was read and its checksum compared; raises NotWholeError."""
+    with opened(file, page_checksum_verification=True) as parquet:
+        checkpoint = _checkpoint(file, parquet)
+        if not parquet.schema_arrow.equals(SCHEMA):
+            raise NotWholeError(file, "has other columns")
+        for _ in parquet.iter_batches(use_threads=False):
+            pass
+        return checkpoint
+
+
+def _checkpoint(file: Path, parquet: Any) -> Checkpoint:
+    metadata = parquet.metadata.metadata or {}
+    if CHECKPOINT not in metadata:
+        raise NotWholeError(file, "holds no recovery record")
+    if metadata.get(SEQUENCE) != str(sequence_of(file)).encode():
+        raise NotWholeError(file, "belongs to another place in a log")
+    checkpoint = Checkpoint.from_json(metadata[CHECKPOINT])
+    if checkpoint.position is None:
+        raise NotWholeError(file, "holds no position")
+    return checkpoint
+
+
+@contextmanager
+def opened(file: Path, **options: Any) -> Iterator[Any]:
+    """The Parquet file; NotWholeError for what Arrow cannot read, a storage error for what the system cannot."""
+    try:
+        with pq.ParquetFile(file, **options) as parquet:
+            yield parquet
+    except pa.ArrowException as error:
+        raise NotWholeError(file, "is damaged") from error
+    except OSError as error:
+        if error.errno is None:  # Arrow's own word for pages that do not add up
+            raise NotWholeError(file, "is damaged") from error
+        raise ChangelogError(Kind.STORAGE, f"cannot read {file}: {os.strerror(error.errno)}") from error
+
+
+# Where the log ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """Where a log ends: the newest whole file's `sequence` (0 before the first) and the `checkpoint` to go on from.
+
+    `damage` is a newest file that counts for nothing; `overtaken` says that `resume.json` speaks of a file that
+    is not there, or not whole, and counts for nothing either.
+    """
+
+    sequence: int
+    checkpoint: Checkpoint | None
+    damage: NotWholeError | None
+    overtaken: bool
+
+
+def find_recovery(path: Path) -> Recovery:
+    """Where the log at `path` ends; changes nothing.
+
+    Raises ChangelogError when files are missing inside the log, when more than the newest is damaged, and
+    when a newer program wrote it.
+    """
+    present = sequences(path)
+    damage = None
+    checkpoint = None
+    if present:
+        try:
+            checkpoint = verify(log_file(path, present[-1]))
+        except NotWholeError as found:
+            damage = found
+            present = present[:-1]
+    if damage and present:
+        checkpoint = _second_newest(log_file(path, present[-1]))
+    newest_manifest = read_manifest(path)
+    refuse_holes(path, present, newest_manifest.log.last if newest_manifest else 0)
+    sequence = present[-1] if present else 0
+    resume = read_resume(path)
+    if resume and resume.sequence == sequence:
+        checkpoint = resume.checkpoint
+    return Recovery(
+        sequence=sequence,
+        checkpoint=checkpoint,
+        damage=damage,
+        overtaken=resume is not None and resume.sequence > sequence,
+    )
+
+
+def _second_newest(file: Path) -> Checkpoint:
+    try:
+        return verify(file)
+    except NotWholeError as damage:
+        raise damage.error("and the one after it too: restore them from a copy") from damage
+
+
+def refuse_holes(path: Path, present: list[int], archived: int) -> None:
+    """Raises when a sequence is neither in the log nor in the archive."""
+    if not present:
+        if archived:
+            raise _hole(path, archived, archived)
+        return
+    if present[0] > archived + 1:
+        raise _hole(path, archived + 1, present[0] - 1)
+    for before, after in pairwise(present):
+        if after > before + 1:
+            raise _hole(path, before + 1, after - 1)
+
+
+def _hole(path: Path, first: int, last: int) -> ChangelogError:
+    which = f"{first}" if first == last else f"{first} to {last}"
+    return ChangelogError(
+        Kind.MALFORMED, f"the log in {path} lacks sequence {which}", hint="restore what is missing from a copy"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """Progress without rows: `checkpoint` follows the log file `sequence` (0 before the first)."""
+
+    sequence: int
+    checkpoint: Checkpoint
+
+    def to_json(self) -> bytes:
+        """`{"sequence": …, "checkpoint": {…}}`."""
+        return msgspec.json.encode({"sequence": self.sequence, "checkpoint": msgspec.Raw(self.checkpoint.to_json())})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredResume:
+    sequence: int
+    checkpoint: msgspec.Raw
+
+
+def read_resume(path: Path) -> Resume | None:
+    """What `resume.json` says, None when there is none; raises ChangelogError when it cannot be read."""
+    file = resume_file(path)
+    try:
+        stored = msgspec.json.decode(file.read_bytes(), type=_StoredResume)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise ChangelogError(
+            Kind.MALFORMED, f"{file} cannot be read", hint="remove it: progress after the newest log file is read again"
+        ) from error
+    return Resume(sequence=stored.sequence, checkpoint=Checkpoint.from_json(bytes(stored.checkpoint)))
+
+
+# What was archived
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """The log sequences that a manifest's files replace, both ends included."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveFile:
+    """One archive file: `path` below the log's own, the rows in it, the first and the last position as text."""
+
+    path: str
+    entity: str
+    rows: int
+    first: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What stands in the archive; the log goes on after `log.last`."""
+
+    format: int
+    log: Replaced
+    files: tuple[ArchiveFile, ...]
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """The newest manifest, None when nothing is archived; raises ChangelogError when it cannot be read."""
+    folder = path / "manifest"
+    if not folder.is_dir():
+        return None
+    numbered = {int(match[1]): file for file in folder.iterdir() if (match := _MANIFEST.fullmatch(file.name))}
+    if not numbered:
+        return None
+    file = numbered[max(numbered)]
+    try:
+        manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
+    except msgspec.DecodeError as error:
+        raise ChangelogError(
+            Kind.MALFORMED, f"manifest {file} cannot be read", hint="restore it from a copy"
+        ) from error
+    if manifest.format > MANIFEST_FORMAT:
+        raise ChangelogError(
+            Kind.PRECONDITION,
+            f"manifest {file} has format {manifest.format}; this program knows {MANIFEST_FORMAT}",
+            hint="read it with the newer version that wrote it",
+        )
+    return manifest

@@ -1,0 +1,296 @@
+"""The embedded sink: a log of Parquet files, one immutable file a commit (docs/file-log.md)."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+
+from connectors.sinks.filelayout import (
+    CHECKPOINT,
+    SEQUENCE,
+    Recovery,
+    Resume,
+    find_recovery,
+    log_file,
+    log_folder,
+    resume_file,
+    sequence_of,
+)
+from envelope.batch import SCHEMA
+from envelope.checkpoint import Checkpoint
+from envelope.errors import ChangelogError, Kind
+
+FAIL_POINTS = (
+    "files:written",
+    "files:synced",
+    "files:linked",
+    "files:stored",
+    "files:resume-synced",
+    "files:resume-replaced",
+    "files:resume-dropped",
+    "files:set-aside",
+)
+"""The boundaries between two steps at which a crash is tried."""
+
+ROW_GROUP_ROWS = 16_384
+"""What a reader can skip, or has to hold, at once."""
+
+_TEMPORARY = ".changelog-"
+_BUFFER_BYTES = 1 << 20
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+_log = structlog.get_logger()
+
+
+def _nowhere(point: str) -> None:
+    """No crash at `point`."""
+
+
+class FileSink:
+    """The file log at `path`, written by one process at a time. Implements `Sink`.
+
+    `reach` is called with each of `FAIL_POINTS` as it is passed, so that tests can crash there. Every failure to
+    store is a ChangelogError of kind STORAGE and leaves no part of a commit behind; after one, start again by a new
+    `recover`.
+    """
+
+    def __init__(self, path: Path, *, reach: Callable[[str], None] = _nowhere) -> None:
+        self._path = path
+        self._reach = reach
+        self._lock: int | None = None
+        self._end = Recovery(sequence=0, checkpoint=None, damage=None, overtaken=False)
+
+    def recover(self) -> Checkpoint | None:
+        """Takes the lock and gives the newest checkpoint; None when the log is new.
+
+        A damaged newest file stays where it is until the next commit: the caller first compares the checkpoint
+        before it with what the source has forgotten, and may refuse. Raises ChangelogError: IN_USE when another
+        process holds the lock, MALFORMED when more than the newest file is damaged or one is missing.
+        """
+        with _storing(self._path):
+            _make_folder(log_folder(self._path))
+            self._lock = _take_lock(self._path / "lock")
+        try:
+            with _storing(self._path):
+                self._tidy()
+                self._end = find_recovery(self._path)
+        except ChangelogError:
+            self.close()
+            raise
+        if self._end.damage:
+            _log.warning(
+                "newest log file is not whole, to be set aside at the next commit",
+                file=str(self._end.damage.file),
+                reason=self._end.damage.reason,
+            )
+        return self._end.checkpoint
+
+    def publish(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> None:
+        """Stores `rows` (`envelope.batch.SCHEMA`, in the order of their positions) and `checkpoint` as one file.
+
+        Without rows the checkpoint goes to `resume.json`. Returns when durable.
+        """
+        with _storing(self._path):
+            self._check_lock()
+            self._mend()
+            self._check_turn()
+            if any(batch.num_rows for batch in rows):
+                self._commit(rows, checkpoint)
+            else:
+                self._store_progress(checkpoint)
+
+    def close(self) -> None:
+        """Lets go of the lock."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _commit(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> None:
+        """One commit.
+
+        1. The file is written beside.
+        2. It is fsynced.
+        3. It is linked into place, without replacing.
+        4. The folder is fsynced: only now the commit is durable.
+        """
+        sequence = self._end.sequence + 1
+        file = log_file(self._path, sequence)
+        beside = file.with_name(f"{_TEMPORARY}{sequence}")
+        try:
+            with beside.open("wb", buffering=_BUFFER_BYTES) as out:
+                _write(out, rows, {CHECKPOINT: checkpoint.to_json(), SEQUENCE: str(sequence)})  # 1
+                out.flush()
+                self._reach("files:written")
+                os.fsync(out.fileno())  # 2
+            self._reach("files:synced")
+            os.link(beside, file)  # 3
+            self._reach("files:linked")
+        except FileExistsError as error:
+            raise _not_alone(self._path) from error
+        finally:
+            _remove(beside)
+        _sync_folder(file.parent)  # 4
+        self._reach("files:stored")
+        self._end = Recovery(sequence=sequence, checkpoint=checkpoint, damage=None, overtaken=False)
+
+    def _store_progress(self, checkpoint: Checkpoint) -> None:
+        """Replaces `resume.json` atomically."""
+        file = resume_file(self._path)
+        beside = file.with_name(f"{_TEMPORARY}resume")
+        try:
+            with beside.open("wb") as out:
+                out.write(Resume(sequence=self._end.sequence, checkpoint=checkpoint).to_json())
+                out.flush()
+                os.fsync(out.fileno())
+            self._reach("files:resume-synced")
+            beside.replace(file)
+        finally:
+            _remove(beside)
+        self._reach("files:resume-replaced")
+        _sync_folder(self._path)
+
+    def _check_lock(self) -> None:
+        """Raises when the lock is not held, or its file was replaced, so that another process may hold the new one."""
+        if self._lock is None:
+            raise ChangelogError(Kind.STORAGE, f"the file log in {self._path} is not open", hint="recover it first")
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(self._lock), (self._path / "lock").stat()):
+                return
+        raise _not_alone(self._path)
+
+    def _check_turn(self) -> None:
+        """Raises when the newest file is not ours: it went away, or another came after it."""
+        newest = self._end.sequence
+        gone = newest and not log_file(self._path, newest).exists()
+        if gone or log_file(self._path, newest + 1).exists():
+            raise _not_alone(self._path)
+
+    def _tidy(self) -> None:
+        """Removes what a crash left half done, sets aside what is not ours, and makes durable what is visible."""
+        _remove(self._path / f"{_TEMPORARY}resume")
+        for file in sorted(log_folder(self._path).iterdir()):
+            if file.name.startswith(_TEMPORARY):
+                file.unlink()
+            elif sequence_of(file) is None:
+                self._set_aside(file, "is no log file")
+        _sync_folder(log_folder(self._path))
+        _sync_folder(self._path)
+
+    def _mend(self) -> None:
+        """Removes from the log what recovery found to count for nothing; can be cut off anywhere and done again."""
+        if self._end.overtaken:
+            _remove(resume_file(self._path))
+            _sync_folder(self._path)
+            self._reach("files:resume-dropped")
+        if self._end.damage:
+            self._set_aside(self._end.damage.file, self._end.damage.reason)
+            _sync_folder(log_folder(self._path))
+            self._reach("files:set-aside")
+        self._end = Recovery(sequence=self._end.sequence, checkpoint=self._end.checkpoint, damage=None, overtaken=False)
+
+    def _set_aside(self, file: Path, reason: str) -> None:
+        folder = self._path / "aside"
+        _make_folder(folder)
+        target = folder / file.name
+        number = 0
+        while target.exists():
+            number += 1
+            target = folder / f"{file.name}.{number}"
+        file.rename(target)
+        _sync_folder(folder)
+        _log.warning("file set aside", file=str(file), reason=reason, now=str(target))
+
+
+def _write(out: object, rows: Sequence[pa.RecordBatch], metadata: dict[bytes, bytes | str]) -> None:
+    """A Parquet file of `rows`, as measured best (docs/file-log.md, *Figures*)."""
+    with pq.ParquetWriter(
+        out,
+        SCHEMA,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=["entity", "partition", "op", "api_version", "service_name"],
+        write_statistics=["entity", "key", "position", "committed_at"],
+        write_page_checksum=True,
+        store_schema=False,
+    ) as writer:
+        table = pa.Table.from_batches(rows, SCHEMA)
+        for start in range(0, table.num_rows, ROW_GROUP_ROWS):
+            # Combined, because Arrow writes many short chunks at a third of the speed of a long one.
+            writer.write_table(table.slice(start, ROW_GROUP_ROWS).combine_chunks())
+        writer.add_key_value_metadata(metadata)
+
+
+@contextmanager
+def _storing(path: Path) -> Iterator[None]:
+    """Makes one clear line of what the system refuses."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise ChangelogError(Kind.STORAGE, f"cannot store in {path}: {reason}", hint=_remedy(error.errno)) from error
+
+
+def _remedy(number: int | None) -> str:
+    if number in _FULL:
+        return "make room, then start again: nothing is lost"
+    if number in _FORBIDDEN:
+        return "give the service the right to write there, on a file system that has hard links"
+    return "mend that, then start again: nothing is lost"
+
+
+def _not_alone(path: Path) -> ChangelogError:
+    return ChangelogError(
+        Kind.IN_USE,
+        f"something else changed the file log in {path}",
+        hint="let one service write there, and start again",
+    )
+
+
+def _take_lock(file: Path) -> int:
+    """A descriptor that holds the lock; the file says whose it is."""
+    lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+    except BlockingIOError as error:
+        holder = os.pread(lock, 20, 0).decode("ascii", "replace") or "unknown"
+        os.close(lock)
+        raise ChangelogError(
+            Kind.IN_USE,
+            f"the file log in {file.parent} is written by process {holder}",
+            hint="stop that service, or give this one another [sink] path",
+        ) from error
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _make_folder(folder: Path) -> None:
+    """The folder, with the parents that are missing, each durable in its own parent."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(file: Path) -> None:
+    file.unlink(missing_ok=True)
