@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).parents[1]
+TOOL = (sys.executable, "-W", "default", "-m")  # a tool's own warnings are not ours
 
 
-def run(*command: str | Path, cwd: Path, timeout_s: float = 60.0, warnings: str = "error") -> str:
-    environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONWARNINGS": warnings, "PYTHONSAFEPATH": "1"}
+def run(*command: str | Path, cwd: Path, timeout_s: float = 60.0) -> str:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONWARNINGS": "error", "PYTHONSAFEPATH": "1"}
     done = subprocess.run(
         command, check=False, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s
     )
@@ -25,34 +26,11 @@ def run(*command: str | Path, cwd: Path, timeout_s: float = 60.0, warnings: str 
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` folder of an environment that holds the wheel; its dependencies come from the one we run in."""
     folder = tmp_path_factory.mktemp("wheel")
-    run(
-        sys.executable,
-        "-m",
-        "hatchling",
-        "build",
-        "--target",
-        "wheel",
-        "--directory",
-        folder,
-        cwd=CHECKOUT,
-        warnings="default",
-    )
+    run(*TOOL, "hatchling", "build", "--target", "wheel", "--directory", folder, cwd=CHECKOUT)
     (wheel,) = folder.glob("changelog_publisher-*.whl")
     home = folder / "venv"
     venv.create(home, symlinks=True)
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        home,
-        "install",
-        "--no-deps",
-        "--no-index",
-        wheel,
-        cwd=folder,
-        warnings="default",
-    )
+    run(*TOOL, "pip", "--python", home, "install", "--no-deps", "--no-index", wheel, cwd=folder)
     # A path in a .pth file is only added: the checkout's own editable install, itself a .pth file there, is not read.
     packages = sysconfig.get_path("purelib", "venv", {"base": str(home), "platbase": str(home)})
     Path(packages, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
@@ -79,9 +57,8 @@ def test_the_command_says_what_it_can_do(installed: Path, empty: Path) -> None:
 
 
 def test_the_wheel_asks_for_all_that_it_needs(installed: Path, empty: Path) -> None:
-    assert "No broken requirements found" in run(
-        sys.executable, "-m", "pip", "--python", installed / "python", "check", cwd=empty, warnings="default"
-    )
+    told = run(*TOOL, "pip", "--python", installed / "python", "check", cwd=empty)
+    assert "No broken requirements found" in told
 
 
 def test_the_demo_needs_nothing_but_the_wheel(installed: Path, empty: Path) -> None:
