@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).parents[1]
-TOOL = (sys.executable, "-W", "default", "-m")  # a tool's own warnings are not ours
 
 
 def run(*command: str | Path, cwd: Path, timeout_s: float = 60.0) -> str:
-    environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONWARNINGS": "error", "PYTHONSAFEPATH": "1"}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(
         command, check=False, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s
     )
@@ -22,15 +21,19 @@ def run(*command: str | Path, cwd: Path, timeout_s: float = 60.0) -> str:
     return done.stdout
 
 
+def changelog(installed: Path, *arguments: str, cwd: Path, timeout_s: float = 60.0) -> str:
+    return run(installed / "python", "-W", "error", installed / "changelog", *arguments, cwd=cwd, timeout_s=timeout_s)
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` folder of an environment that holds the wheel; its dependencies come from the one we run in."""
     folder = tmp_path_factory.mktemp("wheel")
-    run(*TOOL, "hatchling", "build", "--target", "wheel", "--directory", folder, cwd=CHECKOUT)
+    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder, cwd=CHECKOUT)
     (wheel,) = folder.glob("changelog_publisher-*.whl")
     home = folder / "venv"
     venv.create(home, symlinks=True)
-    run(*TOOL, "pip", "--python", home, "install", "--no-deps", "--no-index", wheel, cwd=folder)
+    run(sys.executable, "-m", "pip", "--python", home, "install", "--no-deps", "--no-index", wheel, cwd=folder)
     # A path in a .pth file is only added: the checkout's own editable install, itself a .pth file there, is not read.
     packages = sysconfig.get_path("purelib", "venv", {"base": str(home), "platbase": str(home)})
     Path(packages, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
@@ -51,16 +54,16 @@ def test_the_wheel_holds_its_packages_typed_and_nothing_else(installed: Path, em
 
 
 def test_the_command_says_what_it_can_do(installed: Path, empty: Path) -> None:
-    assert "usage: changelog" in run(installed / "changelog", "--help", cwd=empty)
+    assert "usage: changelog" in changelog(installed, "--help", cwd=empty)
     assert "usage: changelog" in run(installed / "python", "-m", "connectors", "--help", cwd=empty)
     assert not list(empty.iterdir())
 
 
 def test_the_wheel_asks_for_all_that_it_needs(installed: Path, empty: Path) -> None:
-    told = run(*TOOL, "pip", "--python", installed / "python", "check", cwd=empty)
+    told = run(sys.executable, "-m", "pip", "--python", installed / "python", "check", cwd=empty)
     assert "No broken requirements found" in told
 
 
 def test_the_demo_needs_nothing_but_the_wheel(installed: Path, empty: Path) -> None:
-    told = run(installed / "changelog", "demo", cwd=empty, timeout_s=150.0)
+    told = changelog(installed, "demo", cwd=empty, timeout_s=150.0)
     assert ".parquet" in told or "log/" in told
