@@ -1,1 +1,1 @@
-"""The commands of `changelog`, one file each."""
+"""The commands of `changelog`, one module each, all of the shape `connectors.cli.Command`."""

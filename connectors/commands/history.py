@@ -1,0 +1,64 @@
+"""`changelog history`: all changes of one entity."""
+
+import argparse
+import os
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from connectors import config, show
+from connectors.commands.tail import message_line
+from connectors.sinks.filelog import counts, read_log
+from envelope import batch
+from envelope.errors import ChangelogError, Kind
+from envelope.key import key_text
+from envelope.model import Op, Record
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `changelog history` takes."""
+    parser.add_argument("entity", metavar="ENTITY")
+    parser.add_argument("key", nargs="+", metavar="KEY", help="the key; of several columns, each in its turn")
+    parser.add_argument("--json", action="store_true", help="print each message as a line of JSON")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Prints every change of the key, the first one first."""
+    path = config.load(arguments.config, os.environ).sink.path
+    key = key_text(arguments.key)
+    found = [record for rows in read_log(path, entity=arguments.entity, key=key) for record in batch.records(rows)]
+    if arguments.json:
+        for record in found:
+            print(message_line(record))
+        return 0
+    if not found:
+        known = counts(path)
+        if arguments.entity not in known:
+            raise ChangelogError(
+                Kind.USAGE,
+                f"the changelog in {path} has no entity {arguments.entity}",
+                hint=f"it has: {', '.join(sorted(known)) or 'none yet'}",
+            )
+    console = show.console()
+    console.print(_title(arguments.entity, key, found))
+    for line in show.history(found):
+        console.print(line)
+    return 0
+
+
+def _title(entity: str, key: str, found: Sequence[Record]) -> Text:
+    title = Text(f"{entity} {show.safe(key)}", style="bold")
+    title.append(f"  {len(found)} {'change' if len(found) == 1 else 'changes'}", style="not bold")
+    sources = [record.envelope.provenance.source for record in found]
+    if sources:
+        services = {
+            record.envelope.provenance.stamp.service_name
+            for record in found
+            if record.envelope.provenance.source.op is not Op.READ
+        }
+        title.append(f" by {len(services)} {'service' if len(services) == 1 else 'services'}", style="not bold")
+        spans = sources[-1].committed_at - sources[0].committed_at
+        title.append(f" in {show.duration(spans)}", style="not bold")
+        if sources[-1].op is Op.DELETE:
+            title.append("; it is gone now", style="not bold red")
+    return title.append("\n")
