@@ -1,0 +1,38 @@
+"""Masks: what is published in place of a value that must not be."""
+
+import hmac
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Literal
+
+import msgspec
+
+from envelope import canonical
+
+MaskKind = Literal["drop", "null", "sha256"]
+
+
+def apply(kind: MaskKind, value: bytes, hmac_key: bytes) -> bytes:
+    """The JSON that is published for the JSON value `value`.
+
+    `null` gives null. `sha256` gives a text, the HMAC-SHA256 (RFC 2104) of the value's canonical
+    text in lowercase hex: equal values stay equal, and nobody without the key can try values. A
+    column under `drop` has no value, and none must be asked for: ValueError.
+    """
+    match kind:
+        case "null":
+            return b"null"
+        case "sha256":
+            return b'"%b"' % _hmac(hmac_key, canonical.text(value).encode()).encode()
+    raise ValueError("a dropped column has no value")
+
+
+def mask_id(masks: Mapping[str, MaskKind], hmac_key: bytes = b"") -> str | None:
+    """What `source.mask` says: 16 hex digits that change with the masks and the key; None without masks."""
+    if not masks:
+        return None
+    return _hmac(hmac_key, msgspec.json.encode(masks, order="sorted"))[:16]
+
+
+def _hmac(key: bytes, text: bytes) -> str:
+    return hmac.new(key, text, sha256).hexdigest()

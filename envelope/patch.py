@@ -1,0 +1,257 @@
+"""Deltas: RFC 6902 patches that carry both sides of every change.
+
+Only `test`, `add`, `replace` and `remove` are written and read. Each `replace` and `remove` follows
+a `test` of the value that it takes away, so that a patch verifies itself and can be inverted.
+Values are those of `envelope.canonical`: `parse` gives them, `dumps` writes them, and numbers are
+equal by token, more strictly than the RFC has it. Patches and results share structure with what
+was given: change none of them in place.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import Raw
+
+from envelope.canonical import Value, dumps, parse, text_of
+from envelope.errors import ChangelogError, Kind
+from envelope.model import MISSING
+
+__all__ = ["EDITS_MAX", "MISSING", "Operation", "apply", "diff", "dumps", "invert", "parse"]
+
+Operation = dict[str, Any]
+
+EDITS_MAX = 256
+"""Insertions and deletions up to which a changed array is aligned; beyond, it is compared in place."""
+
+_NESTING_MAX = 100
+"""Levels that are looked into; what stands deeper is replaced as a whole."""
+
+_PLAIN = frozenset({str, Raw, int, bool, type(None)})
+"""Types whose `==` is equality by value, between two of the same type."""
+
+_INDEX = re.compile(r"0|[1-9][0-9]*", re.ASCII)
+_POINTER = re.compile(r"(/([^/~]|~[01])*)*")
+
+Gap = tuple[int, int, int, int]
+"""What differs between two arrays: `[i1:i2]` of the first stands where `[j1:j2]` of the second does."""
+
+
+def diff(original: Value, current: Value) -> list[Operation]:
+    """The patch that makes `current` from `original`; empty when they are equal.
+
+    Either may be MISSING: an `add` at the root creates, a `test` and a `remove` at the root delete.
+    """
+    if original is MISSING:
+        return [] if current is MISSING else [_add("", current)]
+    if current is MISSING:
+        return _remove("", original)
+    return _changes("", original, current)
+
+
+def apply(patch: Sequence[Operation], document: Value) -> Value:
+    """`document` as `patch` changes it: a new value, or MISSING once the root was removed.
+
+    Members of an operation that the RFC does not name are passed over. Raises ChangelogError of
+    kind *malformed*, naming the operation, when a test fails, a place does not exist, or the
+    operation is not one of the four.
+    """
+    holder = {} if document is MISSING else {"": document}
+    for number, operation in enumerate(patch, 1):
+        try:
+            holder = _applied(operation, holder)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise ChangelogError(
+                Kind.MALFORMED, f"a patch does not apply: operation {number} of {len(patch)} fails"
+            ) from None
+    return holder.get("", MISSING)
+
+
+def invert(patch: Sequence[Operation]) -> list[Operation]:
+    """The patch that takes `patch` back: `apply(invert(p), apply(p, document)) == document`.
+
+    Raises ChangelogError of kind *malformed* where that cannot be known: at a `replace` or
+    `remove` without its `test`, and at an `add` that resets the state.
+    """
+    steps: list[list[Operation]] = []
+    before: Operation = {}
+    for number, operation in enumerate(patch, 1):
+        tested = before.get("op") == "test" and before.get("path") == operation.get("path")
+        match operation:
+            case {"op": "test"}:
+                steps.append([operation])
+            case {"op": "add", "path": path, "value": value} if not operation.get("reset"):
+                steps.append(_remove(path, value))
+            case {"op": "remove", "path": path} if tested:
+                steps[-1] = [_add(path, before["value"])]
+            case {"op": "replace", "path": path, "value": value} if tested:
+                steps[-1] = _replace(path, value, before["value"])
+            case _:
+                raise ChangelogError(
+                    Kind.MALFORMED,
+                    f"a patch cannot be inverted: operation {number} of {len(patch)} does not say what it takes away",
+                )
+        before = operation
+    return [operation for step in reversed(steps) for operation in step]
+
+
+def _add(path: str, value: Value) -> Operation:
+    return {"op": "add", "path": path, "value": value}
+
+
+def _remove(path: str, value: Value) -> list[Operation]:
+    return [{"op": "test", "path": path, "value": value}, {"op": "remove", "path": path}]
+
+
+def _replace(path: str, value: Value, by: Value) -> list[Operation]:
+    return [{"op": "test", "path": path, "value": value}, {"op": "replace", "path": path, "value": by}]
+
+
+def _changes(path: str, a: Value, b: Value) -> list[Operation]:
+    shallow = path.count("/") < _NESTING_MAX
+    if shallow and isinstance(a, dict) and isinstance(b, dict):
+        return _of_objects(path, a, b)
+    if shallow and isinstance(a, list) and isinstance(b, list):
+        return _of_arrays(path, a, b)
+    return [] if text_of(a) == text_of(b) else _replace(path, a, b)
+
+
+def _of_objects(path: str, a: dict[str, Value], b: dict[str, Value]) -> list[Operation]:
+    operations: list[Operation] = []
+    for name, value in a.items():
+        other = b.get(name, MISSING)
+        if type(value) in _PLAIN and type(value) is type(other) and value == other:
+            continue
+        place = f"{path}/{_escape(name)}"
+        operations += _remove(place, value) if other is MISSING else _changes(place, value, other)
+    operations += [_add(f"{path}/{_escape(name)}", value) for name, value in b.items() if name not in a]
+    return operations
+
+
+def _of_arrays(path: str, a: list[Value], b: list[Value]) -> list[Operation]:
+    """Element by element where that is shorter, else the array as a whole."""
+    operations: list[Operation] = []
+    for i1, i2, j1, j2 in _gaps([text_of(value) for value in a], [text_of(value) for value in b]):
+        paired = min(i2 - i1, j2 - j1)
+        for n in range(paired):
+            operations += _changes(f"{path}/{j1 + n}", a[i1 + n], b[j1 + n])
+        for value in a[i1 + paired : i2]:
+            operations += _remove(f"{path}/{j1 + paired}", value)
+        operations += [_add(f"{path}/{j}", b[j]) for j in range(j1 + paired, j2)]
+    whole = _replace(path, a, b)
+    return operations if not operations or len(dumps(operations)) <= len(dumps(whole)) else whole
+
+
+def _gaps(a: Sequence[bytes], b: Sequence[bytes]) -> Iterator[Gap]:
+    """The differences of two sequences, in order."""
+    start, least = 0, min(len(a), len(b))
+    while start < least and a[start] == b[start]:
+        start += 1
+    end = 0
+    while end < least - start and a[-1 - end] == b[-1 - end]:
+        end += 1
+    i, j = start, start
+    for x, y in _common(a[start : len(a) - end], b[start : len(b) - end]):
+        if (i, j) != (start + x, start + y):
+            yield i, start + x, j, start + y
+        i, j = start + x + 1, start + y + 1
+    if (i, j) != (len(a) - end, len(b) - end):
+        yield i, len(a) - end, j, len(b) - end
+
+
+def _common(a: Sequence[bytes], b: Sequence[bytes]) -> list[tuple[int, int]]:
+    """A longest common subsequence as pairs of indices; none when it takes more than `EDITS_MAX` edits.
+
+    Source: E. W. Myers, *An O(ND) Difference Algorithm and Its Variations* (1986), the greedy form:
+    `reach[k]` is the furthest x on the diagonal x - y = k.
+    """
+    reach, trace = {1: 0}, []
+    for edits in range(min(len(a) + len(b), EDITS_MAX) + 1):
+        trace.append(dict(reach))
+        for k in range(-edits, edits + 1, 2):
+            x = reach[k + 1] if _goes_down(reach, k, edits) else reach[k - 1] + 1
+            while x < len(a) and 0 <= x - k < len(b) and a[x] == b[x - k]:
+                x += 1
+            reach[k] = x
+            if x >= len(a) and x - k >= len(b):
+                return _pairs(trace, len(a), len(b))
+    return []
+
+
+def _pairs(trace: Sequence[dict[int, int]], x: int, y: int) -> list[tuple[int, int]]:
+    """The steps from `(x, y)` back to the start that went along a diagonal, first step first."""
+    pairs: list[tuple[int, int]] = []
+    for edits in range(len(trace) - 1, -1, -1):
+        reach, k = trace[edits], x - y
+        before = k + 1 if _goes_down(reach, k, edits) else k - 1
+        while x > reach[before] and y > reach[before] - before:
+            x, y = x - 1, y - 1
+            pairs.append((x, y))
+        x, y = reach[before], reach[before] - before
+    return pairs[::-1]
+
+
+def _goes_down(reach: dict[int, int], k: int, edits: int) -> bool:
+    return k == -edits or (k != edits and reach[k - 1] < reach[k + 1])
+
+
+def _applied(operation: Operation, holder: dict[str, Value]) -> dict[str, Value]:
+    """`holder` has the document as its member `""`, so that the root is a place like any other."""
+    *way, last = _tokens(operation["path"])
+    if operation["op"] == "test":
+        node: Value = holder
+        for token in (*way, last):
+            node = node[_place(node, token)]
+        if text_of(node) != text_of(operation["value"]):
+            raise ValueError("the test fails")
+        return holder
+    changed: dict[str, Value] = dict(holder)
+    node = changed
+    for token in way:
+        place = _place(node, token)
+        node[place] = _copied(node[place])
+        node = node[place]
+    _change(node, last, operation)
+    return changed
+
+
+def _change(node: Value, token: str, operation: Operation) -> None:
+    match operation["op"]:
+        case "add" if isinstance(node, list):
+            node.insert(len(node) if token == "-" else _place(node, token, room=1), operation["value"])
+        case "add":
+            node[token] = operation["value"]
+        case "replace":
+            node[_place(node, token)] = operation["value"]
+        case "remove":
+            del node[_place(node, token)]
+        case _:
+            raise ValueError("no such operation")
+
+
+def _place(node: Value, token: str, *, room: int = 0) -> Any:
+    """What indexes `node` at `token`: a name or a number; LookupError when nothing stands there."""
+    if isinstance(node, dict):
+        if token not in node:
+            raise LookupError("no such member")
+        return token
+    if not isinstance(node, list) or not _INDEX.fullmatch(token) or int(token) >= len(node) + room:
+        raise LookupError("no such element")
+    return int(token)
+
+
+def _copied(node: Value) -> Value:
+    if isinstance(node, dict | list):
+        return node.copy()
+    raise TypeError("a scalar has no members")
+
+
+def _escape(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _tokens(path: str) -> list[str]:
+    """The steps that a JSON pointer (RFC 6901) names, from `""`, the root, on; ValueError when it is none."""
+    if not _POINTER.fullmatch(path):
+        raise ValueError("not a JSON pointer")
+    return [token.replace("~1", "/").replace("~0", "~") for token in path.split("/")]
