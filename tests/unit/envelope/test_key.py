@@ -22,7 +22,7 @@ def test_murmur2_is_that_of_the_java_client(key: str, signed: int) -> None:
     assert murmur2(key.encode()) == signed & 0xFFFFFFFF
 
 
-# From the same Java arithmetic, run by a Java virtual machine.
+# No published vectors: given by a transcription of `Utils.murmur2` in Java, run on a Java virtual machine.
 @pytest.mark.parametrize(
     ("key", "signed"), [("", 275646681), ("é", 186971271), ("日本語", 1431860170), ("😀", 131881617)]
 )
