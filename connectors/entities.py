@@ -103,10 +103,11 @@ def _matching(config: Config, tables: dict[TableName, Table]) -> set[TableName]:
     if config.tables is None:
         return set()
     include, exclude = config.tables.include, config.tables.exclude
-    return {table for table in tables if _matches(table, include) and not _matches(table, exclude)}
+    return {table for table in tables if matches(table, include) and not matches(table, exclude)}
 
 
-def _matches(table: TableName, patterns: Sequence[str]) -> bool:
+def matches(table: TableName, patterns: Sequence[str]) -> bool:
+    """Whether one of the patterns fits `schema.table`; `*` fits any text."""
     return any(fnmatch.fnmatchcase(".".join(table), pattern) for pattern in patterns)
 
 
@@ -145,7 +146,8 @@ def _entity_problems(chosen: EntityConfig, table: Table) -> Iterator[str]:
     for name in dict.fromkeys((*key, *partition_by)):
         if name in chosen.mask:
             yield f".mask: {name} is a key or partition column, which cannot be masked"
-        if name in key and ("*" not in chosen.columns and name not in chosen.columns or name in chosen.exclude_columns):
+        chosen_column = "*" in chosen.columns or name in chosen.columns
+        if name in key and (not chosen_column or name in chosen.exclude_columns):
             yield f".columns: key column {name} must be published"
 
 

@@ -1,0 +1,54 @@
+"""Records for tests that need some."""
+
+from datetime import UTC, datetime, timedelta
+
+from msgspec import Raw
+
+from envelope.checkpoint import Checkpoint
+from envelope.model import MISSING, Envelope, Missing, Op, Place, Provenance, Record, Source, Stamp
+from envelope.position import Position
+
+BEGIN = datetime(2026, 11, 21, 3, 10, 2, 886044, tzinfo=UTC)
+
+
+def record(
+    op: Op,
+    current: str | None = None,
+    original: str | Missing | None = MISSING,
+    *,
+    commit: int = 1,
+    ordinal: int = 2,
+    key: str = "42",
+    entity: str = "order",
+    service: str = "order-api",
+    unavailable: tuple[str, ...] = (),
+    moved_to: Place | None = None,
+) -> Record:
+    """A change of `order 42`, `commit` seconds after BEGIN."""
+    source = Source(
+        connector="postgres",
+        name="booking",
+        database="app",
+        table=f"public.{entity}",
+        op=op,
+        position=Position(1, commit, ordinal),
+        transaction=str(700 + commit),
+        committed_at=BEGIN + timedelta(seconds=commit),
+        unavailable=unavailable,
+    )
+    stamp = Stamp(api_version="v2", service_name=service, identifier=f"req-{commit}")
+    return Record(
+        entity=entity,
+        place=Place(key=key, partition=0),
+        moved_to=moved_to,
+        envelope=Envelope(
+            provenance=Provenance(stamp=stamp, source=source),
+            current=None if current is None else Raw(current),
+            original=Raw(original) if isinstance(original, str) else original,
+        ),
+    )
+
+
+def checkpoint(commit: int) -> Checkpoint:
+    """That of a commit whose last record is `record(commit=commit)`."""
+    return Checkpoint(position=Position(1, commit, 2), through_lsn=commit, epoch=1, system_identifier="7", timeline=1)

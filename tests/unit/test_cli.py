@@ -1,0 +1,246 @@
+"""The command line: exit codes, one line an error, and the commands that need no database."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from connectors import cli
+from connectors.commands import history
+from connectors.sinks.filelog import read_checkpoint
+from connectors.sinks.files import FileSink
+from envelope import batch
+from envelope.checkpoint import Checkpoint
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Op, Record
+from tests.unit.records import checkpoint, record
+
+CONFIG = """
+name = "booking"
+source = { kind = "postgres", dsn = "dbname=app" }
+sink = { path = "log" }
+tables = { include = ["*"] }
+"""
+
+INTERNAL = "changelog: internal error (ValueError); repeat with --verbose and report the traceback"
+
+STORY = [
+    record(Op.CREATE, '{"id":42,"status":"NEW"}', commit=1),
+    record(Op.CREATE, '{"id":7}', commit=2, key="7", entity="guest"),
+    record(Op.UPDATE, '{"id":42,"status":"PAID"}', '{"id":42,"status":"NEW"}', commit=3, service="payments"),
+    record(Op.DELETE, None, '{"id":42,"status":"PAID"}', commit=4),
+]
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    """The command line sends this process's logs to a stream that ends with the test."""
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    path = tmp_path / "changelog.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture
+def log(config_file: Path) -> Path:
+    path = config_file.parent / "log"
+    sink = FileSink(path)
+    sink.recover()
+    for each in STORY:
+        store(sink, each)
+    sink.close()
+    return path
+
+
+def store(sink: FileSink, each: Record) -> None:
+    position = each.envelope.provenance.source.position
+    sink.publish([batch.from_records([each])], checkpoint(position.commit))
+
+
+def run(config_file: Path, command: str, *words: str) -> int:
+    return cli.main([command, "--config", str(config_file), *words])
+
+
+def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    out = capsys.readouterr().out
+    for name in cli.COMMANDS:
+        assert f" {name} " in out
+
+
+@pytest.mark.parametrize("words", [["fly"], ["tail", "--what"], ["accept", "x"], ["tail", "-n", "many"]])
+def test_bad_usage_is_one_line_and_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(words)
+    assert caught.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_bad_configuration_is_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path / "none.toml", "tail") == 2
+    err = capsys.readouterr().err
+    assert err.startswith("changelog: ")
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ChangelogError(Kind.GAP, "it is gone", hint="weep"), 3, "changelog: it is gone; weep"),
+        (ChangelogError(Kind.USAGE, "no"), 2, "changelog: no"),
+        (KeyboardInterrupt(), 130, None),
+        (ValueError("a row value"), 3, INTERNAL),
+    ],
+)
+def test_errors_become_a_line_and_a_code(
+    error: BaseException,
+    code: int,
+    line: str | None,
+    config_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(arguments: object) -> int:
+        raise error
+
+    monkeypatch.setattr(history, "execute", fail)
+    assert run(config_file, "history", "order", "1") == code
+    assert capsys.readouterr().err == (f"{line}\n" if line else "")
+    assert run(config_file, "history", "order", "1", "--verbose") == code
+    assert ("Traceback" in capsys.readouterr().err) == (line is not None)
+
+
+def test_a_stranger_under_our_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(cli.sys.modules, "schemas", raising=False)
+    assert cli.main(["tail"]) == 3
+    assert f"our package schemas is shadowed by {tmp_path / 'schemas'}" in capsys.readouterr().err
+
+
+def test_history_as_a_person_reads_it(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(config_file, "history", "order", "42") == 0
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "order 42  3 changes by 2 services in 3 s; it is gone now",
+        "",
+        "2026-11-21 03:10:03.886Z  + created  by order-api v2  req-1",
+        '                          id 42   status "NEW"',
+        "  │ 2 s later",
+        "2026-11-21 03:10:05.886Z  ~ changed  by payments v2  req-3",
+        '                          status  "NEW" → "PAID"',
+        "  │ 1 s later",
+        "2026-11-21 03:10:06.886Z  - deleted  by order-api v2  req-4",
+        '                          id 42   status "PAID"',
+    ]
+
+
+def test_history_as_json(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(config_file, "history", "order", "42", "--json") == 0
+    messages = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [message["value"]["provenance"]["source"]["op"] for message in messages] == ["create", "update", "delete"]
+    assert messages[1]["value"]["original"] == {"id": 42, "status": "NEW"}
+    assert {message["key"] for message in messages} == {"42"}
+
+
+def test_history_of_what_is_not_there(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(config_file, "history", "order", "43") == 0
+    assert "order 43  0 changes" in capsys.readouterr().out
+    assert run(config_file, "history", "ordr", "43") == 2
+    assert "has no entity ordr; it has: guest, order" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], [1, 2, 3, 4]),
+        (["-n", "2"], [3, 4]),
+        (["-n", "3"], [2, 3, 4]),
+        (["-n", "0"], []),
+        (["order", "-n", "2"], [3, 4]),
+        (["guest"], [2]),
+        (["--key", "42", "-n", "3"], [1, 3, 4]),
+    ],
+)
+def test_tail_begins_with_the_last(
+    words: list[str], expected: list[int], config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(config_file, "tail", "--no-follow", "--json", *words) == 0
+    sources = [json.loads(line)["value"]["provenance"]["source"] for line in capsys.readouterr().out.splitlines()]
+    assert [int(source["transaction"]) - 700 for source in sources] == expected
+
+
+def test_tail_goes_on_with_what_comes(
+    config_file: Path, log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink = FileSink(log)
+    sink.recover()
+    coming = iter([record(Op.CREATE, '{"id":5}', commit=5, key="5")])
+
+    def sleep(seconds: float) -> None:
+        each = next(coming, None)
+        if each is None:
+            sink.close()
+            raise KeyboardInterrupt
+        store(sink, each)
+
+    monkeypatch.setattr("time.sleep", sleep)
+    assert run(config_file, "tail", "-n", "1") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[26:38] for line in lines if "order" in line] == ["- order 42  ", "+ order 5  c"]
+
+
+def test_tail_without_a_log(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(config_file, "tail") == 3
+    assert "there is no file log in" in capsys.readouterr().err
+
+
+def test_accept_stores_the_decision(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stopped = "00000001/0000000000000005/00000002"
+    assert run(config_file, "accept", stopped, "--as", "skip") == 0
+    stored = read_checkpoint(log)
+    assert stored is not None
+    assert stored.decisions == {stopped: "skip"}
+    assert isinstance(stored, Checkpoint)
+    assert stored.position == checkpoint(4).position
+    assert stopped in capsys.readouterr().out
+
+
+def test_accept_refuses_what_is_past_and_what_is_empty(
+    config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(config_file, "accept", "00000001/0000000000000004/00000002", "--as", "skip") == 2
+    assert "past this position already" in capsys.readouterr().err
+    for file in (log / "log").iterdir():
+        file.unlink()
+    assert run(config_file, "accept", "00000001/0000000000000004/00000002", "--as", "skip") == 2
+    assert "the changelog is empty" in capsys.readouterr().err
+
+
+def test_accept_refuses_while_the_service_runs(
+    config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink = FileSink(log)
+    sink.recover()
+    assert run(config_file, "accept", "00000001/0000000000000005/00000002", "--as", "default") == 3
+    sink.close()
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_accept_leaves_a_torn_log_to_the_service(
+    config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest = max((log / "log").iterdir())
+    newest.write_bytes(newest.read_bytes()[:100])
+    assert run(config_file, "accept", "00000001/0000000000000005/00000002", "--as", "skip") == 3
+    assert "start the service first" in capsys.readouterr().err

@@ -1,0 +1,108 @@
+"""Logs, metrics and health of a running service."""
+
+import io
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from connectors import logs
+from connectors.health import LIVE_WITHIN_S, HealthServer, State
+from connectors.metrics import Metrics
+from envelope.errors import ChangelogError, Kind
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_logs_for_a_machine_are_json_lines() -> None:
+    out = io.StringIO()
+    logs.configure(out, verbose=False)
+    logger = structlog.get_logger()
+    logger.debug("unseen")
+    logger.info("commit stored", rows=3, entity="order")
+    event = json.loads(out.getvalue())
+    assert event.pop("timestamp").endswith("Z")
+    assert event == {"event": "commit stored", "level": "info", "rows": 3, "entity": "order"}
+
+
+def test_logs_for_a_person_are_readable_and_show_no_local_variables() -> None:
+    out = Terminal()
+    logs.configure(out, verbose=True)
+    secret = "opensesame"
+    try:
+        raise ValueError(len(secret))
+    except ValueError:
+        structlog.get_logger().exception("went wrong", entity="order")
+    assert "went wrong" in out.getvalue()
+    assert "ValueError: 10" in out.getvalue()
+    assert "opensesame" not in out.getvalue().replace('secret = "opensesame"', "")
+
+
+def test_metrics_have_the_names_of_the_contract() -> None:
+    metrics = Metrics()
+    metrics.events.labels(entity="order", op="update").inc(2)
+    metrics.original_unknown.labels(entity="order").inc()
+    metrics.position.info({"position": "00000001/0000000000000001/00000002"})
+    text = metrics.text().decode()
+    assert 'changelog_events_total{entity="order",op="update"} 2.0' in text
+    assert 'changelog_position_info{position="00000001/0000000000000001/00000002"} 1.0' in text
+    names = {line.split(" ")[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    assert {
+        "changelog_events_total",
+        "changelog_lag_bytes",
+        "changelog_lag_seconds",
+        "changelog_commit_seconds",
+        "changelog_transactions_total",
+        "changelog_original_unknown_total",
+        "changelog_restarts_total",
+        "changelog_slot_retained_bytes",
+        "changelog_windows_open",
+        "changelog_signals_ignored_total",
+        "changelog_position_info",
+    } <= names
+
+
+def get(server: HealthServer, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{server.address[0]}:{server.address[1]}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_health_follows_the_loop() -> None:
+    now_s = [0.0]
+    state = State(clock=lambda: now_s[0])
+    with HealthServer(("127.0.0.1", 0), state, Metrics().text) as server:
+        assert get(server, "/live") == (200, '{"ok": true, "phase": "starting"}\n')
+        assert get(server, "/ready")[0] == 503
+        state.enter("streaming", ready=True)
+        assert get(server, "/ready") == (200, '{"ok": true, "phase": "streaming"}\n')
+        now_s[0] = LIVE_WITHIN_S
+        assert get(server, "/live")[0] == get(server, "/ready")[0] == 503
+        state.beat()
+        assert get(server, "/live?probe=1")[0] == 200
+        assert "changelog_lag_bytes 0.0" in get(server, "/metrics")[1]
+        assert get(server, "/")[0] == 404
+
+
+def test_an_address_in_use_is_one_clear_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ChangelogError, match=f"cannot listen on 127.0.0.1:{port} .*; set another") as caught:
+            HealthServer(("127.0.0.1", port), State(), bytes)
+    assert caught.value.kind is Kind.PRECONDITION

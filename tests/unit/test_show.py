@@ -1,0 +1,91 @@
+"""A change as a person reads it."""
+
+import io
+from datetime import timedelta
+
+import pytest
+from rich.console import Console, ConsoleRenderable
+
+from connectors import show
+from envelope.model import MISSING, Op, Place
+from tests.unit.records import record
+
+
+def text(*shown: ConsoleRenderable) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=100, highlight=False, markup=False, emoji=False)
+    for each in shown:
+        console.print(each)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def test_an_update_shows_what_changed() -> None:
+    update = record(Op.UPDATE, '{"id":42,"status":"PAID","n":1}', '{"id":42,"status":"NEW","n":1}')
+    assert text(show.record(update)) == (
+        "2026-11-21 03:10:03.886Z  ~ order 42  changed  by order-api v2  req-1\n"
+        '                          status  "NEW" → "PAID"'
+    )
+
+
+def test_a_create_shows_the_state_and_a_read_nobody() -> None:
+    assert text(show.record(record(Op.CREATE, '{"id":42,"note":null}'), subject=False)) == (
+        "2026-11-21 03:10:03.886Z  + created  by order-api v2  req-1\n                          id 42   note null"
+    )
+    assert "by order-api" not in text(show.record(record(Op.READ, '{"id":42}')))
+
+
+def test_a_delete_shows_what_is_gone_and_where_it_moved() -> None:
+    moved = record(Op.DELETE, None, '{"id":42}', moved_to=Place(key="43", partition=0))
+    assert "- order 42  moved to 43" in text(show.record(moved))
+    aside = record(Op.DELETE, None, '{"id":42}', moved_to=Place(key="42", partition=5))
+    assert "moved to partition 5" in text(show.record(aside))
+
+
+def test_an_unknown_original_and_unavailable_values_are_said() -> None:
+    update = record(Op.UPDATE, '{"id":42}', MISSING, unavailable=("body",))
+    assert "what it was before is not in the log" in text(show.record(update))
+    assert "unavailable: body" in text(show.record(update))
+    known = record(Op.UPDATE, '{"id":42}', '{"id":42,"body":"x"}', unavailable=("body",))
+    assert show.changes(known.envelope) == []
+    assert "nothing that is published" in text(show.record(known))
+
+
+def test_a_column_that_came_was_absent() -> None:
+    update = record(Op.UPDATE, '{"id":42,"new":1}', '{"id":42}')
+    assert show.changes(update.envelope) == [show.Change(name="new", before=MISSING, after="1")]
+    assert "new  absent → 1" in text(show.record(update))
+
+
+def test_long_values_are_cut_where_they_differ() -> None:
+    long = "a" * 500
+    update = record(Op.UPDATE, f'{{"t":"{long}y"}}', f'{{"t":"{long}x"}}')
+    assert 't  …aaaaaaaaaaaaaaaax" → …aaaaaaaaaaaaaaaay"' in text(show.record(update))
+
+
+def test_nothing_reaches_the_terminal_as_a_command() -> None:
+    evil = record(Op.UPDATE, '{"id":"\x9b31m\u202e"}', MISSING, key="\x1b[2J", service="\x07")
+    shown = text(show.record(evil))
+    assert not set(shown) & set("\x1b\x9b\u202e\x07")
+    assert "\\u001b[2J" in shown
+
+
+def test_markup_in_values_is_text() -> None:
+    assert "[red]x[/red]" in text(show.record(record(Op.CREATE, '{"id":"[red]x[/red]"}')))
+
+
+def test_a_history_says_how_much_later() -> None:
+    shown = text(*show.history([record(Op.CREATE, '{"a":1}'), record(Op.UPDATE, '{"a":2}', '{"a":1}', commit=301)]))
+    assert "│ 5 min later" in shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0.2134, "0.213 s"), (60, "60 s"), (240, "4 min"), (-1, "-1 s"), (12600, "3.5 h"), (864000, "10 days")],
+)
+def test_durations(seconds: float, expected: str) -> None:
+    assert show.duration(timedelta(seconds=seconds)) == expected
+
+
+@pytest.mark.parametrize(("nbytes", "expected"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5 TiB")])
+def test_sizes(nbytes: int, expected: str) -> None:
+    assert show.size(nbytes) == expected
