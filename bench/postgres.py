@@ -1,0 +1,279 @@
+"""How fast a backlog drains: by pg_recvlogical to /dev/null, by our source into nothing, into the file log.
+
+Each side drains the same backlog from a copy of one slot, as a process of its own, in turn, several rounds.
+Half the changes are inserts, half updates, on a 12-column table with REPLICA IDENTITY FULL.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+import psycopg
+import pyarrow as pa
+
+from connectors.embedded import Server, temporary_server
+from connectors.publish import Cadence, Observer, publish
+from connectors.sinks import Sink
+from connectors.sinks.files import FileSink
+from connectors.sources.postgres.source import PostgresSource, Settings
+from connectors.sources.postgres.wire import ReplicationConnection
+from envelope.checkpoint import Checkpoint, parse_lsn
+from envelope.entity import Entity
+from envelope.model import Stamp
+
+ROWS = 400_000
+ROUNDS = 3
+TRANSACTION_ROWS = 1000
+SIDES = ("pg_recvlogical", "ours", "files")
+
+TABLE = """
+CREATE TABLE orders (
+    id bigint PRIMARY KEY, guest_id bigint NOT NULL, status text NOT NULL, amount numeric(12,2) NOT NULL,
+    currency text NOT NULL, quantity integer NOT NULL, discount double precision, paid boolean NOT NULL,
+    note text, room text NOT NULL, created_at timestamptz NOT NULL, arrives date NOT NULL);
+ALTER TABLE orders REPLICA IDENTITY FULL;
+CREATE PUBLICATION bench FOR TABLE orders WITH (publish_via_partition_root = true);
+"""
+INSERT = """
+INSERT INTO orders SELECT g, g %% 5000, 'NEW', (g %% 90000) / 100.0, 'EUR', g %% 7, g / 7.0, g %% 2 = 0,
+    CASE WHEN g %% 3 = 0 THEN 'arrives late, wants the room with a view of the sea' END, 'room ' || g %% 300,
+    timestamptz '2026-01-01' + g * interval '1 second', date '2026-06-01' + (g %% 200)::int
+FROM generate_series(%s::bigint, %s::bigint) AS g
+"""
+UPDATE = "UPDATE orders SET status = 'PAID', paid = true, quantity = quantity + 1 WHERE id BETWEEN %s AND %s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One drain: wall and CPU seconds of the draining process, and its peak memory."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_mib: float
+
+
+def main() -> None:
+    """Runs the benchmark, or, with --drain, one side of it."""
+    options = _parse_args()
+    if options.drain is not None:
+        _drain(options)
+        return
+    rounds = 1 if options.quick else ROUNDS
+    with temporary_server(settings={"fsync": "off", "max_wal_size": "8GB", "wal_sender_timeout": "0"}) as server:
+        target = _backlog(server, options.rows)
+        results: dict[str, list[Figures]] = {side: [] for side in SIDES}
+        for _ in range(rounds):
+            for side in SIDES:
+                results[side].append(_measure(server, side, target))
+    _report(results, options)
+
+
+def _parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=ROWS, help="changes in the backlog")
+    parser.add_argument("--quick", action="store_true", help="one round")
+    parser.add_argument("--json", action="store_true", help="a last line for programs")
+    parser.add_argument("--profile", metavar="FILE", help="with --drain: where cProfile's figures go")
+    parser.add_argument("--drain", choices=SIDES[1:], help=argparse.SUPPRESS)
+    parser.add_argument("--dsn", help=argparse.SUPPRESS)
+    parser.add_argument("--slot", help=argparse.SUPPRESS)
+    parser.add_argument("--target", help=argparse.SUPPRESS)
+    parser.add_argument("--path", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _backlog(server: Server, rows: int) -> str:
+    """Fills the log; gives its end."""
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        connection.execute(TABLE)  # type: ignore[arg-type]
+        connection.execute("SELECT pg_create_logical_replication_slot('base', 'pgoutput')")
+        for first in range(1, rows // 2 + 1, TRANSACTION_ROWS // 2):
+            last = min(first + TRANSACTION_ROWS // 2 - 1, rows // 2)
+            with connection.transaction():
+                connection.execute(
+                    "SELECT pg_logical_emit_message(true, 'provenance', %s)",
+                    [json.dumps({"apiVersion": "v2", "serviceName": "order-api", "identifier": f"req-{first}"})],
+                )
+                connection.execute(INSERT, [first, last])
+                connection.execute(UPDATE, [first, last])
+        connection.execute("CHECKPOINT")
+        row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def _measure(server: Server, side: str, target: str) -> Figures:
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        connection.execute("SELECT pg_copy_logical_replication_slot('base', 'drained')")
+    folder = tempfile.mkdtemp()
+    try:
+        if side == "pg_recvlogical":
+            command = [
+                str(server.bin_dir / "pg_recvlogical"), "--dbname", server.dsn(), "--slot", "drained", "--start",
+                "--endpos", target, "--file", "/dev/null", "--no-loop",
+                "-o", "proto_version=4", "-o", "publication_names=bench", "-o", "messages=true",
+            ]  # fmt: skip
+        else:
+            command = [
+                sys.executable, __file__, "--drain", side, "--dsn", server.dsn(), "--slot", "drained",
+                "--target", target, "--path", folder,
+            ]  # fmt: skip
+        return _timed(command)
+    finally:
+        shutil.rmtree(folder)
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.execute("SELECT pg_drop_replication_slot('drained')")
+
+
+def _timed(command: Sequence[str]) -> Figures:
+    """A process's own figures; ours prints the seconds of the drain, without the start of Python."""
+    started_at = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    printed = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    seconds = time.perf_counter() - started_at
+    if process.returncode != 0:
+        raise SystemExit(f"{command[0]} failed with exit code {process.returncode}")
+    return Figures(
+        seconds=json.loads(printed)["seconds"] if printed else seconds,
+        cpu_seconds=usage.ru_utime + usage.ru_stime,
+        peak_mib=usage.ru_maxrss / 1024,
+    )
+
+
+class _Nowhere:
+    """A sink that keeps nothing."""
+
+    def recover(self) -> Checkpoint | None:
+        return None
+
+    def publish(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _Until(Observer):
+    """Stops the loop once the target is durable."""
+
+    def __init__(self, target: int, stop: Event) -> None:
+        self._target, self._stop = target, stop
+        self.rows = 0
+
+    def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float) -> None:
+        """See `Observer`."""
+        self.rows += sum(batch.num_rows for batch in rows)
+        if checkpoint.through_lsn >= self._target:
+            self._stop.set()
+
+
+def _drain(options: argparse.Namespace) -> None:
+    if options.profile is None:
+        _drain_now(options)
+        return
+    import cProfile
+
+    profile = cProfile.Profile()
+    profile.runcall(_drain_now, options)
+    profile.dump_stats(options.profile)
+
+
+def _drain_now(options: argparse.Namespace) -> None:
+    stop = Event()
+    until = _Until(parse_lsn(options.target), stop)
+    sink: Sink = _Nowhere() if options.drain == "ours" else FileSink(Path(options.path))
+    started_at = time.perf_counter()
+    publish(_opener(options), sink, stop=stop, observer=until, cadence=Cadence(idle_seconds=0.01))
+    sink.close()
+    print(json.dumps({"seconds": time.perf_counter() - started_at, "rows": until.rows}))
+
+
+def _opener(options: argparse.Namespace) -> Callable[[Checkpoint | None], PostgresSource]:
+    """Opens the source as if the table had been read before."""
+    entity = Entity(
+        name="orders",
+        table=("public", "orders"),
+        key=("id",),
+        partition_by=("id",),
+        partitions=1,
+        masks={},
+        default_stamp=Stamp(api_version="unknown", service_name="unknown", identifier=""),
+    )
+    settings = Settings(
+        name="bench", dsn=options.dsn, slot=options.slot, publication="bench", failover=False, hmac_key=b""
+    )
+
+    def open_source(stored: Checkpoint | None) -> PostgresSource:
+        if stored is None:
+            replication = ReplicationConnection.connect(options.dsn)
+            system = replication.identify_system()
+            [(confirmed,)] = replication.query(
+                f"SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '{options.slot}'"
+            )
+            replication.close()
+            stored = Checkpoint(
+                position=None,
+                through_lsn=parse_lsn(confirmed),
+                epoch=1,
+                system_identifier=system.system_identifier,
+                timeline=system.timeline,
+                windows={"orders": {"complete": True}},
+                settings={"orders": entity.shape()},
+            )
+        return PostgresSource(settings, [entity], stored)
+
+    return open_source
+
+
+def _report(results: dict[str, list[Figures]], options: argparse.Namespace) -> None:
+    medians = {
+        side: Figures(
+            seconds=statistics.median(each.seconds for each in runs),
+            cpu_seconds=statistics.median(each.cpu_seconds for each in runs),
+            peak_mib=statistics.median(each.peak_mib for each in runs),
+        )
+        for side, runs in results.items()
+    }
+    print(f"{options.rows} changes, medians of {len(results['ours'])} rounds")
+    print(f"{'':16}{'rows/s':>10}{'CPU s/million':>16}{'peak MiB':>10}")
+    for side, each in medians.items():
+        print(
+            f"{side:16}{options.rows / each.seconds:>10,.0f}"
+            f"{each.cpu_seconds / options.rows * 1e6:>16.2f}{each.peak_mib:>10.0f}"
+        )
+    base = medians["pg_recvlogical"].seconds
+    ratios = {
+        "ours_over_pg_recvlogical": round(base / medians["ours"].seconds, 3),
+        "files_over_pg_recvlogical": round(base / medians["files"].seconds, 3),
+    }
+    for name, ratio in ratios.items():
+        print(f"{name} {ratio:.2f}")
+    if options.json:
+        figures = {
+            side: {
+                "rows_per_second": round(options.rows / each.seconds),
+                "cpu_seconds_per_million": round(each.cpu_seconds / options.rows * 1e6, 2),
+                "peak_mib": round(each.peak_mib),
+            }
+            for side, each in medians.items()
+        }
+        machine = {"cores": os.cpu_count(), "python": platform.python_version()}
+        print(json.dumps({"benchmark": "postgres", "ratios": ratios, "figures": figures, "machine": machine}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""The publish loop: the one place where order is decided."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from threading import Event
+
+import pyarrow as pa
+
+from connectors.failpoints import Reach, nowhere
+from connectors.sinks import Sink
+from connectors.sources import Piece, Source
+from envelope.checkpoint import Checkpoint
+from envelope.errors import RETRIED, ChangelogError
+
+READ_TIMEOUT_S = 0.2
+BACKOFF_S_MIN, BACKOFF_S_MAX = 0.5, 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cadence:
+    """When a commit closes; positions alone are stored at the slower `idle` measures."""
+
+    seconds: float = 1.0
+    nbytes: int = 64 << 20
+    rows: int = 100_000
+    idle_seconds: float = 60.0
+    idle_wal_bytes: int = 16 << 20
+
+
+class Observer:
+    """Who is told what the loop does; this one keeps it to itself."""
+
+    def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float) -> None:
+        """A commit is durable."""
+
+    def started(self, checkpoint: Checkpoint | None) -> None:
+        """The source is open."""
+
+    def interrupted(self, error: ChangelogError, wait_s: float) -> None:
+        """The source was lost and is opened again after `wait_s`."""
+
+
+@dataclass(slots=True)
+class _Commit:
+    """What the next sink commit will hold."""
+
+    opened_at: float
+    rows: list[pa.RecordBatch] = field(default_factory=list)
+    checkpoint: Checkpoint | None = None
+    count: int = 0
+    nbytes: int = 0
+
+    def add(self, piece: Piece, now: float) -> None:
+        if not self.rows:
+            self.opened_at = now
+        self.rows += piece.rows
+        self.count += sum(batch.num_rows for batch in piece.rows)
+        self.nbytes += piece.nbytes
+        self.checkpoint = piece.checkpoint
+
+
+def publish(
+    open_source: Callable[[Checkpoint | None], Source],
+    sink: Sink,
+    *,
+    stop: Event,
+    cadence: Cadence | None = None,
+    observer: Observer | None = None,
+    reach: Reach = nowhere,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Runs until `stop` is set, then stores what was read and returns.
+
+    Over and over: 1. read the next committed transactions from the source; 3. publish rows and
+    position in one atomic sink commit; 5. confirm the position to the source, never before 3 is
+    durable. (2 and 4, looking up and folding before-images, need a state store.) A crash between
+    any two loses nothing and repeats nothing.
+
+    A source whose connection is lost is opened again, from the sink's last checkpoint, after a
+    growing wait. Raises ChangelogError of every other kind, once what stands before it is stored.
+    """
+    watcher = observer or Observer()
+    stored = sink.recover()
+    wait_s = BACKOFF_S_MIN
+    while not stop.is_set():
+        run = _Run(sink, stored, cadence or Cadence(), watcher, reach, clock)
+        try:
+            run.through(open_source, stop)
+        except ChangelogError as error:
+            if error.kind not in RETRIED:
+                raise
+            wait_s = BACKOFF_S_MIN if run.progressed else min(2 * wait_s, BACKOFF_S_MAX)
+            watcher.interrupted(error, wait_s)
+            stop.wait(wait_s)
+        stored = run.stored
+
+
+class _Run:
+    """One opening of the source."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        stored: Checkpoint | None,
+        cadence: Cadence,
+        observer: Observer,
+        reach: Reach,
+        clock: Callable[[], float],
+    ) -> None:
+        self.stored = stored
+        self.progressed = False
+        self._sink, self._cadence, self._observer, self._reach, self._clock = sink, cadence, observer, reach, clock
+        self._stored_at = clock()
+        self._next = _Commit(clock())
+
+    def through(self, open_source: Callable[[Checkpoint | None], Source], stop: Event) -> None:
+        source = open_source(self.stored)
+        try:
+            self._observer.started(self.stored)
+            while not stop.is_set():
+                self._step(source)
+            self._commit(source)
+        finally:
+            source.close()
+
+    def _step(self, source: Source) -> None:
+        try:
+            piece = source.read(self._timeout_s())  # 1
+        except ChangelogError as error:
+            if error.kind not in RETRIED:
+                self._commit(source)
+            raise
+        self._reach("loop:read")
+        if piece is not None:
+            self._next.add(piece, self._clock())
+        if self._is_due():
+            self._commit(source)
+
+    def _timeout_s(self) -> float:
+        if not self._next.rows:
+            return READ_TIMEOUT_S
+        return min(READ_TIMEOUT_S, max(0.0, self._next.opened_at + self._cadence.seconds - self._clock()))
+
+    def _is_due(self) -> bool:
+        next_, cadence = self._next, self._cadence
+        if next_.checkpoint is None:
+            return False
+        if next_.rows:
+            return (
+                next_.count >= cadence.rows
+                or next_.nbytes >= cadence.nbytes
+                or self._clock() - next_.opened_at >= cadence.seconds
+            )
+        if self.stored is None:
+            return True
+        wal_bytes = next_.checkpoint.through_lsn - self.stored.through_lsn
+        return wal_bytes >= cadence.idle_wal_bytes or self._clock() - self._stored_at >= cadence.idle_seconds
+
+    def _commit(self, source: Source) -> None:
+        rows, checkpoint = self._next.rows, self._next.checkpoint
+        if checkpoint is None or (not rows and checkpoint == self.stored):
+            return
+        started_at = self._clock()
+        self._sink.publish(rows, checkpoint)  # 3
+        self._reach("loop:published")
+        self.stored, self._stored_at, self.progressed = checkpoint, self._clock(), True
+        self._next = _Commit(self._stored_at)
+        source.confirm(checkpoint)  # 5
+        self._reach("loop:confirmed")
+        self._observer.committed(rows, checkpoint, self._stored_at - started_at)

@@ -1,0 +1,359 @@
+"""From frames of the stream to pieces of the changelog: transactions, stamps and positions. Pure."""
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from connectors.sources.postgres import pgoutput
+from connectors.sources.postgres.binding import Binder
+from connectors.sources.postgres.columnar import Block, Bound, Span, encode
+from connectors.sources.postgres.objects import Template
+from connectors.sources.postgres.pgoutput import Message, Relation
+from connectors.sources.postgres.rows import Change, Origin, Transaction
+from envelope.entity import Entity
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Stamp
+from envelope.position import Position
+from envelope.splice import INLINE
+from envelope.stamp import parse
+
+HEADER = 25
+"""Bytes before the payload of a frame: `w`, start, end, clock (protocol page *XLogData*)."""
+
+STAMP_PREFIX = "provenance"
+SIGNAL_PREFIX = "changelog"
+
+_POSTGRES_EPOCH_US = 946_684_800_000_000
+_BEGIN = struct.Struct("!xQqI")
+_COMMIT = struct.Struct("!xBQQq")
+_IS_ROW = np.zeros(256, bool)
+_IS_ROW[list(b"IUDT")] = True
+_EVERYTHING = 1 << 62
+
+
+class Listener(Protocol):
+    """Who wants to know what passes: table reads that are under way (`windows`)."""
+
+    def touched(self, rows: pa.RecordBatch, xids: npt.NDArray[np.int64]) -> None:
+        """Rows were delivered, by these transactions."""
+
+    def discard(self, table: tuple[str, str]) -> None:
+        """What was read of the table and not yet published no longer holds."""
+
+    def signal(self, payload: bytes, change: Change) -> pa.RecordBatch | None:
+        """A signal arrived; the rows that belong at its place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Altered:
+    """A table whose columns changed in the stream."""
+
+    table: str
+    position: Position
+    added: tuple[str, ...]
+    dropped: tuple[str, ...]
+    retyped: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Assembled:
+    """What some frames gave. `through_lsn` is the end of the last whole transaction, None without one.
+
+    `partial` says that the last row's transaction goes on.
+    """
+
+    rows: list[pa.RecordBatch] = field(default_factory=list)
+    through_lsn: int | None = None
+    partial: bool = False
+    altered: list[Altered] = field(default_factory=list)
+    unstamped: Counter[str] = field(default_factory=Counter)
+    invalid_stamps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Open:
+    """The transaction that is being delivered: `ordinal` counts its records, `published` is what to drop."""
+
+    transaction: Transaction
+    stamp: Stamp | None = None
+    ordinal: int = 0
+    published: int = -1
+
+
+class Xids:
+    """64-bit transaction ids from pgoutput's 32 bits: the nearest to the last one seen."""
+
+    def __init__(self, reference: int) -> None:
+        self._reference = reference
+
+    def full(self, xid: int) -> int:
+        """The 64-bit id whose low half is `xid`."""
+        ahead = (xid - self._reference) & 0xFFFFFFFF
+        self._reference += ahead if ahead < 1 << 31 else ahead - (1 << 32)
+        return self._reference
+
+
+class Assembler:
+    """The state between frames: relations, the open transaction, what was published before."""
+
+    def __init__(
+        self,
+        *,
+        origin: Origin,
+        binder: Binder,
+        entities: Mapping[tuple[str, str], Entity],
+        partitioned: Collection[tuple[str, str]],
+        epoch: Callable[[int], int],
+        xids: Xids,
+        published: Position | None,
+        partial: bool,
+        listener: Listener | None,
+        rows_max: int = 4096,
+    ) -> None:
+        self._origin, self._binder, self._entities, self._partitioned = origin, binder, entities, partitioned
+        self._epoch, self._xids = epoch, xids
+        self._published, self._partial = published, partial
+        self._listener = listener
+        self._rows_max = rows_max
+        self._relations: dict[int, Relation] = {}
+        self._bound: dict[int, Bound] = {}
+        self._open: _Open | None = None
+        self._tail: list[bytes] = []
+        self._stop: ChangelogError | None = None
+
+    @property
+    def between(self) -> bool:
+        """Whether no transaction is open."""
+        return self._open is None and not self._tail
+
+    @property
+    def stop(self) -> ChangelogError | None:
+        """The stop that stands behind all that was given."""
+        return self._stop
+
+    def feed(self, frames: Sequence[bytes]) -> Assembled:
+        """The whole transactions in the frames; part of one only when it is larger than `rows_max`.
+
+        Raises ChangelogError (MALFORMED) for bytes that are no such frames. After a stop of another
+        kind nothing more is given: see `stop`.
+        """
+        if self._stop is not None or not frames:
+            return Assembled()
+        return _Feed(self, [*self._tail, *frames]).run()
+
+
+class _Feed:
+    """One call of `feed`: what it works on and what it has found so far."""
+
+    def __init__(self, assembler: Assembler, frames: list[bytes]) -> None:
+        self._of = assembler
+        self._data = b"".join([*frames, bytes(INLINE)])
+        self._ends = np.cumsum(np.fromiter(map(len, frames), np.int64, len(frames)))
+        self._starts = np.concatenate([[0], self._ends[:-1]]) + HEADER
+        kinds = np.frombuffer(self._data, np.uint8)[self._starts]
+        is_row = _IS_ROW[kinds]
+        self._cut = self._cut_at(kinds, is_row)
+        assembler._tail = frames[self._cut :]
+        self._rows = np.flatnonzero(is_row[: self._cut])
+        self._controls = np.flatnonzero(~is_row[: self._cut])
+        self._spans: list[Span] = []
+        self._spanned = self._encoded = 0  # of self._rows
+        self._found: list[tuple[pa.RecordBatch, npt.NDArray[np.int64]]] = []
+        self._assembled = Assembled()
+
+    def _cut_at(self, kinds: npt.NDArray[np.uint8], is_row: npt.NDArray[np.bool_]) -> int:
+        """Behind the last commit; at the end when `rows_max` rows of one transaction wait."""
+        commits = np.flatnonzero(kinds == ord("C"))
+        cut = int(commits[-1]) + 1 if len(commits) else 0
+        if np.count_nonzero(is_row[cut:]) < self._of._rows_max:
+            return cut
+        return len(kinds) - int(kinds[-1] == ord("D"))  # a delete may belong to the insert behind it
+
+    def run(self) -> Assembled:
+        """The frames in order: control messages one by one, the rows between them as spans."""
+        done = 0
+        try:
+            for control in self._controls.tolist():
+                self._span(control - done)
+                done = control + 1
+                self._control(self._data[self._starts[control] : self._ends[control]])
+            self._span(self._cut - done)
+            self._flush()
+        except ChangelogError as error:
+            if error.kind is Kind.MALFORMED:
+                raise
+            self._stopped(error)
+        return self._result()
+
+    def _span(self, rows: int) -> None:
+        """The next rows belong to the open transaction."""
+        if not rows:
+            return
+        open_ = self._opened()
+        self._spans.append(
+            Span(
+                transaction=open_.transaction,
+                stamp=open_.stamp,
+                ordinal=open_.ordinal,
+                rows=rows,
+                published=open_.published,
+            )
+        )
+        self._spanned += rows
+        self._of._open = replace(open_, ordinal=open_.ordinal + rows)
+
+    def _control(self, payload: bytes) -> None:
+        match payload[:1]:
+            case b"B":
+                self._begin(payload)
+            case b"C":
+                self._commit(payload)
+            case b"R":
+                self._relation(payload)
+            case b"M":
+                self._message(payload)
+            case _:
+                self._other(pgoutput.decode(payload))
+
+    def _begin(self, payload: bytes) -> None:
+        try:
+            final_lsn, committed_at, xid = _BEGIN.unpack(payload)
+        except struct.error as error:
+            raise ChangelogError(Kind.MALFORMED, "a Begin message has the wrong length") from error
+        of = self._of
+        transaction = Transaction(
+            xid=of._xids.full(xid),
+            epoch=of._epoch(final_lsn),
+            commit=final_lsn,
+            committed_at=committed_at + _POSTGRES_EPOCH_US,
+        )
+        of._open = _Open(transaction=transaction, published=self._published(transaction))
+
+    def _published(self, transaction: Transaction) -> int:
+        """Up to which position ordinal the transaction is in the changelog already."""
+        last = self._of._published
+        if last is None or (transaction.epoch, transaction.commit) > (last.epoch, last.commit):
+            return -1
+        is_last = (transaction.epoch, transaction.commit) == (last.epoch, last.commit)
+        return last.ordinal if is_last and self._of._partial else _EVERYTHING
+
+    def _commit(self, payload: bytes) -> None:
+        try:
+            _, _, end_lsn, _ = _COMMIT.unpack(payload)
+        except struct.error as error:
+            raise ChangelogError(Kind.MALFORMED, "a Commit message has the wrong length") from error
+        self._opened()
+        self._of._open = None
+        self._assembled.through_lsn = end_lsn
+
+    def _opened(self) -> _Open:
+        if self._of._open is None:
+            raise ChangelogError(Kind.MALFORMED, "the stream sent a change outside a transaction")
+        return self._of._open
+
+    def _relation(self, payload: bytes) -> None:
+        relation = pgoutput.decode(payload)
+        assert isinstance(relation, Relation)
+        of = self._of
+        known = of._relations.get(relation.relid)
+        if known == relation:
+            return
+        self._flush()
+        of._relations[relation.relid] = relation
+        of._bound.pop(relation.relid, None)
+        table = (relation.namespace, relation.name)
+        entity = of._entities.get(table)
+        if entity is None:
+            return
+        if known is not None:
+            self._assembled.altered.append(_altered(known, relation, self._here()))
+            if of._listener is not None:
+                of._listener.discard(table)
+        binding = of._binder.bind(entity, relation, crossing=table in of._partitioned)
+        of._bound[relation.relid] = Bound(binding=binding, template=Template(binding))
+
+    def _here(self) -> Position:
+        open_ = self._opened()
+        return Change(transaction=open_.transaction, ordinal=open_.ordinal, stamp=None).position()
+
+    def _message(self, payload: bytes) -> None:
+        message = pgoutput.decode(payload)
+        assert isinstance(message, Message)
+        if not message.transactional:
+            return
+        open_ = self._opened()
+        self._of._open = replace(open_, ordinal=open_.ordinal + 1)
+        if message.prefix == STAMP_PREFIX:
+            stamp = parse(message.content)
+            self._assembled.invalid_stamps += stamp is None
+            self._of._open = replace(self._of._open, stamp=stamp)
+        elif message.prefix == SIGNAL_PREFIX and self._of._listener is not None and open_.published < 0:
+            self._flush()
+            change = Change(transaction=open_.transaction, ordinal=open_.ordinal, stamp=None)
+            rows = self._of._listener.signal(message.content, change)
+            if rows is not None and rows.num_rows:
+                self._found.append((rows, np.full(rows.num_rows, open_.transaction.commit)))
+
+    def _other(self, message: pgoutput.Decoded) -> None:
+        """Origin and Type say nothing that is published; the rest was not asked for."""
+        if not isinstance(message, pgoutput.Origin | pgoutput.Type):
+            raise ChangelogError(
+                Kind.MALFORMED,
+                f"the stream sent {type(message).__name__}, which belongs to an option that was not asked for",
+            )
+
+    def _flush(self) -> None:
+        """Encodes the rows that are spanned but not yet encoded, and tells the listener."""
+        if self._spanned == self._encoded:
+            return
+        here = self._rows[self._encoded : self._spanned]
+        block = Block(data=self._data, starts=self._starts[here], ends=self._ends[here], spans=self._spans)
+        encoded = encode(self._of._origin, self._of._bound, block)
+        self._encoded = self._spanned
+        self._spans = []
+        if encoded.rows.num_rows:
+            self._found.append((encoded.rows, encoded.commits))
+        self._assembled.unstamped += encoded.unstamped
+        if encoded.stop is not None:
+            raise encoded.stop
+        if self._of._listener is not None and encoded.rows.num_rows:
+            self._of._listener.touched(encoded.rows, encoded.xids)
+
+    def _stopped(self, error: ChangelogError) -> None:
+        """Keeps what stands before the transaction of the stop."""
+        if error.position is None:
+            error.position = self._here()
+        commit = error.position.commit
+        kept = []
+        for rows, commits in self._found:
+            keep = int(np.searchsorted(commits, commit))
+            if keep:
+                kept.append((rows.slice(0, keep), commits[:keep]))
+        self._found = kept
+        self._of._stop = error
+        self._of._open = None
+
+    def _result(self) -> Assembled:
+        self._assembled.rows = [rows for rows, _ in self._found]
+        open_ = self._of._open
+        if open_ is not None and self._found:
+            self._assembled.partial = int(self._found[-1][1][-1]) == open_.transaction.commit
+        return self._assembled
+
+
+def _altered(before: Relation, after: Relation, position: Position) -> Altered:
+    old = {column.name: column.type_oid for column in before.columns}
+    new = {column.name: column.type_oid for column in after.columns}
+    return Altered(
+        table=f"{after.namespace}.{after.name}",
+        position=position,
+        added=tuple(name for name in new if name not in old),
+        dropped=tuple(name for name in old if name not in new),
+        retyped=tuple(name for name in new if name in old and new[name] != old[name]),
+    )

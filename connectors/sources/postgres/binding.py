@@ -1,0 +1,136 @@
+"""A relation of the log bound to the entity that it feeds: how each of its columns is published."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from connectors.sources.postgres.pgoutput import Relation
+from connectors.sources.postgres.types import PgType
+from connectors.sources.postgres.values import Codec, Shape, codec_for
+from envelope import mask
+from envelope.entity import Entity
+from envelope.errors import ChangelogError, Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One published column: its place in the tuple, and `label`, its name as a JSON member."""
+
+    index: int
+    name: str
+    label: bytes
+    codec: Codec
+    json: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """What turns the tuples of one relation into an entity's messages.
+
+    `width` is the number of columns in a tuple. `identity` holds the places of the columns that a
+    key-only old tuple carries. `crossing` says that rows may move between partitions of the table.
+    """
+
+    entity: Entity
+    table: str
+    width: int
+    fields: tuple[Field, ...]
+    key: tuple[Field, ...]
+    partition: tuple[Field, ...]
+    identity: frozenset[int]
+    full: bool
+    crossing: bool
+    mask: str | None
+
+    @property
+    def placed_by_key(self) -> bool:
+        """Whether the partition follows from the entity key alone."""
+        return self.partition == self.key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binder:
+    """Binds relations: what it needs beside the relation is given once.
+
+    `resolve` gives the type behind an OID; `hmac_key` is the secret of the `sha256` masks.
+    """
+
+    resolve: Callable[[int], PgType]
+    hmac_key: bytes
+
+    def bind(self, entity: Entity, relation: Relation, *, crossing: bool) -> Binding:
+        """The binding of `relation`, as the log describes it at this point, to `entity`.
+
+        Raises ChangelogError when the log no longer carries what the entity's key needs.
+        """
+        names = [column.name for column in relation.columns]
+        published = [
+            self._field(entity, relation, index)
+            for index, name in enumerate(names)
+            if _is_published(entity, name)
+        ]
+        identity = frozenset(index for index, column in enumerate(relation.columns) if column.key)
+        full = relation.replica_identity == "f"
+        key = self._pick(entity, relation, entity.key, "key")
+        partition = self._pick(entity, relation, entity.partition_by, "partition_by")
+        loose = [field.name for field in partition if not full and field.index not in identity]
+        if loose:
+            raise ChangelogError(
+                Kind.PRECONDITION,
+                f"entity {entity.name}: partition column {loose[0]} is not in the replica identity of {_text(relation)}",
+                hint="ALTER TABLE … REPLICA IDENTITY FULL, or partition by the key",
+            )
+        return Binding(
+            entity=entity,
+            table=_text(relation),
+            width=len(names),
+            fields=tuple(published),
+            key=key,
+            partition=partition,
+            identity=identity,
+            full=full,
+            crossing=crossing,
+            mask=mask.mask_id(entity.masks, self.hmac_key),
+        )
+
+    def _pick(self, entity: Entity, relation: Relation, names: Sequence[str], role: str) -> tuple[Field, ...]:
+        places = {column.name: index for index, column in enumerate(relation.columns)}
+        for name in names:
+            if name not in places:
+                raise ChangelogError(
+                    Kind.PRECONDITION,
+                    f"entity {entity.name}: {role} column {name} is no longer in {_text(relation)}",
+                    hint=f"name the new {role} in [entities.{entity.name}] and run `changelog run --accept-config`",
+                )
+        return tuple(self._field(entity, relation, places[name], masked=False) for name in names)
+
+    def _field(self, entity: Entity, relation: Relation, index: int, *, masked: bool = True) -> Field:
+        column = relation.columns[index]
+        type_ = self.resolve(column.type_oid)
+        codec = codec_for(type_, column.typmod)
+        kind = entity.masks.get(column.name) if masked else None
+        json = type_.kind == "base" and type_.name in ("json", "jsonb")
+        if kind is not None:
+            plain, hmac_key = codec.to_json, self.hmac_key
+            codec = Codec(
+                shape=Shape.OTHER,
+                to_json=lambda text: mask.apply(kind, plain(text), hmac_key),
+                column_type=codec.column_type,
+            )
+        return Field(
+            index=index,
+            name=column.name,
+            label=msgspec.json.encode(column.name) + b":",
+            codec=codec,
+            json=json and kind is None,
+        )
+
+
+def _is_published(entity: Entity, column: str) -> bool:
+    chosen = entity.columns is None or column in entity.columns
+    return chosen and column not in entity.exclude_columns and entity.masks.get(column) != "drop"
+
+
+def _text(relation: Relation) -> str:
+    return f"{relation.namespace}.{relation.name}"

@@ -1,0 +1,480 @@
+"""pgoutput's messages, decoded one at a time: bytes in, a frozen dataclass out.
+
+Source: PostgreSQL's documentation, "Logical Replication Message Formats", protocol versions 1 to 4.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Literal, TypeVar
+
+from envelope.errors import ChangelogError, Kind
+
+
+class Unchanged(Enum):
+    """The type of `UNCHANGED`."""
+
+    UNCHANGED = "unchanged"
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+"""A TOASTed value that did not change and so was not sent."""
+
+Value = bytes | None | Unchanged
+"""A column's value: the server's text, NULL, or not sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """A transaction begins; `committed_at` is in microseconds since 2000-01-01 UTC, `xid` in 32 bits."""
+
+    final_lsn: int
+    committed_at: int
+    xid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """A transaction ends at `end_lsn`."""
+
+    flags: int
+    commit_lsn: int
+    end_lsn: int
+    committed_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The transaction was replicated from another server."""
+
+    commit_lsn: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelationColumn:
+    """A column as the log has it; `key` says that it is in the replica identity."""
+
+    key: bool
+    name: str
+    type_oid: int
+    typmod: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relation:
+    """What the tuples of `relid` hold from here on; `replica_identity` is d, n, f or i."""
+
+    relid: int
+    namespace: str
+    name: str
+    replica_identity: str
+    columns: tuple[RelationColumn, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Type:
+    """The name of a type that is not built in."""
+
+    type_oid: int
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Insert:
+    """A new row."""
+
+    relid: int
+    new: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """A changed row; `old_kind` is O (the whole old row), K (its replica identity alone) or None."""
+
+    relid: int
+    old_kind: Literal["O", "K"] | None
+    old: tuple[Value, ...] | None
+    new: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """A deleted row; `old_kind` as for Update."""
+
+    relid: int
+    old_kind: Literal["O", "K"]
+    old: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncate:
+    """Truncated tables."""
+
+    relids: tuple[int, ...]
+    cascade: bool
+    restart_identity: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A logical message (`pg_logical_emit_message`)."""
+
+    transactional: bool
+    lsn: int
+    prefix: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamStart:
+    """A block of a transaction that is still in progress."""
+
+    xid: int
+    first: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamStop:
+    """The end of such a block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamCommit:
+    """A streamed transaction committed."""
+
+    xid: int
+    flags: int
+    commit_lsn: int
+    end_lsn: int
+    committed_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamAbort:
+    """A streamed transaction, or its subtransaction `subxid`, was rolled back; place and time with `parallel` streaming."""
+
+    xid: int
+    subxid: int
+    abort_lsn: int | None = None
+    aborted_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What the messages of a two-phase commit share."""
+
+    lsn: int
+    end_lsn: int
+    at: int
+    xid: int
+    gid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginPrepare(Prepared):
+    """A prepared transaction begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare(Prepared):
+    """It is prepared."""
+
+    flags: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitPrepared(Prepared):
+    """It commits."""
+
+    flags: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackPrepared(Prepared):
+    """It is rolled back, having been prepared at `prepared_at`."""
+
+    flags: int
+    prepared_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPrepare(Prepared):
+    """A streamed transaction is prepared."""
+
+    flags: int
+
+
+Decoded = (
+    Begin
+    | Commit
+    | Origin
+    | Relation
+    | Type
+    | Insert
+    | Update
+    | Delete
+    | Truncate
+    | Message
+    | StreamStart
+    | StreamStop
+    | StreamCommit
+    | StreamAbort
+    | BeginPrepare
+    | Prepare
+    | CommitPrepared
+    | RollbackPrepared
+    | StreamPrepare
+)
+
+
+def decode(payload: bytes, *, streaming: bool = False) -> Decoded:
+    """The message that `payload` holds, whole.
+
+    `streaming` says that it stands inside a stream block, where changes begin with their transaction id
+    (which is passed over). Raises ChangelogError (MALFORMED), with the byte where it no longer reads.
+    """
+    cursor = _Cursor(payload)
+    kind = cursor.take(1)
+    parse = _PARSERS.get(kind)
+    if parse is None:
+        raise _malformed(f"an unknown message kind {kind!r}", 0)
+    if streaming and kind in _IN_BLOCKS:
+        cursor.number(_INT32)
+    message = parse(cursor)
+    if cursor.at != len(payload):
+        raise _malformed(f"{len(payload) - cursor.at} bytes too many in a {type(message).__name__} message", cursor.at)
+    return message
+
+
+_INT8, _INT16, _INT32, _INT64 = struct.Struct("!B"), struct.Struct("!H"), struct.Struct("!I"), struct.Struct("!Q")
+_SIGNED32, _SIGNED64 = struct.Struct("!i"), struct.Struct("!q")
+_IN_BLOCKS = frozenset({b"R", b"Y", b"I", b"U", b"D", b"T", b"M"})
+
+
+class _Cursor:
+    """Reads from the front; what is not there is an error with its place."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+        self.at = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._payload) - self.at
+
+    def take(self, length: int) -> bytes:
+        if length > self.left:
+            raise _malformed(f"{length} bytes are announced and {self.left} are there", self.at)
+        self.at += length
+        return self._payload[self.at - length : self.at]
+
+    def number(self, form: struct.Struct) -> int:
+        return int(form.unpack(self.take(form.size))[0])
+
+    def text(self) -> str:
+        end = self._payload.find(b"\0", self.at)
+        if end < 0:
+            raise _malformed("a string without its end", self.at)
+        begin, self.at = self.at, end + 1
+        try:
+            return self._payload[begin:end].decode()
+        except UnicodeDecodeError:
+            raise _malformed("a string that is not UTF-8", begin) from None
+
+    def flag(self, expected: bytes, what: str) -> bytes:
+        begin = self.at
+        found = self.take(1)
+        if found not in expected:
+            raise _malformed(f"{what} {found!r}", begin)
+        return found
+
+    def tuple(self) -> tuple[Value, ...]:
+        return tuple(self._value() for _ in range(self.number(_INT16)))
+
+    def _value(self) -> Value:
+        match self.flag(b"tnu", "a column of kind"):
+            case b"t":
+                return self.take(self.number(_INT32))
+            case b"n":
+                return None
+            case _:
+                return UNCHANGED
+
+
+def _malformed(what: str, at: int) -> ChangelogError:
+    return ChangelogError(Kind.MALFORMED, f"pgoutput sent {what} (byte {at} of the message)")
+
+
+def _begin(cursor: _Cursor) -> Begin:
+    return Begin(
+        final_lsn=cursor.number(_INT64), committed_at=cursor.number(_SIGNED64), xid=cursor.number(_INT32)
+    )
+
+
+def _commit(cursor: _Cursor) -> Commit:
+    return Commit(
+        flags=cursor.number(_INT8),
+        commit_lsn=cursor.number(_INT64),
+        end_lsn=cursor.number(_INT64),
+        committed_at=cursor.number(_SIGNED64),
+    )
+
+
+def _origin(cursor: _Cursor) -> Origin:
+    return Origin(commit_lsn=cursor.number(_INT64), name=cursor.text())
+
+
+def _relation(cursor: _Cursor) -> Relation:
+    relid, namespace, name = cursor.number(_INT32), cursor.text(), cursor.text()
+    identity = cursor.flag(b"dnfi", "a replica identity").decode()
+    columns = tuple(_column(cursor) for _ in range(cursor.number(_INT16)))
+    return Relation(
+        relid=relid, namespace=namespace or "pg_catalog", name=name, replica_identity=identity, columns=columns
+    )
+
+
+def _column(cursor: _Cursor) -> RelationColumn:
+    return RelationColumn(
+        key=bool(cursor.number(_INT8) & 1),
+        name=cursor.text(),
+        type_oid=cursor.number(_INT32),
+        typmod=cursor.number(_SIGNED32),
+    )
+
+
+def _type(cursor: _Cursor) -> Type:
+    return Type(type_oid=cursor.number(_INT32), namespace=cursor.text() or "pg_catalog", name=cursor.text())
+
+
+def _insert(cursor: _Cursor) -> Insert:
+    relid = cursor.number(_INT32)
+    cursor.flag(b"N", "an insert with a tuple of kind")
+    return Insert(relid=relid, new=cursor.tuple())
+
+
+def _update(cursor: _Cursor) -> Update:
+    relid = cursor.number(_INT32)
+    kind = cursor.flag(b"NKO", "an update with a tuple of kind")
+    if kind == b"N":
+        return Update(relid=relid, old_kind=None, old=None, new=cursor.tuple())
+    old = cursor.tuple()
+    cursor.flag(b"N", "an update with a second tuple of kind")
+    return Update(relid=relid, old_kind="O" if kind == b"O" else "K", old=old, new=cursor.tuple())
+
+
+def _delete(cursor: _Cursor) -> Delete:
+    relid = cursor.number(_INT32)
+    kind = cursor.flag(b"KO", "a delete with a tuple of kind")
+    return Delete(relid=relid, old_kind="O" if kind == b"O" else "K", old=cursor.tuple())
+
+
+def _truncate(cursor: _Cursor) -> Truncate:
+    count, options = cursor.number(_INT32), cursor.number(_INT8)
+    relids = struct.unpack(f"!{count}I", cursor.take(4 * count))
+    return Truncate(relids=relids, cascade=bool(options & 1), restart_identity=bool(options & 2))
+
+
+def _message(cursor: _Cursor) -> Message:
+    return Message(
+        transactional=bool(cursor.number(_INT8) & 1),
+        lsn=cursor.number(_INT64),
+        prefix=cursor.text(),
+        content=cursor.take(cursor.number(_INT32)),
+    )
+
+
+def _stream_start(cursor: _Cursor) -> StreamStart:
+    return StreamStart(xid=cursor.number(_INT32), first=bool(cursor.number(_INT8)))
+
+
+def _stream_stop(_: _Cursor) -> StreamStop:
+    return StreamStop()
+
+
+def _stream_commit(cursor: _Cursor) -> StreamCommit:
+    return StreamCommit(
+        xid=cursor.number(_INT32),
+        flags=cursor.number(_INT8),
+        commit_lsn=cursor.number(_INT64),
+        end_lsn=cursor.number(_INT64),
+        committed_at=cursor.number(_SIGNED64),
+    )
+
+
+def _stream_abort(cursor: _Cursor) -> StreamAbort:
+    xid, subxid = cursor.number(_INT32), cursor.number(_INT32)
+    if not cursor.left:
+        return StreamAbort(xid=xid, subxid=subxid)
+    return StreamAbort(
+        xid=xid, subxid=subxid, abort_lsn=cursor.number(_INT64), aborted_at=cursor.number(_SIGNED64)
+    )
+
+
+def _begin_prepare(cursor: _Cursor) -> BeginPrepare:
+    return BeginPrepare(
+        lsn=cursor.number(_INT64),
+        end_lsn=cursor.number(_INT64),
+        at=cursor.number(_SIGNED64),
+        xid=cursor.number(_INT32),
+        gid=cursor.text(),
+    )
+
+
+_Flagged = TypeVar("_Flagged", Prepare, CommitPrepared, StreamPrepare)
+
+
+def _flagged(cls: type[_Flagged]) -> Callable[[_Cursor], _Flagged]:
+    def parse(cursor: _Cursor) -> _Flagged:
+        return cls(
+            flags=cursor.number(_INT8),
+            lsn=cursor.number(_INT64),
+            end_lsn=cursor.number(_INT64),
+            at=cursor.number(_SIGNED64),
+            xid=cursor.number(_INT32),
+            gid=cursor.text(),
+        )
+
+    return parse
+
+
+def _rollback_prepared(cursor: _Cursor) -> RollbackPrepared:
+    flags, lsn, end_lsn = cursor.number(_INT8), cursor.number(_INT64), cursor.number(_INT64)
+    prepared_at, at = cursor.number(_SIGNED64), cursor.number(_SIGNED64)
+    return RollbackPrepared(
+        flags=flags,
+        lsn=lsn,
+        end_lsn=end_lsn,
+        prepared_at=prepared_at,
+        at=at,
+        xid=cursor.number(_INT32),
+        gid=cursor.text(),
+    )
+
+
+_PARSERS: dict[bytes, Callable[[_Cursor], Decoded]] = {
+    b"B": _begin,
+    b"C": _commit,
+    b"O": _origin,
+    b"R": _relation,
+    b"Y": _type,
+    b"I": _insert,
+    b"U": _update,
+    b"D": _delete,
+    b"T": _truncate,
+    b"M": _message,
+    b"S": _stream_start,
+    b"E": _stream_stop,
+    b"c": _stream_commit,
+    b"A": _stream_abort,
+    b"b": _begin_prepare,
+    b"P": _flagged(Prepare),
+    b"K": _flagged(CommitPrepared),
+    b"r": _rollback_prepared,
+    b"p": _flagged(StreamPrepare),
+}

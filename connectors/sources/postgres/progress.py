@@ -1,0 +1,137 @@
+"""Which parts of a table were read and published: heap pages, by leaf table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+CHUNK_PAGES = 1024
+"""Heap pages that one chunk reads at first: 8 MiB of table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Pages `first` up to, not including, `end`; None is whatever the table has grown to."""
+
+    leaf: str
+    first: int
+    end: int | None
+
+
+@dataclass(slots=True, kw_only=True)
+class LeafProgress:
+    """One leaf table: its storage (`filenode`), its size in pages when planned, and what is left to read."""
+
+    oid: int
+    filenode: int
+    pages: int
+    left: list[tuple[int, int | None]]
+
+    @property
+    def pages_left(self) -> int:
+        """Pages not yet published, at least 1 while anything is left."""
+        return sum(max((self.pages if end is None else end) - first, 1) for first, end in self.left)
+
+
+@dataclass(slots=True, kw_only=True)
+class TableProgress:
+    """One entity's table read; `signature` stands for the columns that its chunks were read with.
+
+    `queue` are the ranges handed out and not yet published, `generation` counts beginnings anew.
+    """
+
+    entity: str
+    signature: str
+    leaves: dict[str, LeafProgress]
+    chunk_pages: int = CHUNK_PAGES
+    generation: int = 0
+    queue: list[Range] = field(default_factory=list)
+
+    def next_range(self) -> Range | None:
+        """Hands out the next pages to read; None while all that is left is under way."""
+        for name, leaf in self.leaves.items():
+            for number, (first, end) in enumerate(leaf.left):
+                if self._is_out(name, first):
+                    continue
+                taken = self._cut(leaf, first, end)
+                if taken != end:
+                    leaf.left[number : number + 1] = [(first, taken), (taken or 0, end)]
+                found = Range(leaf=name, first=first, end=taken)
+                self.queue.append(found)
+                return found
+        return None
+
+    def _is_out(self, leaf: str, first: int) -> bool:
+        return any(each.leaf == leaf and each.first == first for each in self.queue)
+
+    def _cut(self, leaf: LeafProgress, first: int, end: int | None) -> int | None:
+        limit = first + self.chunk_pages
+        if end is None:
+            return None if limit >= leaf.pages else limit
+        return min(end, limit)
+
+    def give_back(self, taken: Range) -> None:
+        """The range is to be read again."""
+        if taken in self.queue:
+            self.queue.remove(taken)
+
+    def publish(self, taken: Range) -> None:
+        """The range is published."""
+        self.give_back(taken)
+        leaf = self.leaves[taken.leaf]
+        leaf.left.remove((taken.first, taken.end))
+
+    def begin_anew(self, signature: str) -> None:
+        """Nothing that was read holds any more."""
+        self.generation += 1
+        self.signature = signature
+        self.queue.clear()
+        for leaf in self.leaves.values():
+            leaf.left = [(0, None)]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every page was published."""
+        return not any(leaf.left for leaf in self.leaves.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """What the checkpoint keeps."""
+        if self.complete:
+            return {"complete": True}
+        leaves = {
+            name: {
+                "filenode": leaf.filenode,
+                "pages": leaf.pages,
+                "left": _joined(leaf.left),
+            }
+            for name, leaf in self.leaves.items()
+        }
+        return {"complete": False, "signature": self.signature, "leaves": leaves}
+
+    @classmethod
+    def resume(
+        cls, entity: str, signature: str, leaves: Mapping[str, LeafProgress], stored: Mapping[str, Any] | None
+    ) -> "TableProgress":
+        """Goes on from what a checkpoint kept, for leaves that are still as they were then."""
+        found = cls(entity=entity, signature=signature, leaves=dict(leaves))
+        if stored is None or stored.get("signature") != signature:
+            return found
+        for name, leaf in found.leaves.items():
+            kept = stored["leaves"].get(name)
+            if kept is not None and kept["filenode"] == leaf.filenode:
+                leaf.left = [(first, end) for first, end in kept["left"]]
+        return found
+
+
+def is_complete(stored: Mapping[str, Any] | None) -> bool:
+    """Whether a checkpoint's entry says that the table was read to its end."""
+    return stored is not None and bool(stored.get("complete"))
+
+
+def _joined(ranges: list[tuple[int, int | None]]) -> list[list[int | None]]:
+    joined: list[list[int | None]] = []
+    for first, end in ranges:
+        if joined and joined[-1][1] == first:
+            joined[-1][1] = end
+        else:
+            joined.append([first, end])
+    return joined

@@ -1,0 +1,324 @@
+"""From one decoded row to its records, one at a time: the definition that `columnar` is tested against.
+
+What is unusual goes this way too: moves, unavailable values, policies that stop.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from msgspec import Raw
+
+from connectors.sources.postgres import pgoutput
+from connectors.sources.postgres.binding import Binding, Field
+from connectors.sources.postgres.pgoutput import UNCHANGED, Delete, Insert, Truncate, Update
+from connectors.sources.postgres.values import canonical
+from envelope.entity import DEAD, TRUNCATE_KEY
+from envelope.errors import ChangelogError, Kind
+from envelope.key import key_text, partition
+from envelope.model import MISSING, Envelope, Missing, Op, Place, Provenance, Record, Source, Stamp
+from envelope.position import Position
+
+_UNIX = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """A committed transaction: `xid` in 64 bits, `committed_at` in microseconds since 1970, UTC."""
+
+    xid: int
+    epoch: int
+    commit: int
+    committed_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Where a row stands: the `ordinal` counts what the transaction sent before it."""
+
+    transaction: Transaction
+    ordinal: int
+    stamp: Stamp | None
+
+    def position(self, half: int = 0) -> Position:
+        """The row's position, or that of the second half of a move."""
+        return Position(self.transaction.epoch, self.transaction.commit, 2 * self.ordinal + half)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What every message says of its source, and what an operator decided about its stops."""
+
+    name: str
+    database: str
+    decisions: Mapping[Position, str]
+
+    def decision(self, position: Position) -> str | None:
+        """What was accepted for this stop: a decision holds to the end of its transaction."""
+        held = [
+            accepted
+            for accepted in self.decisions
+            if (accepted.epoch, accepted.commit) == (position.epoch, position.commit) and accepted <= position
+        ]
+        return self.decisions[max(held)] if held else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """One side of a change: its JSON object, and the columns that the log did not send or sent as JSON null."""
+
+    json: Raw
+    unavailable: tuple[str, ...]
+    json_null: tuple[str, ...]
+
+
+Tuple = Sequence[pgoutput.Value]
+
+
+def records(origin: Origin, binding: Binding, row: Insert | Update | Delete, change: Change) -> list[Record]:
+    """The messages of one row: none where a policy leaves it out, two where it moved.
+
+    Raises ChangelogError of kind STOP where a policy says so and no operator decided otherwise.
+    """
+    try:
+        found = _published(origin, binding, row, change)
+    except _NoPlace as missing:
+        what = f"the log holds no value for key or partition column {missing.column} of {binding.table}"
+        unplaced = [_unplaced(origin, binding, row, change)]
+        return _decided(origin, change.position(), unplaced, what, "and make it NOT NULL")
+    if binding.entity.immutable and not isinstance(row, Insert):
+        return _immutable(origin, binding, found, change)
+    if change.stamp is None and binding.entity.missing_stamp == "stop":
+        return _unstamped(origin, binding, found, change)
+    return found
+
+
+def read(origin: Origin, binding: Binding, values: Tuple, change: Change) -> Record:
+    """The message of a row that was read from the table."""
+    return Record(
+        entity=binding.entity.name,
+        place=place(binding, values),
+        envelope=_envelope(
+            origin, binding, Op.READ, change, change.position(), _side(binding, values, None), MISSING
+        ),
+    )
+
+
+def joined(origin: Origin, binding: Binding, deleted: Delete, inserted: Insert, change: Change) -> list[Record]:
+    """A row that crossed partitions arrives as delete and insert; of one key, it is one update.
+
+    `change` is the insert's; the delete's ordinal stays unused.
+    """
+    row = Update(relid=inserted.relid, old_kind=deleted.old_kind, old=deleted.old, new=inserted.new)
+    return records(origin, binding, row, change)
+
+
+def same_key(binding: Binding, deleted: Delete, inserted: Insert) -> bool:
+    """Whether the two rows have one key and one place."""
+    return all(deleted.old[f.index] == inserted.new[f.index] for f in (*binding.key, *binding.partition))
+
+
+def truncates(origin: Origin, binding: Binding, change: Change) -> list[Record]:
+    """The messages of a truncate: one a partition; STOP where the entity's policy is to stop."""
+    position = change.position()
+    envelope = Envelope(
+        provenance=provenance(origin, binding, Op.TRUNCATE, change, position), current=None, original=None
+    )
+    found = [
+        Record(entity=binding.entity.name, place=Place(key=TRUNCATE_KEY, partition=number), envelope=envelope)
+        for number in range(binding.entity.partitions)
+    ]
+    if binding.entity.on_truncate == "publish":
+        return found
+    return _decided(
+        origin, position, found[:1], f"{binding.table} was truncated", 'or set on_truncate = "publish"'
+    )
+
+
+class _NoPlace(Exception):
+    """A row whose key or partition cannot be told."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(column)
+        self.column = column
+
+
+def _published(origin: Origin, binding: Binding, row: Insert | Update | Delete, change: Change) -> list[Record]:
+    match row:
+        case Insert():
+            return [_create(origin, binding, row.new, change)]
+        case Update():
+            return _update(origin, binding, row, change)
+        case Delete():
+            return [_delete(origin, binding, row, change)]
+
+
+def _create(origin: Origin, binding: Binding, new: Tuple, change: Change) -> Record:
+    side = _side(binding, new, None)
+    return Record(
+        entity=binding.entity.name,
+        place=place(binding, new),
+        envelope=_envelope(origin, binding, Op.CREATE, change, change.position(), side, MISSING),
+    )
+
+
+def _update(origin: Origin, binding: Binding, row: Update, change: Change) -> list[Record]:
+    entity = binding.entity.name
+    new_place = place(binding, row.new, row.old)
+    old_place = new_place if row.old is None else place(binding, row.old, row.new)
+    current = _side(binding, row.new, row.old if row.old_kind == "O" else None)
+    original = None if row.old is None else _old_side(binding, row.old, row.old_kind)
+    if old_place == new_place:
+        known: _Side | Missing = original if original is not None and row.old_kind == "O" else MISSING
+        envelope = _envelope(origin, binding, Op.UPDATE, change, change.position(), current, known)
+        return [Record(entity=entity, place=new_place, envelope=envelope)]
+    left = _envelope(origin, binding, Op.DELETE, change, change.position(), None, original or MISSING)
+    arrived = _envelope(origin, binding, Op.CREATE, change, change.position(1), current, MISSING)
+    return [
+        Record(entity=entity, place=old_place, envelope=left, moved_to=new_place),
+        Record(entity=entity, place=new_place, envelope=arrived, moved_from=old_place),
+    ]
+
+
+def _delete(origin: Origin, binding: Binding, row: Delete, change: Change) -> Record:
+    original = _old_side(binding, row.old, row.old_kind)
+    return Record(
+        entity=binding.entity.name,
+        place=place(binding, row.old),
+        envelope=_envelope(origin, binding, Op.DELETE, change, change.position(), None, original),
+    )
+
+
+def _unplaced(origin: Origin, binding: Binding, row: Insert | Update | Delete, change: Change) -> Record:
+    """The record of a row that has no place, for the operator who sets it aside."""
+    op = Op.CREATE if isinstance(row, Insert) else Op.UPDATE if isinstance(row, Update) else Op.DELETE
+    current = None if isinstance(row, Delete) else _side(binding, row.new, None)
+    old = None if isinstance(row, Insert) else row.old
+    original = MISSING if old is None else _side(binding, old, None)
+    return Record(
+        entity=binding.entity.name,
+        place=Place(key="", partition=0),
+        envelope=_envelope(origin, binding, op, change, change.position(), current, original),
+    )
+
+
+def place(binding: Binding, values: Tuple, other: Tuple | None = None) -> Place:
+    """Where a row belongs; `other` is the other side of an update, for values that the log left out."""
+    key = key_text(_texts(binding.key, values, other))
+    placed = key if binding.placed_by_key else key_text(_texts(binding.partition, values, other))
+    return Place(key=key, partition=partition(placed.encode(), binding.entity.partitions))
+
+
+def _texts(fields: Sequence[Field], values: Tuple, other: Tuple | None) -> list[str]:
+    texts = []
+    for field in fields:
+        value = values[field.index]
+        if value is UNCHANGED and other is not None:
+            value = other[field.index]
+        if value is None or value is UNCHANGED:
+            raise _NoPlace(field.name)
+        texts.append(canonical(value, field.codec))
+    return texts
+
+
+def _side(binding: Binding, values: Tuple, full_old: Tuple | None) -> _Side:
+    parts, unavailable, json_null = [], [], []
+    for field in binding.fields:
+        value = values[field.index]
+        if value is UNCHANGED and full_old is not None:
+            value = full_old[field.index]
+        if value is UNCHANGED:
+            unavailable.append(field.name)
+            continue
+        if value is not None and field.json and value.strip() == b"null":
+            json_null.append(field.name)
+        parts.append(field.label + (b"null" if value is None else field.codec.to_json(value)))
+    return _Side(
+        json=Raw(b"{" + b",".join(parts) + b"}"), unavailable=tuple(unavailable), json_null=tuple(json_null)
+    )
+
+
+def _old_side(binding: Binding, old: Tuple, kind: str) -> _Side:
+    if kind == "O":
+        return _side(binding, old, None)
+    return _side(
+        binding, [value if place in binding.identity else UNCHANGED for place, value in enumerate(old)], None
+    )
+
+
+def _envelope(
+    origin: Origin,
+    binding: Binding,
+    op: Op,
+    change: Change,
+    position: Position,
+    current: _Side | None,
+    original: _Side | Missing,
+) -> Envelope:
+    told = provenance(origin, binding, op, change, position)
+    source = told.source
+    if current is not None:
+        source = replace(source, unavailable=current.unavailable, json_null=current.json_null)
+    if isinstance(original, _Side):
+        source = replace(
+            source, unavailable_original=original.unavailable, json_null_original=original.json_null
+        )
+    return Envelope(
+        provenance=replace(told, source=source),
+        current=None if current is None else current.json,
+        original=original.json if isinstance(original, _Side) else MISSING,
+    )
+
+
+def provenance(origin: Origin, binding: Binding, op: Op, change: Change, position: Position) -> Provenance:
+    """Who made the change (the entity's default where nobody said) and where it was read."""
+    return Provenance(
+        stamp=change.stamp or binding.entity.default_stamp,
+        source=Source(
+            connector="postgres",
+            name=origin.name,
+            database=origin.database,
+            table=binding.table,
+            op=op,
+            position=position,
+            transaction=str(change.transaction.xid),
+            committed_at=_UNIX + timedelta(microseconds=change.transaction.committed_at),
+            mask=binding.mask,
+        ),
+    )
+
+
+def _immutable(origin: Origin, binding: Binding, found: list[Record], change: Change) -> list[Record]:
+    if binding.entity.on_change_of_immutable == "ignore":
+        return []
+    what = f"a row of {binding.table} was changed, and entity {binding.entity.name} is immutable"
+    return _decided(origin, change.position(), found, what, 'or set on_change_of_immutable = "ignore"')
+
+
+def _unstamped(origin: Origin, binding: Binding, found: list[Record], change: Change) -> list[Record]:
+    if origin.decision(change.position()) == "default":
+        return found
+    what = f"a change of {binding.table} has no provenance stamp"
+    return _decided(origin, change.position(), found, what, "", choices="default|skip|dead-letter")
+
+
+def _decided(
+    origin: Origin,
+    position: Position,
+    found: list[Record],
+    what: str,
+    otherwise: str,
+    *,
+    choices: str = "skip|dead-letter",
+) -> list[Record]:
+    decision = origin.decision(position)
+    if decision is None or decision not in choices.split("|"):
+        raise ChangelogError(
+            Kind.STOP,
+            what,
+            hint=f"`changelog accept {position} --as {choices}` {otherwise}".rstrip(),
+            position=position,
+        )
+    if decision == "skip":
+        return []
+    return [replace(record, entity=DEAD, place=Place(key=record.entity, partition=0)) for record in found]

@@ -1,0 +1,305 @@
+"""The PostgreSQL source: a slot's stream and the table reads beside it, as pieces of the changelog."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import structlog
+
+from connectors.sources import Piece
+from connectors.sources.postgres.assembler import Altered, Assembled, Assembler, Xids
+from connectors.sources.postgres.binding import Binder
+from connectors.sources.postgres.catalog import Table, read_tables
+from connectors.sources.postgres.columnar import Bound
+from connectors.sources.postgres.connection import connect
+from connectors.sources.postgres.lineage import Lineage
+from connectors.sources.postgres.objects import Template
+from connectors.sources.postgres.pgoutput import Relation, RelationColumn
+from connectors.sources.postgres.progress import LeafProgress, TableProgress, is_complete
+from connectors.sources.postgres.rows import Origin
+from connectors.sources.postgres.setup import ensure_publication, ensure_slot
+from connectors.sources.postgres.snapshot import Reader, ReadTable, nonce, quoted, signature
+from connectors.sources.postgres.stream import Stream
+from connectors.sources.postgres.types import TypeCatalog
+from connectors.sources.postgres.values import SETTINGS
+from connectors.sources.postgres.windows import Windows
+from connectors.sources.postgres.wire import ReplicationConnection
+from envelope.checkpoint import Checkpoint
+from envelope.entity import Entity
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
+
+_FRAMES_MAX = 4096
+_FIRST_EPOCH = 1
+
+_log = structlog.get_logger("postgres")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the source is told; `accept_settings` lets it go on although what shapes the changelog changed."""
+
+    name: str
+    dsn: str
+    slot: str
+    publication: str
+    failover: bool
+    hmac_key: bytes
+    workers: int = 2
+    accept_settings: bool = False
+
+
+class PostgresSource:
+    """Opened from the last checkpoint, or None for a new changelog; see `connectors.sources.Source`.
+
+    Raises ChangelogError: GAP, DIVERGED or SETTINGS where going on would not be exact, and what the
+    parts raise.
+    """
+
+    def __init__(self, settings: Settings, entities: Sequence[Entity], stored: Checkpoint | None) -> None:
+        self._settings = settings
+        self._catalog = connect(settings.dsn, settings=SETTINGS)
+        self._reader: Reader | None = None
+        self._stream: Stream | None = None
+        try:
+            self._open(entities, stored)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, entities: Sequence[Entity], stored: Checkpoint | None) -> None:
+        settings = self._settings
+        check_settings(stored, entities, accept=settings.accept_settings)
+        tables = {(table.schema, table.name): table for table in read_tables(self._catalog)}
+        ensure_publication(self._catalog, settings.publication, entities, tables)
+        replication = ReplicationConnection.connect(settings.dsn, settings=SETTINGS)
+        try:
+            slot = ensure_slot(self._catalog, replication, settings.slot, stored, failover=settings.failover)
+            system = replication.identify_system()
+            lineage = Lineage.trace(stored, system, replication.timeline_history(system.timeline), slot)
+        except BaseException:
+            replication.close()
+            raise
+        start_lsn = slot.confirmed_flush if stored is None else stored.through_lsn
+        kept = {} if stored is None else stored.windows
+        self._checkpoint = Checkpoint(
+            position=None if stored is None else stored.position,
+            through_lsn=start_lsn,
+            epoch=lineage.epoch(start_lsn),
+            system_identifier=system.system_identifier,
+            timeline=system.timeline,
+            partial=stored is not None and stored.partial,
+            windows={entity.name: kept.get(entity.name, {"complete": False}) for entity in entities},
+            settings={entity.name: entity.shape() for entity in entities},
+            decisions={} if stored is None else stored.decisions,
+        )
+        self._fresh: Checkpoint | None = None if self._checkpoint == stored else self._checkpoint
+        self._begin(entities, tables, lineage)
+        self._stream = Stream(
+            replication, slot=settings.slot, start_lsn=start_lsn, options=_options(settings.publication, replication)
+        )
+        self._pending: list[bytes] = []
+
+    def _begin(
+        self, entities: Sequence[Entity], tables: Mapping[tuple[str, str], Table], lineage: Lineage
+    ) -> None:
+        """The assembler, and the reading of what is not yet in the changelog."""
+        settings, checkpoint = self._settings, self._checkpoint
+        types = TypeCatalog(lambda query, values: self._catalog.execute(query.encode(), values).fetchall())
+        binder = Binder(resolve=types.resolve, hmac_key=settings.hmac_key)
+        origin = Origin(
+            name=settings.name,
+            database=self._catalog.info.dbname,
+            decisions={Position.parse(text): decision for text, decision in checkpoint.decisions.items()},
+        )
+        horizon = self._horizon()
+        unread = [entity for entity in entities if not is_complete(checkpoint.windows.get(entity.name))]
+        self._windows: Windows | None = None
+        if unread:
+            progress = {
+                entity.name: self._progress(entity, tables[entity.table], checkpoint.windows.get(entity.name))
+                for entity in unread
+            }
+            self._windows = Windows(
+                progress,
+                horizon=horizon,
+                nonces=nonce,
+            )
+            self._reader = Reader(
+                self._windows,
+                {entity.name: _read_table(binder, entity, tables[entity.table]) for entity in unread},
+                origin,
+                connect=partial(connect, settings.dsn, settings=SETTINGS),
+                workers=settings.workers,
+            )
+        self._assembler = Assembler(
+            origin=origin,
+            binder=binder,
+            entities={entity.table: entity for entity in entities},
+            partitioned={name for name, table in tables.items() if table.kind == "p"},
+            epoch=lineage.epoch,
+            xids=Xids(horizon),
+            published=checkpoint.position,
+            partial=checkpoint.partial,
+            listener=self._windows,
+            rows_max=_FRAMES_MAX,
+        )
+
+    def _horizon(self) -> int:
+        """An id that was given out just now: all below it were given out before."""
+        with self._catalog.transaction(force_rollback=True):
+            row = self._catalog.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def _progress(self, entity: Entity, table: Table, stored: Mapping[str, object] | None) -> TableProgress:
+        leaves = {
+            quoted((leaf.schema, leaf.name)): LeafProgress(
+                oid=leaf.oid, filenode=leaf.filenode, pages=leaf.pages, left=[(0, None)]
+            )
+            for leaf in table.leaves
+        }
+        return TableProgress.resume(entity.name, signature(self._catalog, entity.table), leaves, stored)
+
+    def read(self, timeout_s: float) -> Piece | None:
+        """See `Source.read`; the first piece of a new changelog holds its checkpoint alone."""
+        if self._fresh is not None:
+            fresh, self._fresh = self._fresh, None
+            return Piece(rows=(), checkpoint=fresh, nbytes=0)
+        self._raise_failure()
+        assert self._stream is not None
+        if not self._pending:
+            self._pending = self._stream.take(timeout_s)
+        frames, self._pending = self._pending[:_FRAMES_MAX], self._pending[_FRAMES_MAX:]
+        if not frames:
+            return self._idle()
+        assembled = self._assembler.feed(frames)
+        self._report(assembled)
+        return self._piece(assembled)
+
+    def _raise_failure(self) -> None:
+        if self._assembler.stop is not None:
+            raise self._assembler.stop
+        if self._reader is not None and self._reader.failure is not None:
+            raise self._reader.failure
+        if self._reader is not None and self._windows is not None and self._windows.complete:
+            self._reader.close()
+            self._reader = None
+            _log.info("snapshot complete")
+
+    def _idle(self) -> Piece | None:
+        """Nothing waits: the server's log end is as far as we are, if no transaction is open."""
+        assert self._stream is not None
+        if self._assembler.between and self._stream.wal_end > self._checkpoint.through_lsn:
+            self._checkpoint = replace(self._checkpoint, through_lsn=self._stream.wal_end)
+            return Piece(rows=(), checkpoint=self._checkpoint, nbytes=0)
+        return None
+
+    def _piece(self, assembled: Assembled) -> Piece | None:
+        before = self._checkpoint
+        found = before
+        if assembled.rows:
+            last = Position.parse(assembled.rows[-1].column("position")[-1].as_py())
+            found = replace(found, position=last, epoch=last.epoch, partial=assembled.partial)
+        if assembled.through_lsn is not None:
+            found = replace(found, through_lsn=max(found.through_lsn, assembled.through_lsn), partial=assembled.partial)
+        if self._reader is not None and self._windows is not None:
+            found = replace(found, windows={**found.windows, **self._windows.progress()})
+        self._checkpoint = found
+        if found == before:
+            return None
+        return Piece(rows=assembled.rows, checkpoint=found, nbytes=sum(rows.nbytes for rows in assembled.rows))
+
+    def _report(self, assembled: Assembled) -> None:
+        for altered in assembled.altered:
+            _report_altered(altered)
+        if assembled.invalid_stamps:
+            _log.warning("provenance stamps ignored", count=assembled.invalid_stamps, why="not valid")
+        for entity, count in assembled.unstamped.items():
+            _log.warning("changes without a provenance stamp", entity=entity, count=count)
+
+    def confirm(self, checkpoint: Checkpoint) -> None:
+        """See `Source.confirm`."""
+        assert self._stream is not None
+        self._stream.confirm(checkpoint.through_lsn)
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        if self._reader is not None:
+            self._reader.close()
+        if self._stream is not None:
+            self._stream.close()
+        self._catalog.close()
+
+
+def check_settings(stored: Checkpoint | None, entities: Sequence[Entity], *, accept: bool) -> None:
+    """Raises ChangelogError (SETTINGS) when what shapes a changelog is not as it was begun; new entities may join."""
+    if stored is None:
+        return
+    shapes = {entity.name: entity.shape() for entity in entities}
+    changes = [
+        f"entity {name} was removed" if name not in shapes else f"entity {name} has another {_differences(kept, shapes[name])}"
+        for name, kept in stored.settings.items()
+        if shapes.get(name) != kept
+    ]
+    if not changes:
+        return
+    if stored.partial:
+        raise ChangelogError(
+            Kind.SETTINGS,
+            f"{'; '.join(changes)}, while a transaction is half published",
+            hint="put the configuration back, let the service pass that transaction, then change it",
+            position=stored.position,
+        )
+    if not accept:
+        raise ChangelogError(
+            Kind.SETTINGS,
+            f"the configuration no longer fits the changelog: {'; '.join(changes)}",
+            hint="put it back, or go on from here with `changelog run --accept-config`; older rows keep their old shape",
+        )
+
+
+def _differences(kept: Mapping[str, object], wanted: Mapping[str, object]) -> str:
+    return ", ".join(name for name in wanted if kept.get(name) != wanted[name])
+
+
+def _options(publication: str, replication: ReplicationConnection) -> dict[str, str]:
+    version = replication.server_version // 10_000
+    newest = 4 if version >= 16 else 3 if version >= 15 else 2
+    quoted_name = '"' + publication.replace('"', '""') + '"'
+    return {"proto_version": str(newest), "publication_names": quoted_name, "messages": "true"}
+
+
+def _read_table(binder: Binder, entity: Entity, table: Table) -> ReadTable:
+    """How the table's rows are read: bound as the stream's would be, were its columns these."""
+    columns = [column for column in table.columns if column.published]
+    relation = Relation(
+        relid=table.oid,
+        namespace=table.schema,
+        name=table.name,
+        replica_identity="f",
+        columns=tuple(
+            RelationColumn(key=True, name=column.name, type_oid=column.type_oid, typmod=column.typmod)
+            for column in columns
+        ),
+    )
+    binding = binder.bind(entity, relation, crossing=False)
+    return ReadTable(
+        table=entity.table,
+        bound=Bound(binding=binding, template=Template(binding)),
+        columns=tuple(column.name for column in columns),
+        where=entity.where,
+    )
+
+
+def _report_altered(altered: Altered) -> None:
+    _log.info(
+        "columns changed",
+        table=altered.table,
+        position=str(altered.position),
+        added=altered.added,
+        dropped=altered.dropped,
+        retyped=altered.retyped,
+    )
+
+

@@ -1,0 +1,276 @@
+"""Windows: table rows read beside the stream, and published at one place in it.
+
+A chunk is read under a snapshot; then a logical message is written, and where that message arrives
+in the stream the chunk's rows are published. A row is left out iff a transaction that the snapshot
+did not see touched its key and was delivered before. It goes by visibility and not by log position,
+because PostgreSQL delivers a commit before it makes it visible. (The idea of reading between marks is
+from DBLog, arXiv:2010.12597; its marks by position would lose updates here.)
+
+A transaction below `horizon` (the ids that were given out when keeping began) may have been delivered
+earlier, unseen by us, or only in part, when its table joined the publication in its course: a chunk whose
+snapshot does not see one is read later. Its arrival alone would decide only the first case.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Condition
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from connectors.sources.postgres.progress import Range, TableProgress
+from connectors.sources.postgres.rows import Change
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_KEPT_ROWS_MAX = 200_000
+"""Touched keys kept before those that every snapshot shows are looked for one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What `pg_current_snapshot()` says: ids below `xmin` are over, those from `xmax` on are not,
+
+    and of those between, the ones in `running` are not. A transaction that is over is visible, or was
+    rolled back and touched nothing.
+    """
+
+    xmin: int
+    xmax: int
+    running: Ints
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The snapshot that the server prints as `xmin:xmax:xip,xip,…`."""
+        xmin, xmax, running = text.split(":")
+        ids = np.array([int(xid) for xid in running.split(",") if xid], np.int64)
+        return cls(xmin=int(xmin), xmax=int(xmax), running=ids)
+
+    def misses(self, xids: Ints) -> Mask:
+        """Which of the transactions this snapshot does not see."""
+        return (xids >= self.xmax) | np.isin(xids, self.running)
+
+
+class Rows(Protocol):
+    """A chunk's rows, ready but for their place in the stream."""
+
+    @property
+    def nbytes(self) -> int:
+        """What they hold in memory."""
+
+    @property
+    def keys(self) -> pa.StringArray:
+        """The entity key of each row."""
+
+    def at(self, change: Change, keep: Mask) -> pa.RecordBatch:
+        """The rows to keep as changelog rows, counted on from `change`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Chunk:
+    """One range of one table: asked for, being read, or waiting for its message to arrive."""
+
+    entity: str
+    table: tuple[str, str]
+    taken: Range
+    generation: int
+    discarded: bool = False
+    snapshot: Snapshot | None = None
+    rows: Rows | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """What the rows hold in memory."""
+        return 0 if self.rows is None else self.rows.nbytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Touched:
+    entities: pa.StringArray
+    keys: pa.StringArray
+    xids: Ints
+
+    def where(self, chosen: Mask) -> "_Touched":
+        picked = pa.array(chosen)
+        return _Touched(
+            entities=self.entities.filter(picked), keys=self.keys.filter(picked), xids=self.xids[chosen]
+        )
+
+
+class Windows:
+    """The table reads that are under way; the `Listener` of an assembler, shared with reader threads."""
+
+    def __init__(
+        self,
+        tables: Mapping[str, TableProgress],
+        *,
+        horizon: int,
+        nonces: Callable[[], str],
+        bytes_max: int = 64 << 20,
+    ) -> None:
+        self._tables = dict(tables)
+        self._horizon, self._bytes_max = horizon, bytes_max
+        self._nonces = nonces
+        self._changed = Condition()
+        self._chunks: dict[str, Chunk] = {}
+        self._touched: list[_Touched] = []
+        self._kept = 0
+        self._kept_max = _KEPT_ROWS_MAX
+        self._latest: Snapshot | None = None
+        self._waiting: tuple[int, ...] = ()
+        self._closed = False
+
+    # For the assembler, in the order of the stream.
+
+    def touched(self, rows: pa.RecordBatch, xids: Ints) -> None:
+        """Keeps the keys that transactions touched."""
+        with self._changed:
+            if self.complete:
+                return
+            self._touched.append(_Touched(entities=rows.column("entity"), keys=rows.column("key"), xids=xids))
+            self._kept += len(xids)
+            if self._kept > self._kept_max:
+                self._forget()
+
+    def discard(self, table: tuple[str, str]) -> None:
+        """What was read of the table is read again."""
+        with self._changed:
+            for chunk in self._chunks.values():
+                chunk.discarded |= chunk.table == table
+
+    def signal(self, payload: bytes, change: Change) -> pa.RecordBatch | None:
+        """The rows of the chunk whose message this is; None for a foreign message or a chunk to read again."""
+        with self._changed:
+            chunk = self._chunks.pop(payload.decode(errors="replace"), None)
+            self._changed.notify_all()
+            if chunk is None or chunk.rows is None or chunk.snapshot is None:
+                return None
+            table = self._tables[chunk.entity]
+            if chunk.generation != table.generation:
+                return None
+            if chunk.discarded:
+                table.give_back(chunk.taken)
+                return None
+            table.publish(chunk.taken)
+            keep = self._untouched(chunk.entity, chunk.snapshot, chunk.rows.keys)
+            if self.complete:
+                self._touched.clear()
+        return chunk.rows.at(change, keep)
+
+    def _untouched(self, entity: str, snapshot: Snapshot, keys: pa.StringArray) -> Mask:
+        newer = [
+            block.keys.filter(pc.and_(pa.array(unseen), pc.equal(block.entities, entity)))
+            for block in self._touched
+            if (unseen := snapshot.misses(block.xids)).any()
+        ]
+        if not newer:
+            return np.ones(len(keys), bool)
+        return ~pc.is_in(keys, pa.concat_arrays(newer)).to_numpy(zero_copy_only=False)
+
+    def _forget(self) -> None:
+        """Drops what every snapshot in use, and so every later one, sees."""
+        if self._latest is None or any(chunk.snapshot is None for chunk in self._chunks.values()):
+            return
+        in_use = [self._latest, *(chunk.snapshot for chunk in self._chunks.values() if chunk.snapshot)]
+        kept = []
+        for block in self._touched:
+            needed = np.logical_or.reduce([snapshot.misses(block.xids) for snapshot in in_use])
+            if needed.any():
+                kept.append(block if needed.all() else block.where(needed))
+        self._touched = kept
+        self._kept = sum(len(block.xids) for block in kept)
+        self._kept_max = max(_KEPT_ROWS_MAX, 2 * self._kept)
+
+    # For the reader threads.
+
+    def take(self, tables: Mapping[str, tuple[str, str]]) -> tuple[str, Chunk] | None:
+        """Waits for memory and for work; the next chunk under its nonce, None when there is no more.
+
+        `tables` gives the table of each entity. A chunk under way may come back: so the wait ends only
+        when every table is complete, or at `close`.
+        """
+        with self._changed:
+            while not self._closed and not self.complete:
+                found = self._hand_out(tables) if self._has_room() else None
+                if found is not None:
+                    return found
+                self._changed.wait(timeout=1.0)
+            return None
+
+    def _has_room(self) -> bool:
+        return sum(chunk.nbytes for chunk in self._chunks.values()) < self._bytes_max
+
+    def _hand_out(self, tables: Mapping[str, tuple[str, str]]) -> tuple[str, Chunk] | None:
+        for entity, table in self._tables.items():
+            taken = table.next_range()
+            if taken is not None:
+                chunk = Chunk(
+                    entity=entity, table=tables[entity], taken=taken, generation=table.generation
+                )
+                nonce = self._nonces()
+                self._chunks[nonce] = chunk
+                return nonce, chunk
+        return None
+
+    def reading(self, nonce: str, snapshot: Snapshot, signature: str, filenode: int) -> bool:
+        """Tells under which snapshot, columns and storage the chunk is read; False when it must not be."""
+        with self._changed:
+            chunk = self._chunks[nonce]
+            chunk.snapshot = self._latest = snapshot
+            table = self._tables[chunk.entity]
+            if chunk.generation != table.generation:
+                return False
+            leaf = table.leaves[chunk.taken.leaf]
+            if (signature, filenode) != (table.signature, leaf.filenode):
+                leaf.filenode = filenode
+                table.begin_anew(signature)
+                return False
+            self._waiting = tuple(xid for xid in snapshot.running.tolist() if xid < self._horizon)
+            return not self._waiting
+
+    def read(self, nonce: str, rows: Rows) -> None:
+        """The chunk's rows are here; its message is about to be written."""
+        with self._changed:
+            self._chunks[nonce].rows = rows
+
+    def give_back(self, nonce: str, *, smaller: bool = False, gone: bool = False) -> None:
+        """The chunk was not read: `smaller`, because it was too large; `gone`, because its leaf was dropped."""
+        with self._changed:
+            chunk = self._chunks.pop(nonce, None)
+            if chunk is None:
+                return
+            table = self._tables[chunk.entity]
+            if chunk.generation == table.generation:
+                table.give_back(chunk.taken)
+            if smaller:
+                table.chunk_pages = max(1, table.chunk_pages // 4)
+            if gone:
+                table.leaves.pop(chunk.taken.leaf, None)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends the readers' waits."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    # For the source and for people.
+
+    @property
+    def complete(self) -> bool:
+        """Whether every table is published to its end."""
+        return all(table.complete for table in self._tables.values())
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """The transactions whose end the last chunk waits for."""
+        return self._waiting
+
+    def progress(self) -> dict[str, Any]:
+        """What a checkpoint keeps, by entity."""
+        with self._changed:
+            return {entity: table.to_json() for entity, table in self._tables.items()}
