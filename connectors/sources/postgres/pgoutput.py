@@ -312,9 +312,7 @@ def _malformed(what: str, at: int) -> ChangelogError:
 
 
 def _begin(cursor: _Cursor) -> Begin:
-    return Begin(
-        final_lsn=cursor.number(_INT64), committed_at=cursor.number(_SIGNED64), xid=cursor.number(_INT32)
-    )
+    return Begin(final_lsn=cursor.number(_INT64), committed_at=cursor.number(_SIGNED64), xid=cursor.number(_INT32))
 
 
 def _commit(cursor: _Cursor) -> Commit:
@@ -411,9 +409,7 @@ def _stream_abort(cursor: _Cursor) -> StreamAbort:
     xid, subxid = cursor.number(_INT32), cursor.number(_INT32)
     if not cursor.left:
         return StreamAbort(xid=xid, subxid=subxid)
-    return StreamAbort(
-        xid=xid, subxid=subxid, abort_lsn=cursor.number(_INT64), aborted_at=cursor.number(_SIGNED64)
-    )
+    return StreamAbort(xid=xid, subxid=subxid, abort_lsn=cursor.number(_INT64), aborted_at=cursor.number(_SIGNED64))
 
 
 def _begin_prepare(cursor: _Cursor) -> BeginPrepare:
