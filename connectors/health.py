@@ -18,12 +18,13 @@ REQUEST_TIMEOUT_S = 10.0
 
 
 class State:
-    """What the publish loop says of itself, from any thread.
+    """What the publish loop of the changelog `name` says of itself, from any thread.
 
     `phase` is a word or two for a person, `snapshot` or `streaming`, say.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.name = name
         self._clock = clock
         self._beat_s = clock()
         self.phase = "starting"
@@ -90,7 +91,7 @@ def _handler(state: State, metrics: Callable[[], bytes]) -> type[BaseHTTPRequest
                     self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"/live, /ready and /metrics are here\n")
 
         def _answer_state(self, good: bool) -> None:
-            body = json.dumps({"ok": good, "phase": state.phase}).encode() + b"\n"
+            body = json.dumps({"ok": good, "name": state.name, "phase": state.phase}).encode() + b"\n"
             self._answer(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, "application/json", body)
 
         def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:

@@ -1,6 +1,7 @@
 """The command line: exit codes, one line an error, and the commands that need no database."""
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,7 +124,7 @@ def test_a_stranger_under_our_name_is_refused(
     (tmp_path / "schemas").mkdir()
     (tmp_path / "schemas" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(cli.sys.modules, "schemas", raising=False)
+    monkeypatch.delitem(sys.modules, "schemas", raising=False)
     assert cli.main(["tail"]) == 3
     assert f"our package schemas is shadowed by {tmp_path / 'schemas'}" in capsys.readouterr().err
 

@@ -1,0 +1,129 @@
+"""`changelog check`: every precondition, each with its fix."""
+
+import argparse
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psycopg
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from connectors import config, entities, show
+from connectors.config import Config
+from connectors.sources.postgres.catalog import read_tables
+from connectors.sources.postgres.check import Finding, Wanted, findings
+from connectors.sources.postgres.connection import connect, translated
+from envelope.errors import ChangelogError
+
+LITTLE_ROOM_BYTES = 1 << 30
+
+MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `changelog check` takes."""
+    parser.add_argument("--fix", action="store_true", help="apply the fixes that are safe, and check again")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Prints the findings; 1 when one of them would stop the service."""
+    settings = config.load(arguments.config, os.environ)
+    console = show.console()
+    with connect(settings.source.dsn) as connection:
+        found = all_findings(connection, settings)
+        if arguments.fix:
+            fix(connection, found, show.console(stderr=arguments.json))
+            found = all_findings(connection, settings)
+    if arguments.json:
+        print(msgspec.json.encode([asdict(finding) for finding in found]).decode())
+    else:
+        print_findings(console, found)
+    return 1 if any(finding.status == "fail" for finding in found) else 0
+
+
+def all_findings(connection: psycopg.Connection[Any], settings: Config) -> list[Finding]:
+    """The findings of configuration, source and sink."""
+    tables = read_tables(connection)
+    unresolved: list[Finding] = []
+    resolved = []
+    try:
+        resolved = entities.resolve(settings, tables)
+    except ChangelogError as error:
+        unresolved = [
+            Finding(name="entities", status="fail", message=line.strip(), hint=error.hint)
+            for line in error.message.splitlines()
+        ]
+    wanted = Wanted(
+        slot=settings.slot,
+        publication=settings.publication,
+        failover=settings.source.failover,
+        signed=settings.signals.secret is not None,
+        entities=resolved,
+    )
+    return [*findings(connection, wanted, tables), *unresolved, *sink_findings(settings.sink.path)]
+
+
+def sink_findings(path: Path) -> Iterator[Finding]:
+    """Whether the log can be written, and for how long."""
+    nearest = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    if not nearest.is_dir():
+        yield Finding(name="sink", status="fail", message=f"{nearest} is not a folder", hint="set another [sink] path")
+        return
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        hint = "give the service the right to write there, or set another [sink] path"
+        yield Finding(name="sink", status="fail", message=f"{nearest} cannot be written", hint=hint)
+        return
+    free = shutil.disk_usage(nearest).free
+    message = f"{path} can be written; {show.size(free)} are free there"
+    if free < LITTLE_ROOM_BYTES:
+        yield Finding(name="sink", status="warn", message=message, hint="make room")
+    else:
+        yield Finding(name="sink", status="ok", message=message)
+
+
+def fix(connection: psycopg.Connection[Any], found: Sequence[Finding], console: Console) -> None:
+    """Runs the SQL of every fix, saying what it runs."""
+    for statement in dict.fromkeys(statement for finding in found for statement in finding.fix):
+        console.print(Text(f"{statement};", style="cyan"))
+        with translated(statement):
+            connection.execute(statement.encode())
+    console.print()
+
+
+def print_findings(console: Console, found: Sequence[Finding]) -> None:
+    """One finding a line with its hint below, and a line that sums up."""
+    grid = Grid.grid(padding=(0, 1))
+    grid.add_column()
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for finding in found:
+        mark, style = MARKS[finding.status]
+        text = Text(finding.message, style="default" if finding.status != "fail" else "red")
+        if finding.hint:
+            text.append(f"\n→ {finding.hint}", style="cyan")
+        grid.add_row(Text(mark, style=style), finding.name, text)
+    console.print(grid)
+    console.print(_sum(found))
+
+
+def _sum(found: Sequence[Finding]) -> Text:
+    failed = sum(finding.status == "fail" for finding in found)
+    warned = sum(finding.status == "warn" for finding in found)
+    fixable = any(finding.fix for finding in found)
+    text = Text("\n")
+    if failed:
+        text.append(f"{failed} of {len(found)} would stop the service", style="bold red")
+    else:
+        text.append(f"ready: {len(found) - warned} checks passed", style="bold green")
+    if warned:
+        text.append(f", {warned} to think about", style="yellow")
+    if fixable:
+        text.append("; `changelog check --fix` does what is safe")
+    return text

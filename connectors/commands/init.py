@@ -1,0 +1,147 @@
+"""`changelog init`: a configuration from a live database."""
+
+import argparse
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.table import Table as Grid
+from rich.text import Text
+
+from connectors import show
+from connectors.entities import entity_name, matches, table_text
+from connectors.sources.postgres.catalog import Table, key_problem, read_tables
+from connectors.sources.postgres.connection import connect
+from connectors.sources.postgres.grants import grants, read_owned
+from envelope.entity import RESERVED
+from envelope.errors import ChangelogError, Kind
+
+DSN_VARIABLE = "DATABASE_URL"
+"""What the written configuration refers to, so that the password stays out of it."""
+
+IDENTITIES = {"f": "full", "d": "primary key", "i": "an index", "n": "none"}
+
+HEAD = """\
+# What `changelog init` found; docs/configuration.md says what else there is.
+
+name = {name}
+
+[source]
+kind = "postgres"
+dsn = "env:{variable}"
+
+[sink]
+kind = "files"
+path = "data/changelog"
+
+[provenance]                    # of changes that their application did not stamp
+missing = "default"
+default = {{ apiVersion = "unknown", serviceName = "unknown", identifier = "" }}
+
+[service]
+listen = "127.0.0.1:9464"       # /live, /ready and /metrics
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `changelog init` takes."""
+    parser.add_argument("--dsn", help=f"the database; default: the environment's {DSN_VARIABLE}")
+    parser.add_argument("--name", help="the changelog's name; default: the database's")
+    parser.add_argument(
+        "--tables", nargs="+", default=["*"], metavar="PATTERN", help="only tables like this, as in 'public.*'"
+    )
+    parser.add_argument("--force", action="store_true", help="write over an existing file")
+    parser.add_argument("--grants", action="store_true", help="write nothing; print the SQL for a setup and a run role")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Writes the file, and shows what it publishes."""
+    path: Path = arguments.config
+    if path.exists() and not (arguments.force or arguments.grants):
+        raise ChangelogError(Kind.USAGE, f"{path} is there already", hint="--force writes over it")
+    dsn = arguments.dsn or os.environ.get(DSN_VARIABLE)
+    if dsn is None:
+        raise ChangelogError(Kind.USAGE, "no database is named", hint=f"give --dsn, or set {DSN_VARIABLE}")
+    with connect(dsn) as connection:
+        database = connection.info.dbname
+        tables = [table for table in read_tables(connection) if matches((table.schema, table.name), arguments.tables)]
+        if arguments.grants:
+            print(grants(read_owned(connection, tables), database=database))
+            return 0
+    name = arguments.name or re.sub(r"[^a-z0-9_-]+", "_", database.lower())
+    _write(path, config_text(name, tables))
+    _show(path, tables)
+    return 0
+
+
+def config_text(name: str, tables: Sequence[Table]) -> str:
+    """A configuration that publishes every table which has a usable key; the others stand in it as comments."""
+    return "\n".join([HEAD.format(name=_toml(name), variable=DSN_VARIABLE), *_entities(tables)])
+
+
+def usable_key(table: Table) -> tuple[str, ...] | None:
+    """The primary key, else the first unique index that may be the key, else None."""
+    indexes = sorted(table.indexes, key=lambda index: (not index.primary, index.name))
+    keys = [tuple(index.columns) for index in indexes if index.unique]
+    return next((key for key in keys if key and key_problem(table, key) is None), None)
+
+
+def _entities(tables: Sequence[Table]) -> Iterator[str]:
+    taken: set[str] = set(RESERVED)
+    for table in tables:
+        text = table_text((table.schema, table.name))
+        name = _free(entity_name((table.schema, table.name)) or "entity", taken)
+        key = usable_key(table)
+        lines = [
+            f"[entities.{name}]",
+            f"table = {_toml(text)}",
+            f"key = {_toml(list(key or ['COLUMN']))}",
+            "partitions = 1",
+        ]
+        if key is None:
+            yield f"# {text} has no unique index, immediate and whole, on columns that are NOT NULL. Once it has one:"
+            lines = [f"# {line}" for line in lines]
+        yield "\n".join(lines) + "\n"
+
+
+def _free(name: str, taken: set[str]) -> str:
+    candidate, number = name, 1
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}_{number}"
+    taken.add(candidate)
+    return candidate
+
+
+def _toml(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ChangelogError(Kind.USAGE, f"{path} cannot be written ({error.strerror})") from error
+
+
+def _show(path: Path, tables: Sequence[Table]) -> None:
+    console = show.console()
+    grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("table", "key", "rows", "size", "replica identity"):
+        grid.add_column(title, justify="right" if title in ("rows", "size") else "left")
+    for table in tables:
+        key = usable_key(table)
+        identity = IDENTITIES[table.replica_identity]
+        grid.add_row(
+            Text(table_text((table.schema, table.name)), style="bold"),
+            Text(", ".join(key)) if key else Text("none: left out", style="red"),
+            f"~{max(table.rows_estimate, 0):,}",
+            show.size(table.nbytes),
+            Text(identity, style="green" if identity == "full" else "yellow"),
+        )
+    console.print(grid)
+    keyed = sum(usable_key(table) is not None for table in tables)
+    console.print(Text(f"\n{path}: {keyed} of {len(tables)} tables", style="bold green"))
+    console.print(Text(f"next: export {DSN_VARIABLE}=…, then `changelog check` and `changelog run`"))

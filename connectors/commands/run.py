@@ -1,0 +1,25 @@
+"""`changelog run`: the service."""
+
+import argparse
+import os
+
+from connectors import config, failpoints
+from connectors.service import Service
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `changelog run` takes."""
+    parser.add_argument(
+        "--accept-config",
+        action="store_true",
+        help="go on although keys, partitions, columns or masks are no longer those the changelog was begun with",
+    )
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Runs until it is stopped by a signal, or by an error."""
+    reach = failpoints.parse(os.environ.get(failpoints.VARIABLE))
+    Service(
+        config.load(arguments.config, os.environ), accept_settings=arguments.accept_config, reach=reach
+    ).run()
+    return 0
