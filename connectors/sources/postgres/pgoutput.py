@@ -157,7 +157,7 @@ class StreamCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamAbort:
-    """A streamed transaction, or its subtransaction `subxid`, was rolled back; place and time with `parallel` streaming."""
+    """A streamed transaction, or its subtransaction `subxid`, was rolled back; where and when if in parallel."""
 
     xid: int
     subxid: int

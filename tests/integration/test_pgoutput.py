@@ -1,0 +1,126 @@
+"""The decoder on everything that a real server sends, in its newest protocol: plain, streamed and two-phase.
+
+`python -m tests.integration.test_pgoutput` writes down what the newest server sends, for the unit tests.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from connectors.embedded import Server, find_bin, temporary_server
+from connectors.sources.postgres import pgoutput
+from connectors.sources.postgres.pgoutput import Decoded, StreamStart, StreamStop, decode
+from tests.servers import SETTINGS, postgres_15_bin
+from tests.unit.postgres.pgoutput_encoder import encode
+
+TWO_PHASE = {"max_prepared_transactions": "4", **SETTINGS}
+SLOT = "captured"
+
+WORK = """
+CREATE TYPE mood AS ENUM ('calm', 'härter');
+CREATE TABLE "Größe" (id int PRIMARY KEY, m mood, note text, big text);
+ALTER TABLE "Größe" ALTER COLUMN big SET STORAGE EXTERNAL;
+CREATE TABLE keyed (id int PRIMARY KEY, note varchar(9));
+CREATE PUBLICATION captured FOR ALL TABLES;
+SELECT pg_create_logical_replication_slot('captured', 'pgoutput', false, true);
+SELECT pg_replication_origin_create('elsewhere');
+INSERT INTO "Größe" VALUES (1, 'härter', NULL, repeat('x', 3000)), (2, 'calm', 'zwei', 'y');
+UPDATE "Größe" SET note = 'eins' WHERE id = 1;
+UPDATE keyed SET note = 'none';
+INSERT INTO keyed VALUES (1, 'a');
+UPDATE keyed SET id = 2;
+DELETE FROM keyed;
+ALTER TABLE keyed REPLICA IDENTITY FULL;
+INSERT INTO keyed VALUES (3, NULL);
+UPDATE keyed SET note = 'b';
+DELETE FROM keyed;
+TRUNCATE "Größe", keyed RESTART IDENTITY CASCADE;
+BEGIN; SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "s"}'); INSERT INTO keyed VALUES (4); COMMIT;
+SELECT pg_logical_emit_message(false, 'outside', 'x');
+SELECT pg_replication_origin_session_setup('elsewhere');
+BEGIN; SELECT pg_replication_origin_xact_setup('0/100', '2026-01-01 00:00+00'); INSERT INTO keyed VALUES (5); COMMIT;
+SELECT pg_replication_origin_session_reset();
+BEGIN; INSERT INTO keyed VALUES (6); SAVEPOINT s; INSERT INTO keyed VALUES (7); ROLLBACK TO s; COMMIT;
+BEGIN; INSERT INTO keyed VALUES (8); PREPARE TRANSACTION 'kept'; COMMIT PREPARED 'kept';
+BEGIN; INSERT INTO keyed VALUES (9); PREPARE TRANSACTION 'left'; ROLLBACK PREPARED 'left';
+"""
+
+KINDS = set("BCORYIUDTMSEcAbPKrp")
+
+
+@pytest.fixture(scope="module", params=["18", "15"])
+def prepared_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    bin_dir = find_bin() if request.param == "18" else postgres_15_bin()
+    with temporary_server(bin_dir, settings=TWO_PHASE) as running:
+        yield running
+
+
+def test_all_that_a_server_sends_is_read_and_written_alike(prepared_server: Server) -> None:
+    version = work(prepared_server.dsn())
+    kinds = set()
+    for streaming in ("off", "on" if version < 16 else "parallel"):
+        block: int | None = None
+        for payload in sent(prepared_server.dsn(), streaming):
+            message = decode(payload, streaming=block is not None)
+            assert encode(message, xid=_xid(payload, block)) == payload
+            block = _block(message, block)
+            kinds.add(chr(payload[0]))
+    assert kinds == (KINDS if version >= 16 else KINDS - set("SEcAp"))  # 15 streams large transactions only
+
+
+def work(dsn: str) -> int:
+    """Does WORK; gives the server's major version."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for statement in filter(None, (part.strip() for part in WORK.split(";"))):
+            connection.execute(statement.encode())
+        return connection.info.server_version // 10_000
+
+
+def sent(dsn: str, streaming: str) -> list[bytes]:
+    """What the slot sends, which keeps it."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        version = connection.info.server_version // 10_000
+        if streaming != "off" and version >= 16:
+            name = "logical_replication_mode" if version == 16 else "debug_logical_replication_streaming"
+            connection.execute(f"SET {name} = 'immediate'".encode())
+        found = connection.execute(
+            "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'proto_version', %s,"
+            " 'publication_names', 'captured', 'messages', 'true', 'streaming', %s)",
+            [SLOT, "3" if version < 16 else "4", streaming],
+        )
+        return [bytes(data) for (data,) in found]
+
+
+def _xid(payload: bytes, block: int | None) -> int | None:
+    """The id that a change inside a block carries: the transaction's or a subtransaction's."""
+    return int.from_bytes(payload[1:5]) if block is not None else None
+
+
+def _block(message: Decoded, block: int | None) -> int | None:
+    if isinstance(message, StreamStart):
+        return message.xid
+    return None if isinstance(message, StreamStop) else block
+
+
+def _capture(path: Path) -> None:
+    """Writes one message of each shape: how it stood, its bytes, and what they say."""
+    written: dict[tuple[object, ...], str] = {}
+    with temporary_server(settings=TWO_PHASE) as running:
+        work(running.dsn())
+        for streaming in ("off", "parallel"):
+            block: int | None = None
+            for payload in sent(running.dsn(), streaming):
+                message = decode(payload, streaming=block is not None)
+                where = "plain" if block is None else "streamed"
+                shape = (where, type(message), getattr(message, "old_kind", None), getattr(message, "relid", None))
+                text = f"{where} {payload.hex()}\n{message!r}"
+                if len(text) < 2000:
+                    written.setdefault(shape, text)
+                block = _block(message, block)
+    path.write_text("\n\n".join(written.values()) + "\n")
+
+
+if __name__ == "__main__":
+    _capture(Path(pgoutput.__file__).parents[3] / "tests/unit/postgres/pgoutput_captured.txt")

@@ -1,0 +1,161 @@
+"""The decoder on what a server would send, on what a server did send, and on what none should."""
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.sources.postgres.pgoutput import (
+    UNCHANGED,
+    Begin,
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    Decoded,
+    Delete,
+    Insert,
+    Message,
+    Origin,
+    Prepare,
+    Relation,
+    RelationColumn,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    Type,
+    Update,
+    decode,
+)
+from envelope.errors import ChangelogError, Kind
+from tests.unit.postgres.pgoutput_encoder import encode
+
+CAPTURED = Path(__file__).with_name("pgoutput_captured.txt")
+
+uint8, uint32, uint64 = (st.integers(0, 2**bits - 1) for bits in (8, 32, 64))
+int32, int64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (32, 64))
+names = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=8)
+rows = st.lists(st.none() | st.just(UNCHANGED) | st.binary(max_size=12), max_size=6).map(tuple)
+columns = st.builds(RelationColumn, key=st.booleans(), name=names, type_oid=uint32, typmod=int32)
+prepared = {"lsn": uint64, "end_lsn": uint64, "at": int64, "xid": uint32, "gid": names}
+changes: st.SearchStrategy[Decoded] = st.one_of(
+    st.builds(
+        Relation,
+        relid=uint32,
+        namespace=names,
+        name=names,
+        replica_identity=st.sampled_from("dnfi"),
+        columns=st.lists(columns, max_size=5).map(tuple),
+    ),
+    st.builds(Type, type_oid=uint32, namespace=names, name=names),
+    st.builds(Insert, relid=uint32, new=rows),
+    st.builds(Update, relid=uint32, old_kind=st.none(), old=st.none(), new=rows),
+    st.builds(Update, relid=uint32, old_kind=st.sampled_from("OK"), old=rows, new=rows),
+    st.builds(Delete, relid=uint32, old_kind=st.sampled_from("OK"), old=rows),
+    st.builds(
+        Truncate,
+        relids=st.lists(uint32, max_size=4).map(tuple),
+        cascade=st.booleans(),
+        restart_identity=st.booleans(),
+    ),
+    st.builds(Message, transactional=st.booleans(), lsn=uint64, prefix=names, content=st.binary(max_size=12)),
+)
+messages: st.SearchStrategy[Decoded] = changes | st.one_of(
+    st.builds(Begin, final_lsn=uint64, committed_at=int64, xid=uint32),
+    st.builds(Commit, flags=uint8, commit_lsn=uint64, end_lsn=uint64, committed_at=int64),
+    st.builds(Origin, commit_lsn=uint64, name=names),
+    st.builds(StreamStart, xid=uint32, first=st.booleans()),
+    st.builds(StreamStop),
+    st.builds(StreamCommit, xid=uint32, flags=uint8, commit_lsn=uint64, end_lsn=uint64, committed_at=int64),
+    st.builds(StreamAbort, xid=uint32, subxid=uint32),
+    st.builds(StreamAbort, xid=uint32, subxid=uint32, abort_lsn=uint64, aborted_at=int64),
+    st.builds(BeginPrepare, **prepared),
+    st.builds(Prepare, flags=uint8, **prepared),
+    st.builds(CommitPrepared, flags=uint8, **prepared),
+    st.builds(RollbackPrepared, flags=uint8, prepared_at=int64, **prepared),
+    st.builds(StreamPrepare, flags=uint8, **prepared),
+)
+
+
+def refusal(payload: bytes) -> ChangelogError:
+    with pytest.raises(ChangelogError) as caught:
+        decode(payload)
+    assert caught.value.kind is Kind.MALFORMED
+    return caught.value
+
+
+@given(message=messages)
+def test_every_message_is_read_back(message: Decoded) -> None:
+    assert decode(encode(message)) == message
+
+
+@given(message=changes, xid=uint32)
+def test_inside_a_stream_block_the_transaction_id_is_passed_over(message: Decoded, xid: int) -> None:
+    assert decode(encode(message, xid=xid), streaming=True) == message
+
+
+@given(message=messages)
+def test_a_message_cut_short_is_refused_at_each_byte(message: Decoded) -> None:
+    payload = encode(message)
+    for length in range(len(payload)):
+        if not (isinstance(message, StreamAbort) and length == len(encode(StreamAbort(xid=0, subxid=0)))):
+            assert "byte" in refusal(payload[:length]).message
+
+
+@given(message=messages, more=st.binary(min_size=1, max_size=4))
+def test_bytes_left_over_are_refused(message: Decoded, more: bytes) -> None:
+    assert "byte" in refusal(encode(message) + more).message
+
+
+@given(payload=st.binary(max_size=64) | st.tuples(messages, st.randoms()).map(lambda drawn: mutated(*drawn)))
+def test_bytes_that_no_server_sends_are_refused_or_read_whole(payload: bytes) -> None:
+    try:
+        message = decode(payload)
+    except ChangelogError:
+        assert refusal(payload).position is None
+    else:
+        assert len(encode(message)) in (len(payload), len(payload) + len("pg_catalog"))
+
+
+def mutated(message: Decoded, chance: random.Random) -> bytes:
+    payload = bytearray(encode(message))
+    payload[chance.randrange(len(payload))] = chance.randrange(256)
+    return bytes(payload)
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        (b"", "1 bytes are announced and 0 are there (byte 0"),
+        (b"?", "an unknown message kind b'?' (byte 0"),
+        (b"I\0\0\0\1K\0\0", "an insert with a tuple of kind b'K' (byte 5"),
+        (b"I\0\0\0\1N\0\1b\0\0\0\1x", "a column of kind b'b' (byte 8"),
+        (b"I\0\0\0\1N\0\1t\xff\xff\xff\xffx", "4294967295 bytes are announced and 1 are there (byte 13"),
+        (b"U\0\0\0\1O\0\0X\0\0", "an update with a second tuple of kind b'X' (byte 8"),
+        (b"Y\0\0\0\1public\0n\xff\0", "a string that is not UTF-8 (byte 12"),
+        (b"Y\0\0\0\1public\0name", "a string without its end (byte 12"),
+        (b"R\0\0\0\1public\0t\0x\0\0", "a replica identity b'x' (byte 14"),
+        (b"E!", "1 bytes too many in a StreamStop message (byte 1"),
+    ],
+)
+def test_a_refusal_says_what_and_where(payload: bytes, said: str) -> None:
+    assert said in refusal(payload).message
+
+
+def test_the_system_catalogue_s_name_is_not_sent() -> None:
+    assert decode(b"Y\0\0\0\1\0name\0") == Type(type_oid=1, namespace="pg_catalog", name="name")
+
+
+@pytest.mark.parametrize("line", CAPTURED.read_text().split("\n\n"))
+def test_what_a_server_sent(line: str) -> None:
+    sent, expected = line.strip().split("\n")
+    where, _, payload = sent.partition(" ")
+    message = decode(bytes.fromhex(payload), streaming=where == "streamed")
+    assert repr(message) == expected
+    xid = int.from_bytes(bytes.fromhex(payload)[1:5]) if where == "streamed" else None
+    assert encode(message, xid=xid).hex() == payload
