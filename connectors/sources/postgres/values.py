@@ -14,6 +14,7 @@ import msgspec
 
 from connectors.sources.postgres import literals
 from connectors.sources.postgres.types import PgType
+from envelope import canonical as json_canonical
 from envelope.errors import ChangelogError, Kind
 from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
@@ -86,13 +87,13 @@ def codec_for(type_: PgType, typmod: int) -> Codec:
 def canonical(text: bytes, codec: Codec) -> str:
     """The canonical text of the value that the server printed as `text`: what keys are made of.
 
-    The content of a JSON string, a number's token, `true` or `false`; JSON text of arrays, objects and all that is in
-    json columns, so that a json string is never taken for another json value.
+    The content of a JSON string, a number's token, `true` or `false`; of arrays, objects and all that is in json
+    columns the canonical JSON text, so that a json string is never taken for another json value.
     """
     value = codec.to_json(text)
-    if value.startswith(b'"') and codec.column_type is not Primitive.JSON:
-        return msgspec.json.decode(value, type=str)
-    return value.decode()
+    if codec.column_type is Primitive.JSON or value.startswith((b"[", b"{")):
+        return json_canonical.text(value)
+    return msgspec.json.decode(value, type=str) if value.startswith(b'"') else value.decode()
 
 
 def raw(text: bytes) -> bytes:
