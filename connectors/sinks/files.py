@@ -279,6 +279,8 @@ def _make_folder(folder: Path) -> None:
     """The folder, with the parents that are missing, each durable in its own parent."""
     if folder.is_dir():
         return
+    if folder.exists():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     _make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
     _sync_folder(folder.parent)

@@ -1,0 +1,44 @@
+"""A process that writes a file log and kills itself: `python -m tests.unit.sinks.doomed_writer PATH LAST POINT NTH`.
+
+Goes on from the log's checkpoint to commit LAST, each followed by an idle checkpoint, and dies without a word
+at the NTH time that it passes POINT. Prints what was acknowledged: `commit N` or `idle N`.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from connectors.sinks.files import FileSink
+from tests.unit.sinks.material import checkpoint, commit
+
+
+def write(path: Path, last: int, reach: Callable[[str], None] = lambda point: None) -> None:
+    """Goes on from the log's checkpoint to commit `last`."""
+    sink = FileSink(path, reach=reach)
+    found = sink.recover()
+    done = found.position.commit if found and found.position else 0
+    for number in range(done + 1, last + 1):
+        sink.publish(commit(number), checkpoint(number))
+        print("commit", number, flush=True)  # noqa: T201 - this is its protocol
+        sink.publish([], checkpoint(number, through_lsn=10 * number + 5))
+        print("idle", number, flush=True)  # noqa: T201
+    sink.close()
+
+
+def doom(point: str, nth: int) -> Callable[[str], None]:
+    """Kills this process at the nth time that it passes `point`."""
+    left = nth
+
+    def reach(passed: str) -> None:
+        nonlocal left
+        left -= passed == point
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return reach
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), int(sys.argv[2]), doom(sys.argv[3], int(sys.argv[4])))

@@ -1,0 +1,281 @@
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectors.sinks.filelayout import SEQUENCE, log_file, read_manifest
+from connectors.sinks.filelog import READ_ROWS, counts, follow, read_checkpoint, read_log
+from connectors.sinks.files import ROW_GROUP_ROWS, FileSink
+from envelope.batch import SCHEMA
+from envelope.checkpoint import Checkpoint
+from envelope.entity import TRUNCATE_KEY
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
+from tests.unit.sinks.material import as_rows, batch, checkpoint, commit, expected, read, row
+
+GOLDEN = Path(__file__).parent / "golden" / "format-1"
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> Iterator[FileSink]:
+    sink = FileSink(tmp_path)
+    sink.recover()
+    yield sink
+    sink.close()
+
+
+def _publish(sink: FileSink, rows: list[dict[str, Any]]) -> None:
+    last = Position.parse(rows[-1]["position"])
+    sink.publish(
+        [batch(rows)],
+        Checkpoint(position=last, through_lsn=last.commit, epoch=last.epoch, system_identifier="7", timeline=1),
+    )
+
+
+def test_every_value_comes_back(sink: FileSink, tmp_path: Path) -> None:
+    rows = [
+        row(
+            Position(1, 1, 0), entity="a-b_9", key="", current='{"é":"日本\\u0000"}', original='{"a":1.10}', op="create"
+        ),
+        row(Position(1, 1, 2), key=TRUNCATE_KEY, current=None, original=None, op="truncate"),
+        row(Position(1, 1, 4), key="\U0001f600", moved='{"movedTo":{"key":"x","partition":1}}', identifier=""),
+    ]
+    _publish(sink, rows)
+    (batches,) = [list(read_log(tmp_path))]
+    assert as_rows(batches) == rows
+    assert all(rows.schema.equals(SCHEMA) for rows in batches)
+
+
+def test_readers_select(sink: FileSink, tmp_path: Path) -> None:
+    rows = [
+        row(
+            Position(1 + n // 40, n % 40, 0),
+            entity=("guest", "order")[n % 2],
+            key=f"{n % 7}",
+            op=("create", "update")[n % 2],
+        )
+        for n in range(80)
+    ]
+    for start in range(0, 80, 16):
+        _publish(sink, rows[start : start + 16])
+
+    for after in (None, Position(0, 0, 0), *(Position(e, c, o) for e in (1, 2) for c in range(41) for o in (0, 1))):
+        behind = [one for one in rows if after is None or one["position"] > str(after)]
+        assert read(tmp_path, after=after) == behind
+        assert read(tmp_path, after=after, entity="guest", key="4") == [
+            one for one in behind if one["entity"] == "guest" and one["key"] == "4"
+        ]
+    assert read(tmp_path, entity="order") == rows[1::2]
+    assert read(tmp_path, key="3") == rows[3::7]
+    assert read(tmp_path, key="none") == []
+    assert counts(tmp_path) == {"guest": {"create": 40}, "order": {"update": 40}}
+
+
+def test_a_large_commit_is_read_in_bounded_batches(sink: FileSink, tmp_path: Path) -> None:
+    rows = [row(Position(1, 1, 2 * n), key=f"{n:06d}") for n in range(ROW_GROUP_ROWS + 5)]
+    _publish(sink, rows)
+    batches = list(read_log(tmp_path))
+    assert as_rows(batches) == rows
+    assert max(rows.num_rows for rows in batches) <= READ_ROWS
+    assert read(tmp_path, key=f"{ROW_GROUP_ROWS + 1:06d}") == [rows[ROW_GROUP_ROWS + 1]]
+    metadata = pq.ParquetFile(log_file(tmp_path, 1)).metadata
+    assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [ROW_GROUP_ROWS, 5]
+
+
+def test_many_small_batches_are_one_row_group(sink: FileSink, tmp_path: Path) -> None:
+    sink.publish([batch([row(Position(1, 1, 2 * n))]) for n in range(500)], checkpoint(1, rows=500))
+    assert pq.ParquetFile(log_file(tmp_path, 1)).metadata.num_row_groups == 1
+    assert len(read(tmp_path)) == 500
+
+
+def test_other_columns_are_refused(sink: FileSink, tmp_path: Path) -> None:
+    with pytest.raises(pa.ArrowInvalid):
+        sink.publish([commit(1)[0].drop_columns(["moved"])], checkpoint(1))
+    assert list((tmp_path / "log").iterdir()) == []
+
+
+def test_follow_gives_what_comes(sink: FileSink, tmp_path: Path) -> None:
+    def publish_two() -> None:
+        sink.publish(commit(2), checkpoint(2))
+        sink.publish(commit(3), checkpoint(3))
+
+    steps: list[Callable[[], None]] = [
+        lambda: sink.publish(commit(1), checkpoint(1)),
+        lambda: None,
+        lambda: sink.publish([], checkpoint(1)),
+        publish_two,
+    ]
+
+    def wait() -> bool:
+        if steps:
+            steps.pop(0)()
+            return True
+        return False
+
+    assert as_rows(list(follow(tmp_path, wait=wait))) == expected(1, 2, 3)
+    only = list(follow(tmp_path, key="3-2", after=Position(1, 2, 0), wait=lambda: False))
+    assert as_rows(only) == [expected(3)[1]]
+
+
+def test_no_log(tmp_path: Path) -> None:
+    with pytest.raises(ChangelogError, match="there is no file log in") as refused:
+        read(tmp_path / "none")
+    assert refused.value.kind is Kind.PRECONDITION
+    assert read_checkpoint(tmp_path / "none") is None
+    assert counts(tmp_path / "none") == {}
+
+
+def test_a_file_under_another_name_is_not_read(sink: FileSink, tmp_path: Path) -> None:
+    sink.publish(commit(1), checkpoint(1))
+    shutil.copy(log_file(tmp_path, 1), log_file(tmp_path, 2))
+    with pytest.raises(ChangelogError, match="belongs to another place in a log"):
+        read(tmp_path)
+
+
+# The archive
+
+
+def _archive(path: Path, number: int, files: dict[str, list[dict[str, Any]]], last: int) -> None:
+    """A manifest that replaces the log up to `last` by `files`."""
+    entries = []
+    for name, rows in files.items():
+        file = path / "archive" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_batches([batch(rows)]), file, store_schema=False)
+        positions = sorted(one["position"] for one in rows)
+        entries.append(
+            {
+                "path": f"archive/{name}",
+                "entity": rows[0]["entity"],
+                "rows": len(rows),
+                "first": positions[0],
+                "last": positions[-1],
+            }
+        )
+    folder = path / "manifest"
+    folder.mkdir(exist_ok=True)
+    manifest = {"format": 1, "log": {"first": 1, "last": last}, "files": entries}
+    (folder / f"{number}.json").write_bytes(msgspec.json.encode(manifest))
+
+
+@pytest.fixture
+def archived(sink: FileSink, tmp_path: Path) -> list[dict[str, Any]]:
+    """Five commits of two entities; the first three in an archive that is sorted by key. Gives all rows."""
+    rows = [row(Position(1, n, 0), entity=("guest", "order")[n % 2], key=f"{9 - n}") for n in range(10)]
+    for start in range(0, 10, 2):
+        _publish(sink, rows[start : start + 2])
+    _archive(tmp_path, 9, {}, 0)
+    _archive(
+        tmp_path,
+        10,
+        {
+            "entity=guest/day=2026-11-21/0.parquet": rows[0:6:2][::-1],
+            "entity=order/day=2026-11-21/0.parquet": rows[1:6:2],
+        },
+        3,
+    )
+    return rows
+
+
+@pytest.mark.parametrize("replaced", ["there", "deleted"])
+def test_the_archive_then_the_log(archived: list[dict[str, Any]], tmp_path: Path, replaced: str) -> None:
+    if replaced == "deleted":
+        for sequence in (1, 2, 3):
+            log_file(tmp_path, sequence).unlink()
+    assert read(tmp_path) == archived
+    assert read(tmp_path, entity="guest") == archived[0::2]
+    for n in range(10):
+        assert read(tmp_path, after=Position(1, n, 0)) == archived[n + 1 :]
+        assert read(tmp_path, key=f"{9 - n}") == [archived[n]]
+    assert counts(tmp_path) == {"guest": {"update": 5}, "order": {"update": 5}}
+    last = read_checkpoint(tmp_path)
+    assert last is not None
+    assert last.position == Position(1, 9, 0)
+
+
+def test_a_log_that_the_archive_does_not_reach(archived: list[dict[str, Any]], tmp_path: Path) -> None:
+    for sequence in (1, 2, 3, 4):
+        log_file(tmp_path, sequence).unlink()
+    with pytest.raises(ChangelogError, match="lacks sequence 4;"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"{", "cannot be read; restore it"),
+        (b'{"format": 1}', "cannot be read; restore it"),
+        (b'{"format": 2, "log": {"first": 1, "last": 1}, "files": []}', "has format 2; this program knows 1"),
+    ],
+)
+def test_a_manifest_that_cannot_be_read(sink: FileSink, tmp_path: Path, text: bytes, said: str) -> None:
+    sink.publish(commit(1), checkpoint(1))
+    (tmp_path / "manifest").mkdir()
+    (tmp_path / "manifest" / "1.json").write_bytes(text)
+    with pytest.raises(ChangelogError, match=said):
+        read(tmp_path)
+
+
+# What is on disk stays readable
+
+
+def test_golden_log_of_format_1() -> None:
+    """Written once by this program; later programs read it so."""
+    assert read(GOLDEN) == expected(1, 2, 3)
+    assert read_checkpoint(GOLDEN) == checkpoint(
+        3, through_lsn=0x16_B374D848, windows={"order": {"done": [1]}}, settings={"codec": "json"}
+    )
+    manifest = read_manifest(GOLDEN)
+    assert manifest is not None
+    assert [file.rows for file in manifest.files] == [3]
+
+
+def test_golden_log_goes_on(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN, tmp_path / "log-1")
+    sink = FileSink(tmp_path / "log-1")
+    sink.recover()
+    sink.publish(commit(4), checkpoint(4))
+    sink.close()
+    assert read(tmp_path / "log-1") == expected(1, 2, 3, 4)
+
+
+def test_any_parquet_reader_can_query_it() -> None:
+    """As plain Parquet: the contract's columns, none of them of a kind that only Arrow knows."""
+    metadata = pq.ParquetFile(log_file(GOLDEN, 3)).metadata
+    assert [metadata.schema.column(n).name for n in range(len(SCHEMA))] == [
+        *("entity", "partition", "key", "op", "position", "transaction", "committed_at", "api_version"),
+        *("service_name", "identifier", "provenance", "current", "original", "moved"),
+    ]
+    assert metadata.metadata[SEQUENCE] == b"3"
+    assert b"ARROW:schema" not in metadata.metadata
+
+
+@settings(max_examples=30)  # each is a handful of fsyncs
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=12), st.data())
+def test_any_split_into_commits_reads_the_same(
+    tmp_path_factory: pytest.TempPathFactory, spread: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("log")
+    rows = [row(Position(1, n, 0), entity=f"e{e}", key=f"k{k}") for n, (e, k) in enumerate(spread)]
+    sink = FileSink(path)
+    sink.recover()
+    start = 0
+    while start < len(rows):
+        end = data.draw(st.integers(start + 1, len(rows)))
+        _publish(sink, rows[start:end])
+        start = end
+    sink.close()
+    after = data.draw(st.none() | st.builds(Position, st.just(1), st.integers(0, 13), st.just(0)))
+    entity = data.draw(st.none() | st.sampled_from(["e0", "e1"]))
+    assert read(path, entity=entity, after=after) == [
+        one
+        for one in rows
+        if (entity is None or one["entity"] == entity) and (after is None or one["position"] > str(after))
+    ]

@@ -1,0 +1,257 @@
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from connectors.sinks.filelayout import log_file, resume_file
+from connectors.sinks.filelog import read_checkpoint
+from connectors.sinks.files import FileSink
+from envelope.checkpoint import FORMAT
+from envelope.errors import ChangelogError, Kind
+from tests.unit.sinks.material import batch, checkpoint, commit, expected, read
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "changelog"
+
+
+@pytest.fixture
+def sink(path: Path) -> Iterator[FileSink]:
+    sink = FileSink(path)
+    assert sink.recover() is None
+    yield sink
+    sink.close()
+
+
+def test_a_commit_is_rows_and_checkpoint(sink: FileSink, path: Path) -> None:
+    last = checkpoint(2, windows={"order": {"done": 3}}, settings={"a": [1]}, decisions={"p": "skip"}, partial=True)
+    sink.publish(commit(1), checkpoint(1))
+    sink.publish(commit(2), last)
+    assert read(path) == expected(1, 2)
+    assert read_checkpoint(path) == last
+    assert sorted(file.name for file in (path / "log").iterdir()) == [f"{n:020d}.parquet" for n in (1, 2)]
+    sink.close()
+    assert FileSink(path).recover() == last
+
+
+def test_progress_without_rows_is_kept_beside_the_log(sink: FileSink, path: Path) -> None:
+    sink.publish([], checkpoint(0, through_lsn=4))
+    assert _restarted(path, sink) == checkpoint(0, through_lsn=4)
+    sink.recover()
+    sink.publish(commit(1), checkpoint(1))
+    assert read_checkpoint(path) == checkpoint(1)
+    sink.publish([batch([])], checkpoint(1, through_lsn=15))
+    assert _restarted(path, sink) == checkpoint(1, through_lsn=15)
+    assert len(list((path / "log").iterdir())) == 1
+
+
+def test_one_process_writes(sink: FileSink, path: Path) -> None:
+    with pytest.raises(ChangelogError, match=f"written by process {os.getpid()}; stop that service") as refused:
+        FileSink(path).recover()
+    assert refused.value.kind is Kind.IN_USE
+    sink.close()
+    other = FileSink(path)
+    other.recover()
+    other.close()
+
+
+def test_a_sink_that_is_not_open_refuses(path: Path) -> None:
+    with pytest.raises(ChangelogError, match="is not open; recover it first"):
+        FileSink(path).publish(commit(1), checkpoint(1))
+
+
+def _intrude(path: Path) -> None:
+    log_file(path, 2).write_bytes(b"")
+
+
+def _take_away(path: Path) -> None:
+    log_file(path, 1).unlink()
+
+
+def _replace_lock(path: Path) -> None:
+    (path / "lock").unlink()
+    (path / "lock").touch()
+
+
+def _remove_lock(path: Path) -> None:
+    (path / "lock").unlink()
+
+
+@pytest.mark.parametrize("interfere", [_intrude, _take_away, _replace_lock, _remove_lock])
+def test_a_second_writer_that_the_lock_did_not_stop(
+    sink: FileSink, path: Path, interfere: Callable[[Path], None]
+) -> None:
+    sink.publish(commit(1), checkpoint(1))
+    interfere(path)
+    for rows in (commit(2), []):
+        with pytest.raises(ChangelogError, match="something else changed the file log") as refused:
+            sink.publish(rows, checkpoint(2))
+        assert refused.value.kind is Kind.IN_USE
+
+
+def test_a_file_that_appears_while_we_write_is_not_replaced(path: Path) -> None:
+    def intrude(point: str) -> None:
+        if point == "files:synced":
+            log_file(path, 1).write_bytes(b"theirs")
+
+    sink = FileSink(path, reach=intrude)
+    sink.recover()
+    with pytest.raises(ChangelogError, match="something else changed"):
+        sink.publish(commit(1), checkpoint(1))
+    assert log_file(path, 1).read_bytes() == b"theirs"
+    assert len(list((path / "log").iterdir())) == 1
+    sink.close()
+
+
+def _cut(size: int) -> Callable[[Path], None]:
+    def cut(file: Path) -> None:
+        os.truncate(file, size if size >= 0 else file.stat().st_size + size)
+
+    return cut
+
+
+def _flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    place = content.index(b"req-2")  # of a page that zstd leaves as it is
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+def _zero(file: Path) -> None:
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def _foreign(file: Path) -> None:
+    file.write_bytes(log_file(file.parent.parent, 1).read_bytes())
+
+
+DAMAGES = [_cut(0), _cut(3), _cut(200), _cut(-1), _flip, _zero, _foreign]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_newest_file_is_set_aside_by_the_next_commit(
+    sink: FileSink, path: Path, damage: Callable[[Path], None]
+) -> None:
+    sink.publish(commit(1), checkpoint(1))
+    sink.publish([], checkpoint(1, through_lsn=12))
+    sink.publish(commit(2), checkpoint(2))
+    sink.publish([], checkpoint(2, through_lsn=25))
+    sink.close()
+    damage(log_file(path, 2))
+    damaged = log_file(path, 2).read_bytes()
+
+    with capture_logs() as logs:
+        assert sink.recover() == checkpoint(1)
+    assert [log["log_level"] for log in logs] == ["warning"]
+    assert log_file(path, 2).read_bytes() == damaged  # until the caller found that it may go on from there
+    with pytest.raises(ChangelogError, match="a damaged newest file is set aside when the service starts"):
+        read(path)
+
+    sink.publish([], checkpoint(1, through_lsn=13))
+    assert (path / "aside" / log_file(path, 2).name).read_bytes() == damaged
+    assert _restarted(path, sink) == checkpoint(1, through_lsn=13)
+    sink.recover()
+    sink.publish(commit(2), checkpoint(2))
+    assert read(path) == expected(1, 2)
+    assert read_checkpoint(path) == checkpoint(2)
+
+
+def test_a_damaged_first_file_leaves_a_new_log(sink: FileSink, path: Path) -> None:
+    sink.publish(commit(1), checkpoint(1))
+    sink.close()
+    _zero(log_file(path, 1))
+    assert sink.recover() is None
+    sink.publish(commit(1), checkpoint(1))
+    assert read(path) == expected(1)
+
+
+def test_what_is_set_aside_replaces_nothing(sink: FileSink, path: Path) -> None:
+    for number in (1, 2, 3):
+        sink.close()
+        (path / "log" / "notes.txt").write_text(str(number))
+        with capture_logs() as logs:
+            sink.recover()
+        assert [log["event"] for log in logs] == ["file set aside"]
+    names = {file.name: file.read_text() for file in (path / "aside").iterdir()}
+    assert names == {"notes.txt": "1", "notes.txt.1": "2", "notes.txt.2": "3"}
+
+
+def test_two_damaged_files_stop(sink: FileSink, path: Path) -> None:
+    for number in (1, 2, 3):
+        sink.publish(commit(number), checkpoint(number))
+    sink.close()
+    _zero(log_file(path, 2))
+    _zero(log_file(path, 3))
+    with pytest.raises(ChangelogError, match="restore them from a copy") as refused:
+        sink.recover()
+    assert refused.value.kind is Kind.MALFORMED
+    assert len(list((path / "log").iterdir())) == 3
+    other = FileSink(path)  # the lock was let go of
+    with pytest.raises(ChangelogError, match="restore them"):
+        other.recover()
+
+
+def test_a_hole_stops(sink: FileSink, path: Path) -> None:
+    for number in (1, 2, 3, 4):
+        sink.publish(commit(number), checkpoint(number))
+    sink.close()
+    log_file(path, 2).unlink()
+    log_file(path, 3).unlink()
+    with pytest.raises(ChangelogError, match="lacks sequence 2 to 3; restore what is missing"):
+        sink.recover()
+    log_file(path, 1).unlink()
+    with pytest.raises(ChangelogError, match="lacks sequence 1 to 3"):
+        read(path)
+
+
+def test_a_newer_format_is_refused_not_set_aside(sink: FileSink, path: Path) -> None:
+    sink.publish(commit(1), checkpoint(1, format=FORMAT + 1))
+    sink.close()
+    with pytest.raises(ChangelogError, match="run the newer version that wrote it") as refused:
+        sink.recover()
+    assert refused.value.kind is Kind.PRECONDITION
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'{"sequence": 1}', b"[]"])
+def test_a_damaged_resume_record_stops(sink: FileSink, path: Path, text: bytes) -> None:
+    sink.close()
+    resume_file(path).write_bytes(text)
+    with pytest.raises(ChangelogError, match=r"resume.json cannot be read; remove it"):
+        sink.recover()
+
+
+def test_resume_record_is_json_with_the_sequence_it_follows(sink: FileSink, path: Path) -> None:
+    sink.publish(commit(1), checkpoint(1))
+    sink.publish([], checkpoint(1, through_lsn=0x16_B374D848))
+    stored = msgspec.json.decode(resume_file(path).read_bytes())
+    assert stored["sequence"] == 1
+    assert stored["checkpoint"]["through_lsn"] == "16/B374D848"
+
+
+def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ChangelogError, match=r"cannot store in .*: Not a directory") as refused:
+        FileSink(tmp_path / "file" / "changelog").recover()
+    assert refused.value.kind is Kind.STORAGE
+    with pytest.raises(ChangelogError, match="cannot store in") as refused:
+        FileSink(tmp_path / "file").recover()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_the_right_to_write(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(ChangelogError, match="Permission denied; give the service the right"):
+        FileSink(tmp_path / "changelog").recover()
+
+
+def _restarted(path: Path, sink: FileSink) -> object:
+    """The checkpoint that another process finds."""
+    sink.close()
+    other = FileSink(path)
+    found = other.recover()
+    other.close()
+    return found

@@ -1,0 +1,181 @@
+"""What a crash or a full disk leaves behind: every commit whole or not there, none twice, none out of order."""
+
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from connectors.sinks.filelayout import Resume, log_file, resume_file
+from connectors.sinks.filelog import read_checkpoint
+from connectors.sinks.files import FAIL_POINTS, FileSink
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
+from tests.unit.sinks.doomed_writer import write
+from tests.unit.sinks.material import batch, checkpoint, commit, expected, read, row
+
+MENDING = ("files:resume-dropped", "files:set-aside")
+LAST = 4
+LARGE = 200
+
+
+def _write(path: Path, point: str, nth: int) -> tuple[int, list[str]]:
+    """Runs the doomed writer; gives its exit code and the last thing it acknowledged, as words."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.unit.sinks.doomed_writer", str(path), str(LAST), point, str(nth)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, (done.stdout.splitlines() or ["commit 0"])[-1].split()
+
+
+@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize("point", [point for point in FAIL_POINTS if point not in MENDING])
+def test_killed_at_every_boundary(tmp_path: Path, point: str, nth: int) -> None:
+    code, (kind, number) = _write(tmp_path, point, nth)
+    assert code == -signal.SIGKILL
+
+    found = read_checkpoint(tmp_path)
+    there = found.position.commit if found and found.position else 0
+    assert read(tmp_path) == expected(*range(1, there + 1))
+    assert there - int(number) in (0, 1)
+    if found:
+        acknowledged = 10 * int(number) + (5 if kind == "idle" else 0)
+        assert found.through_lsn >= acknowledged
+
+    _goes_on(tmp_path)
+
+
+@pytest.mark.parametrize("point", MENDING)
+def test_killed_while_mending(tmp_path: Path, point: str) -> None:
+    sink = FileSink(tmp_path)
+    sink.recover()
+    for number in (1, 2):
+        sink.publish(commit(number), checkpoint(number))
+    sink.close()
+    resume_file(tmp_path).write_bytes(Resume(sequence=2, checkpoint=checkpoint(2, through_lsn=25)).to_json())
+    os.truncate(log_file(tmp_path, 2), 100)
+
+    assert _write(tmp_path, point, 1)[0] == -signal.SIGKILL
+    assert read_checkpoint(tmp_path) == checkpoint(1)
+    _goes_on(tmp_path)
+    assert (tmp_path / "aside" / log_file(tmp_path, 2).name).stat().st_size == 100
+
+
+def _goes_on(path: Path) -> None:
+    """We finish the work, and nothing of the killed process is left over."""
+    write(path, LAST)
+    assert read(path) == expected(*range(1, LAST + 1))
+    assert read_checkpoint(path) == checkpoint(LAST, through_lsn=10 * LAST + 5)
+    assert sorted(file.name for file in (path / "log").iterdir()) == [f"{n:020d}.parquet" for n in range(1, LAST + 1)]
+    assert {file.name for file in path.iterdir()} <= {"aside", "lock", "log", "resume.json"}
+
+
+@contextmanager
+def _small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    if os.geteuid() != 0 or not shutil.which("mount"):
+        pytest.skip("a small file system can be mounted by root only: run the tests as root to try it")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("this container may not mount: give it CAP_SYS_ADMIN to try it")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def _large(number: int) -> list[pa.RecordBatch]:
+    """A commit of about 100 kB that does not compress, in `LARGE` rows."""
+    noise = random.Random(number)
+    return [batch(row(Position(1, number, 2 * n), current=f'"{noise.randbytes(400).hex()}"') for n in range(LARGE))]
+
+
+def _fill(sink: FileSink) -> tuple[ChangelogError, int]:
+    """Publishes until there is no room; gives the error and the number of the commit that found none."""
+    for number in range(1, 100):
+        try:
+            sink.publish(_large(number), checkpoint(number, LARGE))
+        except ChangelogError as error:
+            return error, number
+    raise AssertionError("the disk did not become full")
+
+
+def test_disk_full_stops_cleanly_and_resumes(tmp_path: Path) -> None:
+    with _small_disk(tmp_path) as disk:
+        (disk / "filler").write_bytes(bytes(300_000))
+        path = disk / "changelog"
+        sink = FileSink(path)
+        sink.recover()
+        error, number = _fill(sink)
+        assert str(error).endswith("No space left on device; make room, then start again: nothing is lost")
+        assert error.kind is Kind.STORAGE
+        sink.close()
+        assert number > 1
+        _holds(path, number - 1)
+
+        (disk / "filler").unlink()
+        sink = FileSink(path)
+        assert sink.recover() == checkpoint(number - 1, LARGE)
+        sink.publish(_large(number), checkpoint(number, LARGE))
+        sink.close()
+        _holds(path, number)
+
+
+def test_disk_full_keeps_the_old_resume_record(tmp_path: Path) -> None:
+    with _small_disk(tmp_path) as disk:
+        path = disk / "changelog"
+        sink = FileSink(path)
+        sink.recover()
+        sink.publish([], checkpoint(0, through_lsn=7))
+        with pytest.raises(OSError, match="No space left"):
+            (disk / "filler").write_bytes(bytes(2_000_000))
+        with pytest.raises(ChangelogError, match="No space left on device"):
+            sink.publish([], checkpoint(0, through_lsn=8))
+        assert read_checkpoint(path) == checkpoint(0, through_lsn=7)
+        assert {file.name for file in path.iterdir()} == {"lock", "log", "resume.json"}
+        sink.close()
+
+
+def test_a_file_that_grows_too_large_stops_cleanly(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path)
+    sink.recover()
+    sink.publish(_large(1), checkpoint(1, LARGE))
+    with _file_size_limit(50_000), pytest.raises(ChangelogError, match="File too large; make room") as full:
+        sink.publish(_large(2), checkpoint(2, LARGE))
+    assert full.value.kind is Kind.STORAGE
+    _holds(tmp_path, 1)
+    sink.publish(_large(2), checkpoint(2, LARGE))
+    sink.close()
+    _holds(tmp_path, 2)
+
+
+@contextmanager
+def _file_size_limit(nbytes: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _holds(path: Path, last: int) -> None:
+    """The log has exactly the large commits up to `last`, and no part of another."""
+    assert [one["position"] for one in read(path)] == [
+        str(Position(1, number, 2 * n)) for number in range(1, last + 1) for n in range(LARGE)
+    ]
+    assert len(list((path / "log").iterdir())) == last
