@@ -96,7 +96,7 @@ def _parse_args() -> argparse.Namespace:
 def _backlog(server: Server, rows: int) -> str:
     """Fills the log; gives its end."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
-        connection.execute(TABLE)  # type: ignore[arg-type]
+        connection.execute(TABLE)
         connection.execute("SELECT pg_create_logical_replication_slot('base', 'pgoutput')")
         for first in range(1, rows // 2 + 1, TRANSACTION_ROWS // 2):
             last = min(first + TRANSACTION_ROWS // 2 - 1, rows // 2)

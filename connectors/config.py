@@ -125,12 +125,6 @@ class MaskConfig(_Section):
     key: Annotated[str, StringConstraints(min_length=16)] = Field(repr=False)
 
 
-class SignalsConfig(_Section):
-    """`[signals]`: with a secret, only signed signals are obeyed."""
-
-    secret: Annotated[str, StringConstraints(min_length=16)] | None = Field(default=None, repr=False)
-
-
 class ServiceConfig(_Section):
     """`[service]`: where `/live`, `/ready` and `/metrics` are served."""
 
@@ -153,7 +147,6 @@ class Config(_Section):
     entities: dict[EntityName, EntityConfig] = {}
     provenance: ProvenanceConfig = ProvenanceConfig()
     mask: MaskConfig | None = None
-    signals: SignalsConfig = SignalsConfig()
     service: ServiceConfig = ServiceConfig()
 
     @property

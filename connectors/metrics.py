@@ -42,9 +42,6 @@ class Metrics:
             "Provenance stamps that are not what the contract says.",
             registry=registry,
         )
-        self.signals_ignored = Counter(
-            "changelog_signals_ignored_total", "Signals without the right signature.", registry=registry
-        )
         self.restarts = Counter(
             "changelog_restarts_total", "Times that the stream was taken up again after an error.", registry=registry
         )

@@ -34,6 +34,9 @@ class Observer:
     def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float) -> None:
         """A commit is durable."""
 
+    def turned(self) -> None:
+        """The loop came round."""
+
     def started(self, checkpoint: Checkpoint | None) -> None:
         """The source is open."""
 
@@ -132,6 +135,7 @@ class _Run:
                 self._commit(source)
             raise
         self._reach("loop:read")
+        self._observer.turned()
         if piece is not None:
             self._next.add(piece, self._clock())
         if self._is_due():
@@ -154,6 +158,8 @@ class _Run:
             )
         if self.stored is None:
             return True
+        if next_.checkpoint.windows != self.stored.windows:
+            return self._clock() - self._stored_at >= cadence.seconds
         wal_bytes = next_.checkpoint.through_lsn - self.stored.through_lsn
         return wal_bytes >= cadence.idle_wal_bytes or self._clock() - self._stored_at >= cadence.idle_seconds
 

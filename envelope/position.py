@@ -29,5 +29,5 @@ class Position:
         """The position that `text` spells; ValueError when it spells none."""
         match = _TEXT.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text!r} is not a position (epoch/commit/ordinal, as 00000001/0000000001781838/00000006)")
+            raise ValueError(f"{text!r} is not a position, such as 00000001/0000000001781838/00000006")
         return cls(*(int(part, 16) for part in match.groups()))

@@ -45,17 +45,15 @@ def gather(buffer: Bytes, starts: Offsets, lengths: Offsets) -> tuple[Offsets, p
     count = len(starts)
     views = np.empty(count, _VIEW)
     views["length"] = lengths
-    windows: npt.NDArray[np.void] = np.ndarray(
-        (len(buffer) - INLINE + 1,), f"V{INLINE}", buffer=buffer, strides=(1,)
-    )
+    windows: npt.NDArray[np.void] = np.ndarray((len(buffer) - INLINE + 1,), f"V{INLINE}", buffer=buffer, strides=(1,))
     views["data"] = windows[starts]
     words = views.view("<i4").reshape(-1, 4)
     long = np.flatnonzero(words[:, 0] > INLINE)
     words[long, 2] = 0
     words[long, 3] = starts[long]
-    flat = pa.Array.from_buffers(
-        pa.binary_view(), count, [None, pa.py_buffer(views), pa.py_buffer(buffer)]
-    ).cast(pa.binary())
+    flat = pa.Array.from_buffers(pa.binary_view(), count, [None, pa.py_buffer(views), pa.py_buffer(buffer)]).cast(
+        pa.binary()
+    )
     _, offsets, data = flat.buffers()
     return np.frombuffer(offsets, np.int32, count + 1), data
 

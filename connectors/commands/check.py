@@ -64,7 +64,6 @@ def all_findings(connection: psycopg.Connection[Any], settings: Config) -> list[
         slot=settings.slot,
         publication=settings.publication,
         failover=settings.source.failover,
-        signed=settings.signals.secret is not None,
         entities=resolved,
     )
     return [*findings(connection, wanted, tables), *unresolved, *sink_findings(settings.sink.path)]

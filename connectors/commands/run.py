@@ -19,7 +19,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Runs until it is stopped by a signal, or by an error."""
     reach = failpoints.parse(os.environ.get(failpoints.VARIABLE))
-    Service(
-        config.load(arguments.config, os.environ), accept_settings=arguments.accept_config, reach=reach
-    ).run()
+    Service(config.load(arguments.config, os.environ), accept_settings=arguments.accept_config, reach=reach).run()
     return 0

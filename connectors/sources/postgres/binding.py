@@ -66,9 +66,7 @@ class Binder:
         """
         names = [column.name for column in relation.columns]
         published = [
-            self._field(entity, relation, index)
-            for index, name in enumerate(names)
-            if _is_published(entity, name)
+            self._field(entity, relation, index) for index, name in enumerate(names) if _is_published(entity, name)
         ]
         identity = frozenset(index for index, column in enumerate(relation.columns) if column.key)
         full = relation.replica_identity == "f"

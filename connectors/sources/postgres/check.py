@@ -9,8 +9,9 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from connectors.sources.postgres.catalog import Table
+from connectors.sources.postgres.catalog import Leaf, Table
 from connectors.sources.postgres.connection import translated
+from connectors.sources.postgres.setup import SlotState, publication_sql, slot_state
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 
@@ -37,13 +38,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the service asks of the database."""
+    """What the service asks of the database; `signed` says that its signals carry a signature."""
 
     slot: str
     publication: str
     failover: bool
-    signed: bool
     entities: Sequence[Entity]
+    signed: bool = True
 
 
 def findings(connection: psycopg.Connection[Any], wanted: Wanted, tables: Sequence[Table]) -> list[Finding]:
@@ -57,8 +58,9 @@ def findings(connection: psycopg.Connection[Any], wanted: Wanted, tables: Sequen
         relations = _relations(connection, list(bound.values()))
         return [
             *_server(facts, wanted),
-            *_slot(facts, _optional_row(connection, _SLOT, [wanted.slot]), wanted),
-            *_publication(connection, facts, wanted),
+            *_slot(facts, slot_state(connection, wanted.slot), wanted),
+            *_retention(facts),
+            *_publication(connection, facts, wanted, relations),
             *(
                 finding
                 for entity in wanted.entities
@@ -87,15 +89,11 @@ SELECT current_setting('server_version_num')::int / 10000 AS version, current_se
     current_setting('server_encoding') AS encoding, current_database() AS database, current_user AS role,
     rolreplication OR rolsuper AS replication, rolsuper AS superuser,
     has_database_privilege(current_database(), 'CREATE') AS may_create,
-    has_function_privilege('pg_logical_emit_message(boolean, text, text)', 'EXECUTE') AS may_emit
+    (
+        SELECT string_agg(oid::regprocedure::text, ', ') FROM pg_proc
+        WHERE proname = 'pg_logical_emit_message' AND NOT has_function_privilege(oid, 'EXECUTE')
+    ) AS forbidden
 FROM pg_roles WHERE rolname = current_user
-"""
-
-_SLOT = """
-SELECT plugin, database, active_pid, wal_status, to_jsonb(s) ->> 'two_phase' AS two_phase,
-    coalesce((to_jsonb(s) ->> 'failover')::boolean, false) AS failover,
-    to_jsonb(s) ->> 'invalidation_reason' AS invalidation
-FROM pg_replication_slots s WHERE slot_name = %s
 """
 
 _PUBLICATION = """
@@ -117,36 +115,27 @@ WHERE p.pubname = %s AND to_jsonb(r) ->> 'prattrs' IS NOT NULL
 """
 
 _RELATIONS = """
-SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relkind AS kind, c.relreplident AS identity,
-    c.relpersistence = 'p' AS logged, pg_has_role(c.relowner, 'USAGE') AS owned,
-    pg_get_userbyid(c.relowner) AS owner, has_table_privilege(c.oid, 'SELECT') AS readable,
-    has_schema_privilege(n.oid, 'USAGE') AS reachable, row_security_active(c.oid) AS row_security,
-    ARRAY(
-        SELECT a.attname::text FROM pg_index i
-        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
-        WHERE i.indrelid = c.oid AND i.indisvalid
-            AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
-    ) AS columns
+SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relpersistence = 'p' AS logged,
+    pg_has_role(c.relowner, 'USAGE') AS owned, pg_get_userbyid(c.relowner) AS owner,
+    has_table_privilege(c.oid, 'SELECT') AS readable, has_schema_privilege(n.oid, 'USAGE') AS reachable,
+    row_security_active(c.oid) AS row_security
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY (%s::int8[]::oid[])
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Relation:
-    """One relation that holds rows, or the root of such; `columns` are those of its replica identity when not full."""
+    """What the role may do with a table or a partition of it."""
 
     oid: int
     schema: str
     name: str
-    kind: str
-    identity: str
     logged: bool
     owned: bool
     owner: str
     readable: bool
     reachable: bool
     row_security: bool
-    columns: Sequence[str]
 
     @property
     def text(self) -> str:
@@ -154,7 +143,7 @@ class _Relation:
 
     @property
     def quoted(self) -> str:
-        return sql.Identifier(self.schema, self.name).as_string()
+        return _quote(self.schema, self.name)
 
 
 def _server(facts: Mapping[str, Any], wanted: Wanted) -> Iterator[Finding]:
@@ -183,23 +172,21 @@ def _server(facts: Mapping[str, Any], wanted: Wanted) -> Iterator[Finding]:
         )
     yield from _rights(facts)
     yield from _failover(facts, wanted)
-    if not wanted.signed:
-        yield _warn("signals", "any role of the database may signal the service", 'set [signals] secret = "env:NAME"')
 
 
 def _rights(facts: Mapping[str, Any]) -> Iterator[Finding]:
-    role = sql.Identifier(facts["role"]).as_string()
+    role = _quote(facts["role"])
     if facts["replication"]:
         yield _ok("replication", f"role {facts['role']} may replicate")
     else:
         yield _fail(
             "replication", f"role {facts['role']} may not replicate", f"as a superuser: ALTER ROLE {role} REPLICATION"
         )
-    if not facts["may_emit"]:
+    if facts["forbidden"]:
         yield _fail(
             "messages",
-            f"role {facts['role']} may not execute pg_logical_emit_message",
-            f"GRANT EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text) TO {role}",
+            f"role {facts['role']} may not write marks into the log",
+            f"GRANT EXECUTE ON FUNCTION {facts['forbidden']} TO {role}",
         )
 
 
@@ -220,34 +207,36 @@ def _failover(facts: Mapping[str, Any], wanted: Wanted) -> Iterator[Finding]:
         )
 
 
-def _slot(facts: Mapping[str, Any], slot: Mapping[str, Any] | None, wanted: Wanted) -> Iterator[Finding]:
+def _slot(facts: Mapping[str, Any], slot: SlotState | None, wanted: Wanted) -> Iterator[Finding]:
+    name = wanted.slot
     if slot is None:
         yield from _room_for_a_slot(facts, wanted)
-    elif slot["plugin"] != "pgoutput" or slot["database"] != facts["database"] or slot["two_phase"] == "true":
-        kind = f"{slot['plugin'] or 'physical'}, of database {slot['database']}"
-        yield _fail("slot", f"slot {wanted.slot} is not ours ({kind})", "set another [source] slot")
-    elif slot["wal_status"] == "lost" or slot["invalidation"]:
+    elif slot.plugin != "pgoutput" or slot.database != facts["database"] or slot.two_phase:
+        kind = f"{slot.plugin or 'physical'}{', two-phase' if slot.two_phase else ''}, of database {slot.database}"
+        yield _fail("slot", f"slot {name} is not ours ({kind})", "set another [source] slot")
+    elif slot.wal_status == "lost":
         yield _fail(
             "slot",
-            f"slot {wanted.slot} is lost: the server removed log that it had not sent",
+            f"slot {name} is lost: the server removed log that it had not sent",
             "`changelog drop --slot --yes`, then read the tables anew: see docs/running.md",
         )
-    elif slot["wal_status"] == "unreserved":
+    elif slot.wal_status == "unreserved":
         yield _warn(
-            "slot",
-            f"slot {wanted.slot} is about to be lost",
-            "let the service catch up, or raise max_slot_wal_keep_size",
+            "slot", f"slot {name} is about to be lost", "let the service catch up, or raise max_slot_wal_keep_size"
         )
-    elif slot["failover"] != wanted.failover:
-        want = "true" if wanted.failover else "false"
+    elif slot.failover != wanted.failover:
+        want = str(wanted.failover).lower()
         yield _warn(
             "slot",
-            f"slot {wanted.slot} has failover = {str(slot['failover']).lower()}, [source] says {want}",
+            f"slot {name} has failover {str(slot.failover).lower()}, [source] failover says {want}",
             f"while the service is stopped, on a replication connection: ALTER_REPLICATION_SLOT … (FAILOVER {want})",
         )
     else:
-        holder = f"in use by process {slot['active_pid']}" if slot["active_pid"] else "nobody reads it now"
-        yield _ok("slot", f"{wanted.slot} is there, {holder}")
+        holder = f"read by {slot.application or 'process'} {slot.active_pid}" if slot.active_pid else "nobody reads it"
+        yield _ok("slot", f"{name} is there, {holder}")
+
+
+def _retention(facts: Mapping[str, Any]) -> Iterator[Finding]:
     if facts["keep_mb"] == -1:
         yield _warn(
             "retention",
@@ -273,20 +262,18 @@ def _room_for_a_slot(facts: Mapping[str, Any], wanted: Wanted) -> Iterator[Findi
             yield _ok("slot", f"{wanted.slot} is not there yet; `changelog run` makes it")
 
 
-def _publication(connection: psycopg.Connection[Any], facts: Mapping[str, Any], wanted: Wanted) -> Iterator[Finding]:
+def _publication(
+    connection: psycopg.Connection[Any],
+    facts: Mapping[str, Any],
+    wanted: Wanted,
+    relations: Mapping[int, _Relation],
+) -> Iterator[Finding]:
     name = wanted.publication
     publication = _optional_row(connection, _PUBLICATION, [name])
     if publication is None:
-        if facts["may_create"]:
-            yield _ok("publication", f"{name} is not there yet; `changelog run` makes it")
-        else:
-            yield _fail(
-                "publication",
-                f"there is no publication {name}, and role {facts['role']} may not create it",
-                "run the SQL that `changelog init --grants` prints",
-            )
+        yield _absent_publication(connection, facts, wanted, relations)
         return
-    quoted = sql.Identifier(name).as_string()
+    quoted = _quote(name)
     if not publication["via_root"]:
         yield _fail(
             "publication",
@@ -305,13 +292,35 @@ def _publication(connection: psycopg.Connection[Any], facts: Mapping[str, Any], 
     yield from _published_tables(connection, wanted)
 
 
+def _absent_publication(
+    connection: psycopg.Connection[Any],
+    facts: Mapping[str, Any],
+    wanted: Wanted,
+    relations: Mapping[int, _Relation],
+) -> Finding:
+    foreign = sorted({relation.owner for relation in relations.values() if not relation.owned})
+    if facts["may_create"] and not foreign:
+        statement = publication_sql(wanted.publication, wanted.entities, server_version=connection.info.server_version)
+        fix = (statement,) if wanted.entities else ()
+        message = f"{wanted.publication} is not there yet; `changelog run` or --fix makes it"
+        return Finding(name="publication", status="ok", message=message, fix=fix)
+    why = (
+        f"the tables belong to {', '.join(foreign)}" if foreign else f"it lacks CREATE on database {facts['database']}"
+    )
+    return _fail(
+        "publication",
+        f"there is no publication {wanted.publication}, and role {facts['role']} may not create it: {why}",
+        "run the SQL that `changelog init --grants` prints, then `changelog check --fix` as the setup role",
+    )
+
+
 def _published_tables(connection: psycopg.Connection[Any], wanted: Wanted) -> Iterator[Finding]:
-    name, quoted = wanted.publication, sql.Identifier(wanted.publication).as_string()
+    name, quoted = wanted.publication, _quote(wanted.publication)
     published = {(row["schema"], row["name"]): row for row in _rows(connection, _PUBLISHED, [name])}
     lists = {(row["schema"], row["name"]) for row in _rows(connection, _COLUMN_LISTS, [name])}
     complete = True
     for entity in wanted.entities:
-        table = sql.Identifier(*entity.table).as_string()
+        table = _quote(*entity.table)
         if entity.table not in published:
             complete = False
             condition = f" WHERE ({entity.where})" if entity.where else ""
@@ -338,28 +347,28 @@ def _published_tables(connection: psycopg.Connection[Any], wanted: Wanted) -> It
 def _entity(
     entity: Entity, table: Table, relations: Mapping[int, _Relation], facts: Mapping[str, Any]
 ) -> Iterator[Finding]:
-    root = relations[table.oid]
-    leaves = [relations[leaf.oid] for leaf in table.leaves if leaf.oid in relations] or [root]
+    text = ".".join(entity.table)
+    oids = dict.fromkeys((table.oid, *(leaf.oid for leaf in table.leaves)))
     found = [
-        *_access(entity, [root, *(leaf for leaf in leaves if leaf is not root)], facts),
-        *_identity(entity, leaves),
-        *_columns(entity, table, leaves, facts),
+        *_access(entity, [relations[oid] for oid in oids if oid in relations], facts),
+        *_identity(entity, table.leaves, relations),
+        *_columns(entity, table, relations, facts),
     ]
-    if root.kind == "p":
+    if table.kind == "p":
         found.append(
             _warn(
                 entity.name,
-                f"{root.text} is partitioned: ATTACH, DETACH and DROP of a filled partition stream no rows",
+                f"{text} is partitioned: ATTACH, DETACH and DROP of a filled partition stream no rows",
                 "after one, publish the table anew",
             )
         )
     if not any(finding.status == "fail" for finding in found):
-        yield _ok(entity.name, f"{root.text} by {', '.join(entity.key)}")
+        yield _ok(entity.name, f"{text} by {', '.join(entity.key)}")
     yield from found
 
 
 def _access(entity: Entity, relations: Sequence[_Relation], facts: Mapping[str, Any]) -> Iterator[Finding]:
-    role = sql.Identifier(facts["role"]).as_string()
+    role = _quote(facts["role"])
     for relation in relations:
         if not relation.logged:
             yield _fail(
@@ -368,7 +377,7 @@ def _access(entity: Entity, relations: Sequence[_Relation], facts: Mapping[str, 
                 f"ALTER TABLE {relation.quoted} SET LOGGED",
             )
         if not relation.reachable:
-            grant = f"GRANT USAGE ON SCHEMA {sql.Identifier(relation.schema).as_string()} TO {role}"
+            grant = f"GRANT USAGE ON SCHEMA {_quote(relation.schema)} TO {role}"
             yield _fail(entity.name, f"role {facts['role']} may not use schema {relation.schema}", grant)
         elif not relation.readable:
             grant = f"GRANT SELECT ON TABLE {relation.quoted} TO {role}"
@@ -381,38 +390,31 @@ def _access(entity: Entity, relations: Sequence[_Relation], facts: Mapping[str, 
             )
 
 
-def _identity(entity: Entity, leaves: Sequence[_Relation]) -> Iterator[Finding]:
+def _identity(entity: Entity, leaves: Sequence[Leaf], relations: Mapping[int, _Relation]) -> Iterator[Finding]:
     """What the log lacks of the row before: without the key nothing can be published, without the rest no original."""
     needed = {*entity.key, *entity.partition_by}
-    for status, group in (
-        ("fail", [leaf for leaf in leaves if leaf.identity != "f" and not needed <= set(leaf.columns)]),
-        ("warn", [leaf for leaf in leaves if leaf.identity != "f" and needed <= set(leaf.columns)]),
-    ):
-        if not group or (status == "warn" and entity.immutable):
-            continue
-        fixes = tuple(f"ALTER TABLE {leaf.quoted} REPLICA IDENTITY FULL" for leaf in group)
-        allowed = all(leaf.owned for leaf in group)
-        who = "" if allowed else f"as {', '.join(sorted({leaf.owner for leaf in group}))}: "
-        names = group[0].text if len(group) == 1 else f"{len(group)} partitions of the table"
-        missing = ", ".join(sorted(needed - set(group[0].columns)))
-        yield Finding(
-            name=entity.name,
-            status="fail" if status == "fail" else "warn",
-            message=f"the replica identity of {names} "
-            + (f"lacks {missing}" if status == "fail" else "is the key alone: originals are not known"),
-            hint=f"{who}{fixes[0]}{' …' if len(fixes) > 1 else ''}"
-            " (costs: each UPDATE and DELETE writes the whole old row to the log)",
-            fix=fixes if allowed else (),
-        )
+    partial = [leaf for leaf in leaves if leaf.identity is not None]
+    lacking = [leaf for leaf in partial if not needed <= set(leaf.identity or ())]
+    if lacking:
+        missing = ", ".join(sorted(needed - set(lacking[0].identity or ())))
+        message = f"the replica identity of {_names(lacking)} lacks {missing}"
+        yield _set_full(entity, "fail", message, lacking, relations)
+    elif partial and not entity.immutable:
+        message = f"the log has only the key of old rows of {_names(partial)}: originals are not known"
+        yield _set_full(entity, "warn", message, partial, relations)
 
 
-def _columns(entity: Entity, table: Table, leaves: Sequence[_Relation], facts: Mapping[str, Any]) -> Iterator[Finding]:
-    generated = [column.name for column in table.columns if column.generated and _published(entity, column.name)]
-    if generated and facts["version"] < STORED_GENERATED_VERSION:
+def _columns(
+    entity: Entity, table: Table, relations: Mapping[int, _Relation], facts: Mapping[str, Any]
+) -> Iterator[Finding]:
+    silent = [column.name for column in table.columns if not column.published and _is_wanted(entity, column.name)]
+    if silent:
         yield _warn(
             entity.name,
-            f"generated columns are not in the log of PostgreSQL {facts['version']}: {', '.join(generated)}",
-            "they are left out; leave them out of what reads the changelog, too",
+            f"the log does not carry generated columns: {', '.join(silent)}",
+            "expect them in no message"
+            if facts["version"] >= STORED_GENERATED_VERSION
+            else f"expect them in no message; PostgreSQL {STORED_GENERATED_VERSION} publishes stored ones",
         )
     if entity.where is None:
         return
@@ -421,20 +423,45 @@ def _columns(entity: Entity, table: Table, leaves: Sequence[_Relation], facts: M
             entity.name, f"PostgreSQL {facts['version']} has no row filters", f"take where off [entities.{entity.name}]"
         )
     words = set(re.findall(r"\w+", entity.where.lower()))
-    for leaf in leaves:
-        loose = [c.name for c in table.columns if c.name.lower() in words and c.name not in leaf.columns]
-        if leaf.identity != "f" and loose:
-            yield _fail(
-                entity.name,
-                f"where uses {', '.join(loose)}, outside the replica identity of {leaf.text}:"
-                " the application's own UPDATE and DELETE would fail",
-                f"ALTER TABLE {leaf.quoted} REPLICA IDENTITY FULL",
-                fix=(f"ALTER TABLE {leaf.quoted} REPLICA IDENTITY FULL",) if leaf.owned else (),
-            )
-            return
+    used = {column.name for column in table.columns if column.name.lower() in words}
+    loose = [leaf for leaf in table.leaves if leaf.identity is not None and not used <= set(leaf.identity)]
+    if loose:
+        columns = ", ".join(sorted(used - set(loose[0].identity or ())))
+        message = (
+            f"where uses {columns}, outside the replica identity of {_names(loose)}:"
+            " the application's own UPDATE and DELETE would fail"
+        )
+        yield _set_full(entity, "fail", message, loose, relations)
 
 
-def _published(entity: Entity, column: str) -> bool:
+def _set_full(
+    entity: Entity, status: Status, message: str, leaves: Sequence[Leaf], relations: Mapping[int, _Relation]
+) -> Finding:
+    """A finding whose fix is REPLICA IDENTITY FULL; only the owner may set it, and each partition has its own."""
+    fixes = [f"ALTER TABLE {_quote(leaf.schema, leaf.name)} REPLICA IDENTITY FULL" for leaf in leaves]
+    owners = sorted({relations[leaf.oid].owner for leaf in leaves if not relations[leaf.oid].owned})
+    who = f"as {', '.join(owners)}: " if owners else ""
+    more = " and so on" if len(fixes) > 1 else ""
+    cost = "costs: each UPDATE and DELETE writes the whole old row to the log"
+    return Finding(
+        name=entity.name,
+        status=status,
+        message=message,
+        hint=f"{who}{fixes[0]}{more} ({cost})",
+        fix=() if owners else tuple(fixes),
+    )
+
+
+def _names(leaves: Sequence[Leaf]) -> str:
+    first = f"{leaves[0].schema}.{leaves[0].name}"
+    return first if len(leaves) == 1 else f"{first} and {len(leaves) - 1} more partitions"
+
+
+def _quote(*names: str) -> str:
+    return sql.Identifier(*names).as_string()
+
+
+def _is_wanted(entity: Entity, column: str) -> bool:
     return (entity.columns is None or column in entity.columns) and column not in entity.exclude_columns
 
 

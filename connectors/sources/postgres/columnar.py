@@ -114,9 +114,7 @@ class _Scan:
     def __init__(self, block: Block) -> None:
         self.block = block
         self.buffer: Bytes = np.frombuffer(block.data, np.uint8)
-        self.words: npt.NDArray[np.uint32] = np.ndarray(
-            (len(block.data) - 3,), ">u4", buffer=block.data, strides=(1,)
-        )
+        self.words: npt.NDArray[np.uint32] = np.ndarray((len(block.data) - 3,), ">u4", buffer=block.data, strides=(1,))
         self.kinds = self.buffer[block.starts]
         self.relids = self.words[block.starts + 1].astype(np.int64)
         self.meta = Meta(block.spans)

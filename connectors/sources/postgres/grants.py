@@ -67,7 +67,6 @@ def _run(owned: Sequence[Owned], database: str) -> Iterator[str]:
     yield "-- The role of `changelog run`: it reads the log and the tables, and writes marks into the log."
     yield f"CREATE ROLE {RUN} LOGIN REPLICATION;"
     yield f"GRANT CONNECT ON DATABASE {_quote(database)} TO {RUN};"
-    yield f"GRANT EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text) TO {RUN};"
     yield from _read(owned, RUN)
     if any(each.row_security for each in owned):
         yield f"ALTER ROLE {RUN} BYPASSRLS;  -- row security would hide rows from the changelog"

@@ -113,7 +113,7 @@ def _bound(quoted: bytes | None, bare: bytes | None) -> bytes | None:
 
 
 def _unescape(quoted: bytes) -> bytes:
-    return _ESCAPE.sub(rb"\1", quoted)
+    return _ESCAPE.sub(rb"\1", quoted) if b"\\" in quoted or b'"' in quoted else quoted
 
 
 def _matched(pattern: re.Pattern[bytes], text: bytes, at: int, what: str) -> re.Match[bytes]:

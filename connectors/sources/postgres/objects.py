@@ -35,15 +35,11 @@ class Columns:
     def empty(cls, width: int, count: int) -> Self:
         """Matrices to be filled."""
         shape = (width, count)
-        return cls(
-            starts=np.empty(shape, np.int32), lengths=np.empty(shape, np.int32), null=np.zeros(shape, bool)
-        )
+        return cls(starts=np.empty(shape, np.int32), lengths=np.empty(shape, np.int32), null=np.zeros(shape, bool))
 
     def take(self, index: Ints) -> "Columns":
         """The rows that `index` names."""
-        return Columns(
-            starts=self.starts[:, index], lengths=self.lengths[:, index], null=self.null[:, index]
-        )
+        return Columns(starts=self.starts[:, index], lengths=self.lengths[:, index], null=self.null[:, index])
 
     def fill(self, other: "Columns", chosen: Mask) -> None:
         """Takes the chosen values from `other`."""
@@ -106,7 +102,10 @@ class Template:
 
         self._labels = [
             np.array(
-                [[put(_label(field, first=number == 0, closes=closes, state=state)) for state in range(3)] for closes in (False, True)],
+                [
+                    [put(_label(field, first=number == 0, closes=closes, state=state)) for state in range(3)]
+                    for closes in (False, True)
+                ],
                 np.int32,
             )
             for number, field in enumerate(binding.fields)
@@ -201,9 +200,7 @@ class Template:
         plan.constant(base, closing)
         return splice(pool.buffer(), *plan.matrices())
 
-    def _object(
-        self, pool: Pool, base: int, data: bytes, buffer: Bytes, columns: Columns
-    ) -> tuple[Offsets, Offsets]:
+    def _object(self, pool: Pool, base: int, data: bytes, buffer: Bytes, columns: Columns) -> tuple[Offsets, Offsets]:
         count = columns.starts.shape[1]
         plan = _Plan(count)
         closes: bool | Mask = False
@@ -273,7 +270,9 @@ class _Value:
             case Shape.RAW | Shape.PLAIN:
                 return [(self._starts, self._lengths)]
             case Shape.TEXT:
-                return self._except([(self._starts, self._lengths)], _escaped(self._buffer, self._starts, self._lengths))
+                return self._except(
+                    [(self._starts, self._lengths)], _escaped(self._buffer, self._starts, self._lengths)
+                )
             case Shape.FLOAT:
                 last = self._buffer[self._starts + np.maximum(self._lengths, 1) - 1]
                 return self._except([(self._starts, self._lengths)], np.flatnonzero((last > ord("9")) & ~self._null))
@@ -300,7 +299,9 @@ class _Value:
         """`2026-11-21 03:10:02.88[+00]` with a `T`, six digits and `Z`; other forms one by one."""
         starts, lengths, buffer = self._starts, self._lengths, self._buffer
         fraction = lengths - 19 - zone
-        usual = (fraction == 0) | ((fraction >= 2) & (fraction <= 7) & (buffer[np.minimum(starts + 19, len(buffer) - 1)] == ord(".")))
+        usual = (fraction == 0) | (
+            (fraction >= 2) & (fraction <= 7) & (buffer[np.minimum(starts + 19, len(buffer) - 1)] == ord("."))
+        )
         usual &= (buffer[np.minimum(starts + 4, len(buffer) - 1)] == ord("-")) & (
             buffer[np.minimum(starts + 10, len(buffer) - 1)] == ord(" ")
         )
@@ -348,7 +349,8 @@ def _maybe_json_null(buffer: Bytes, columns: Columns, field: Field) -> Mask:
     """Values that could be JSON's null: their first byte is its own, or white space."""
     first = buffer[columns.starts[field.index]]
     long = columns.lengths[field.index] >= len(b"null")
-    return long & ((first == ord("n")) | (first <= ord(" ")))
+    maybe: Mask = long & ((first == ord("n")) | (first <= ord(" ")))
+    return maybe
 
 
 def _label(field: Field, *, first: bool, closes: bool, state: int) -> bytes:

@@ -19,17 +19,11 @@ class Range:
 
 @dataclass(slots=True, kw_only=True)
 class LeafProgress:
-    """One leaf table: its storage (`filenode`), its size in pages when planned, and what is left to read."""
+    """One leaf table: its storage (`filenode`), its size in pages when planned, and what is not yet published."""
 
-    oid: int
     filenode: int
     pages: int
     left: list[tuple[int, int | None]]
-
-    @property
-    def pages_left(self) -> int:
-        """Pages not yet published, at least 1 while anything is left."""
-        return sum(max((self.pages if end is None else end) - first, 1) for first, end in self.left)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,6 +114,16 @@ class TableProgress:
             if kept is not None and kept["filenode"] == leaf.filenode:
                 leaf.left = [(first, end) for first, end in kept["left"]]
         return found
+
+
+def pages(stored: Mapping[str, Any]) -> tuple[int, int]:
+    """Of a checkpoint's entry: heap pages of the table, and how many of them are not yet published."""
+    leaves = stored.get("leaves", {}).values()
+    whole = sum(leaf["pages"] for leaf in leaves)
+    left = sum(
+        max((leaf["pages"] if end is None else end) - first, 0) for leaf in leaves for first, end in leaf["left"]
+    )
+    return whole, left
 
 
 def is_complete(stored: Mapping[str, Any] | None) -> bool:

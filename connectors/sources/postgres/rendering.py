@@ -87,7 +87,10 @@ def render(origin: Origin, parts: Sequence[Texts], meta: Meta) -> tuple[pa.Recor
 
     def joined(name: str) -> pa.Array:
         columns = [getattr(part, name) for part in parts]
-        arrays = [pa.nulls(part.size, pa.utf8()) if column is None else column for part, column in zip(parts, columns, strict=True)]
+        arrays = [
+            pa.nulls(part.size, pa.utf8()) if column is None else column
+            for part, column in zip(parts, columns, strict=True)
+        ]
         whole = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
         return whole if order is None else whole.take(pa.array(order))
 
@@ -101,7 +104,11 @@ def render(origin: Origin, parts: Sequence[Texts], meta: Meta) -> tuple[pa.Recor
         "position": pa.Array.from_buffers(
             pa.utf8(),
             count,
-            [None, pa.py_buffer(np.arange(0, (count + 1) * _POSITION_LENGTH, _POSITION_LENGTH, dtype=np.int32)), pa.py_buffer(positions)],
+            [
+                None,
+                pa.py_buffer(np.arange(0, (count + 1) * _POSITION_LENGTH, _POSITION_LENGTH, dtype=np.int32)),
+                pa.py_buffer(positions),
+            ],
         ),
         "transaction": _pick([str(transaction.xid) for transaction in transactions], transaction_codes),
         "committed_at": pa.array(
@@ -112,7 +119,13 @@ def render(origin: Origin, parts: Sequence[Texts], meta: Meta) -> tuple[pa.Recor
         "service_name": _pick([stamp.service_name for stamp in stamps], stamp_codes),
         "identifier": _pick([stamp.identifier for stamp in stamps], stamp_codes),
         "provenance": _provenance(
-            [_constants(origin, part.binding, part.op) for part in parts], groups, stamps, stamp_codes, positions, transactions, transaction_codes
+            [_constants(origin, part.binding, part.op) for part in parts],
+            groups,
+            stamps,
+            stamp_codes,
+            positions,
+            transactions,
+            transaction_codes,
         ),
         "current": joined("current"),
         "original": joined("original"),

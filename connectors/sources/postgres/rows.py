@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from connectors.sources.postgres import pgoutput
 from connectors.sources.postgres.binding import Binding, Field
-from connectors.sources.postgres.pgoutput import UNCHANGED, Delete, Insert, Truncate, Update
+from connectors.sources.postgres.pgoutput import UNCHANGED, Delete, Insert, Update
 from connectors.sources.postgres.values import canonical
 from envelope.entity import DEAD, TRUNCATE_KEY
 from envelope.errors import ChangelogError, Kind
@@ -82,7 +82,7 @@ def records(origin: Origin, binding: Binding, row: Insert | Update | Delete, cha
     """
     try:
         found = _published(origin, binding, row, change)
-    except _NoPlace as missing:
+    except _NoPlaceError as missing:
         what = f"the log holds no value for key or partition column {missing.column} of {binding.table}"
         unplaced = [_unplaced(origin, binding, row, change)]
         return _decided(origin, change.position(), unplaced, what, "and make it NOT NULL")
@@ -98,9 +98,7 @@ def read(origin: Origin, binding: Binding, values: Tuple, change: Change) -> Rec
     return Record(
         entity=binding.entity.name,
         place=place(binding, values),
-        envelope=_envelope(
-            origin, binding, Op.READ, change, change.position(), _side(binding, values, None), MISSING
-        ),
+        envelope=_envelope(origin, binding, Op.READ, change, change.position(), _side(binding, values, None), MISSING),
     )
 
 
@@ -130,12 +128,10 @@ def truncates(origin: Origin, binding: Binding, change: Change) -> list[Record]:
     ]
     if binding.entity.on_truncate == "publish":
         return found
-    return _decided(
-        origin, position, found[:1], f"{binding.table} was truncated", 'or set on_truncate = "publish"'
-    )
+    return _decided(origin, position, found[:1], f"{binding.table} was truncated", 'or set on_truncate = "publish"')
 
 
-class _NoPlace(Exception):
+class _NoPlaceError(Exception):
     """A row whose key or partition cannot be told."""
 
     def __init__(self, column: str) -> None:
@@ -167,7 +163,7 @@ def _update(origin: Origin, binding: Binding, row: Update, change: Change) -> li
     new_place = place(binding, row.new, row.old)
     old_place = new_place if row.old is None else place(binding, row.old, row.new)
     current = _side(binding, row.new, row.old if row.old_kind == "O" else None)
-    original = None if row.old is None else _old_side(binding, row.old, row.old_kind)
+    original = None if row.old is None else _old_side(binding, row.old, whole=row.old_kind == "O")
     if old_place == new_place:
         known: _Side | Missing = original if original is not None and row.old_kind == "O" else MISSING
         envelope = _envelope(origin, binding, Op.UPDATE, change, change.position(), current, known)
@@ -181,7 +177,7 @@ def _update(origin: Origin, binding: Binding, row: Update, change: Change) -> li
 
 
 def _delete(origin: Origin, binding: Binding, row: Delete, change: Change) -> Record:
-    original = _old_side(binding, row.old, row.old_kind)
+    original = _old_side(binding, row.old, whole=row.old_kind == "O")
     return Record(
         entity=binding.entity.name,
         place=place(binding, row.old),
@@ -216,7 +212,7 @@ def _texts(fields: Sequence[Field], values: Tuple, other: Tuple | None) -> list[
         if value is UNCHANGED and other is not None:
             value = other[field.index]
         if value is None or value is UNCHANGED:
-            raise _NoPlace(field.name)
+            raise _NoPlaceError(field.name)
         texts.append(canonical(value, field.codec))
     return texts
 
@@ -233,17 +229,13 @@ def _side(binding: Binding, values: Tuple, full_old: Tuple | None) -> _Side:
         if value is not None and field.json and value.strip() == b"null":
             json_null.append(field.name)
         parts.append(field.label + (b"null" if value is None else field.codec.to_json(value)))
-    return _Side(
-        json=Raw(b"{" + b",".join(parts) + b"}"), unavailable=tuple(unavailable), json_null=tuple(json_null)
-    )
+    return _Side(json=Raw(b"{" + b",".join(parts) + b"}"), unavailable=tuple(unavailable), json_null=tuple(json_null))
 
 
-def _old_side(binding: Binding, old: Tuple, kind: str) -> _Side:
-    if kind == "O":
+def _old_side(binding: Binding, old: Tuple, *, whole: bool) -> _Side:
+    if whole:
         return _side(binding, old, None)
-    return _side(
-        binding, [value if place in binding.identity else UNCHANGED for place, value in enumerate(old)], None
-    )
+    return _side(binding, [value if place in binding.identity else UNCHANGED for place, value in enumerate(old)], None)
 
 
 def _envelope(
@@ -260,9 +252,7 @@ def _envelope(
     if current is not None:
         source = replace(source, unavailable=current.unavailable, json_null=current.json_null)
     if isinstance(original, _Side):
-        source = replace(
-            source, unavailable_original=original.unavailable, json_null_original=original.json_null
-        )
+        source = replace(source, unavailable_original=original.unavailable, json_null_original=original.json_null)
     return Envelope(
         provenance=replace(told, source=source),
         current=None if current is None else current.json,

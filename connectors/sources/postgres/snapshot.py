@@ -118,8 +118,8 @@ def _begin(reading: Connection, chunk: Chunk) -> tuple[Snapshot, str, int, int] 
     except psycopg.errors.UndefinedTable:
         return None
     row = reading.execute(
-        "SELECT pg_current_snapshot()::text, pg_relation_filenode(c.oid), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint "
-        "FROM pg_class c WHERE c.oid = to_regclass(%s)",
+        "SELECT pg_current_snapshot()::text, pg_relation_filenode(c.oid), "
+        "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM pg_class c WHERE c.oid = to_regclass(%s)",
         [leaf],
     ).fetchone()
     assert row is not None
@@ -148,7 +148,7 @@ def _copy(reading: Connection, table: ReadTable, chunk: Chunk) -> list[bytes] | 
     if taken.end is not None:
         conditions.append(sql.SQL("ctid < {}").format(sql.Literal(f"({taken.end},0)")))
     if table.where is not None:
-        conditions.append(sql.SQL("({})").format(sql.SQL(table.where)))  # type: ignore[arg-type]  # the operator's SQL
+        conditions.append(sql.SQL("({})").format(sql.SQL(table.where)))
     query = sql.SQL("COPY (SELECT {} FROM ONLY {} WHERE {}) TO STDOUT").format(
         sql.SQL(", ").join(map(sql.Identifier, table.columns)), sql.SQL(taken.leaf), sql.SQL(" AND ").join(conditions)
     )

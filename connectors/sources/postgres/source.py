@@ -10,6 +10,7 @@ from connectors.sources import Piece
 from connectors.sources.postgres.assembler import Altered, Assembled, Assembler, Xids
 from connectors.sources.postgres.binding import Binder
 from connectors.sources.postgres.catalog import Table, read_tables
+from connectors.sources.postgres.check import Wanted, findings, refuse
 from connectors.sources.postgres.columnar import Bound
 from connectors.sources.postgres.connection import connect
 from connectors.sources.postgres.lineage import Lineage
@@ -27,10 +28,10 @@ from connectors.sources.postgres.wire import ReplicationConnection
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
+from envelope.mask import mask_id
 from envelope.position import Position
 
 _FRAMES_MAX = 4096
-_FIRST_EPOCH = 1
 
 _log = structlog.get_logger("postgres")
 
@@ -69,40 +70,45 @@ class PostgresSource:
 
     def _open(self, entities: Sequence[Entity], stored: Checkpoint | None) -> None:
         settings = self._settings
-        check_settings(stored, entities, accept=settings.accept_settings)
+        check_settings(stored, _shapes(entities, settings.hmac_key), accept=settings.accept_settings)
         tables = {(table.schema, table.name): table for table in read_tables(self._catalog)}
         ensure_publication(self._catalog, settings.publication, entities, tables)
+        wanted = Wanted(
+            slot=settings.slot, publication=settings.publication, failover=settings.failover, entities=entities
+        )
+        refuse(findings(self._catalog, wanted, list(tables.values())))
         replication = ReplicationConnection.connect(settings.dsn, settings=SETTINGS)
         try:
             slot = ensure_slot(self._catalog, replication, settings.slot, stored, failover=settings.failover)
             system = replication.identify_system()
-            lineage = Lineage.trace(stored, system, replication.timeline_history(system.timeline), slot)
+            self._lineage = Lineage.trace(
+                stored, system, replication.timeline_history(system.timeline), slot.confirmed_flush
+            )
         except BaseException:
             replication.close()
             raise
         start_lsn = slot.confirmed_flush if stored is None else stored.through_lsn
+        reached = self._lineage.reached(start_lsn)
         kept = {} if stored is None else stored.windows
         self._checkpoint = Checkpoint(
             position=None if stored is None else stored.position,
             through_lsn=start_lsn,
-            epoch=lineage.epoch(start_lsn),
+            epoch=reached.epoch,
             system_identifier=system.system_identifier,
-            timeline=system.timeline,
+            timeline=reached.timeline,
             partial=stored is not None and stored.partial,
             windows={entity.name: kept.get(entity.name, {"complete": False}) for entity in entities},
-            settings={entity.name: entity.shape() for entity in entities},
+            settings=_shapes(entities, settings.hmac_key),
             decisions={} if stored is None else stored.decisions,
         )
         self._fresh: Checkpoint | None = None if self._checkpoint == stored else self._checkpoint
-        self._begin(entities, tables, lineage)
+        self._begin(entities, tables)
         self._stream = Stream(
             replication, slot=settings.slot, start_lsn=start_lsn, options=_options(settings.publication, replication)
         )
         self._pending: list[bytes] = []
 
-    def _begin(
-        self, entities: Sequence[Entity], tables: Mapping[tuple[str, str], Table], lineage: Lineage
-    ) -> None:
+    def _begin(self, entities: Sequence[Entity], tables: Mapping[tuple[str, str], Table]) -> None:
         """The assembler, and the reading of what is not yet in the changelog."""
         settings, checkpoint = self._settings, self._checkpoint
         types = TypeCatalog(lambda query, values: self._catalog.execute(query.encode(), values).fetchall())
@@ -137,7 +143,7 @@ class PostgresSource:
             binder=binder,
             entities={entity.table: entity for entity in entities},
             partitioned={name for name, table in tables.items() if table.kind == "p"},
-            epoch=lineage.epoch,
+            epoch=self._lineage.epoch,
             xids=Xids(horizon),
             published=checkpoint.position,
             partial=checkpoint.partial,
@@ -154,9 +160,7 @@ class PostgresSource:
 
     def _progress(self, entity: Entity, table: Table, stored: Mapping[str, object] | None) -> TableProgress:
         leaves = {
-            quoted((leaf.schema, leaf.name)): LeafProgress(
-                oid=leaf.oid, filenode=leaf.filenode, pages=leaf.pages, left=[(0, None)]
-            )
+            quoted((leaf.schema, leaf.name)): LeafProgress(filenode=leaf.filenode, pages=leaf.pages, left=[(0, None)])
             for leaf in table.leaves
         }
         return TableProgress.resume(entity.name, signature(self._catalog, entity.table), leaves, stored)
@@ -191,7 +195,7 @@ class PostgresSource:
         """Nothing waits: the server's log end is as far as we are, if no transaction is open."""
         assert self._stream is not None
         if self._assembler.between and self._stream.wal_end > self._checkpoint.through_lsn:
-            self._checkpoint = replace(self._checkpoint, through_lsn=self._stream.wal_end)
+            self._checkpoint = self._reaching(self._checkpoint, self._stream.wal_end)
             return Piece(rows=(), checkpoint=self._checkpoint, nbytes=0)
         return None
 
@@ -200,15 +204,20 @@ class PostgresSource:
         found = before
         if assembled.rows:
             last = Position.parse(assembled.rows[-1].column("position")[-1].as_py())
-            found = replace(found, position=last, epoch=last.epoch, partial=assembled.partial)
+            found = replace(found, position=last, partial=assembled.partial)
         if assembled.through_lsn is not None:
-            found = replace(found, through_lsn=max(found.through_lsn, assembled.through_lsn), partial=assembled.partial)
+            found = self._reaching(found, max(found.through_lsn, assembled.through_lsn))
+            found = replace(found, partial=assembled.partial)
         if self._reader is not None and self._windows is not None:
             found = replace(found, windows={**found.windows, **self._windows.progress()})
         self._checkpoint = found
         if found == before:
             return None
         return Piece(rows=assembled.rows, checkpoint=found, nbytes=sum(rows.nbytes for rows in assembled.rows))
+
+    def _reaching(self, checkpoint: Checkpoint, through_lsn: int) -> Checkpoint:
+        reached = self._lineage.reached(through_lsn)
+        return replace(checkpoint, through_lsn=through_lsn, epoch=reached.epoch, timeline=reached.timeline)
 
     def _report(self, assembled: Assembled) -> None:
         for altered in assembled.altered:
@@ -217,6 +226,21 @@ class PostgresSource:
             _log.warning("provenance stamps ignored", count=assembled.invalid_stamps, why="not valid")
         for entity, count in assembled.unstamped.items():
             _log.warning("changes without a provenance stamp", entity=entity, count=count)
+
+    @property
+    def wal_end(self) -> int:
+        """The end of the server's log, as far as it was heard of."""
+        return 0 if self._stream is None else self._stream.wal_end
+
+    @property
+    def windows_open(self) -> int:
+        """Chunks asked for and not yet published."""
+        return 0 if self._windows is None else self._windows.open
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """The transactions whose end the reading of tables waits for."""
+        return () if self._windows is None else self._windows.waiting
 
     def confirm(self, checkpoint: Checkpoint) -> None:
         """See `Source.confirm`."""
@@ -232,13 +256,19 @@ class PostgresSource:
         self._catalog.close()
 
 
-def check_settings(stored: Checkpoint | None, entities: Sequence[Entity], *, accept: bool) -> None:
+def _shapes(entities: Sequence[Entity], hmac_key: bytes) -> dict[str, dict[str, object]]:
+    """What shapes each entity's changelog, the masks' secret by its id."""
+    return {entity.name: {**entity.shape(), "mask_id": mask_id(entity.masks, hmac_key)} for entity in entities}
+
+
+def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, object]], *, accept: bool) -> None:
     """Raises ChangelogError (SETTINGS) when what shapes a changelog is not as it was begun; new entities may join."""
     if stored is None:
         return
-    shapes = {entity.name: entity.shape() for entity in entities}
     changes = [
-        f"entity {name} was removed" if name not in shapes else f"entity {name} has another {_differences(kept, shapes[name])}"
+        f"entity {name} was removed"
+        if name not in shapes
+        else f"entity {name} has another {_differences(kept, shapes[name])}"
         for name, kept in stored.settings.items()
         if shapes.get(name) != kept
     ]
@@ -255,7 +285,7 @@ def check_settings(stored: Checkpoint | None, entities: Sequence[Entity], *, acc
         raise ChangelogError(
             Kind.SETTINGS,
             f"the configuration no longer fits the changelog: {'; '.join(changes)}",
-            hint="put it back, or go on from here with `changelog run --accept-config`; older rows keep their old shape",
+            hint="put it back, or go on with `changelog run --accept-config`: older rows keep their old shape",
         )
 
 
@@ -301,5 +331,3 @@ def _report_altered(altered: Altered) -> None:
         dropped=altered.dropped,
         retyped=altered.retyped,
     )
-
-

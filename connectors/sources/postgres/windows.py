@@ -96,9 +96,7 @@ class _Touched:
 
     def where(self, chosen: Mask) -> "_Touched":
         picked = pa.array(chosen)
-        return _Touched(
-            entities=self.entities.filter(picked), keys=self.keys.filter(picked), xids=self.xids[chosen]
-        )
+        return _Touched(entities=self.entities.filter(picked), keys=self.keys.filter(picked), xids=self.xids[chosen])
 
 
 class Windows:
@@ -169,7 +167,8 @@ class Windows:
         ]
         if not newer:
             return np.ones(len(keys), bool)
-        return ~pc.is_in(keys, pa.concat_arrays(newer)).to_numpy(zero_copy_only=False)
+        touched: Mask = pc.is_in(keys, pa.concat_arrays(newer)).to_numpy(zero_copy_only=False)
+        return ~touched
 
     def _forget(self) -> None:
         """Drops what every snapshot in use, and so every later one, sees."""
@@ -208,9 +207,7 @@ class Windows:
         for entity, table in self._tables.items():
             taken = table.next_range()
             if taken is not None:
-                chunk = Chunk(
-                    entity=entity, table=tables[entity], taken=taken, generation=table.generation
-                )
+                chunk = Chunk(entity=entity, table=tables[entity], taken=taken, generation=table.generation)
                 nonce = self._nonces()
                 self._chunks[nonce] = chunk
                 return nonce, chunk
@@ -264,6 +261,11 @@ class Windows:
     def complete(self) -> bool:
         """Whether every table is published to its end."""
         return all(table.complete for table in self._tables.values())
+
+    @property
+    def open(self) -> int:
+        """Chunks asked for and not yet published."""
+        return len(self._chunks)
 
     @property
     def waiting(self) -> tuple[int, ...]:

@@ -1,0 +1,213 @@
+"""The connector service: configuration, source, sink, metrics and signals wired together."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from types import FrameType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from connectors import entities, failpoints
+from connectors.config import Config
+from connectors.health import HealthServer, State
+from connectors.metrics import Metrics
+from connectors.publish import Cadence, Observer, publish
+from connectors.show import size
+from connectors.snapshot_bar import SnapshotBar
+from connectors.sinks.files import FileSink
+from connectors.sources.postgres.catalog import read_tables
+from connectors.sources.postgres.connection import connect
+from connectors.sources.postgres.setup import slot_state
+from connectors.sources.postgres.source import PostgresSource, Settings
+from connectors.sources.postgres.values import SETTINGS
+from envelope.checkpoint import Checkpoint
+from envelope.errors import ChangelogError
+from envelope.model import Op
+
+SAMPLE_S = 5.0
+STOPPED_AT_ONCE = 143
+
+_log = structlog.get_logger("service")
+
+
+class Service:
+    """One service, from its configuration; `run` returns when it was stopped."""
+
+    def __init__(
+        self, config: Config, *, accept_settings: bool = False, reach: failpoints.Reach = failpoints.nowhere
+    ) -> None:
+        self._config = config
+        self._accept_settings = accept_settings
+        self._reach = reach
+        self._stop = threading.Event()
+        self._state = State(config.name)
+        self._metrics = Metrics()
+        self._watch = _Watch(self._state, self._metrics)
+
+    def run(self) -> None:
+        """Publishes until SIGTERM or SIGINT; a second one ends the process at once. Raises ChangelogError."""
+        config = self._config
+        with (
+            self._signals(),
+            HealthServer(config.service.address, self._state, self._metrics.text) as health,
+            closing(FileSink(config.sink.path, reach=self._reach)) as sink,
+        ):
+            _log.info("service started", name=config.name, listen=f"{health.address[0]}:{health.address[1]}")
+            sampler = threading.Thread(target=self._sample, name="sampler", daemon=True)
+            sampler.start()
+            try:
+                publish(
+                    self._open,
+                    sink,
+                    stop=self._stop,
+                    cadence=Cadence(
+                        seconds=config.sink.commit_seconds,
+                        nbytes=config.sink.commit_bytes,
+                        rows=config.sink.commit_rows,
+                    ),
+                    observer=self._watch,
+                    reach=self._reach,
+                )
+            finally:
+                self._stop.set()
+                self._watch.close()
+                self._say_retained()
+
+    def stop(self) -> None:
+        """Asks `run` to store what it has read, and to return."""
+        self._stop.set()
+
+    def _open(self, stored: Checkpoint | None) -> PostgresSource:
+        config = self._config
+        with connect(config.source.dsn, settings=SETTINGS) as connection:
+            resolved = entities.resolve(config, read_tables(connection))
+        settings = Settings(
+            name=config.name,
+            dsn=config.source.dsn,
+            slot=config.slot,
+            publication=config.publication,
+            failover=config.source.failover,
+            hmac_key=b"" if config.mask is None else config.mask.key.encode(),
+            workers=config.source.snapshot_workers,
+            accept_settings=self._accept_settings,
+        )
+        source = PostgresSource(settings, resolved, stored)
+        self._watch.source = source
+        return source
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Handles signals while the service runs, where it runs in the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        kept = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in kept.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if self._stop.is_set():
+            os._exit(STOPPED_AT_ONCE)
+        self._stop.set()
+
+    def _sample(self) -> None:
+        """Keeps the metrics that must be asked for."""
+        while not self._stop.wait(SAMPLE_S):
+            try:
+                with connect(self._config.source.dsn) as connection:
+                    slot = slot_state(connection, self._config.slot)
+            except ChangelogError:
+                continue  # the loop reports a lost database, and waits for it
+            if slot is not None and slot.retained_bytes is not None:
+                self._metrics.slot_retained_bytes.set(slot.retained_bytes)
+
+    def _say_retained(self) -> None:
+        """A stopped service still costs its database: the slot keeps log."""
+        try:
+            with connect(self._config.source.dsn) as connection:
+                slot = slot_state(connection, self._config.slot)
+        except ChangelogError:
+            return
+        if slot is not None and slot.retained_bytes is not None:
+            _log.info(
+                "service stopped",
+                slot=self._config.slot,
+                retained=size(slot.retained_bytes),
+                note="the slot keeps log until the service runs again or `changelog drop --slot`",
+            )
+
+
+class _Watch(Observer):
+    """Tells people and metrics what the loop does."""
+
+    def __init__(self, state: State, metrics: Metrics) -> None:
+        self._state, self._metrics = state, metrics
+        self._bar = SnapshotBar(sys.stderr)
+        self._said_waiting: tuple[int, ...] = ()
+        self.source: PostgresSource | None = None
+
+    def turned(self) -> None:
+        """See `Observer`."""
+        self._state.beat()
+        if self.source is None:
+            return
+        self._metrics.windows_open.set(self.source.windows_open)
+        if self.source.waiting != self._said_waiting:
+            self._said_waiting = self.source.waiting
+            if self._said_waiting:
+                _log.info("snapshot waits for older transactions to end", transactions=self._said_waiting)
+
+    def started(self, checkpoint: Checkpoint | None) -> None:
+        """See `Observer`."""
+        position = None if checkpoint is None or checkpoint.position is None else str(checkpoint.position)
+        _log.info("streaming", after=position)
+
+    def interrupted(self, error: ChangelogError, wait_s: float) -> None:
+        """See `Observer`."""
+        self._metrics.restarts.inc()
+        self._state.enter("reconnecting", ready=False)
+        _log.warning("source lost", error=str(error), retry_in_s=round(wait_s, 1))
+
+    def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float) -> None:
+        """See `Observer`."""
+        reading = not all(stored["complete"] for stored in checkpoint.windows.values())
+        self._state.enter("snapshot" if reading else "streaming", ready=True)
+        self._bar.update(checkpoint.windows)
+        self._metrics.commit_seconds.observe(seconds)
+        if checkpoint.position is not None:
+            self._metrics.position.info({"position": str(checkpoint.position)})
+        self._lag(rows, checkpoint)
+        for batch in rows:
+            self._count(batch)
+
+    def _lag(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> None:
+        behind = 0 if self.source is None else max(self.source.wal_end - checkpoint.through_lsn, 0)
+        self._metrics.lag_bytes.set(behind)
+        if not behind:
+            self._metrics.lag_seconds.set(0)
+        elif rows:
+            last = rows[-1].column("committed_at")[-1].value
+            self._metrics.lag_seconds.set(max(time.time() - last / 1e6, 0.0))
+
+    def _count(self, batch: pa.RecordBatch) -> None:
+        self._metrics.transactions.inc(pc.count_distinct(batch.column("transaction")).as_py())
+        unknown = pc.and_(pc.equal(batch.column("op"), Op.UPDATE.value), pc.is_null(batch.column("original")))
+        table = pa.table({"entity": batch.column("entity"), "op": batch.column("op"), "unknown": unknown})
+        counted = table.group_by(["entity", "op"]).aggregate([([], "count_all"), ("unknown", "sum")])
+        for row in counted.to_pylist():
+            self._metrics.events.labels(row["entity"], row["op"]).inc(row["count_all"])
+            if row["unknown_sum"]:
+                self._metrics.original_unknown.labels(row["entity"]).inc(row["unknown_sum"])
+
+    def close(self) -> None:
+        """Ends the progress bar."""
+        self._bar.close()

@@ -1,0 +1,232 @@
+"""What the service leaves in the database: a publication and a slot."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from connectors.sources.postgres.catalog import Table
+from connectors.sources.postgres.connection import translated
+from connectors.sources.postgres.wire import ReplicationConnection
+from envelope.checkpoint import Checkpoint, parse_lsn
+from envelope.entity import Entity
+from envelope.errors import ChangelogError, Kind
+
+OPERATIONS = "insert, update, delete, truncate"
+
+_ROW_FILTERS = 150000
+_GENERATED_COLUMNS = 180000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotState:
+    """A replication slot as the server has it now.
+
+    `active_pid` and `application` are of the session that reads it. `retained_bytes` is the log that it keeps on
+    the server, `wal_status` one of reserved, extended, unreserved and lost; both None while unknown.
+    """
+
+    name: str
+    plugin: str | None
+    database: str | None
+    confirmed_flush: int
+    active_pid: int | None
+    application: str | None
+    wal_status: str | None
+    retained_bytes: int | None
+    failover: bool
+    two_phase: bool
+
+
+def publication_sql(name: str, entities: Sequence[Entity], *, server_version: int) -> str:
+    """The statement that creates the publication; `server_version` as libpq has it.
+
+    It has no column lists: one that misses a column of the replica identity breaks the application's own UPDATE.
+    Tables stand with ONLY, so that those that inherit from one are not published as it.
+    """
+    tables = ", ".join(
+        f"ONLY {sql.Identifier(*entity.table).as_string()}" + (f" WHERE ({entity.where})" if entity.where else "")
+        for entity in entities
+    )
+    options = [f"publish = '{OPERATIONS}'", "publish_via_partition_root = true"]
+    if server_version >= _GENERATED_COLUMNS:
+        options.append("publish_generated_columns = stored")
+    return f"CREATE PUBLICATION {sql.Identifier(name).as_string()} FOR TABLE {tables} WITH ({', '.join(options)})"
+
+
+def ensure_publication(
+    conn: psycopg.Connection[Any], name: str, entities: Sequence[Entity], tables: Mapping[tuple[str, str], Table]
+) -> None:
+    """Creates the publication, or makes sure that the one that exists publishes what `entities` need.
+
+    Raises ChangelogError: PRECONDITION when it would leave something out, or would break the application's own
+    UPDATE and DELETE; ACCESS when the role may not create it.
+    """
+    with translated(f"setting up publication {name}"), conn.transaction():
+        _refuse(name, _refusals(entities, tables, conn.info.server_version))
+        found = conn.execute(_PUBLICATION, [name]).fetchone()
+        if found is None:
+            conn.execute(publication_sql(name, entities, server_version=conn.info.server_version).encode())
+        _refuse(name, _shortcomings(conn, name, entities, tables))
+
+
+def slot_state(conn: psycopg.Connection[Any], name: str) -> SlotState | None:
+    """The slot `name` as it is now; None when there is none."""
+    with translated(f"reading slot {name}"):
+        row = conn.execute(_SLOT, [name]).fetchone()
+    if row is None:
+        return None
+    plugin, database, confirmed_flush, pid, application, wal_status, retained_bytes, failover, two_phase = row
+    return SlotState(
+        name=name,
+        plugin=plugin,
+        database=database,
+        confirmed_flush=parse_lsn(confirmed_flush or "0/0"),
+        active_pid=pid,
+        application=application,
+        wal_status=wal_status,
+        retained_bytes=retained_bytes,
+        failover=failover,
+        two_phase=two_phase,
+    )
+
+
+def ensure_slot(
+    conn: psycopg.Connection[Any],
+    replication: ReplicationConnection,
+    name: str,
+    stored: Checkpoint | None,
+    *,
+    failover: bool,
+) -> SlotState:
+    """The slot `name`, created if there is no changelog yet; that waits for all transactions that now run.
+
+    Raises ChangelogError: GAP when the changelog `stored` was begun and its slot is missing or lost its log, IN_USE
+    when another session reads it, PRECONDITION when it is not a slot of ours or the server cannot make one.
+    """
+    state = slot_state(conn, name)
+    if state is None and stored is not None:
+        raise ChangelogError(
+            Kind.GAP,
+            f"replication slot {name} does not exist, and the changelog was begun with it",
+            hint="a new slot cannot reach back to what was published: `changelog rebuild` every entity",
+            position=stored.position,
+        )
+    if state is None:
+        replication.create_slot(name, failover=failover)
+        state = slot_state(conn, name)
+    if state is None:
+        raise ChangelogError(Kind.CONNECTION, f"replication slot {name} was dropped as soon as it was made")
+    _check_slot(state, conn.info.dbname)
+    return state
+
+
+def _check_slot(state: SlotState, database: str) -> None:
+    if state.plugin != "pgoutput" or state.database != database or state.two_phase:
+        kind = f"{state.plugin or 'physical'}{', two-phase' if state.two_phase else ''}, of database {state.database}"
+        raise ChangelogError(
+            Kind.PRECONDITION, f"slot {state.name} is not ours ({kind})", hint="set another [source] slot"
+        )
+    if state.wal_status == "lost":
+        raise ChangelogError(
+            Kind.GAP,
+            f"replication slot {state.name} has lost its log (the server removed or invalidated it)",
+            hint="drop the slot and `changelog rebuild`; raise max_slot_wal_keep_size so that it does not recur",
+        )
+    if state.active_pid is not None:
+        who = f"process {state.active_pid}" + (f" ({state.application})" if state.application else "")
+        raise ChangelogError(Kind.IN_USE, f"replication slot {state.name} is read by {who}", hint="stop that one first")
+
+
+def _refuse(name: str, problems: Iterable[str]) -> None:
+    if found := list(problems):
+        raise ChangelogError(Kind.PRECONDITION, f"publication {name}: {'; '.join(found)}", hint="see `changelog check`")
+
+
+def _refusals(
+    entities: Sequence[Entity], tables: Mapping[tuple[str, str], Table], server_version: int
+) -> Iterator[str]:
+    """What makes publishing wrong or harmful, whatever the publication is."""
+    for entity in entities:
+        text = ".".join(entity.table)
+        if entity.table not in tables:
+            yield f"there is no table {text}"
+            continue
+        if entity.where is not None and server_version < _ROW_FILTERS:
+            yield f"this server has no row filters, and [entities.{entity.name}] has where"
+        needed = {*entity.key, *entity.partition_by}
+        for leaf in tables[entity.table].leaves:
+            lacking = sorted(needed - set(leaf.identity)) if leaf.identity is not None else []
+            if lacking:
+                yield (
+                    f"the replica identity of {leaf.schema}.{leaf.name} lacks {', '.join(lacking)}, "
+                    f"without which changes of {entity.name} have no place"
+                )
+
+
+def _shortcomings(
+    conn: psycopg.Connection[Any], name: str, entities: Sequence[Entity], tables: Mapping[tuple[str, str], Table]
+) -> Iterator[str]:
+    """Where the publication that is there differs from the one that is needed."""
+    whole, via_root, generated = conn.execute(_PUBLICATION, [name]).fetchall()[0]
+    if not whole:
+        yield f"it does not publish all of {OPERATIONS}"
+    if not via_root:
+        yield "it publishes partitions under their own names (publish_via_partition_root is off)"
+    published = {(schema, table): rest for schema, table, *rest in conn.execute(_PUBLISHED, [name]).fetchall()}
+    for entity in entities:
+        text = ".".join(entity.table)
+        table = tables[entity.table]
+        if entity.table not in published:
+            yield f"it lacks table {text}"
+            continue
+        column_list, filtered, filter_columns = published[entity.table]
+        if column_list:
+            yield f"it has a column list on {text}; leave columns out by [entities.{entity.name}] exclude_columns"
+        if filtered != (entity.where is not None):
+            yield f"it and [entities.{entity.name}] where disagree on the row filter of {text}"
+        if not generated and any(column.generated and column.published for column in table.columns):
+            yield f"it leaves out the generated columns of {text} (publish_generated_columns is not stored)"
+        for leaf in table.leaves:
+            loose = sorted(set(filter_columns) - set(leaf.identity)) if leaf.identity is not None else []
+            if loose:
+                yield (
+                    f"the row filter of {text} uses {', '.join(loose)}, which the replica identity of "
+                    f"{leaf.schema}.{leaf.name} lacks: the application's own UPDATE and DELETE would fail"
+                )
+
+
+# Columns that older servers lack are asked for through to_jsonb, which does not name them.
+_PUBLICATION = """
+SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot,
+    coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's'
+FROM pg_publication AS p WHERE pubname = %s
+"""
+
+_PUBLISHED = r"""
+SELECT t.schemaname, t.tablename, to_jsonb(r) ->> 'prattrs' IS NOT NULL, to_jsonb(r) ->> 'prqual' IS NOT NULL,
+    ARRAY(
+        SELECT a.attname::text FROM pg_attribute AS a
+        WHERE a.attrelid = c.oid AND a.attnum IN (
+            SELECT found[1]::int FROM regexp_matches(to_jsonb(r) ->> 'prqual', ':varattno (\d+)', 'g') AS found
+        )
+    )
+FROM pg_publication_tables AS t
+JOIN pg_publication AS p ON p.pubname = t.pubname
+JOIN pg_namespace AS n ON n.nspname = t.schemaname
+JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.tablename
+LEFT JOIN pg_publication_rel AS r ON r.prpubid = p.oid AND r.prrelid = c.oid
+WHERE t.pubname = %s
+"""
+
+_SLOT = """
+SELECT s.plugin::text, s.database::text, s.confirmed_flush_lsn::text, s.active_pid, a.application_name, s.wal_status,
+    pg_wal_lsn_diff(
+        CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, s.restart_lsn
+    )::int8,
+    coalesce((to_jsonb(s) ->> 'failover')::boolean, false), coalesce((to_jsonb(s) ->> 'two_phase')::boolean, false)
+FROM pg_replication_slots AS s LEFT JOIN pg_stat_activity AS a ON a.pid = s.active_pid
+WHERE s.slot_name = %s
+"""
