@@ -1,0 +1,318 @@
+"""The catalogue as tables, and what the service sets up, against real servers."""
+
+import re
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from connectors.embedded import temporary_server
+from connectors.sources.postgres.catalog import Table, key_problem, read_tables
+from connectors.sources.postgres.connection import connect
+from connectors.sources.postgres.setup import ensure_publication, ensure_slot, slot_state
+from connectors.sources.postgres.stream import Stream
+from connectors.sources.postgres.values import SETTINGS as SESSION
+from connectors.sources.postgres.wire import ReplicationConnection
+from envelope.checkpoint import Checkpoint
+from envelope.entity import Entity
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Stamp
+from tests.servers import SETTINGS
+
+Connection = psycopg.Connection[tuple[object, ...]]
+
+STAMP = Stamp(api_version="unknown", service_name="unknown", identifier="")
+
+
+@pytest.fixture(params=["18", "15"])
+def conn(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """A connection to a fresh database on either server."""
+    dsn = request.getfixturevalue("database" if request.param == "18" else "database_15")
+    with connect(dsn, settings=SESSION) as connection:
+        connection.execute("SET search_path = public")
+        yield connection
+
+
+@pytest.fixture
+def replication(conn: Connection) -> Iterator[ReplicationConnection]:
+    connection = ReplicationConnection.connect(conn.info.dsn)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def slot(conn: Connection) -> str:
+    return f"slot_{conn.info.dbname}"
+
+
+def tables(conn: Connection) -> dict[tuple[str, str], Table]:
+    return {(table.schema, table.name): table for table in read_tables(conn)}
+
+
+def table(conn: Connection, *statements: str) -> Table:
+    for statement in statements:
+        conn.execute(statement.encode())
+    return tables(conn)["public", "t"]
+
+
+def entity(name: str = "t", *, where: str | None = None, **names: tuple[str, ...]) -> Entity:
+    key = names.get("key", ("id",))
+    return Entity(
+        name=name.lower(),
+        table=("public", name),
+        key=key,
+        partition_by=names.get("partition_by", key),
+        partitions=1,
+        where=where,
+        masks={},
+        default_stamp=STAMP,
+    )
+
+
+def test_a_plain_table(conn: Connection) -> None:
+    found = table(
+        conn,
+        "CREATE TABLE t (a int, gone int, id bigint PRIMARY KEY, n numeric(10, 2) NOT NULL,"
+        " g int GENERATED ALWAYS AS (a + 1) STORED)",
+        "ALTER TABLE t DROP COLUMN gone",
+        "INSERT INTO t SELECT g, g, g FROM generate_series(1, 1000) AS g",
+        "ANALYZE t",
+    )
+    newest = conn.info.server_version >= 180000
+    assert [(c.name, c.type_oid, c.not_null, c.generated, c.published) for c in found.columns] == [
+        ("a", 23, False, None, True),
+        ("id", 20, True, None, True),
+        ("n", 1700, True, None, True),
+        ("g", 23, False, "stored", newest),
+    ]
+    assert found.columns[2].typmod == (10 << 16 | 2) + 4
+    assert (found.kind, found.replica_identity, found.rows_estimate) == ("r", "d", 1000)
+    [leaf] = found.leaves
+    assert (leaf.oid, leaf.name, leaf.identity) == (found.oid, "t", ("id",))
+    assert leaf.pages * 8192 <= found.nbytes
+    assert leaf.pages > 1
+    [index] = found.indexes
+    assert (index.columns, index.primary, index.unique, index.immediate) == (("id",), True, True, True)
+    conn.execute("VACUUM FULL t")
+    assert tables(conn)["public", "t"].leaves[0].filenode != leaf.filenode
+
+
+def test_a_virtual_column_is_never_published(conn: Connection) -> None:
+    if conn.info.server_version < 180000:
+        pytest.skip("virtual generated columns came with PostgreSQL 18")
+    found = table(conn, "CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id + 1) VIRTUAL)")
+    assert (found.columns[1].generated, found.columns[1].published) == ("virtual", False)
+
+
+def test_a_constraint_that_is_not_validated_does_not_count(conn: Connection) -> None:
+    if conn.info.server_version < 180000:
+        pytest.skip("NOT NULL … NOT VALID came with PostgreSQL 18")
+    found = table(conn, "CREATE TABLE t (id int UNIQUE)", "ALTER TABLE t ADD CONSTRAINT n NOT NULL id NOT VALID")
+    assert found.columns[0].not_null is False
+
+
+def test_partitions_of_partitions(conn: Connection) -> None:
+    found = table(
+        conn,
+        "CREATE TABLE t (id int, day date, PRIMARY KEY (day, id)) PARTITION BY RANGE (day)",
+        "CREATE TABLE t_2025 PARTITION OF t FOR VALUES FROM ('2025-01-01') TO ('2026-01-01')",
+        "CREATE TABLE t_2026 PARTITION OF t FOR VALUES FROM ('2026-01-01') TO ('2027-01-01') PARTITION BY HASH (id)",
+        "CREATE TABLE t_2026_0 PARTITION OF t_2026 FOR VALUES WITH (MODULUS 1, REMAINDER 0)",
+        "ALTER TABLE t_2025 REPLICA IDENTITY FULL",
+        "CREATE TABLE empty (id int) PARTITION BY HASH (id)",
+    )
+    assert found.kind == "p"
+    assert [(leaf.name, leaf.identity) for leaf in found.leaves] == [("t_2025", None), ("t_2026_0", ("id", "day"))]
+    assert key_problem(found, ("id", "day")) is None
+    assert [(name, len(each.leaves)) for (_, name), each in tables(conn).items()] == [("empty", 0), ("t", 2)]
+
+
+def test_names_of_all_kinds(conn: Connection) -> None:
+    conn.execute('CREATE SCHEMA "Büro"')
+    conn.execute("""CREATE TABLE "Büro"."tab.le ""x'" ("Größe %s" int PRIMARY KEY)""")
+    conn.execute("""CREATE TABLE "tab.le ""x'" (id int)""")
+    conn.execute("CREATE TEMPORARY TABLE passing (id int)")
+    found = tables(conn)
+    assert list(found) == [("Büro", "tab.le \"x'"), ("public", "tab.le \"x'")]
+    assert found["Büro", "tab.le \"x'"].indexes[0].columns == ("Größe %s",)
+
+
+@pytest.mark.parametrize(
+    ("definition", "problem"),
+    [
+        ("id int PRIMARY KEY", None),
+        ("id int NOT NULL, UNIQUE (id)", None),
+        ("id int", "column id of public.t may be null"),
+        ("id int UNIQUE", "column id of public.t may be null"),
+        ("id int NOT NULL", r"public.t has no unique index on \(id\)"),
+        ("id int NOT NULL, b int NOT NULL, UNIQUE (id, b)", "no unique index"),
+        ("id int PRIMARY KEY DEFERRABLE", "index t_pkey of public.t is deferrable"),
+        ("other int PRIMARY KEY", "has no column id"),
+        ("id int PRIMARY KEY DEFERRABLE, CONSTRAINT u UNIQUE (id)", None),
+    ],
+)
+def test_what_backs_a_key(conn: Connection, definition: str, problem: str | None) -> None:
+    found = key_problem(table(conn, f"CREATE TABLE t ({definition})"), ("id",))
+    if problem is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert re.search(problem, found)
+
+
+def test_indexes_that_do_not_back_a_key(conn: Connection) -> None:
+    found = table(
+        conn,
+        "CREATE TABLE t (id int NOT NULL, x text NOT NULL)",
+        "CREATE UNIQUE INDEX partly ON t (id) WHERE id > 0",
+        "CREATE UNIQUE INDEX lowered ON t (lower(x))",
+        "CREATE UNIQUE INDEX wide ON t (x) INCLUDE (id)",
+    )
+    assert key_problem(found, ("id",)) == "the unique index partly of public.t is partial; create another on (id)"
+    assert key_problem(found, ("x",)) is None
+    assert [index.name for index in found.indexes] == ["partly", "wide"]
+    conn.execute("INSERT INTO t VALUES (-1, 'a'), (-1, 'b')")
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        conn.execute("CREATE UNIQUE INDEX CONCURRENTLY broken ON t (id)")
+    conn.execute("DROP INDEX partly")
+    assert "broken of public.t is not valid" in str(key_problem(tables(conn)["public", "t"], ("id",)))
+
+
+def test_a_key_of_generated_columns(conn: Connection) -> None:
+    found = table(conn, "CREATE TABLE t (a int, id int GENERATED ALWAYS AS (a) STORED NOT NULL, PRIMARY KEY (id))")
+    assert (key_problem(found, ("id",)) is None) == (conn.info.server_version >= 180000)
+
+
+def test_the_publication_is_made_once(conn: Connection) -> None:
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, b int, g int GENERATED ALWAYS AS (b) STORED)")
+    conn.execute("CREATE TABLE child () INHERITS (t)")
+    conn.execute("CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY HASH (id)")
+    conn.execute("CREATE TABLE parted_0 PARTITION OF parted FOR VALUES WITH (MODULUS 1, REMAINDER 0)")
+    entities = [entity(where="id > 0"), entity("parted")]
+    for _ in range(2):
+        ensure_publication(conn, "a b", entities, tables(conn))
+    published = conn.execute("SELECT tablename FROM pg_publication_tables ORDER BY 1").fetchall()
+    assert published == [("parted",), ("t",)]
+    conn.execute("INSERT INTO t (id, b) VALUES (1, 1)")
+    conn.execute("UPDATE t SET b = 2")
+    conn.execute("DELETE FROM t")
+
+
+@pytest.mark.parametrize(
+    ("creation", "problem"),
+    [
+        ("FOR TABLE other", "it lacks table public.t"),
+        ("FOR TABLE t WITH (publish = 'insert')", "does not publish all of"),
+        ("FOR TABLE t WITH (publish_via_partition_root = false)", "partitions under their own names"),
+        ("FOR TABLE t (id)", "column list on public.t"),
+        ("FOR TABLE t WHERE (id > 0)", "disagree on the row filter"),
+    ],
+)
+def test_a_publication_that_falls_short_is_refused(conn: Connection, creation: str, problem: str) -> None:
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, x int)")
+    conn.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    conn.execute(f"CREATE PUBLICATION p {creation}".encode())
+    with pytest.raises(ChangelogError, match=problem) as raised:
+        ensure_publication(conn, "p", [entity()], tables(conn))
+    assert raised.value.kind is Kind.PRECONDITION
+
+
+def test_a_publication_of_all_tables_serves(conn: Connection) -> None:
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    conn.execute("CREATE PUBLICATION p FOR ALL TABLES WITH (publish_via_partition_root = true)")
+    ensure_publication(conn, "p", [entity()], tables(conn))
+
+
+def test_what_would_break_the_applications_own_changes_is_not_made(conn: Connection) -> None:
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, status text)")
+    conn.execute("CREATE TABLE bare (id int NOT NULL UNIQUE)")
+    for wanted, problem in (
+        (entity(where="status <> 'draft'"), "row filter of public.t uses status"),
+        (entity("bare"), "replica identity of public.bare lacks id"),
+        (entity(partition_by=("status",)), "replica identity of public.t lacks status"),
+        (entity("absent"), "no table public.absent"),
+    ):
+        with pytest.raises(ChangelogError, match=problem) as raised:
+            ensure_publication(conn, "p", [wanted], tables(conn))
+        assert raised.value.kind is Kind.PRECONDITION
+        assert conn.execute("SELECT FROM pg_publication").fetchone() is None
+    conn.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    ensure_publication(conn, "p", [entity(where="status <> 'draft'")], tables(conn))
+    conn.execute("INSERT INTO t VALUES (1, 'new')")
+    conn.execute("UPDATE t SET status = 'draft'")
+
+
+def test_a_role_that_may_not_create_the_publication(conn: Connection) -> None:
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    role = f"role_{conn.info.dbname}"
+    conn.execute(f"CREATE ROLE {role}".encode())
+    try:
+        conn.execute(f"SET ROLE {role}".encode())
+        with pytest.raises(ChangelogError, match="permission denied") as raised:
+            ensure_publication(conn, "p", [entity()], tables(conn))
+        assert raised.value.kind is Kind.ACCESS
+    finally:
+        conn.execute("RESET ROLE")
+        conn.execute(f"DROP ROLE {role}".encode())
+
+
+def test_the_slot_is_made_once(conn: Connection, replication: ReplicationConnection, slot: str) -> None:
+    assert slot_state(conn, slot) is None
+    made = ensure_slot(conn, replication, slot, None, failover=conn.info.server_version >= 170000)
+    assert (made.plugin, made.database, made.active_pid) == ("pgoutput", conn.info.dbname, None)
+    assert made.failover == (conn.info.server_version >= 170000)
+    assert made.confirmed_flush > 0
+    assert made.wal_status == "reserved"
+    assert made.retained_bytes is not None
+    assert ensure_slot(conn, replication, slot, None, failover=False).confirmed_flush == made.confirmed_flush
+
+
+def test_a_slot_that_is_missing_under_a_changelog_is_a_gap(
+    conn: Connection, replication: ReplicationConnection, slot: str
+) -> None:
+    stored = Checkpoint(position=None, through_lsn=1, epoch=1, system_identifier="1", timeline=1)
+    with pytest.raises(ChangelogError, match="does not exist") as raised:
+        ensure_slot(conn, replication, slot, stored, failover=False)
+    assert raised.value.kind is Kind.GAP
+    assert slot_state(conn, slot) is None
+
+
+def test_a_slot_that_is_read_names_its_reader(conn: Connection, replication: ReplicationConnection, slot: str) -> None:
+    ensure_slot(conn, replication, slot, None, failover=False)
+    reader = ReplicationConnection.connect(conn.info.dsn, settings={"application_name": "another"})
+    conn.execute("CREATE PUBLICATION p")
+    options = {"proto_version": "1", "publication_names": "p"}
+    with Stream(reader, slot=slot, start_lsn=0, options=options):
+        with pytest.raises(ChangelogError, match=r"read by process \d+ \(another\)") as raised:
+            ensure_slot(conn, replication, slot, None, failover=False)
+        assert raised.value.kind is Kind.IN_USE
+
+
+def test_slots_of_others(conn: Connection, replication: ReplicationConnection, slot: str) -> None:
+    for creation in (
+        "pg_create_logical_replication_slot(%s, 'test_decoding')",
+        "pg_create_logical_replication_slot(%s, 'pgoutput', false, true)",
+        "pg_create_physical_replication_slot(%s)",
+    ):
+        conn.execute(f"SELECT {creation}".encode(), [slot])
+        with pytest.raises(ChangelogError, match="is not ours") as raised:
+            ensure_slot(conn, replication, slot, None, failover=False)
+        assert raised.value.kind is Kind.PRECONDITION
+        conn.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+
+
+def test_a_name_that_no_slot_can_have(conn: Connection, replication: ReplicationConnection) -> None:
+    with pytest.raises(ChangelogError, match="invalid character") as raised:
+        ensure_slot(conn, replication, "No slot", None, failover=False)
+    assert raised.value.kind is Kind.PRECONDITION
+
+
+def test_no_slot_is_left() -> None:
+    with temporary_server(settings={**SETTINGS, "max_replication_slots": "1"}) as server, connect(server.dsn()) as conn:
+        replication = ReplicationConnection.connect(server.dsn())
+        ensure_slot(conn, replication, "first", None, failover=False)
+        with pytest.raises(ChangelogError, match="slots are in use") as raised:
+            ensure_slot(conn, replication, "second", None, failover=False)
+        replication.close()
+        assert raised.value.kind is Kind.PRECONDITION
+        assert "max_replication_slots" in str(raised.value)
