@@ -3,14 +3,16 @@
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any, TextIO
 
 import msgspec
 from msgspec import Raw
 from rich.console import Console, ConsoleRenderable
 from rich.padding import Padding
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -95,6 +97,53 @@ def history(records: Sequence[Record]) -> Iterator[ConsoleRenderable]:
             yield Padding(Text(f"│ {duration(committed_at - earlier)} later", style="dim"), (0, 0, 0, 2))
         yield record(shown, subject=False)
         earlier = committed_at
+
+
+def pages_read(stored: Mapping[str, Any]) -> tuple[int, int]:
+    """Heap pages published and in all, of a checkpoint's entry for one table; an empty table counts as one page."""
+    leaves = stored.get("leaves", {}).values()
+    total = max(sum(leaf["pages"] for leaf in leaves), 1)
+    if stored["complete"]:
+        return total, total
+    if not leaves:
+        return 0, total  # not planned yet
+    left = sum(
+        max((leaf["pages"] if end is None else end) - first, 1) for leaf in leaves for first, end in leaf["left"]
+    )
+    return max(total - left, 0), total
+
+
+class SnapshotBar:
+    """A bar a table on a terminal, while tables are read; nothing elsewhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}", style="bold"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            console=Console(file=stream, highlight=False, markup=False, emoji=False),
+            transient=True,
+            disable=not stream.isatty(),
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def update(self, windows: Mapping[str, Any]) -> None:
+        """Shows how far each table is, by a checkpoint's `windows`; the bars go when all are read."""
+        for entity, stored in windows.items():
+            if entity not in self._tasks and stored["complete"]:
+                continue  # read before this service began
+            done, total = pages_read(stored)
+            if entity not in self._tasks:
+                self._tasks[entity] = self._progress.add_task(f"reading {entity}", total=total)
+                self._progress.start()
+            self._progress.update(self._tasks[entity], completed=done, total=total)
+        if self._progress.finished:
+            self.close()
+
+    def close(self) -> None:
+        """Takes the bars off the screen."""
+        self._progress.stop()
 
 
 def moment(time: datetime) -> str:

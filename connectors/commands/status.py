@@ -121,14 +121,10 @@ def _slot(settings: Config, slot: SlotState | None) -> dict[str, Any] | None:
 
 
 def _progress(checkpoint: Checkpoint | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """By entity, how much of its table is published: `complete`, or heap pages and those left."""
+    """By entity, how much of its table is published: `complete`, and heap pages done and in all."""
     for name, stored in checkpoint.windows.items() if checkpoint else ():
-        leaves = stored.get("leaves", {}).values()
-        pages = sum(leaf["pages"] for leaf in leaves)
-        left = sum(
-            max((leaf["pages"] if end is None else end) - first, 1) for leaf in leaves for first, end in leaf["left"]
-        )
-        yield name, {"complete": stored["complete"], "pages": pages, "pages_left": min(left, pages)}
+        done, total = show.pages_read(stored)
+        yield name, {"complete": stored["complete"], "pages_done": done, "pages": total}
 
 
 def _summary(found: Mapping[str, Any]) -> Grid:
@@ -164,8 +160,7 @@ def _windows(windows: Mapping[str, Mapping[str, Any]]) -> Grid:
     grid = Grid.grid(padding=(0, 2))
     grid.add_row("")
     for name, progress in sorted(windows.items()):
-        total = max(progress["pages"], 1)
-        done = total if progress["complete"] else total - progress["pages_left"]
+        done, total = progress["pages_done"], progress["pages"]
         word = Text("read", style="green") if progress["complete"] else Text(f"{100 * done // total} %", style="yellow")
         grid.add_row(Text(name, style="bold"), ProgressBar(total=total, completed=done, width=BAR_WIDTH), word)
     return grid

@@ -70,7 +70,6 @@ def test_metrics_have_the_names_of_the_contract() -> None:
         "changelog_restarts_total",
         "changelog_slot_retained_bytes",
         "changelog_windows_open",
-        "changelog_signals_ignored_total",
         "changelog_position_info",
     } <= names
 

@@ -11,6 +11,11 @@ from envelope.model import MISSING, Op, Place
 from tests.unit.records import record
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def text(*shown: ConsoleRenderable) -> str:
     out = io.StringIO()
     console = Console(file=out, width=100, highlight=False, markup=False, emoji=False)
@@ -89,3 +94,29 @@ def test_durations(seconds: float, expected: str) -> None:
 @pytest.mark.parametrize(("nbytes", "expected"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5 TiB")])
 def test_sizes(nbytes: int, expected: str) -> None:
     assert show.size(nbytes) == expected
+
+
+READING = {"complete": False, "leaves": {"a": {"pages": 8, "left": [[2, 4], [6, None]]}, "b": {"pages": 0, "left": []}}}
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [
+        (READING, (4, 8)),
+        ({"complete": True}, (1, 1)),
+        ({"complete": False}, (0, 1)),
+        ({"complete": False, "leaves": {"a": {"pages": 0, "left": [[0, None]]}}}, (0, 1)),
+    ],
+)
+def test_pages_read(stored: dict[str, object], expected: tuple[int, int]) -> None:
+    assert show.pages_read(stored) == expected
+
+
+def test_bars_are_for_terminals_and_go_when_all_is_read() -> None:
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        bar = show.SnapshotBar(stream)
+        bar.update({"order": READING, "guest": {"complete": True}})
+        bar.update({"order": {"complete": True}, "guest": {"complete": True}})
+        bar.close()
+        assert ("reading order" in stream.getvalue()) == shown
+        assert "guest" not in stream.getvalue()

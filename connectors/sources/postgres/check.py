@@ -38,13 +38,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the service asks of the database; `signed` says that its signals carry a signature."""
+    """What the service asks of the database."""
 
     slot: str
     publication: str
     failover: bool
     entities: Sequence[Entity]
-    signed: bool = True
 
 
 def findings(connection: psycopg.Connection[Any], wanted: Wanted, tables: Sequence[Table]) -> list[Finding]:

@@ -1,0 +1,301 @@
+"""init, check, status and drop against the real server, and entities made of its tables."""
+
+import json
+import os
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import structlog
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from connectors import cli, config, entities
+from connectors.sources.postgres.catalog import read_tables
+from connectors.sources.postgres.connection import connect
+from envelope.errors import ChangelogError, Kind
+
+TABLES = """
+CREATE TABLE guest (id int PRIMARY KEY, name text NOT NULL, email text);
+CREATE TABLE orders (id int PRIMARY KEY, guest_id int NOT NULL, status text, note text);
+ALTER TABLE orders REPLICA IDENTITY FULL;
+CREATE TABLE keyless (a int);
+CREATE TABLE "Odd ""Näme" (id int NOT NULL UNIQUE, "Ünit" text);
+CREATE SCHEMA sales;
+CREATE TABLE sales.orders (id int PRIMARY KEY);
+CREATE TABLE event (id int, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
+CREATE TABLE event_2026 PARTITION OF event FOR VALUES FROM ('2026-01-01') TO ('2027-01-01');
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def tables(database: str) -> str:
+    """The connection string of a database with tables."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(TABLES.encode())
+    return database
+
+
+@pytest.fixture
+def written(tables: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What `changelog init` writes."""
+    monkeypatch.setenv("DATABASE_URL", tables)
+    path = tmp_path / "changelog.toml"
+    assert cli.main(["init", "--config", str(path), "--name", "booking"]) == 0
+    return path
+
+
+def run(path: Path, *words: str) -> int:
+    return cli.main([words[0], "--config", str(path), *words[1:]])
+
+
+def findings(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
+    """What `check --json` says: status to messages."""
+    capsys.readouterr()
+    run(path, "check", "--json")
+    found: dict[str, list[str]] = {"ok": [], "warn": [], "fail": []}
+    for finding in json.loads(capsys.readouterr().out):
+        found[finding["status"]].append(f"{finding['name']}: {finding['message']}")
+    return found
+
+
+def write(path: Path, dsn: str, rest: str) -> Path:
+    source = f"source = {{ kind = 'postgres', dsn = {json.dumps(dsn)} }}"
+    path.write_text(f"name = 'booking'\n{source}\nsink = {{ path = 'log' }}\n{rest}")
+    return path
+
+
+def resolve(path: Path, dsn: str, rest: str) -> list[str]:
+    """The problems of a configuration, one a line."""
+    with connect(dsn) as connection, pytest.raises(ChangelogError) as caught:
+        entities.resolve(config.load(write(path, dsn, rest), {}), read_tables(connection))
+    assert caught.value.kind is Kind.USAGE
+    return [line.strip() for line in str(caught.value).splitlines()]
+
+
+def test_init_writes_what_can_be_published(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = tomllib.loads(written.read_text())
+    assert tree["source"]["dsn"] == "env:DATABASE_URL"
+    assert {name: (entity["table"], entity["key"]) for name, entity in tree["entities"].items()} == {
+        "event": ("public.event", ["id", "day"]),
+        "guest": ("public.guest", ["id"]),
+        "odd_name": ('public."Odd ""Näme"', ["id"]),
+        "orders": ("public.orders", ["id"]),
+        "sales-orders": ("sales.orders", ["id"]),
+    }
+    assert '# table = "public.keyless"' in written.read_text()
+    assert run(written, "init", "--force") == 0
+    out = capsys.readouterr().out
+    assert "5 of 6 tables" in out
+    assert "none: left out" in out
+
+
+def test_init_keeps_what_is_there(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(written, "init") == 2
+    assert "is there already; --force writes over it" in capsys.readouterr().err
+    assert run(written, "init", "--force", "--tables", "sales.*") == 0
+    assert list(tomllib.loads(written.read_text())["entities"]) == ["sales-orders"]
+
+
+def test_every_table_becomes_an_entity(tables: str, tmp_path: Path) -> None:
+    rest = """
+    [tables]
+    include = ["*"]
+    exclude = ["*.keyless"]
+    [entities.unit]
+    table = 'public."Odd ""Näme"'
+    key = ["id"]
+    [entities.orders]
+    partition_by = ["guest_id"]
+    partitions = 4
+    exclude_columns = ["note"]
+    [entities.event]
+    immutable = true
+    provenance = { missing = "warn", default = { serviceName = "tracker" } }
+    """
+    path = write(tmp_path / "c.toml", tables, rest)
+    with connect(tables) as connection:
+        found = {e.name: e for e in entities.resolve(config.load(path, {}), read_tables(connection))}
+    assert list(found) == ["event", "guest", "orders", "sales-orders", "unit"]
+    assert found["orders"].partition_by == ("guest_id",)
+    assert found["orders"].partitions == 4
+    assert found["event"].key == ("id", "day")
+    assert found["event"].missing_stamp == "warn"
+    assert found["event"].default_stamp.service_name == "tracker"
+    assert found["sales-orders"].table == ("sales", "orders")
+    assert found["unit"].table == ("public", 'Odd "Näme')
+
+
+def test_all_that_does_not_fit_the_database_at_once(tables: str, tmp_path: Path) -> None:
+    problems = resolve(
+        tmp_path / "c.toml",
+        tables,
+        """
+        mask = { key = "sixteen characters" }
+        [tables]
+        include = ["public.keyless", "sales.*"]
+        [entities.a]
+        table = "public.Guest"
+        [entities.b]
+        table = "public.orders"
+        partition_by = ["status"]
+        exclude_columns = ["id"]
+        [entities.c]
+        table = "public.orders"
+        [entities.d]
+        table = "a.b.c"
+        [entities.e]
+        table = "public.guest"
+        key = ["email"]
+        mask = { email = "sha256", nmae = "drop" }
+        [entities.nobody]
+        partitions = 2
+        """,
+    )
+    assert problems[:1] == ["configuration: 8 problems"]
+    assert sorted(problems[1:]) == [
+        "entities.a.table: the database has no table public.Guest; did you mean public.guest?",
+        "entities.b.columns: key column id must be published",
+        "entities.b.partition_by: column status of public.orders may be null; make it NOT NULL",
+        "entities.c.table: public.orders is already that of b",
+        "entities.d.table: a.b.c is not a table; write SCHEMA.TABLE, with quotes around a name that holds a dot",
+        "entities.e.mask: public.guest has no column nmae; it has id, name, email",
+        'entities.keyless: public.keyless has no primary key; add key = ["COLUMN"], or exclude the table',
+        'entities.nobody: no table has this name; add table = "SCHEMA.TABLE"',
+    ]
+
+
+def test_check_is_content_after_its_fixes(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = findings(written, capsys)
+    assert before["fail"] == ['odd_name: the replica identity of public.Odd "Näme lacks id']
+    assert any(
+        text.startswith("guest: the log has only the key of old rows of public.guest") for text in before["warn"]
+    )
+    assert not any(text.startswith("orders: ") for text in before["warn"])
+    assert run(written, "check", "--fix") == 0
+    out = capsys.readouterr().out
+    assert 'ALTER TABLE "public"."guest" REPLICA IDENTITY FULL;' in out
+    assert 'ALTER TABLE "public"."event_2026" REPLICA IDENTITY FULL;' in out
+    after = findings(written, capsys)
+    assert not any("old rows" in text for text in after["warn"])
+    assert "publication: booking has every configured table" in after["ok"]
+
+
+def test_check_finds_what_would_stop_the_service(
+    tables: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with psycopg.connect(tables, autocommit=True) as connection:
+        connection.execute("CREATE PUBLICATION booking FOR TABLE guest (id) WITH (publish = 'insert')")
+        connection.execute("SELECT pg_create_logical_replication_slot('booking', 'test_decoding')")
+        connection.execute("CREATE UNLOGGED TABLE fleeting (id int PRIMARY KEY)")
+        connection.execute("ALTER TABLE guest ENABLE ROW LEVEL SECURITY")
+        connection.execute("CREATE ROLE reader LOGIN")
+        connection.execute("GRANT SELECT ON guest, fleeting TO reader")
+    try:
+        dsn = make_conninfo(tables, user="reader")
+        rest = """
+        [entities.guest]
+        table = "guest"
+        where = "name <> 'x'"
+        partition_by = ["name"]
+        [entities.fleeting]
+        table = "fleeting"
+        [entities.orders]
+        table = "orders"
+        """
+        path = write(tmp_path / "c.toml", dsn, rest)
+        found = findings(path, capsys)
+        assert run(path, "check") == 1
+        assert "would stop the service" in capsys.readouterr().out
+    finally:
+        with psycopg.connect(tables, autocommit=True) as connection:
+            connection.execute("DROP OWNED BY reader; DROP ROLE reader")
+    expected = [
+        "replication: role reader may not replicate",
+        "slot: slot booking is not ours (test_decoding, of database ",
+        "publication: booking publishes partitions under their own names",
+        "publication: booking leaves out some kinds of change",
+        "publication: booking has a column list on public.guest",
+        "publication: booking lacks table public.orders",
+        "guest: row security hides rows of public.guest from role reader",
+        "guest: the replica identity of public.guest lacks name",
+        "guest: where uses name, outside the replica identity of public.guest",
+        "fleeting: public.fleeting is unlogged, so its changes are nowhere",
+        "orders: role reader may not read public.orders",
+    ]
+    for text in expected:
+        assert any(each.startswith(text) for each in found["fail"]), (text, found["fail"])
+
+
+def test_the_printed_grants_are_enough(
+    written: Path, tables: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    with psycopg.connect(tables, autocommit=True) as connection:
+        connection.execute("CREATE ROLE owner")
+        for table in ("guest", "orders", "keyless", '"Odd ""Näme"', "sales.orders", "event", "event_2026"):
+            connection.execute(f"ALTER TABLE {table} OWNER TO owner".encode())
+        assert run(written, "init", "--grants") == 0
+        script = capsys.readouterr().out
+        connection.execute(script.encode())
+    try:
+        monkeypatch.setenv("DATABASE_URL", make_conninfo(tables, user="changelog_setup"))
+        assert run(written, "check", "--fix") == 0
+        monkeypatch.setenv("DATABASE_URL", make_conninfo(tables, user="changelog_run"))
+        assert run(written, "check") == 0
+    finally:
+        with psycopg.connect(tables, autocommit=True) as connection:
+            connection.execute(
+                "DROP PUBLICATION IF EXISTS booking; DROP OWNED BY changelog_setup, changelog_run;"
+                "REASSIGN OWNED BY owner TO postgres; DROP ROLE changelog_setup, changelog_run, owner"
+            )
+
+
+def test_drop_shows_first_and_refuses_while_active(
+    written: Path, tables: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    with psycopg.connect(tables, autocommit=True) as connection:
+        connection.execute("CREATE PUBLICATION booking FOR TABLE guest")
+        connection.execute("SELECT pg_create_logical_replication_slot('booking', 'pgoutput')")
+
+        assert run(written, "drop", "--slot") == 0
+        assert "nothing is dropped" in capsys.readouterr().out
+        assert run(written, "drop", "--slot", "--publication", "--yes") == 0
+        assert capsys.readouterr().out.splitlines()[-2:] == ["dropped slot booking", "dropped publication booking"]
+        assert run(written, "drop") == 0
+        assert "slot         booking: there is none" in capsys.readouterr().out
+        left = connection.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = 'booking'").fetchone()
+        assert left is None
+
+
+def test_status_of_what_is_not_begun(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert run(written, "status") == 0
+    out = capsys.readouterr().out
+    assert "booking" in out
+    assert "● stopped" in out
+    assert "nothing is published yet" in out
+    assert run(written, "status", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["slot"] is None
+    assert found["lag"] == {"bytes": None, "seconds": None, "xids": None}
+
+
+def test_a_server_that_turns_us_away_is_one_line(
+    tables: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = conninfo_to_dict(tables)
+    for change in ({"user": "nobody"}, {"dbname": "nothing"}, {"port": 1}):
+        dsn = make_conninfo("", **{**given, **change})
+        assert run(write(tmp_path / "c.toml", dsn, "[tables]\ninclude = ['*']"), "check") == 3
+        err = capsys.readouterr().err
+        assert len(err.splitlines()) == 1, err
+        assert os.linesep in err
