@@ -1,6 +1,7 @@
 """The catalogue as tables, and what the service sets up, against real servers."""
 
 import re
+import threading
 from collections.abc import Iterator
 
 import psycopg
@@ -284,8 +285,19 @@ def test_a_slot_that_is_read_names_its_reader(conn: Connection, replication: Rep
     options = {"proto_version": "1", "publication_names": "p"}
     with Stream(reader, slot=slot, start_lsn=0, options=options):
         with pytest.raises(ChangelogError, match=r"read by process \d+ \(another\)") as raised:
-            ensure_slot(conn, replication, slot, None, failover=False)
+            ensure_slot(conn, replication, slot, None, failover=False, patience_s=0.3)
         assert raised.value.kind is Kind.IN_USE
+
+
+def test_a_slot_that_is_given_up_meanwhile(conn: Connection, replication: ReplicationConnection, slot: str) -> None:
+    ensure_slot(conn, replication, slot, None, failover=False)
+    conn.execute("CREATE PUBLICATION p")
+    options = {"proto_version": "1", "publication_names": "p"}
+    stream = Stream(ReplicationConnection.connect(conn.info.dsn), slot=slot, start_lsn=0, options=options)
+    leaver = threading.Timer(0.5, stream.close)
+    leaver.start()
+    assert ensure_slot(conn, replication, slot, None, failover=False).active_pid is None
+    leaver.join()
 
 
 def test_slots_of_others(conn: Connection, replication: ReplicationConnection, slot: str) -> None:

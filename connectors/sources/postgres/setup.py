@@ -1,5 +1,6 @@
 """What the service leaves in the database: a publication and a slot."""
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from envelope.errors import ChangelogError, Kind
 
 OPERATIONS = "insert, update, delete, truncate"
 
+_ASK_AGAIN_S = 0.1
 _ROW_FILTERS = 150000
 _GENERATED_COLUMNS = 180000
 
@@ -100,13 +102,19 @@ def ensure_slot(
     stored: Checkpoint | None,
     *,
     failover: bool,
+    patience_s: float = 5.0,
 ) -> SlotState:
     """The slot `name`, created if there is no changelog yet; that waits for all transactions that now run.
+
+    A slot that is read is asked for again during `patience_s`: the server needs a moment to notice that a session
+    of ours was killed, and up to its `wal_sender_timeout` when the link broke without a word.
 
     Raises ChangelogError: GAP when the changelog `stored` was begun and its slot is missing or lost its log, IN_USE
     when another session reads it, PRECONDITION when it is not a slot of ours or the server cannot make one.
     """
-    state = slot_state(conn, name)
+    deadline = time.monotonic() + patience_s
+    while (state := slot_state(conn, name)) and state.active_pid is not None and time.monotonic() < deadline:
+        time.sleep(_ASK_AGAIN_S)
     if state is None and stored is not None:
         raise ChangelogError(
             Kind.GAP,
