@@ -232,7 +232,6 @@ def _opener(options: argparse.Namespace) -> Callable[[Checkpoint | None], Postgr
                 system_identifier=system.system_identifier,
                 timeline=system.timeline,
                 windows={"orders": {"complete": True}},
-                settings={"orders": entity.shape()},
             )
         return PostgresSource(settings, [entity], stored)
 

@@ -11,6 +11,7 @@ from connectors.sources.postgres.values import Codec, Shape, codec_for
 from envelope import mask
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
+from schemas.types import Primitive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,7 @@ class Binder:
         type_ = self.resolve(column.type_oid)
         codec = codec_for(type_, column.typmod)
         kind = entity.masks.get(column.name) if masked else None
-        json = type_.kind == "base" and type_.name in ("json", "jsonb")
+        json = codec.column_type is Primitive.JSON
         if kind is not None:
             plain, hmac_key = codec.to_json, self.hmac_key
             codec = Codec(
