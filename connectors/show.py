@@ -50,11 +50,17 @@ class Change:
     after: str | Missing
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leaves it to the command line, which has an exit code for it."""
+        raise BrokenPipeError
+
+
 def console(*, stderr: bool = False) -> Console:
     """Where commands print. Colours and width are the terminal's; elsewhere plain text."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
+    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
 def changes(envelope: Envelope) -> list[Change]:
@@ -186,7 +192,8 @@ def _headline(shown: Record, *, subject: bool) -> Text:
     if source.op is not Op.READ:
         line.append("  by ", style="dim")
         line.append(safe(stamp.service_name), style="bold blue")
-        line.append(safe(f" {stamp.api_version}"), style="dim")
+        if stamp.api_version != stamp.service_name:  # both unknown, by default
+            line.append(safe(f" {stamp.api_version}"), style="dim")
         if stamp.identifier:
             line.append(safe(f"  {stamp.identifier}"), style="dim")
     return line

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from connectors import config, entities, show
 from connectors.config import Config
+from connectors.sinks.filelog import read_checkpoint
 from connectors.sources.postgres.catalog import read_tables
 from connectors.sources.postgres.check import Finding, Wanted, findings
 from connectors.sources.postgres.connection import connect, translated
@@ -60,11 +61,13 @@ def all_findings(connection: psycopg.Connection[Any], settings: Config) -> list[
             Finding(name="entities", status="fail", message=line.strip(), hint=error.hint)
             for line in error.message.splitlines()
         ]
+    stored = read_checkpoint(settings.sink.path)
     wanted = Wanted(
         slot=settings.slot,
         publication=settings.publication,
         failover=settings.source.failover,
         entities=resolved,
+        through_lsn=None if stored is None else stored.through_lsn,
     )
     return [*findings(connection, wanted, tables), *unresolved, *sink_findings(settings.sink.path)]
 
@@ -90,7 +93,7 @@ def sink_findings(path: Path) -> Iterator[Finding]:
 def fix(connection: psycopg.Connection[Any], found: Sequence[Finding], console: Console) -> None:
     """Runs the SQL of every fix, saying what it runs."""
     for statement in dict.fromkeys(statement for finding in found for statement in finding.fix):
-        console.print(Text(f"{statement};", style="cyan"))
+        console.print(Text(f"{statement};", style="cyan"), soft_wrap=True)
         with translated(statement):
             connection.execute(statement.encode())
     console.print()

@@ -51,14 +51,13 @@ def _title(entity: str, key: str, found: Sequence[Record]) -> Text:
     title.append(f"  {len(found)} {'change' if len(found) == 1 else 'changes'}", style="not bold")
     sources = [record.envelope.provenance.source for record in found]
     if sources:
-        services = {
-            record.envelope.provenance.stamp.service_name
-            for record in found
-            if record.envelope.provenance.source.op is not Op.READ
-        }
-        title.append(f" by {len(services)} {'service' if len(services) == 1 else 'services'}", style="not bold")
-        spans = sources[-1].committed_at - sources[0].committed_at
-        title.append(f" in {show.duration(spans)}", style="not bold")
+        stamps = [each.envelope.provenance for each in found if each.envelope.provenance.source.op is not Op.READ]
+        services = dict.fromkeys(provenance.stamp.service_name for provenance in stamps)
+        if services:
+            title.append(show.safe(f" by {', '.join(services)}"), style="not bold")
+        if len(sources) > 1:
+            span = sources[-1].committed_at - sources[0].committed_at
+            title.append(f" in {show.duration(span)}", style="not bold")
         if sources[-1].op is Op.DELETE:
             title.append("; it is gone now", style="not bold red")
     return title.append("\n")

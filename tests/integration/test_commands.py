@@ -12,9 +12,13 @@ import structlog
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from connectors import cli, config, entities
+from connectors.embedded import temporary_server
+from connectors.sinks.files import FileSink
 from connectors.sources.postgres.catalog import read_tables
 from connectors.sources.postgres.connection import connect
 from envelope.errors import ChangelogError, Kind
+from tests.servers import SETTINGS
+from tests.unit.records import checkpoint
 
 TABLES = """
 CREATE TABLE guest (id int PRIMARY KEY, name text NOT NULL, email text);
@@ -232,6 +236,42 @@ def test_check_finds_what_would_stop_the_service(
     ]
     for text in expected:
         assert any(each.startswith(text) for each in found["fail"]), (text, found["fail"])
+
+
+def test_check_compares_the_slot_with_the_changelog(
+    written: Path, tables: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink = FileSink(written.parent / "data/changelog")
+    sink.recover()
+    sink.publish((), checkpoint(1))
+    sink.close()
+    assert "slot: slot booking is gone, and the changelog was begun with it" in findings(written, capsys)["fail"]
+    with psycopg.connect(tables, autocommit=True) as connection:
+        connection.execute("SELECT pg_create_logical_replication_slot('booking', 'pgoutput')")
+    assert any("is ahead of the changelog" in text for text in findings(written, capsys)["fail"])
+
+
+def test_a_server_that_is_not_set_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with temporary_server(settings={**SETTINGS, "wal_level": "replica", "max_replication_slots": "0"}) as server:
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.execute("CREATE TABLE guest (id int PRIMARY KEY)")
+        path = write(tmp_path / "c.toml", server.dsn(), "[tables]\ninclude = ['*']")
+        assert findings(path, capsys)["fail"] == [
+            "wal_level: wal_level is replica",
+            "slot: all 0 of max_replication_slots are taken",
+        ]
+
+
+def test_the_older_end(database_15: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with psycopg.connect(database_15, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)")
+    path = write(tmp_path / "c.toml", database_15, "[tables]\ninclude = ['*']")
+    found = findings(path, capsys)
+    assert found["fail"] == []
+    assert "t: the log does not carry generated columns: twice" in found["warn"]
+    assert run(path, "check", "--fix") == 0
+    assert "publication: booking has every configured table" in findings(path, capsys)["ok"]
+    assert run(path, "status") == 0
 
 
 def test_the_printed_grants_are_enough(

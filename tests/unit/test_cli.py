@@ -133,7 +133,7 @@ def test_history_as_a_person_reads_it(config_file: Path, log: Path, capsys: pyte
     assert run(config_file, "history", "order", "42") == 0
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
-        "order 42  3 changes by 2 services in 3 s; it is gone now",
+        "order 42  3 changes by order-api, payments in 3 s; it is gone now",
         "",
         "2026-11-21 03:10:03.886Z  + created  by order-api v2  req-1",
         '                          id 42   status "NEW"',

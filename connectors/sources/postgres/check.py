@@ -38,12 +38,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the service asks of the database."""
+    """What the service asks of the database; `through_lsn` is how far the changelog is, None before it is begun."""
 
     slot: str
     publication: str
     failover: bool
     entities: Sequence[Entity]
+    through_lsn: int | None = None
 
 
 def findings(connection: psycopg.Connection[Any], wanted: Wanted, tables: Sequence[Table]) -> list[Finding]:
@@ -208,7 +209,10 @@ def _failover(facts: Mapping[str, Any], wanted: Wanted) -> Iterator[Finding]:
 
 def _slot(facts: Mapping[str, Any], slot: SlotState | None, wanted: Wanted) -> Iterator[Finding]:
     name = wanted.slot
-    if slot is None:
+    again = "`changelog drop --slot --yes`, then read the tables anew: see docs/running.md"
+    if slot is None and wanted.through_lsn is not None:
+        yield _fail("slot", f"slot {name} is gone, and the changelog was begun with it", again)
+    elif slot is None:
         yield from _room_for_a_slot(facts, wanted)
     elif slot.plugin != "pgoutput" or slot.database != facts["database"] or slot.two_phase:
         kind = f"{slot.plugin or 'physical'}{', two-phase' if slot.two_phase else ''}, of database {slot.database}"
@@ -217,8 +221,10 @@ def _slot(facts: Mapping[str, Any], slot: SlotState | None, wanted: Wanted) -> I
         yield _fail(
             "slot",
             f"slot {name} is lost: the server removed log that it had not sent",
-            "`changelog drop --slot --yes`, then read the tables anew: see docs/running.md",
+            again,
         )
+    elif wanted.through_lsn is not None and slot.confirmed_flush > wanted.through_lsn:
+        yield _fail("slot", f"slot {name} is ahead of the changelog: what is between them cannot be read again", again)
     elif slot.wal_status == "unreserved":
         yield _warn(
             "slot", f"slot {name} is about to be lost", "let the service catch up, or raise max_slot_wal_keep_size"
