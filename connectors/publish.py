@@ -53,6 +53,7 @@ class _Commit:
     checkpoint: Checkpoint | None = None
     count: int = 0
     nbytes: int = 0
+    urgent: bool = False
 
     def add(self, piece: Piece, now: float) -> None:
         if not self.rows:
@@ -61,6 +62,7 @@ class _Commit:
         self.count += sum(batch.num_rows for batch in piece.rows)
         self.nbytes += piece.nbytes
         self.checkpoint = piece.checkpoint
+        self.urgent |= piece.urgent
 
 
 def publish(
@@ -156,7 +158,7 @@ class _Run:
                 or next_.nbytes >= cadence.nbytes
                 or self._clock() - next_.opened_at >= cadence.seconds
             )
-        if self.stored is None:
+        if self.stored is None or next_.urgent:
             return True
         if next_.checkpoint.windows != self.stored.windows:
             return self._clock() - self._stored_at >= cadence.seconds

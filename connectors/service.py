@@ -32,6 +32,8 @@ from envelope.model import Op
 
 SAMPLE_S = 5.0
 STOPPED_AT_ONCE = 143
+_FIRST_PATIENCE_S = 5.0
+_LATER_PATIENCE_S = 90.0  # after a link went dead, the server keeps its end for wal_sender_timeout
 
 _log = structlog.get_logger("service")
 
@@ -95,6 +97,7 @@ class Service:
             failover=config.source.failover,
             hmac_key=b"" if config.mask is None else config.mask.key.encode(),
             workers=config.source.snapshot_workers,
+            patience_s=_FIRST_PATIENCE_S if self._watch.source is None else _LATER_PATIENCE_S,
             accept_settings=self._accept_settings,
         )
         source = PostgresSource(settings, resolved, stored)

@@ -14,12 +14,13 @@ class Piece:
     """A run of committed transactions, or one part of a large one, in the order of the log.
 
     `rows` follow `envelope.batch.SCHEMA`; `checkpoint` is true once they are durable; `nbytes` is
-    what the rows hold in memory.
+    what the rows hold in memory. `urgent` says that the database waits for the confirmation.
     """
 
     rows: Sequence[pa.RecordBatch]
     checkpoint: Checkpoint
     nbytes: int
+    urgent: bool = False
 
 
 class Source(Protocol):

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-CHUNK_PAGES = 1024
-"""Heap pages that one chunk reads at first: 8 MiB of table."""
+CHUNK_PAGES = 256
+"""Heap pages that one chunk reads at first: 2 MiB of table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,11 @@ _log = structlog.get_logger("postgres")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the source is told; `accept_settings` lets it go on although what shapes the changelog changed."""
+    """What the source is told.
+
+    `patience_s` is how long a slot may still be held by a session that is gone; `accept_settings` lets the source
+    go on although what shapes the changelog changed.
+    """
 
     name: str
     dsn: str
@@ -47,6 +51,7 @@ class Settings:
     failover: bool
     hmac_key: bytes
     workers: int = 2
+    patience_s: float = 5.0
     accept_settings: bool = False
 
 
@@ -79,7 +84,14 @@ class PostgresSource:
         refuse(findings(self._catalog, wanted, list(tables.values())))
         replication = ReplicationConnection.connect(settings.dsn, settings=SETTINGS)
         try:
-            slot = ensure_slot(self._catalog, replication, settings.slot, stored, failover=settings.failover)
+            slot = ensure_slot(
+                self._catalog,
+                replication,
+                settings.slot,
+                stored,
+                failover=settings.failover,
+                patience_s=settings.patience_s,
+            )
             system = replication.identify_system()
             self._lineage = Lineage.trace(
                 stored, system, replication.timeline_history(system.timeline), slot.confirmed_flush
@@ -196,7 +208,7 @@ class PostgresSource:
         assert self._stream is not None
         if self._assembler.between and self._stream.wal_end > self._checkpoint.through_lsn:
             self._checkpoint = self._reaching(self._checkpoint, self._stream.wal_end)
-            return Piece(rows=(), checkpoint=self._checkpoint, nbytes=0)
+            return Piece(rows=(), checkpoint=self._checkpoint, nbytes=0, urgent=self._stream.asked)
         return None
 
     def _piece(self, assembled: Assembled) -> Piece | None:

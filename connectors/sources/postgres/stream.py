@@ -55,6 +55,8 @@ class Stream:
 
         It changes in `take` alone. When no transaction is open in what was taken, all up to here is complete.
         """
+        self.asked = False
+        """Whether the server asked for an answer since the last `confirm`: it may wait for it, to shut down."""
         self._connection = connection
         self._max_bytes = max_bytes
         self._changed = threading.Condition()  # guards the queue: what follows, up to _ended
@@ -108,6 +110,7 @@ class Stream:
 
     def confirm(self, lsn: int) -> None:
         """Says that everything before `lsn` is durable; the server hears it with the next status."""
+        self.asked = False
         self._confirmed = max(self._confirmed, lsn)
 
     def close(self) -> None:
@@ -166,6 +169,7 @@ class Stream:
             raise ChangelogError(Kind.MALFORMED, f"the stream holds an unknown message of {len(payload)} bytes")
         end_of_log, _, wanted = _KEEPALIVE.unpack(payload)
         if wanted:
+            self.asked = True
             news = self._confirmed > self._reported
             self._status_at = min(self._status_at, self._sent_at if news else self._sent_at + _REPEAT_S)
         return int(end_of_log)

@@ -108,7 +108,7 @@ class Windows:
         *,
         horizon: int,
         nonces: Callable[[], str],
-        bytes_max: int = 64 << 20,
+        bytes_max: int = 32 << 20,
     ) -> None:
         self._tables = dict(tables)
         self._horizon, self._bytes_max = horizon, bytes_max

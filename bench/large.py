@@ -1,0 +1,146 @@
+"""One large transaction, and the snapshot of one large table, through the real service into the file log.
+
+Prints rows a second and the service's peak memory: both must stay bounded, whatever the size.
+"""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psycopg
+
+from connectors.embedded import Server, temporary_server
+from connectors.sinks.filelog import counts, read_checkpoint
+from envelope.checkpoint import Checkpoint, parse_lsn
+
+TRANSACTION_ROWS = 5_000_000
+SNAPSHOT_ROWS = 20_000_000
+QUICK_DIVISOR = 20
+WAIT_S_MAX = 3600.0
+
+TABLE = """
+CREATE TABLE orders (
+    id bigint PRIMARY KEY, guest_id bigint NOT NULL, status text NOT NULL, amount numeric(12,2) NOT NULL,
+    note text, created_at timestamptz NOT NULL);
+ALTER TABLE orders REPLICA IDENTITY FULL;
+"""
+FILL = """
+INSERT INTO orders SELECT g, g %% 5000, 'NEW', (g %% 90000) / 100.0, 'note of order ' || g,
+    timestamptz '2026-01-01' + g * interval '1 second' FROM generate_series(1, %s::bigint) AS g
+"""
+CONFIG = """
+name = "large"
+[source]
+kind = "postgres"
+dsn = "{dsn}"
+[sink]
+path = "log"
+[tables]
+include = ["public.*"]
+[service]
+listen = "127.0.0.1:0"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What one job took; `peak_mib` is the service's resident memory at its highest."""
+
+    rows: int
+    rows_per_second: int
+    peak_mib: int
+
+
+def main() -> None:
+    """Runs both jobs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--transaction", type=int, default=TRANSACTION_ROWS, help="rows of the transaction")
+    parser.add_argument("--snapshot", type=int, default=SNAPSHOT_ROWS, help="rows of the table")
+    parser.add_argument("--quick", action="store_true", help="a twentieth of the rows")
+    parser.add_argument("--json", action="store_true", help="a last line for programs")
+    options = parser.parse_args()
+    divisor = QUICK_DIVISOR if options.quick else 1
+    figures = {
+        "transaction": _job(options.transaction // divisor, before=False),
+        "snapshot": _job(options.snapshot // divisor, before=True),
+    }
+    for name, each in figures.items():
+        print(f"{name:12}{each.rows:>12,} rows{each.rows_per_second:>10,} rows/s{each.peak_mib:>8} MiB")
+    if options.json:
+        machine = {"cores": os.cpu_count(), "python": platform.python_version()}
+        shown = {name: asdict(each) for name, each in figures.items()}
+        print(json.dumps({"benchmark": "large", "ratios": {}, "figures": shown, "machine": machine}))
+
+
+def _job(rows: int, *, before: bool) -> Figures:
+    """Fills the table before the service starts (a snapshot), or in one transaction while it runs."""
+    with (
+        temporary_server(settings={"fsync": "off", "max_wal_size": "16GB"}) as server,
+        tempfile.TemporaryDirectory() as folder,
+        psycopg.connect(server.dsn(), autocommit=True) as connection,
+    ):
+        connection.execute(TABLE)
+        if before:
+            connection.execute(FILL, [rows])
+            connection.execute("VACUUM (FREEZE, ANALYZE) orders")
+        (Path(folder) / "changelog.toml").write_text(CONFIG.format(dsn=server.dsn()))
+        log = Path(folder) / "log"
+        service = subprocess.Popen([sys.executable, "-m", "connectors", "run"], cwd=folder, stderr=subprocess.DEVNULL)
+        try:
+            if not before:
+                _wait(service, log, _is_read)
+                connection.execute(FILL, [rows])
+            started_at = time.monotonic()
+            _wait(service, log, _is_read if before else _through(server))
+            seconds = time.monotonic() - started_at
+            peak_mib = _peak_mib(service.pid)
+        finally:
+            service.send_signal(signal.SIGTERM)
+            service.wait()
+        stored = sum(counts(log)["orders"].values())
+        if stored != rows:
+            raise SystemExit(f"{rows} rows were written and {stored} are in the log")
+    return Figures(rows=rows, rows_per_second=round(rows / seconds), peak_mib=peak_mib)
+
+
+def _is_read(checkpoint: Checkpoint) -> bool:
+    return all(stored["complete"] for stored in checkpoint.windows.values())
+
+
+def _through(server: Server) -> Callable[[Checkpoint], bool]:
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+    assert row is not None
+    end = parse_lsn(row[0])
+    return lambda checkpoint: checkpoint.through_lsn >= end
+
+
+def _wait(service: subprocess.Popen[bytes], log: Path, reached: Callable[[Checkpoint], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S_MAX
+    while time.monotonic() < deadline:
+        checkpoint = read_checkpoint(log)
+        if checkpoint is not None and reached(checkpoint):
+            return
+        if service.poll() is not None:
+            raise SystemExit("the service ended; run it by hand to see why")
+        time.sleep(0.1)
+    raise SystemExit("the service did not get there in time")
+
+
+def _peak_mib(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    peak_kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(peak_kib) // 1024
+
+
+if __name__ == "__main__":
+    main()
