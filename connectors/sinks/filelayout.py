@@ -5,6 +5,7 @@ Nothing here writes, so that a reader needs neither the lock nor the right to wr
 
 import os
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ CHECKPOINT = b"changelog.checkpoint"
 
 SEQUENCE = b"changelog.sequence"
 """The footer metadata that holds the file's own sequence, as decimal text."""
+
+CHECKSUM = b"changelog.crc32"
+"""The footer metadata that holds the CRC-32 of the checkpoint's JSON, as decimal text: Parquet guards pages only."""
 
 MANIFEST_FORMAT = 1
 
@@ -50,7 +54,7 @@ def resume_file(path: Path) -> Path:
 def sequence_of(file: Path) -> int | None:
     """The sequence that a file's name spells, None when it spells none."""
     match = _FILE.fullmatch(file.name)
-    return int(match[1]) if match else None
+    return int(match[1]) or None if match else None
 
 
 def sequences(path: Path) -> list[int]:
@@ -59,10 +63,16 @@ def sequences(path: Path) -> list[int]:
         found = [sequence_of(file) for file in log_folder(path).iterdir()]
     except FileNotFoundError:
         return []
-    return sorted(sequence for sequence in found if sequence)
+    return sorted(sequence for sequence in found if sequence is not None)
 
 
 # What one commit is
+
+
+def footer(sequence: int, checkpoint: Checkpoint) -> dict[bytes, bytes]:
+    """The metadata that makes a Parquet file the commit `sequence`."""
+    record = checkpoint.to_json()
+    return {CHECKPOINT: record, CHECKSUM: b"%d" % zlib.crc32(record), SEQUENCE: b"%d" % sequence}
 
 
 class NotWholeError(Exception):
@@ -97,11 +107,14 @@ def verify(file: Path) -> Checkpoint:
 
 def _checkpoint(file: Path, parquet: Any) -> Checkpoint:
     metadata = parquet.metadata.metadata or {}
-    if CHECKPOINT not in metadata:
+    record = metadata.get(CHECKPOINT)
+    if record is None:
         raise NotWholeError(file, "holds no recovery record")
+    if metadata.get(CHECKSUM) != b"%d" % zlib.crc32(record):
+        raise NotWholeError(file, "holds a damaged recovery record")
     if metadata.get(SEQUENCE) != str(sequence_of(file)).encode():
         raise NotWholeError(file, "belongs to another place in a log")
-    checkpoint = Checkpoint.from_json(metadata[CHECKPOINT])
+    checkpoint = Checkpoint.from_json(record)
     if checkpoint.position is None:
         raise NotWholeError(file, "holds no position")
     return checkpoint
@@ -113,7 +126,7 @@ def opened(file: Path, **options: Any) -> Iterator[Any]:
     try:
         with pq.ParquetFile(file, **options) as parquet:
             yield parquet
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise NotWholeError(file, "is damaged") from error
     except OSError as error:
         if error.errno is None:  # Arrow's own word for pages that do not add up
@@ -128,14 +141,14 @@ def opened(file: Path, **options: Any) -> Iterator[Any]:
 class Recovery:
     """Where a log ends: the newest whole file's `sequence` (0 before the first) and the `checkpoint` to go on from.
 
-    `damage` is a newest file that counts for nothing; `overtaken` says that `resume.json` speaks of a file that
+    `damage` is a newest file that counts for nothing; `ahead` says that `resume.json` speaks of a file that
     is not there, or not whole, and counts for nothing either.
     """
 
     sequence: int
     checkpoint: Checkpoint | None
     damage: NotWholeError | None
-    overtaken: bool
+    ahead: bool
 
 
 def find_recovery(path: Path) -> Recovery:
@@ -165,7 +178,7 @@ def find_recovery(path: Path) -> Recovery:
         sequence=sequence,
         checkpoint=checkpoint,
         damage=damage,
-        overtaken=resume is not None and resume.sequence > sequence,
+        ahead=resume is not None and resume.sequence > sequence,
     )
 
 
@@ -204,14 +217,21 @@ class Resume:
     checkpoint: Checkpoint
 
     def to_json(self) -> bytes:
-        """`{"sequence": …, "checkpoint": {…}}`."""
-        return msgspec.json.encode({"sequence": self.sequence, "checkpoint": msgspec.Raw(self.checkpoint.to_json())})
+        """`{"sequence": …, "checkpoint": {…}, "crc32": …}`, the last of the sequence and the checkpoint's text."""
+        record = self.checkpoint.to_json()
+        crc32 = _resume_crc32(self.sequence, record)
+        return msgspec.json.encode({"sequence": self.sequence, "checkpoint": msgspec.Raw(record), "crc32": crc32})
+
+
+def _resume_crc32(sequence: int, record: bytes) -> int:
+    return zlib.crc32(b"%d %b" % (sequence, record))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StoredResume:
     sequence: int
     checkpoint: msgspec.Raw
+    crc32: int
 
 
 def read_resume(path: Path) -> Resume | None:
@@ -221,11 +241,18 @@ def read_resume(path: Path) -> Resume | None:
         stored = msgspec.json.decode(file.read_bytes(), type=_StoredResume)
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError as error:
-        raise ChangelogError(
-            Kind.MALFORMED, f"{file} cannot be read", hint="remove it: progress after the newest log file is read again"
-        ) from error
-    return Resume(sequence=stored.sequence, checkpoint=Checkpoint.from_json(bytes(stored.checkpoint)))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _damaged_resume(file) from error
+    record = bytes(stored.checkpoint)
+    if stored.crc32 != _resume_crc32(stored.sequence, record):
+        raise _damaged_resume(file)
+    return Resume(sequence=stored.sequence, checkpoint=Checkpoint.from_json(record))
+
+
+def _damaged_resume(file: Path) -> ChangelogError:
+    return ChangelogError(
+        Kind.MALFORMED, f"{file} is damaged", hint="remove it: what came after the newest log file is read again"
+    )
 
 
 # What was archived

@@ -12,11 +12,10 @@ import pyarrow.parquet as pq
 import structlog
 
 from connectors.sinks.filelayout import (
-    CHECKPOINT,
-    SEQUENCE,
     Recovery,
     Resume,
     find_recovery,
+    footer,
     log_file,
     log_folder,
     resume_file,
@@ -66,7 +65,7 @@ class FileSink:
         self._path = path
         self._reach = reach
         self._lock: int | None = None
-        self._end = Recovery(sequence=0, checkpoint=None, damage=None, overtaken=False)
+        self._end = Recovery(sequence=0, checkpoint=None, damage=None, ahead=False)
 
     def recover(self) -> Checkpoint | None:
         """Takes the lock and gives the newest checkpoint; None when the log is new.
@@ -126,7 +125,7 @@ class FileSink:
         beside = file.with_name(f"{_TEMPORARY}{sequence}")
         try:
             with beside.open("wb", buffering=_BUFFER_BYTES) as out:
-                _write(out, rows, {CHECKPOINT: checkpoint.to_json(), SEQUENCE: str(sequence)})  # 1
+                _write(out, rows, footer(sequence, checkpoint))  # 1
                 out.flush()
                 self._reach("files:written")
                 os.fsync(out.fileno())  # 2
@@ -139,7 +138,7 @@ class FileSink:
             _remove(beside)
         _sync_folder(file.parent)  # 4
         self._reach("files:stored")
-        self._end = Recovery(sequence=sequence, checkpoint=checkpoint, damage=None, overtaken=False)
+        self._end = Recovery(sequence=sequence, checkpoint=checkpoint, damage=None, ahead=False)
 
     def _store_progress(self, checkpoint: Checkpoint) -> None:
         """Replaces `resume.json` atomically."""
@@ -186,7 +185,7 @@ class FileSink:
 
     def _mend(self) -> None:
         """Removes from the log what recovery found to count for nothing; can be cut off anywhere and done again."""
-        if self._end.overtaken:
+        if self._end.ahead:
             _remove(resume_file(self._path))
             _sync_folder(self._path)
             self._reach("files:resume-dropped")
@@ -194,7 +193,7 @@ class FileSink:
             self._set_aside(self._end.damage.file, self._end.damage.reason)
             _sync_folder(log_folder(self._path))
             self._reach("files:set-aside")
-        self._end = Recovery(sequence=self._end.sequence, checkpoint=self._end.checkpoint, damage=None, overtaken=False)
+        self._end = Recovery(sequence=self._end.sequence, checkpoint=self._end.checkpoint, damage=None, ahead=False)
 
     def _set_aside(self, file: Path, reason: str) -> None:
         folder = self._path / "aside"
@@ -209,7 +208,7 @@ class FileSink:
         _log.warning("file set aside", file=str(file), reason=reason, now=str(target))
 
 
-def _write(out: object, rows: Sequence[pa.RecordBatch], metadata: dict[bytes, bytes | str]) -> None:
+def _write(out: object, rows: Sequence[pa.RecordBatch], metadata: dict[bytes, bytes]) -> None:
     """A Parquet file of `rows`, as measured best (docs/file-log.md, *Figures*)."""
     with pq.ParquetWriter(
         out,

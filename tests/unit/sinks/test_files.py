@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from connectors.sinks.filelayout import log_file, resume_file
+from connectors.sinks.filelayout import NotWholeError, Resume, log_file, resume_file, verify
 from connectors.sinks.filelog import read_checkpoint
 from connectors.sinks.files import FileSink
 from envelope.checkpoint import FORMAT
@@ -160,6 +160,20 @@ def test_a_damaged_newest_file_is_set_aside_by_the_next_commit(
     assert read_checkpoint(path) == checkpoint(2)
 
 
+def test_no_flipped_byte_forges_a_checkpoint(sink: FileSink, path: Path) -> None:
+    sink.publish(commit(1), checkpoint(1))
+    file = log_file(path, 1)
+    whole = file.read_bytes()
+    for place in range(len(whole)):
+        content = bytearray(whole)
+        content[place] ^= 0x81
+        file.write_bytes(content)
+        try:
+            assert verify(file) == checkpoint(1)
+        except NotWholeError:
+            continue
+
+
 def test_a_damaged_first_file_leaves_a_new_log(sink: FileSink, path: Path) -> None:
     sink.publish(commit(1), checkpoint(1))
     sink.close()
@@ -216,11 +230,22 @@ def test_a_newer_format_is_refused_not_set_aside(sink: FileSink, path: Path) -> 
     assert refused.value.kind is Kind.PRECONDITION
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b'{"sequence": 1}', b"[]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"sequence": 0}',
+        b'{"sequence": 0, "checkpoint": {}, "crc32": 0}',
+        Resume(sequence=0, checkpoint=checkpoint(0)).to_json().replace(b"0/0", b"0/1"),
+        Resume(sequence=0, checkpoint=checkpoint(0)).to_json().replace(b"timeline", b"timelin\xff"),
+    ],
+)
 def test_a_damaged_resume_record_stops(sink: FileSink, path: Path, text: bytes) -> None:
     sink.close()
     resume_file(path).write_bytes(text)
-    with pytest.raises(ChangelogError, match=r"resume.json cannot be read; remove it"):
+    with pytest.raises(ChangelogError, match=r"resume.json is damaged; remove it"):
         sink.recover()
 
 
