@@ -197,7 +197,7 @@ def _drain_now(options: argparse.Namespace) -> None:
     until = _Until(parse_lsn(options.target), stop)
     sink: Sink = _Nowhere() if options.drain == "ours" else FileSink(Path(options.path))
     started_at = time.perf_counter()
-    publish(_opener(options), sink, stop=stop, observer=until, cadence=Cadence(idle_seconds=0.01))
+    publish(_opener(options), sink, sink.recover(), stop=stop, observer=until, cadence=Cadence(idle_seconds=0.01))
     sink.close()
     print(json.dumps({"seconds": time.perf_counter() - started_at, "rows": until.rows}))
 

@@ -68,6 +68,7 @@ class _Commit:
 def publish(
     open_source: Callable[[Checkpoint | None], Source],
     sink: Sink,
+    stored: Checkpoint | None,
     *,
     stop: Event,
     cadence: Cadence | None = None,
@@ -75,7 +76,7 @@ def publish(
     reach: Reach = nowhere,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Runs until `stop` is set, then stores what was read and returns.
+    """Runs from `stored`, what the sink recovered, until `stop` is set; then stores what was read and returns.
 
     Over and over: 1. read the next committed transactions from the source; 3. publish rows and
     position in one atomic sink commit; 5. confirm the position to the source, never before 3 is
@@ -86,7 +87,6 @@ def publish(
     growing wait. Raises ChangelogError of every other kind, once what stands before it is stored.
     """
     watcher = observer or Observer()
-    stored = sink.recover()
     wait_s = BACKOFF_S_MIN
     while not stop.is_set():
         run = _Run(sink, stored, cadence or Cadence(), watcher, reach, clock)

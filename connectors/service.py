@@ -18,12 +18,11 @@ from connectors.config import Config
 from connectors.health import HealthServer, State
 from connectors.metrics import Metrics
 from connectors.publish import Cadence, Observer, publish
-from connectors.show import size
-from connectors.snapshot_bar import SnapshotBar
+from connectors.show import SnapshotBar, size
 from connectors.sinks.files import FileSink
 from connectors.sources.postgres.catalog import read_tables
 from connectors.sources.postgres.connection import connect
-from connectors.sources.postgres.setup import slot_state
+from connectors.sources.postgres.setup import SlotState, slot_state
 from connectors.sources.postgres.source import PostgresSource, Settings
 from connectors.sources.postgres.values import SETTINGS
 from envelope.checkpoint import Checkpoint
@@ -57,8 +56,8 @@ class Service:
         config = self._config
         with (
             self._signals(),
-            HealthServer(config.service.address, self._state, self._metrics.text) as health,
             closing(FileSink(config.sink.path, reach=self._reach)) as sink,
+            self._health(sink.recover()) as (health, stored),
         ):
             _log.info("service started", name=config.name, listen=f"{health.address[0]}:{health.address[1]}")
             sampler = threading.Thread(target=self._sample, name="sampler", daemon=True)
@@ -67,6 +66,7 @@ class Service:
                 publish(
                     self._open,
                     sink,
+                    stored,
                     stop=self._stop,
                     cadence=Cadence(
                         seconds=config.sink.commit_seconds,
@@ -105,6 +105,27 @@ class Service:
         return source
 
     @contextmanager
+    def _health(self, stored: Checkpoint | None) -> Iterator[tuple[HealthServer, Checkpoint | None]]:
+        """Serves health; where the address is taken by a service of the same name, says so."""
+        try:
+            server = HealthServer(self._config.service.address, self._state, self._metrics.text)
+        except ChangelogError:
+            slot = self._slot()
+            if slot is not None:
+                slot.refuse_if_read()
+            raise
+        with server:
+            yield server, stored
+
+    def _slot(self) -> SlotState | None:
+        """The slot as it is; None where the database cannot be asked."""
+        try:
+            with connect(self._config.source.dsn) as connection:
+                return slot_state(connection, self._config.slot)
+        except ChangelogError:
+            return None
+
+    @contextmanager
     def _signals(self) -> Iterator[None]:
         """Handles signals while the service runs, where it runs in the main thread."""
         if threading.current_thread() is not threading.main_thread():
@@ -125,21 +146,13 @@ class Service:
     def _sample(self) -> None:
         """Keeps the metrics that must be asked for."""
         while not self._stop.wait(SAMPLE_S):
-            try:
-                with connect(self._config.source.dsn) as connection:
-                    slot = slot_state(connection, self._config.slot)
-            except ChangelogError:
-                continue  # the loop reports a lost database, and waits for it
+            slot = self._slot()
             if slot is not None and slot.retained_bytes is not None:
                 self._metrics.slot_retained_bytes.set(slot.retained_bytes)
 
     def _say_retained(self) -> None:
         """A stopped service still costs its database: the slot keeps log."""
-        try:
-            with connect(self._config.source.dsn) as connection:
-                slot = slot_state(connection, self._config.slot)
-        except ChangelogError:
-            return
+        slot = self._slot()
         if slot is not None and slot.retained_bytes is not None:
             _log.info(
                 "service stopped",

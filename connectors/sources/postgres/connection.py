@@ -12,6 +12,9 @@ from envelope.errors import ChangelogError, Kind
 
 APPLICATION_NAME = "changelog"
 
+ANEW = "begin anew: `changelog drop --slot --yes`, move the old log away, `changelog run`"
+"""The way out where the log can no longer be gone on with."""
+
 # Used where the connection string does not say otherwise: a peer that vanished is noticed within half a minute.
 DEFAULTS: Mapping[str, str | int] = {
     "connect_timeout": 10,
@@ -40,7 +43,7 @@ _STATES: tuple[tuple[str, Kind, str | None], ...] = (
     ("42501", Kind.ACCESS, "run the SQL that `changelog init --grants` prints"),
     ("53400", Kind.PRECONDITION, "raise max_replication_slots on the server, or drop slots that nobody reads"),
     ("55006", Kind.IN_USE, "stop the other one first"),
-    ("58P01", Kind.GAP, "the server removed log that was not read yet: `changelog rebuild`, with a new slot"),
+    ("58P01", Kind.GAP, f"the server removed log that was not read yet; {ANEW}"),
     ("08", Kind.CONNECTION, None),
     ("40", Kind.CONNECTION, None),
     ("53", Kind.CONNECTION, None),

@@ -7,13 +7,12 @@ the history that it was first published in, even when a promoted server sends it
 from dataclasses import dataclass
 from typing import Self
 
+from connectors.sources.postgres.connection import ANEW
 from connectors.sources.postgres.wire import System
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.errors import ChangelogError, Kind
 
 FIRST_EPOCH = 1
-
-_REBUILD = "drop the slot and `changelog rebuild` every entity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,7 @@ class Lineage:
                 Kind.GAP,
                 f"the slot has moved to {lsn_text(confirmed_flush)}, beyond the changelog's "
                 f"{lsn_text(stored.through_lsn)}: what lies between is lost",
-                hint=_REBUILD,
+                hint=ANEW,
                 position=stored.position,
             )
         timelines = [*(timeline for timeline, _ in forks), system.timeline]
@@ -91,7 +90,7 @@ def _check_cluster(stored: Checkpoint, system: System) -> None:
             Kind.GAP,
             f"this is another database cluster ({system.system_identifier}) than the changelog's "
             f"({stored.system_identifier})",
-            hint=f"connect to the cluster of before, or {_REBUILD}",
+            hint=f"connect to the cluster of before, or {ANEW}",
             position=stored.position,
         )
 
@@ -110,7 +109,7 @@ def _check_history(stored: Checkpoint, system: System, forks: list[tuple[int, in
             Kind.DIVERGED,
             f"the changelog reaches {lsn_text(reached)} on timeline {stored.timeline}, but the server {where}: "
             "it lacks commits that were published",
-            hint=f"connect to the server that has them, or {_REBUILD}",
+            hint=f"connect to the server that has them, or {ANEW}",
             position=stored.position,
         )
 

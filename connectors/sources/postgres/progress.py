@@ -116,16 +116,6 @@ class TableProgress:
         return found
 
 
-def pages(stored: Mapping[str, Any]) -> tuple[int, int]:
-    """Of a checkpoint's entry: heap pages of the table, and how many of them are not yet published."""
-    leaves = stored.get("leaves", {}).values()
-    whole = sum(leaf["pages"] for leaf in leaves)
-    left = sum(
-        max((leaf["pages"] if end is None else end) - first, 0) for leaf in leaves for first, end in leaf["left"]
-    )
-    return whole, left
-
-
 def is_complete(stored: Mapping[str, Any] | None) -> bool:
     """Whether a checkpoint's entry says that the table was read to its end."""
     return stored is not None and bool(stored.get("complete"))

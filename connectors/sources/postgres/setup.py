@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 
 from connectors.sources.postgres.catalog import Table
-from connectors.sources.postgres.connection import translated
+from connectors.sources.postgres.connection import ANEW, translated
 from connectors.sources.postgres.wire import ReplicationConnection
 from envelope.checkpoint import Checkpoint, parse_lsn
 from envelope.entity import Entity
@@ -40,6 +40,14 @@ class SlotState:
     retained_bytes: int | None
     failover: bool
     two_phase: bool
+
+    def refuse_if_read(self) -> None:
+        """Raises ChangelogError (IN_USE), naming the session, when one reads the slot."""
+        if self.active_pid is not None:
+            who = f"process {self.active_pid}" + (f" ({self.application})" if self.application else "")
+            raise ChangelogError(
+                Kind.IN_USE, f"replication slot {self.name} is read by {who}", hint="stop that one first"
+            )
 
 
 def publication_sql(name: str, entities: Sequence[Entity], *, server_version: int) -> str:
@@ -119,7 +127,7 @@ def ensure_slot(
         raise ChangelogError(
             Kind.GAP,
             f"replication slot {name} does not exist, and the changelog was begun with it",
-            hint="a new slot cannot reach back to what was published: `changelog rebuild` every entity",
+            hint=f"a new slot cannot reach back to what was published; {ANEW}",
             position=stored.position,
         )
     if state is None:
@@ -141,11 +149,9 @@ def _check_slot(state: SlotState, database: str) -> None:
         raise ChangelogError(
             Kind.GAP,
             f"replication slot {state.name} has lost its log (the server removed or invalidated it)",
-            hint="drop the slot and `changelog rebuild`; raise max_slot_wal_keep_size so that it does not recur",
+            hint=f"raise max_slot_wal_keep_size against the next time, and {ANEW}",
         )
-    if state.active_pid is not None:
-        who = f"process {state.active_pid}" + (f" ({state.application})" if state.application else "")
-        raise ChangelogError(Kind.IN_USE, f"replication slot {state.name} is read by {who}", hint="stop that one first")
+    state.refuse_if_read()
 
 
 def _refuse(name: str, problems: Iterable[str]) -> None:

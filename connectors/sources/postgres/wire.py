@@ -14,7 +14,7 @@ from typing import Any, Self
 import psycopg
 from psycopg import pq
 
-from connectors.sources.postgres.connection import connect, explain, translated
+from connectors.sources.postgres.connection import ANEW, connect, explain, translated
 from envelope.checkpoint import lsn_text, parse_lsn
 from envelope.errors import ChangelogError, Kind
 
@@ -210,7 +210,7 @@ class ReplicationConnection:
             return ChangelogError(
                 Kind.GAP,
                 f"replication slot {slot} does not exist",
-                hint="a new slot cannot reach back to what was published: `changelog rebuild`",
+                hint=f"a new slot cannot reach back to what was published; {ANEW}",
             )
         pid, application, wal_status = found[0]
         if error.kind is Kind.IN_USE:
@@ -220,7 +220,7 @@ class ReplicationConnection:
             return ChangelogError(
                 Kind.GAP,
                 f"replication slot {slot} has lost its log (the server removed or invalidated it)",
-                hint="drop the slot and `changelog rebuild`; raise max_slot_wal_keep_size so that it does not recur",
+                hint=f"raise max_slot_wal_keep_size against the next time, and {ANEW}",
             )
         return error
 
@@ -255,7 +255,7 @@ def _no_publication(said: str) -> ChangelogError:
     return ChangelogError(
         Kind.GAP,
         f"the publication is missing at this point of the log ({said})",
-        hint="the slot cannot pass it: create the publication, drop the slot, and `changelog rebuild`",
+        hint=f"the slot cannot pass it: create the publication, and {ANEW}",
     )
 
 
