@@ -5,6 +5,7 @@ Half the changes are inserts, half updates, on a 12-column table with REPLICA ID
 """
 
 import argparse
+import cProfile
 import json
 import os
 import platform
@@ -174,7 +175,7 @@ class _Until(Observer):
         self._target, self._stop = target, stop
         self.rows = 0
 
-    def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float) -> None:
+    def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, _: float) -> None:
         """See `Observer`."""
         self.rows += sum(batch.num_rows for batch in rows)
         if checkpoint.through_lsn >= self._target:
@@ -185,8 +186,6 @@ def _drain(options: argparse.Namespace) -> None:
     if options.profile is None:
         _drain_now(options)
         return
-    import cProfile
-
     profile = cProfile.Profile()
     profile.runcall(_drain_now, options)
     profile.dump_stats(options.profile)

@@ -31,8 +31,8 @@ class Cadence:
 class Observer:
     """Who is told what the loop does; this one keeps it to itself."""
 
-    def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float) -> None:
-        """A commit is durable."""
+    def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float, /) -> None:
+        """A commit is durable; it took `seconds`."""
 
     def turned(self) -> None:
         """The loop came round."""

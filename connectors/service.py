@@ -138,7 +138,7 @@ class Service:
             for number, handler in kept.items():
                 signal.signal(number, handler)
 
-    def _on_signal(self, number: int, _: FrameType | None) -> None:
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         if self._stop.is_set():
             os._exit(STOPPED_AT_ONCE)
         self._stop.set()

@@ -301,7 +301,7 @@ class _Feed:
                 self._found.append((rows, np.full(rows.num_rows, open_.transaction.commit)))
 
     def _other(self, message: pgoutput.Decoded) -> None:
-        """Origin and Type say nothing that is published; a stray StreamAbort has been seen; the rest was not asked for."""
+        """Origin, Type and a stray StreamAbort say nothing that is published; the rest was not asked for."""
         if not isinstance(message, pgoutput.Origin | pgoutput.Type | pgoutput.StreamAbort):
             raise ChangelogError(
                 Kind.MALFORMED,

@@ -77,7 +77,7 @@ class Binder:
         if loose:
             raise ChangelogError(
                 Kind.PRECONDITION,
-                f"entity {entity.name}: partition column {loose[0]} is not in the replica identity of {_text(relation)}",
+                f"entity {entity.name}: the replica identity of {_text(relation)} lacks partition column {loose[0]}",
                 hint="ALTER TABLE … REPLICA IDENTITY FULL, or partition by the key",
             )
         return Binding(
