@@ -3,7 +3,7 @@
 import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -76,7 +76,7 @@ class Assembled:
     invalid_stamps: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Open:
     """The transaction that is being delivered: `ordinal` counts its records, `published` is what to drop."""
 
@@ -206,7 +206,7 @@ class _Feed:
             )
         )
         self._spanned += rows
-        self._of._open = replace(open_, ordinal=open_.ordinal + rows)
+        open_.ordinal += rows
 
     def _control(self, payload: bytes) -> None:
         match payload[:1]:
@@ -233,7 +233,7 @@ class _Feed:
             commit=final_lsn,
             committed_at=committed_at + _POSTGRES_EPOCH_US,
         )
-        of._open = _Open(transaction=transaction, published=self._published(transaction))
+        of._open = _Open(transaction, published=self._published(transaction))
 
     def _published(self, transaction: Transaction) -> int:
         """Up to which position ordinal the transaction is in the changelog already."""
@@ -288,14 +288,15 @@ class _Feed:
         if not message.transactional:
             return
         open_ = self._opened()
-        self._of._open = replace(open_, ordinal=open_.ordinal + 1)
+        ordinal = open_.ordinal
+        open_.ordinal += 1
         if message.prefix == STAMP_PREFIX:
             stamp = parse(message.content)
             self._assembled.invalid_stamps += stamp is None
-            self._of._open = replace(self._of._open, stamp=stamp)
+            open_.stamp = stamp
         elif message.prefix == SIGNAL_PREFIX and self._of._listener is not None and open_.published < 0:
             self._flush()
-            change = Change(transaction=open_.transaction, ordinal=open_.ordinal, stamp=None)
+            change = Change(transaction=open_.transaction, ordinal=ordinal, stamp=None)
             rows = self._of._listener.signal(message.content, change)
             if rows is not None and rows.num_rows:
                 self._found.append((rows, np.full(rows.num_rows, open_.transaction.commit)))

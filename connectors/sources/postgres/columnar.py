@@ -28,6 +28,9 @@ from envelope.splice import Bytes
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+FEW_ROWS = 32
+"""Up to so many rows, one by one costs less than the fixed price of a block."""
+
 _INSERT, _UPDATE, _DELETE, _TRUNCATE = b"IUDT"
 _NEW, _OLD = b"NO"
 _TEXT, _NULL, _UNCHANGED = b"tnu"
@@ -158,6 +161,8 @@ class _Scan:
 
 def _relation(scan: _Scan, bound: Bound, places: Ints) -> tuple[list[Texts], Ints]:
     """The fast part of one relation's rows, by kind of message, and the places of the others."""
+    if len(places) <= FEW_ROWS:
+        return [], places
     binding = bound.binding
     kinds = scan.kinds[places]
     tags = scan.buffer[scan.block.starts[places] + 5]
