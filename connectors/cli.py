@@ -104,6 +104,10 @@ def _execute(command: Command, arguments: argparse.Namespace) -> int:
         return OUTPUT_GONE
     except KeyboardInterrupt:
         return INTERRUPTED
+    except OSError as error:  # of a file that another user owns, say
+        where = f"{error.filename}: " if error.filename else ""
+        _report(error, f"{where}{error.strerror or type(error).__name__}", sys.stderr, verbose=arguments.verbose)
+        return FAILED
     except Exception as error:  # noqa: BLE001, a bug of ours: its message may hold row values, so only its type is shown
         text = f"internal error ({type(error).__name__}); repeat with --verbose and report the traceback"
         _report(error, text, sys.stderr, verbose=arguments.verbose)

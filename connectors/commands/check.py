@@ -3,6 +3,7 @@
 import argparse
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -78,9 +79,12 @@ def sink_findings(path: Path) -> Iterator[Finding]:
     if not nearest.is_dir():
         yield Finding(name="sink", status="fail", message=f"{nearest} is not a folder", hint="set another [sink] path")
         return
-    if not os.access(nearest, os.W_OK | os.X_OK):
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
         hint = "give the service the right to write there, or set another [sink] path"
-        yield Finding(name="sink", status="fail", message=f"{nearest} cannot be written", hint=hint)
+        yield Finding(name="sink", status="fail", message=f"{nearest} cannot be written: {error.strerror}", hint=hint)
         return
     free = shutil.disk_usage(nearest).free
     message = f"{path} can be written; {show.size(free)} are free there"

@@ -61,7 +61,7 @@ def sequences(path: Path) -> list[int]:
     """The sequences in the log's folder, ascending; empty when there is no log."""
     try:
         found = [sequence_of(file) for file in log_folder(path).iterdir()]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(sequence for sequence in found if sequence is not None)
 
@@ -239,7 +239,7 @@ def read_resume(path: Path) -> Resume | None:
     file = resume_file(path)
     try:
         stored = msgspec.json.decode(file.read_bytes(), type=_StoredResume)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _damaged_resume(file) from error

@@ -37,6 +37,9 @@ _REJECTIONS = (
     ('database ".*" does not exist', Kind.PRECONDITION, "check the database in [source] dsn"),
 )
 
+# What libpq adds to a refused connection; ours stands behind it.
+_ADVICE = re.compile(r"\s*Is the server running .*\?")
+
 # The first prefix of the SQLSTATE that fits decides (PostgreSQL, appendix A).
 _STATES: tuple[tuple[str, Kind, str | None], ...] = (
     ("28", Kind.ACCESS, "check user and password in [source] dsn"),
@@ -105,7 +108,7 @@ def explain(state: str | None, message: str, doing: str) -> ChangelogError:
 
 
 def _rejection(error: psycopg.OperationalError) -> ChangelogError:
-    text = _one_line(str(error)).removeprefix("connection failed: ")
+    text = _one_line(_ADVICE.sub("", str(error))).removeprefix("connection failed: ")
     for sign, kind, hint in _REJECTIONS:
         if re.search(sign, text):
             return ChangelogError(kind, f"PostgreSQL refused: {text}", hint=hint)

@@ -77,11 +77,11 @@ class PostgresSource:
         settings = self._settings
         check_settings(stored, _shapes(entities, settings.hmac_key), accept=settings.accept_settings)
         tables = {(table.schema, table.name): table for table in read_tables(self._catalog)}
-        ensure_publication(self._catalog, settings.publication, entities, tables)
         wanted = Wanted(
             slot=settings.slot, publication=settings.publication, failover=settings.failover, entities=entities
         )
         refuse(findings(self._catalog, wanted, list(tables.values())))
+        ensure_publication(self._catalog, settings.publication, entities, tables)
         replication = ReplicationConnection.connect(settings.dsn, settings=SETTINGS)
         try:
             slot = ensure_slot(
