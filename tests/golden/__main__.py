@@ -1,0 +1,22 @@
+"""`python -m tests.golden NAME ...` writes what the newest server gives into the files: to be read, then kept."""
+
+import sys
+from pathlib import Path
+
+from connectors.embedded import temporary_server
+from tests.golden.run import run_golden
+from tests.golden.script import parse, render
+from tests.servers import SETTINGS, fresh_database
+
+
+def main(names: list[str]) -> None:
+    """Rewrites the files of these names."""
+    with temporary_server(settings=SETTINGS) as server:
+        for name in names:
+            file = Path(__file__).with_name(f"{name}.sql")
+            script = parse(file.read_text())
+            with fresh_database(server) as dsn:
+                file.write_text(render(script, run_golden(script, dsn)))
+
+
+main(sys.argv[1:] or [file.stem for file in sorted(Path(__file__).parent.glob("*.sql"))])

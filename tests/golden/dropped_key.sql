@@ -1,0 +1,16 @@
+-- A table that loses the key of its entity cannot go on: what stands before is published, then the service stops.
+--# [entities.orders]
+--# table = "public.orders"
+
+CREATE TABLE orders (id int PRIMARY KEY, status text);
+
+--> run
+
+INSERT INTO orders VALUES (1, 'NEW');
+-> {"entity": "orders", "key": "1", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
+    "current": {"id":1,"status":"NEW"}}
+
+ALTER TABLE orders DROP COLUMN id;
+INSERT INTO orders VALUES ('no key');
+-> {"columns": {"table": "public.orders", "dropped": ["id"]}}
+-> {"stop": "entity orders: key column id is no longer in public.orders"}

@@ -1,0 +1,23 @@
+-- An extension's types: hstore is an object, citext a text.
+--# [entities.thing]
+--# table = "public.thing"
+
+CREATE EXTENSION hstore;
+CREATE EXTENSION citext;
+CREATE TABLE thing (id citext PRIMARY KEY, h hstore, hs hstore[]);
+ALTER TABLE thing REPLICA IDENTITY FULL;
+
+--> run
+
+INSERT INTO thing VALUES ('Key', 'a=>1, "b c"=>NULL, "q\"q"=>"NULL"', array['x=>y', '']::hstore[]);
+-> {"entity": "thing", "key": "Key", "provenance": {"source": {"table": "public.thing", "op": "create", "ordinal": 0}},
+    "current": {"id":"Key","h":{"a":"1","b c":null,"q\"q":"NULL"},"hs":[{"x":"y"},{}]}}
+
+-- Its key is compared without case by the database, but its text changed: a move.
+UPDATE thing SET id = 'KEY';
+-> {"entity": "thing", "key": "Key", "movedTo": {"key": "KEY"},
+    "provenance": {"source": {"table": "public.thing", "op": "delete", "ordinal": 0}}, "current": null,
+    "original": {"id":"Key","h":{"a":"1","b c":null,"q\"q":"NULL"},"hs":[{"x":"y"},{}]}}
+-> {"entity": "thing", "key": "KEY", "movedFrom": {"key": "Key"},
+    "provenance": {"source": {"table": "public.thing", "op": "create", "ordinal": 1}},
+    "current": {"id":"KEY","h":{"a":"1","b c":null,"q\"q":"NULL"},"hs":[{"x":"y"},{}]}}

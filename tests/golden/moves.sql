@@ -1,0 +1,95 @@
+-- A changed key, or a changed value that places the row, is a delete at the old place and a create at the new one.
+--# [entities.guest]
+--# table = "public.guest"
+--# [entities.orders]
+--# table = "public.orders"
+--# partition_by = ["guest_id"]
+--# partitions = 4
+
+CREATE TABLE guest (id int PRIMARY KEY, name text);
+ALTER TABLE guest REPLICA IDENTITY FULL;
+CREATE TABLE orders (id int PRIMARY KEY, guest_id int NOT NULL, note text);
+ALTER TABLE orders REPLICA IDENTITY FULL;
+
+--> run
+
+INSERT INTO guest VALUES (1, 'Ada');
+-> {"entity": "guest", "key": "1", "provenance": {"source": {"table": "public.guest", "op": "create", "ordinal": 0}},
+    "current": {"id":1,"name":"Ada"}}
+
+-- The halves of a move have ordinals 2n and 2n + 1.
+UPDATE guest SET id = 2 WHERE id = 1;
+-> {"entity": "guest", "key": "1", "movedTo": {"key": "2"},
+    "provenance": {"source": {"table": "public.guest", "op": "delete", "ordinal": 0}}, "current": null,
+    "original": {"id":1,"name":"Ada"}}
+-> {"entity": "guest", "key": "2", "movedFrom": {"key": "1"},
+    "provenance": {"source": {"table": "public.guest", "op": "create", "ordinal": 1}}, "current": {"id":2,"name":"Ada"}}
+
+UPDATE guest SET id = 3, name = 'Grace' WHERE id = 2;
+-> {"entity": "guest", "key": "2", "movedTo": {"key": "3"},
+    "provenance": {"source": {"table": "public.guest", "op": "delete", "ordinal": 0}}, "current": null,
+    "original": {"id":2,"name":"Ada"}}
+-> {"entity": "guest", "key": "3", "movedFrom": {"key": "2"},
+    "provenance": {"source": {"table": "public.guest", "op": "create", "ordinal": 1}}, "current": {"id":3,"name":"Grace"}}
+
+-- A chain of moves, each to a place that the one before had left.
+INSERT INTO guest VALUES (4, 'Edsger');
+-> {"entity": "guest", "key": "4", "provenance": {"source": {"table": "public.guest", "op": "create", "ordinal": 0}},
+    "current": {"id":4,"name":"Edsger"}}
+
+BEGIN;
+UPDATE guest SET id = 5 WHERE id = 4;
+UPDATE guest SET id = 4 WHERE id = 3;
+UPDATE guest SET id = 3 WHERE id = 5;
+COMMIT;
+-> {"entity": "guest", "key": "4", "movedTo": {"key": "5"},
+    "provenance": {"source": {"table": "public.guest", "op": "delete", "ordinal": 0}}, "current": null,
+    "original": {"id":4,"name":"Edsger"}}
+-> {"entity": "guest", "key": "5", "movedFrom": {"key": "4"},
+    "provenance": {"source": {"table": "public.guest", "op": "create", "ordinal": 1}},
+    "current": {"id":5,"name":"Edsger"}}
+-> {"entity": "guest", "key": "3", "movedTo": {"key": "4"},
+    "provenance": {"source": {"table": "public.guest", "op": "delete", "ordinal": 2}}, "current": null,
+    "original": {"id":3,"name":"Grace"}}
+-> {"entity": "guest", "key": "4", "movedFrom": {"key": "3"},
+    "provenance": {"source": {"table": "public.guest", "op": "create", "ordinal": 3}}, "current": {"id":4,"name":"Grace"}}
+-> {"entity": "guest", "key": "5", "movedTo": {"key": "3"},
+    "provenance": {"source": {"table": "public.guest", "op": "delete", "ordinal": 4}}, "current": null,
+    "original": {"id":5,"name":"Edsger"}}
+-> {"entity": "guest", "key": "3", "movedFrom": {"key": "5"},
+    "provenance": {"source": {"table": "public.guest", "op": "create", "ordinal": 5}},
+    "current": {"id":3,"name":"Edsger"}}
+
+-- The partition is that of the guest, not of the order.
+INSERT INTO orders VALUES (1, 1, 'first'), (2, 2, 'second'), (3, 7, 'third');
+-> {"entity": "orders", "key": "1", "partition": 3,
+    "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
+    "current": {"id":1,"guest_id":1,"note":"first"}}
+-> {"entity": "orders", "key": "2", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 2}},
+    "current": {"id":2,"guest_id":2,"note":"second"}}
+-> {"entity": "orders", "key": "3", "partition": 3,
+    "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 4}},
+    "current": {"id":3,"guest_id":7,"note":"third"}}
+
+-- An order that changes hands and its partition with them.
+UPDATE orders SET guest_id = 2 WHERE id = 1;
+-> {"entity": "orders", "key": "1", "partition": 3, "movedTo": {"key": "1"},
+    "provenance": {"source": {"table": "public.orders", "op": "delete", "ordinal": 0}}, "current": null,
+    "original": {"id":1,"guest_id":1,"note":"first"}}
+-> {"entity": "orders", "key": "1", "movedFrom": {"key": "1", "partition": 3},
+    "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 1}},
+    "current": {"id":1,"guest_id":2,"note":"first"}}
+
+-- Another value of the same partition moves nothing.
+UPDATE orders SET guest_id = 11 WHERE id = 2;
+-> {"entity": "orders", "key": "2", "provenance": {"source": {"table": "public.orders", "op": "update", "ordinal": 0}},
+    "current": {"id":2,"guest_id":11,"note":"second"}, "original": {"id":2,"guest_id":2,"note":"second"}}
+
+-- Both at once.
+UPDATE orders SET id = 9, guest_id = 1 WHERE id = 1;
+-> {"entity": "orders", "key": "1", "movedTo": {"key": "9", "partition": 3},
+    "provenance": {"source": {"table": "public.orders", "op": "delete", "ordinal": 0}}, "current": null,
+    "original": {"id":1,"guest_id":2,"note":"first"}}
+-> {"entity": "orders", "key": "9", "partition": 3, "movedFrom": {"key": "1"},
+    "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 1}},
+    "current": {"id":9,"guest_id":1,"note":"first"}}

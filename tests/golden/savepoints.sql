@@ -1,0 +1,91 @@
+-- What a savepoint takes back was never there, its stamps neither.
+--# [entities.orders]
+--# table = "public.orders"
+
+CREATE TABLE orders (id int PRIMARY KEY, status text);
+ALTER TABLE orders REPLICA IDENTITY FULL;
+
+--> run
+
+BEGIN;
+INSERT INTO orders VALUES (1, 'kept');
+SAVEPOINT a;
+INSERT INTO orders VALUES (2, 'dropped');
+ROLLBACK TO a;
+INSERT INTO orders VALUES (3, 'kept');
+COMMIT;
+-> {"entity": "orders", "key": "1", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
+    "current": {"id":1,"status":"kept"}}
+-> {"entity": "orders", "key": "3", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 2}},
+    "current": {"id":3,"status":"kept"}}
+
+-- A released savepoint is part of the transaction.
+BEGIN;
+SAVEPOINT a;
+INSERT INTO orders VALUES (4, 'kept');
+RELEASE a;
+UPDATE orders SET status = 'kept too' WHERE id = 4;
+COMMIT;
+-> {"entity": "orders", "key": "4", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
+    "current": {"id":4,"status":"kept"}}
+-> {"entity": "orders", "key": "4", "provenance": {"source": {"table": "public.orders", "op": "update", "ordinal": 2}},
+    "current": {"id":4,"status":"kept too"}, "original": {"id":4,"status":"kept"}}
+
+-- The stamp inside is taken back with its rows: the one before it holds again.
+BEGIN;
+SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "outer", "identifier": "1"}');
+SAVEPOINT a;
+SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "inner", "identifier": "2"}');
+INSERT INTO orders VALUES (5, 'dropped');
+ROLLBACK TO a;
+INSERT INTO orders VALUES (6, 'by outer');
+COMMIT;
+-> {"entity": "orders", "key": "6",
+    "provenance": {"apiVersion": "v1", "serviceName": "outer", "identifier": "1", "source": {"table": "public.orders", "op": "create", "ordinal": 2}},
+    "current": {"id":6,"status":"by outer"}}
+
+-- A released savepoint's stamp goes on.
+BEGIN;
+SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "outer", "identifier": "1"}');
+SAVEPOINT a;
+SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "inner", "identifier": "2"}');
+RELEASE a;
+INSERT INTO orders VALUES (7, 'by inner');
+COMMIT;
+-> {"entity": "orders", "key": "7",
+    "provenance": {"apiVersion": "v1", "serviceName": "outer", "identifier": "1", "source": {"table": "public.orders", "op": "create", "ordinal": 2}},
+    "current": {"id":7,"status":"by inner"}}
+
+-- Savepoints within savepoints.
+BEGIN;
+SAVEPOINT a;
+INSERT INTO orders VALUES (8, 'kept');
+SAVEPOINT b;
+INSERT INTO orders VALUES (9, 'dropped');
+SAVEPOINT c;
+INSERT INTO orders VALUES (10, 'dropped');
+RELEASE c;
+ROLLBACK TO b;
+INSERT INTO orders VALUES (11, 'kept');
+COMMIT;
+-> {"entity": "orders", "key": "8", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
+    "current": {"id":8,"status":"kept"}}
+-> {"entity": "orders", "key": "11", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 2}},
+    "current": {"id":11,"status":"kept"}}
+
+-- An exception block is a savepoint.
+DO $$
+BEGIN
+  INSERT INTO orders VALUES (12, 'kept');
+  BEGIN
+    INSERT INTO orders VALUES (13, 'dropped');
+    INSERT INTO orders VALUES (12, 'duplicate');
+  EXCEPTION WHEN unique_violation THEN
+    INSERT INTO orders VALUES (14, 'handled');
+  END;
+END
+$$;
+-> {"entity": "orders", "key": "12", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
+    "current": {"id":12,"status":"kept"}}
+-> {"entity": "orders", "key": "14", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 2}},
+    "current": {"id":14,"status":"handled"}}

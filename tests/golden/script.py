@@ -1,0 +1,97 @@
+"""The golden files: parsed, and written with their expectations."""
+
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+WIDTH = 118
+CONFIG, COMMAND, EXPECTED = "--# ", "--> ", "-> "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """`text` is the lines as they stand, up to the statement's or the command's end; `expected` one JSON text each."""
+
+    text: str
+    sql: str | None
+    command: tuple[str, ...]
+    expected: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """A golden file; `tail` is what stands after its last step."""
+
+    config: dict[str, Any]
+    steps: tuple[Step, ...]
+    tail: str
+
+
+def parse(text: str) -> Script:
+    """The script that `text` spells."""
+    lines = text.removesuffix("\n").split("\n")  # not at what else Unicode calls the end of a line
+    config = tomllib.loads("\n".join(line.removeprefix(CONFIG) for line in lines if line.startswith(CONFIG)))
+    steps: list[Step] = []
+    held: list[str] = []
+    expected: list[list[str]] = []
+    for line in [*lines, ""]:
+        if line.startswith(EXPECTED):
+            expected.append([line.removeprefix(EXPECTED)])
+            continue
+        if expected and line.startswith(" "):
+            expected[-1].append(line.strip())
+            continue
+        if expected:
+            steps[-1] = _with(steps[-1], ["".join(_spaced(part)) for part in expected])
+            expected = []
+        held.append(line)
+        if line.startswith(COMMAND) or _ends(held):
+            steps.append(_step(held))
+            held = []
+    return Script(config=config, steps=tuple(steps), tail="\n".join(held))
+
+
+def render(script: Script, found: Sequence[Sequence[str]]) -> str:
+    """The file again, with what was found in the place of what was expected."""
+    parts = []
+    for step, messages in zip(script.steps, found, strict=True):
+        parts += [step.text, *(EXPECTED + message for message in messages)]
+    return "\n".join([*parts, script.tail]).rstrip("\n") + "\n"
+
+
+def message_text(members: Sequence[tuple[str, str]]) -> str:
+    """One JSON object of members whose values are JSON texts, broken between members where it is long."""
+    lines = [""]
+    for name, value in members:
+        member = f"{json.dumps(name)}: {value}"
+        if lines[-1] and len(lines[-1]) + len(member) > WIDTH - len(EXPECTED):
+            lines.append(member)
+        else:
+            lines[-1] += (", " if lines[-1] else "") + member
+    return "{" + ",\n    ".join(lines) + "}"
+
+
+def plain(message: str) -> str:
+    """A message without its line breaks."""
+    return message.replace(",\n    ", ", ")
+
+
+def _step(lines: Sequence[str]) -> Step:
+    text = "\n".join(lines)
+    if lines[-1].startswith(COMMAND):
+        return Step(text=text, sql=None, command=tuple(lines[-1].removeprefix(COMMAND).split()), expected=())
+    return Step(text=text, sql=text, command=(), expected=())
+
+
+def _with(step: Step, expected: Sequence[str]) -> Step:
+    return Step(text=step.text, sql=step.sql, command=step.command, expected=tuple(expected))
+
+
+def _ends(lines: Sequence[str]) -> bool:
+    return lines[-1].endswith(";") and not lines[-1].startswith("--") and "\n".join(lines).count("$$") % 2 == 0
+
+
+def _spaced(parts: Sequence[str]) -> Sequence[str]:
+    return [part if at == len(parts) - 1 else part + " " for at, part in enumerate(parts)]

@@ -1,0 +1,92 @@
+-- Who made a change: the application says so inside its own transaction.
+--# [entities.orders]
+--# table = "public.orders"
+--# [provenance.default]
+--# apiVersion = "none"
+--# serviceName = "by hand"
+
+CREATE TABLE orders (id int PRIMARY KEY, status text);
+ALTER TABLE orders REPLICA IDENTITY FULL;
+
+--> run
+
+-- Without a stamp, the configured default.
+INSERT INTO orders VALUES (1, 'NEW');
+-> {"entity": "orders", "key": "1",
+    "provenance": {"apiVersion": "none", "serviceName": "by hand", "identifier": "", "source": {"table": "public.orders", "op": "create", "ordinal": 0}},
+    "current": {"id":1,"status":"NEW"}}
+
+-- The stamp counts as a record of the transaction, so the row's ordinal is 2.
+BEGIN;
+SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v2", "serviceName": "order-api", "identifier": "req-1"}');
+UPDATE orders SET status = 'PAID';
+COMMIT;
+-> {"entity": "orders", "key": "1",
+    "provenance": {"apiVersion": "v2", "serviceName": "order-api", "identifier": "req-1", "source": {"table": "public.orders", "op": "update", "ordinal": 2}},
+    "current": {"id":1,"status":"PAID"}, "original": {"id":1,"status":"NEW"}}
+
+-- It ends with its transaction.
+UPDATE orders SET status = 'SENT';
+-> {"entity": "orders", "key": "1",
+    "provenance": {"apiVersion": "none", "serviceName": "by hand", "identifier": "", "source": {"table": "public.orders", "op": "update", "ordinal": 0}},
+    "current": {"id":1,"status":"SENT"}, "original": {"id":1,"status":"PAID"}}
+
+-- It holds for what comes after it, until the next one.
+BEGIN;
+INSERT INTO orders VALUES (2, 'before');
+SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v2", "serviceName": "order-api", "identifier": "req-2"}');
+INSERT INTO orders VALUES (3, 'first');
+SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v9", "serviceName": "billing", "identifier": "größe \"x\" \\ \u2028"}');
+INSERT INTO orders VALUES (4, 'second');
+COMMIT;
+-> {"entity": "orders", "key": "2",
+    "provenance": {"apiVersion": "none", "serviceName": "by hand", "identifier": "", "source": {"table": "public.orders", "op": "create", "ordinal": 0}},
+    "current": {"id":2,"status":"before"}}
+-> {"entity": "orders", "key": "3",
+    "provenance": {"apiVersion": "v2", "serviceName": "order-api", "identifier": "req-2", "source": {"table": "public.orders", "op": "create", "ordinal": 4}},
+    "current": {"id":3,"status":"first"}}
+-> {"entity": "orders", "key": "4",
+    "provenance": {"apiVersion": "v9", "serviceName": "billing", "identifier": "größe \"x\" \\  ", "source": {"table": "public.orders", "op": "create", "ordinal": 8}},
+    "current": {"id":4,"status":"second"}}
+
+-- Fields that it does not have are empty; one that is not known spoils it.
+BEGIN;
+SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "billing"}');
+INSERT INTO orders VALUES (5, 'some fields');
+SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "billing", "colour": "red"}');
+INSERT INTO orders VALUES (6, 'unknown field');
+COMMIT;
+-> {"entity": "orders", "key": "5",
+    "provenance": {"apiVersion": "", "serviceName": "billing", "identifier": "", "source": {"table": "public.orders", "op": "create", "ordinal": 2}},
+    "current": {"id":5,"status":"some fields"}}
+-> {"entity": "orders", "key": "6",
+    "provenance": {"apiVersion": "none", "serviceName": "by hand", "identifier": "", "source": {"table": "public.orders", "op": "create", "ordinal": 6}},
+    "current": {"id":6,"status":"unknown field"}}
+
+-- What is not JSON, too long, or of another prefix is no stamp; neither stops anything.
+BEGIN;
+SELECT pg_logical_emit_message(true, 'provenance', 'order-api');
+INSERT INTO orders VALUES (7, 'not JSON');
+SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "' || repeat('x', 4096) || '"}');
+INSERT INTO orders VALUES (8, 'too long');
+SELECT pg_logical_emit_message(true, 'provenanc', '{"serviceName": "order-api"}');
+INSERT INTO orders VALUES (9, 'another prefix');
+COMMIT;
+-> {"entity": "orders", "key": "7",
+    "provenance": {"apiVersion": "none", "serviceName": "by hand", "identifier": "", "source": {"table": "public.orders", "op": "create", "ordinal": 2}},
+    "current": {"id":7,"status":"not JSON"}}
+-> {"entity": "orders", "key": "8",
+    "provenance": {"apiVersion": "none", "serviceName": "by hand", "identifier": "", "source": {"table": "public.orders", "op": "create", "ordinal": 6}},
+    "current": {"id":8,"status":"too long"}}
+-> {"entity": "orders", "key": "9",
+    "provenance": {"apiVersion": "none", "serviceName": "by hand", "identifier": "", "source": {"table": "public.orders", "op": "create", "ordinal": 10}},
+    "current": {"id":9,"status":"another prefix"}}
+
+-- A message outside the transaction is ignored, and is not one of its records.
+BEGIN;
+SELECT pg_logical_emit_message(false, 'provenance', '{"apiVersion": "v2", "serviceName": "order-api", "identifier": "x"}');
+INSERT INTO orders VALUES (10, 'not transactional');
+COMMIT;
+-> {"entity": "orders", "key": "10",
+    "provenance": {"apiVersion": "none", "serviceName": "by hand", "identifier": "", "source": {"table": "public.orders", "op": "create", "ordinal": 0}},
+    "current": {"id":10,"status":"not transactional"}}
