@@ -5,7 +5,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,9 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 CHUNK_BYTES_MAX = 32 << 20
 """Text of one chunk; one that is larger is given back and read in smaller ranges, down to one page."""
 
+LOCK_TIMEOUT_S = 2
+"""How long a chunk waits for a table that is being altered, before it lets others go first."""
+
 _PAUSE_S = 0.2
 _ESCAPES = re.compile(rb"\\(.)", re.DOTALL)
 _ESCAPED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
@@ -39,28 +42,46 @@ _ESCAPED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTable:
-    """What is needed to read one entity's table: its binding and, in the same order, its columns."""
+    """How one entity's table is read while its columns are those of `signature`: its binding and, in the same
 
-    table: tuple[str, str]
+    order, its columns.
+    """
+
+    signature: str
     bound: Bound
     columns: tuple[str, ...]
     where: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """A leaf is locked, and the snapshot taken; `at` is in microseconds since 1970."""
+
+    snapshot: Snapshot
+    signature: str
+    filenode: int
+    at: int
+
+
 class Reader:
-    """A few threads that read what `windows` hands out; each holds two connections of its own."""
+    """A few threads that read what `windows` hands out; each holds two connections of its own.
+
+    `tables` gives the table of each entity; `bind` says, over a connection, how it is to be read now.
+    """
 
     def __init__(
         self,
         windows: Windows,
-        tables: Mapping[str, ReadTable],
+        tables: Mapping[str, tuple[str, str]],
         origin: Origin,
         *,
+        bind: Callable[[Connection, str], ReadTable],
         connect: Callable[[], Connection],
         workers: int = 2,
     ) -> None:
-        self._windows, self._tables, self._origin, self._connect = windows, tables, origin, connect
-        self._names = {entity: table.table for entity, table in tables.items()}
+        self._windows, self._names, self._origin = windows, tables, origin
+        self._bind, self._connect = bind, connect
+        self._tables: dict[str, ReadTable] = {}
         self._stopping = threading.Event()
         self.failure: ChangelogError | None = None
         """Why the reading ended early."""
@@ -78,52 +99,66 @@ class Reader:
     def _work(self) -> None:
         try:
             with translated("reading a table"), self._connect() as reading, self._connect() as signalling:
+                reading.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'".encode())
                 signalling.execute("SET synchronous_commit = local")  # a paused standby must not hold windows back
                 while not self._stopping.is_set() and (found := self._windows.take(self._names)) is not None:
-                    self._chunk(reading, signalling, *found)
+                    if not self._chunk(reading, signalling, *found):
+                        self._stopping.wait(_PAUSE_S)
         except ChangelogError as error:
             self.failure = error
 
-    def _chunk(self, reading: Connection, signalling: Connection, nonce: str, chunk: Chunk) -> None:
-        table = self._tables[chunk.entity]
-        done = smaller = gone = False
+    def _chunk(self, reading: Connection, signalling: Connection, nonce: str, chunk: Chunk) -> bool:
+        """Reads a chunk, or gives it back; False when it is better to wait before the next."""
+        smaller = gone = False
         try:
             with reading.transaction():
                 reading.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                found = _begin(reading, chunk)
-                gone = found is None
-                if found is not None and self._windows.reading(nonce, *found[:3]):
-                    copied = _copy(reading, table, chunk)
-                    smaller = copied is None
-                    if copied is not None:
-                        self._windows.read(nonce, ChunkRows.encode(self._origin, table.bound, copied, read_at=found[3]))
-                        _signal(signalling, nonce)  # under the lock: the table stays as it was read
-                        done = True
+                begun = _begin(reading, chunk)
+                gone = begun is _GONE
+                if not isinstance(begun, _Begun):
+                    return False
+                if not self._windows.reading(nonce, begun.snapshot, begun.signature, begun.filenode):
+                    return False
+                table = self._table(reading, chunk.entity, begun.signature)
+                copied = _copy(reading, table, chunk)
+                smaller = copied is None
+                if copied is not None:
+                    self._windows.read(nonce, ChunkRows.encode(self._origin, table.bound, copied, read_at=begun.at))
+                    _signal(signalling, nonce)  # under the lock: the table stays as it was read
+                return True
         finally:
-            if not done:
-                self._windows.give_back(nonce, smaller=smaller, gone=gone)
-        if not done and not smaller:
-            self._stopping.wait(_PAUSE_S)
+            self._windows.give_back_unread(nonce, smaller=smaller, gone=gone)
+
+    def _table(self, reading: Connection, entity: str, columns: str) -> ReadTable:
+        """How the table is read while its signature is `columns`."""
+        if entity not in self._tables or self._tables[entity].signature != columns:
+            self._tables[entity] = self._bind(reading, entity)
+        return self._tables[entity]
 
 
-def _begin(reading: Connection, chunk: Chunk) -> tuple[Snapshot, str, int, int] | None:
-    """Locks the leaf, then takes the snapshot: with the columns' signature, the storage, the time in µs.
+_GONE: Final = "gone"
+_BUSY: Final = "busy"
 
-    None when the leaf is gone.
-    """
+
+def _begin(reading: Connection, chunk: Chunk) -> _Begun | Literal["gone", "busy"]:
+    """Locks the leaf, then takes the snapshot: before the lock, a rewritten table would read as empty."""
     leaf = chunk.taken.leaf
     try:
         with reading.transaction():
             reading.execute(f"LOCK TABLE {leaf} IN ACCESS SHARE MODE".encode())
     except psycopg.errors.UndefinedTable:
-        return None
+        return _GONE
+    except psycopg.errors.LockNotAvailable:
+        return _BUSY
     row = reading.execute(
         "SELECT pg_current_snapshot()::text, pg_relation_filenode(c.oid), "
         "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM pg_class c WHERE c.oid = to_regclass(%s)",
         [leaf],
     ).fetchone()
     assert row is not None
-    return Snapshot.parse(row[0]), signature(reading, chunk.table), row[1], row[2]
+    return _Begun(
+        snapshot=Snapshot.parse(row[0]), signature=signature(reading, chunk.table), filenode=row[1], at=row[2]
+    )
 
 
 def signature(connection: Connection, table: tuple[str, str]) -> str:

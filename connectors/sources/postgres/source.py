@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import structlog
 
@@ -12,14 +13,14 @@ from connectors.sources.postgres.binding import Binder
 from connectors.sources.postgres.catalog import Table, read_tables
 from connectors.sources.postgres.check import Wanted, findings, refuse
 from connectors.sources.postgres.columnar import Bound
-from connectors.sources.postgres.connection import connect
+from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.lineage import Lineage
 from connectors.sources.postgres.objects import Template
 from connectors.sources.postgres.pgoutput import Relation, RelationColumn
 from connectors.sources.postgres.progress import LeafProgress, TableProgress, is_complete
 from connectors.sources.postgres.rows import Origin
 from connectors.sources.postgres.setup import ensure_publication, ensure_slot
-from connectors.sources.postgres.snapshot import Reader, ReadTable, nonce, quoted, signature
+from connectors.sources.postgres.snapshot import Connection, Reader, ReadTable, nonce, quoted, signature
 from connectors.sources.postgres.stream import Stream
 from connectors.sources.postgres.types import TypeCatalog
 from connectors.sources.postgres.values import SETTINGS
@@ -123,7 +124,7 @@ class PostgresSource:
     def _begin(self, entities: Sequence[Entity], tables: Mapping[tuple[str, str], Table]) -> None:
         """The assembler, and the reading of what is not yet in the changelog."""
         settings, checkpoint = self._settings, self._checkpoint
-        types = TypeCatalog(lambda query, values: self._catalog.execute(query.encode(), values).fetchall())
+        types = TypeCatalog(self._query)
         binder = Binder(resolve=types.resolve, hmac_key=settings.hmac_key)
         origin = Origin(
             name=settings.name,
@@ -145,8 +146,9 @@ class PostgresSource:
             )
             self._reader = Reader(
                 self._windows,
-                {entity.name: _read_table(binder, entity, tables[entity.table]) for entity in unread},
+                {entity.name: entity.table for entity in unread},
                 origin,
+                bind=partial(_read_table, {entity.name: entity for entity in unread}, settings.hmac_key),
                 connect=partial(connect, settings.dsn, settings=SETTINGS),
                 workers=settings.workers,
             )
@@ -162,6 +164,10 @@ class PostgresSource:
             listener=self._windows,
             rows_max=_FRAMES_MAX,
         )
+
+    def _query(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        with translated("asking for a type"):
+            return self._catalog.execute(query.encode(), values).fetchall()
 
     def _horizon(self) -> int:
         """An id that was given out just now: all below it were given out before."""
@@ -312,8 +318,11 @@ def _options(publication: str, replication: ReplicationConnection) -> dict[str, 
     return {"proto_version": str(newest), "publication_names": quoted_name, "messages": "true"}
 
 
-def _read_table(binder: Binder, entity: Entity, table: Table) -> ReadTable:
-    """How the table's rows are read: bound as the stream's would be, were its columns these."""
+def _read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Connection, name: str) -> ReadTable:
+    """How an entity's table is read now: bound as the stream's rows would be, were its columns these."""
+    entity = entities[name]
+    table = next(table for table in read_tables(connection) if (table.schema, table.name) == entity.table)
+    types = TypeCatalog(lambda query, values: connection.execute(query.encode(), values).fetchall())
     columns = [column for column in table.columns if column.published]
     relation = Relation(
         relid=table.oid,
@@ -325,9 +334,9 @@ def _read_table(binder: Binder, entity: Entity, table: Table) -> ReadTable:
             for column in columns
         ),
     )
-    binding = binder.bind(entity, relation, crossing=False)
+    binding = Binder(resolve=types.resolve, hmac_key=hmac_key).bind(entity, relation, crossing=False)
     return ReadTable(
-        table=entity.table,
+        signature=signature(connection, entity.table),
         bound=Bound(binding=binding, template=Template(binding)),
         columns=tuple(column.name for column in columns),
         where=entity.where,

@@ -234,12 +234,13 @@ class Windows:
         with self._changed:
             self._chunks[nonce].rows = rows
 
-    def give_back(self, nonce: str, *, smaller: bool = False, gone: bool = False) -> None:
-        """The chunk was not read: `smaller`, because it was too large; `gone`, because its leaf was dropped."""
+    def give_back_unread(self, nonce: str, *, smaller: bool = False, gone: bool = False) -> None:
+        """Unless the chunk has its rows: `smaller` says that it was too large, `gone` that its leaf was dropped."""
         with self._changed:
-            chunk = self._chunks.pop(nonce, None)
-            if chunk is None:
+            chunk = self._chunks.get(nonce)
+            if chunk is None or chunk.rows is not None:
                 return
+            del self._chunks[nonce]
             table = self._tables[chunk.entity]
             if chunk.generation == table.generation:
                 table.give_back(chunk.taken)
