@@ -1,0 +1,241 @@
+"""Compares a file log with the second reader, with itself, and with the tables."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+from connectors.sinks.filelog import read_log
+from connectors.sources.postgres.types import TypeCatalog
+from connectors.sources.postgres.values import SETTINGS, canonical, codec_for
+from envelope.key import key_text
+from tests.campaigns._oracle import TABLES, TRUNCATE_KEY, Expected
+
+_COLUMNS = ("entity", "partition", "key", "op", "position", "transaction", "identifier", "current", "original", "moved")
+_VERSION = re.compile(r'"version":(\d+)')
+_STAMP = re.compile(r'"stamp":"([^"]*)"')
+_EXAMPLES_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the log; the position in its three parts."""
+
+    entity: str
+    partition: int
+    key: str
+    op: str
+    position: str
+    transaction: str
+    identifier: str
+    current: str | None
+    original: str | None
+    moved: str | None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Commit and ordinal."""
+        _, commit, ordinal = self.position.split("/")
+        return int(commit, 16), int(ordinal, 16)
+
+
+@dataclass(slots=True)
+class State:
+    """What a reader holds of one key: `current` is None once it was deleted; `version` is of the last state."""
+
+    current: str | None
+    version: int
+    partition: int
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was found; `faults` are examples in words."""
+
+    rows: int = 0
+    changes: int = 0
+    reads: int = 0
+    transactions: int = 0
+    lost: int = 0
+    repeated: int = 0
+    reordered: int = 0
+    stale: int = 0
+    wrong: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def note(self, what: str, row: object) -> None:
+        """Keeps an example."""
+        if len(self.faults) < _EXAMPLES_MAX:
+            self.faults.append(f"{what}: {str(row)[:600]}")
+
+    def check(self) -> None:
+        """Raises AssertionError when anything was found."""
+        if self.faults:
+            figures = {name: getattr(self, name) for name in ("lost", "repeated", "reordered", "stale", "wrong")}
+            raise AssertionError("\n".join([f"{figures} of {self.rows} rows", *self.faults]))
+
+
+def rows(path: Path) -> Iterator[Row]:
+    """The log's rows, in its order."""
+    for batch in read_log(path):
+        yield from map(Row, *(batch.column(name).to_pylist() for name in _COLUMNS))
+
+
+class Fold:
+    """Reads the log once, as any consumer would, and notes where a state is older than one before it.
+
+    `exact`: an original is, byte for byte, the state before; not so where a column was retyped in between.
+    """
+
+    def __init__(self, verdict: Verdict, *, exact: bool) -> None:
+        self.states: dict[tuple[str, str], State] = {}
+        self._verdict, self._exact = verdict, exact
+        self._last: dict[tuple[str, int], str] = {}
+        self._floor: dict[str, int] = {}
+
+    def add(self, row: Row) -> None:
+        """The next row of the log."""
+        self._in_order(row)
+        if row.key == TRUNCATE_KEY:
+            self._truncate(row)
+        else:
+            self._state(row)
+
+    def _in_order(self, row: Row) -> None:
+        last = self._last.get((row.entity, row.partition), "")
+        if row.position == last:
+            self._verdict.repeated += 1
+            self._verdict.note("repeated position", row)
+        elif row.position < last:
+            self._verdict.reordered += 1
+            self._verdict.note(f"position after {last}", row)
+        self._last[row.entity, row.partition] = row.position
+
+    def _truncate(self, row: Row) -> None:
+        """The stamp of a truncate of ours says which versions are older."""
+        _, _, floor = row.identifier.partition("floor-")
+        self._floor[row.entity] = int(floor or 0)
+        for (entity, _), state in self.states.items():
+            if entity == row.entity:
+                state.current = None
+
+    def _state(self, row: Row) -> None:
+        key = (row.entity, row.key)
+        before = self.states.get(key)
+        json_text = row.current if row.current is not None else row.original
+        assert json_text is not None
+        found = _VERSION.search(json_text)
+        assert found is not None
+        version = int(found[1])
+        floor = max(self._floor.get(row.entity, 0), before.version if before else 0)
+        again = row.op in ("read", "delete") and before is not None and before.current is not None
+        moved = row.moved is not None and "movedFrom" in row.moved
+        if version < floor or (version == floor and before and not (again or (moved and row.op == "create"))):
+            self._verdict.stale += 1
+            self._verdict.note(f"older than version {floor}", row)
+        self._check_original(row, before)
+        self._check_stamp(row)
+        self.states[key] = State(row.current, version, row.partition)
+
+    def _check_original(self, row: Row, before: State | None) -> None:
+        if row.op not in ("update", "delete") or before is None:
+            return
+        if before.current is None or before.partition != row.partition or row.original is None:
+            self._verdict.wrong += 1
+            self._verdict.note("changes a row that is not there", row)
+        elif self._exact and before.current != row.original:
+            self._verdict.wrong += 1
+            self._verdict.note(f"original is not {before.current[:300]}", row)
+
+    def _check_stamp(self, row: Row) -> None:
+        if row.op in ("create", "update") and row.current is not None:
+            found = _STAMP.search(row.current)
+            if found is None or found[1] != row.identifier:
+                self._verdict.wrong += 1
+                self._verdict.note(f"stamp {row.identifier} on another's change", row)
+
+
+def compare(log: Iterator[Row], expected: Iterator[Expected], verdict: Verdict, fold: Fold) -> None:
+    """One pass over the log beside what it must hold; rows that were read from tables stand between."""
+    wanted = chain(expected, [None])
+    want = next(wanted)
+    last_commit = 0
+    for row in log:
+        verdict.rows += 1
+        fold.add(row)
+        if row.op == "read":
+            verdict.reads += 1
+            continue
+        verdict.changes += 1
+        while want is not None and (want.commit, want.ordinal) < row.place:
+            verdict.lost += 1
+            verdict.note("lost", want)
+            want = next(wanted)
+        if want is None or (want.commit, want.ordinal) > row.place:
+            verdict.repeated += 1
+            verdict.note("never committed, or repeated", row)
+            continue
+        if want.commit != last_commit:
+            verdict.transactions += 1
+            last_commit = want.commit
+        _same(row, want, verdict)
+        want = next(wanted)
+    while want is not None:
+        verdict.lost += 1
+        verdict.note("lost", want)
+        want = next(wanted)
+
+
+def _same(row: Row, want: Expected, verdict: Verdict) -> None:
+    text = row.current if row.current is not None else row.original
+    found = None if text is None else _VERSION.search(text)
+    version = int(found[1]) if found else None
+    told = (row.entity, row.partition, row.key, row.op, row.identifier, int(row.transaction) & 0xFFFFFFFF, version)
+    if told != (want.entity, want.partition, want.key, want.op, want.identifier, want.xid, want.version):
+        verdict.wrong += 1
+        verdict.note(f"{want} expected", row)
+
+
+def compare_tables(dsn: str, fold: Fold, verdict: Verdict) -> None:
+    """The fold of the log beside the tables, value by value, by the definitions of `values`."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for name, value in SETTINGS.items():
+            connection.execute("SELECT set_config(%s, %s, false)", [name, value])
+        types = TypeCatalog(lambda query, values: connection.execute(query.encode(), values).fetchall())
+        for entity in TABLES:
+            folded = {key: state.current for (name, key), state in fold.states.items() if name == entity}
+            table = _table(connection, types, entity)
+            for key in folded.keys() | table.keys():
+                if folded.get(key) is None and key not in table:
+                    continue
+                if not _equal(folded.get(key), table.get(key)):
+                    verdict.wrong += 1
+                    verdict.note(f"{entity} {key} is {str(table.get(key))[:400]} in the table", folded.get(key))
+
+
+def _equal(folded: str | None, row: str | None) -> bool:
+    return folded == row or (folded is not None and row is not None and json.loads(folded) == json.loads(row))
+
+
+def _table(connection: psycopg.Connection, types: TypeCatalog, entity: str) -> dict[str, str]:
+    cursor = connection.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier("public", entity)))
+    result = cursor.pgresult
+    assert result is not None
+    names = [(result.fname(column) or b"").decode() for column in range(result.nfields)]
+    codecs = [codec_for(types.resolve(result.ftype(column)), result.fmod(column)) for column in range(result.nfields)]
+    keyed = [names.index(name) for name in TABLES[entity].key]
+    found = {}
+    for number in range(result.ntuples):
+        values = [result.get_value(number, column) for column in range(result.nfields)]
+        parts = [
+            json.dumps(name).encode() + b":" + (b"null" if value is None else codec.to_json(value))
+            for name, value, codec in zip(names, values, codecs, strict=True)
+        ]
+        key = key_text([canonical(values[column] or b"", codecs[column]) for column in keyed])
+        found[key] = (b"{" + b",".join(parts) + b"}").decode()
+    return found

@@ -1,0 +1,270 @@
+"""A second reader of the same log, by a slot of its own: what must stand in the changelog, change by change.
+
+It keeps the raw frames of whole transactions in a file while the campaign runs, and reads them with the plain decoder
+afterwards. It shares the wire and `pgoutput.decode` with the product, and nothing behind them.
+"""
+
+import json
+import struct
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import psycopg
+
+from connectors.sources.postgres import pgoutput
+from connectors.sources.postgres.stream import Stream
+from connectors.sources.postgres.values import SETTINGS
+from connectors.sources.postgres.wire import ReplicationConnection
+from envelope.checkpoint import parse_lsn
+from envelope.errors import ChangelogError, Kind
+from envelope.key import key_text, partition
+
+NAME = "oracle"
+TRUNCATE_KEY = "\0truncate"
+
+_HEADER = 25
+_START = struct.Struct("!xQ")
+_COMMIT_END = struct.Struct("!x8x8x8xcBQQ")
+_SIZE = struct.Struct("!I")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """How an entity is keyed and placed."""
+
+    key: tuple[str, ...]
+    partition_by: tuple[str, ...]
+    partitions: int
+    partitioned: bool = False
+
+
+TABLES: Mapping[str, Table] = {
+    "account": Table(("id",), ("guest_id",), 8),
+    "line": Table(("order_id", "line_no"), ("order_id", "line_no"), 3),
+    "place": Table(("id", "region"), ("id", "region"), 2, partitioned=True),
+    "doc": Table(("id",), ("id",), 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """One row that the changelog must hold; `version` is that of the state it ends with, or of what it deletes."""
+
+    commit: int
+    ordinal: int
+    xid: int
+    entity: str
+    partition: int
+    key: str
+    op: str
+    identifier: str
+    version: int | None
+
+
+class Oracle:
+    """Drains its slot into `file` from the moment it was made until `stop`; servers may crash meanwhile."""
+
+    def __init__(self, dsn: str, file: Path) -> None:
+        self._dsn, self._file = dsn, file
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            tables = ", ".join(TABLES)
+            connection.execute(
+                f"CREATE PUBLICATION {NAME} FOR TABLE {tables} WITH (publish_via_partition_root = true)".encode()
+            )
+            row = connection.execute("SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')", [NAME])
+            self._through = parse_lsn(str(row.fetchall()[0][0]))
+        self._stopping = threading.Event()
+        self._reached = threading.Condition()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def wait(self, lsn: int, timeout_s: float) -> None:
+        """Until everything before `lsn` was drained."""
+        with self._reached:
+            if not self._reached.wait_for(lambda: self._failure or self._through >= lsn, timeout_s):
+                raise AssertionError(f"the second reader did not reach {lsn:X} in {timeout_s:.0f} s")
+        if self._failure:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Ends the draining."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with self._file.open("wb") as out:
+                while not self._stopping.is_set():
+                    try:
+                        self._drain(out)
+                    except ChangelogError as error:
+                        if error.kind not in (Kind.CONNECTION, Kind.IN_USE):
+                            raise
+                        self._stopping.wait(0.2)
+        except BaseException as error:
+            with self._reached:
+                self._failure = error
+                self._reached.notify_all()
+            raise
+
+    def _drain(self, out: BinaryIO) -> None:
+        options = {"proto_version": "1", "publication_names": NAME, "messages": "true"}
+        connection = ReplicationConnection.connect(self._dsn, settings=SETTINGS)
+        with Stream(connection, slot=NAME, start_lsn=self._through, options=options) as stream:
+            waiting: list[bytes] = []
+            while not self._stopping.is_set():
+                for frame in stream.take(0.2):
+                    waiting.append(frame)
+                    if frame[_HEADER : _HEADER + 1] == b"C":
+                        self._keep(out, waiting)
+                        waiting.clear()
+                stream.confirm(self._through)
+
+    def _keep(self, out: BinaryIO, frames: Sequence[bytes]) -> None:
+        end = _COMMIT_END.unpack_from(frames[-1])[-1]
+        if end <= self._through:
+            return
+        for frame in frames:
+            out.write(_SIZE.pack(len(frame)))
+            out.write(frame)
+        out.flush()
+        with self._reached:
+            self._through = end
+            self._reached.notify_all()
+
+    def expected(self, since: int) -> Iterator[Expected]:
+        """What was committed from `since` on, in order; only after `stop`."""
+        transaction = _Transaction({})
+        with self._file.open("rb") as frames:
+            while size := frames.read(_SIZE.size):
+                frame = frames.read(_SIZE.unpack(size)[0])
+                message = pgoutput.decode(frame[_HEADER:])
+                transaction.add(message, _START.unpack_from(frame)[0])
+                if isinstance(message, pgoutput.Commit):
+                    if message.commit_lsn >= since:
+                        yield from transaction.rows()
+                    transaction = _Transaction(transaction.relations)
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A row, and where its log record begins; `block` counts the messages before it, as logged."""
+
+    message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete | pgoutput.Truncate
+    start: int
+    ordinal: int
+    identifier: str
+    block: int
+
+
+class _Transaction:
+    """One transaction's records, counted as the contract says (*Position*)."""
+
+    def __init__(self, relations: dict[int, pgoutput.Relation]) -> None:
+        self.relations = relations
+        self._commit = self._xid = 0
+        self._identifier = ""
+        self._records: list[_Record] = []
+        self._ordinal = self._block = 0
+
+    def add(self, message: pgoutput.Decoded, start: int) -> None:
+        match message:
+            case pgoutput.Begin():
+                self._commit, self._xid = message.final_lsn, message.xid
+            case pgoutput.Relation():
+                self.relations[message.relid] = message
+            case pgoutput.Message():
+                if message.transactional:
+                    self._message(message)
+            case pgoutput.Insert() | pgoutput.Update() | pgoutput.Delete() | pgoutput.Truncate():
+                self._records.append(_Record(message, start, self._ordinal, self._identifier, self._block))
+                self._ordinal += 1
+
+    def _message(self, message: pgoutput.Message) -> None:
+        """Counts, and stamps what was logged behind it, be it delivered before."""
+        self._ordinal += 1
+        self._block += 1
+        if message.prefix == "provenance":
+            self._identifier = json.loads(message.content).get("identifier", "")
+            for number, record in enumerate(self._records):
+                if record.start >= message.lsn:
+                    self._records[number] = replace(record, identifier=self._identifier, block=self._block)
+
+    def rows(self) -> Iterator[Expected]:
+        skipped = False
+        for number, record in enumerate(self._records):
+            message, ordinal = record.message, record.ordinal
+            if skipped:
+                skipped = False
+                continue
+            if isinstance(message, pgoutput.Truncate):
+                yield from self._truncated(ordinal, record.identifier, message)
+                continue
+            relation = self.relations[message.relid]
+            table = TABLES[relation.name]
+            old = None if isinstance(message, pgoutput.Insert) else _values(relation, message.old)
+            new = None if isinstance(message, pgoutput.Delete) else _values(relation, message.new)
+            if table.partitioned and new is None and (arrived := self._arriving(number, relation, table, old)):
+                skipped, new, ordinal = True, arrived, ordinal + 1
+            yield from self._changed(ordinal, record.identifier, relation.name, old, new)
+
+    def _arriving(
+        self, number: int, relation: pgoutput.Relation, table: Table, old: Mapping[str, str | None] | None
+    ) -> dict[str, str | None] | None:
+        """The insert of the same key that stands right behind a delete in a partitioned table."""
+        if number + 1 == len(self._records) or self._records[number + 1].block != self._records[number].block:
+            return None
+        following = self._records[number + 1].message
+        if not isinstance(following, pgoutput.Insert) or following.relid != relation.relid:
+            return None
+        new = _values(relation, following.new)
+        return new if old is not None and _text(old, table.key) == _text(new, table.key) else None
+
+    def _changed(
+        self,
+        ordinal: int,
+        identifier: str,
+        entity: str,
+        old: Mapping[str, str | None] | None,
+        new: Mapping[str, str | None] | None,
+    ) -> Iterator[Expected]:
+        def row(op: str, values: Mapping[str, str | None], half: int = 0) -> Expected:
+            table = TABLES[entity]
+            place = partition(_text(values, table.partition_by).encode(), table.partitions)
+            version = int(values["version"] or 0)
+            key = _text(values, table.key)
+            return Expected(self._commit, 2 * ordinal + half, self._xid, entity, place, key, op, identifier, version)
+
+        if old is None or new is None:
+            yield row("create" if old is None else "delete", old or new or {})
+            return
+        left, arrived = row("delete", old), row("create", new, 1)
+        if (left.key, left.partition) == (arrived.key, arrived.partition):
+            yield row("update", new)
+        else:
+            yield left
+            yield arrived
+
+    def _truncated(self, ordinal: int, identifier: str, record: pgoutput.Truncate) -> Iterator[Expected]:
+        for relid in record.relids:
+            entity = self.relations[relid].name
+            for number in range(TABLES[entity].partitions):
+                yield Expected(
+                    self._commit, 2 * ordinal, self._xid, entity, number, TRUNCATE_KEY, "truncate", identifier, None
+                )
+
+
+def _text(values: Mapping[str, str | None], columns: Sequence[str]) -> str:
+    return key_text([values[name] or "" for name in columns])
+
+
+def _values(relation: pgoutput.Relation, values: Sequence[pgoutput.Value] | None) -> dict[str, str | None]:
+    assert values is not None, "the tables are all of REPLICA IDENTITY FULL"
+    return {
+        column.name: value.decode() if isinstance(value, bytes) else None
+        for column, value in zip(relation.columns, values, strict=True)
+    }

@@ -1,0 +1,112 @@
+"""The service as a process that campaigns start, kill and stop."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from connectors import failpoints
+from connectors.sinks.filelog import read_checkpoint
+from envelope.checkpoint import Checkpoint
+
+ROOT = Path(__file__).parents[2]
+STOP_TIMEOUT_S = 60.0
+IN_USE = "is read by process"
+
+FAIL_POINTS = (
+    "loop:read",
+    "loop:published",
+    "loop:confirmed",
+    "files:written",
+    "files:synced",
+    "files:linked",
+    "files:stored",
+    "files:resume-synced",
+    "files:resume-replaced",
+)
+"""The places that every run passes; `files:set-aside` and `files:resume-dropped` need a damaged log."""
+
+
+class Service:
+    """`changelog run` over one configuration file; `log` collects what its processes say."""
+
+    def __init__(self, config: Path) -> None:
+        self._config = config
+        self.log = config.with_suffix(".log")
+        self.starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, fail_at: str | None = None) -> None:
+        """Starts a process, to crash at the fail point `NAME:N` if one is given."""
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        environment.pop(failpoints.VARIABLE, None)
+        if fail_at is not None:
+            environment[failpoints.VARIABLE] = fail_at
+        command = [sys.executable, "-m", "connectors", "run", "--config", str(self._config)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self.starts += 1
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the process ended, None while it runs."""
+        assert self._process is not None
+        return self._process.poll()
+
+    def check(self) -> None:
+        """Fails when the process ended by itself; only a walsender that outlives a killed service excuses it."""
+        if self.exit_code in (None, -signal.SIGKILL):
+            return
+        last = self.said()[-2000:]
+        if IN_USE not in last.rpartition("\n{")[2]:
+            raise AssertionError(f"the service ended with {self.exit_code}: {last}")
+        time.sleep(0.2)
+        self.start()
+
+    def said(self) -> str:
+        """All that the processes have said."""
+        return self.log.read_text("utf-8", "replace")
+
+    def wait(self, seconds: float) -> bool:
+        """Gives the process time to crash; whether it did."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.check()
+            if self.exit_code is not None:
+                return True
+            time.sleep(0.02)
+        return False
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; gives the exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(STOP_TIMEOUT_S)
+
+    def until(self, path: Path, reached: Callable[[Checkpoint], bool], timeout_s: float) -> None:
+        """Waits until the checkpoint of the log at `path` is as wanted."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.check()
+            checkpoint = read_checkpoint(path)
+            if checkpoint is not None and reached(checkpoint):
+                return
+            if time.monotonic() > deadline:
+                raise AssertionError(f"the service did not get there in {timeout_s:.0f} s, only to {checkpoint}")
+            time.sleep(0.05)
+
+
+def is_read(checkpoint: Checkpoint) -> bool:
+    """Whether every table was read to its end."""
+    return bool(checkpoint.windows) and all(stored["complete"] for stored in checkpoint.windows.values())

@@ -1,0 +1,156 @@
+"""Full write load while the service is killed, at random moments and at named places, and PostgreSQL with it.
+
+At the end the changelog is compared with a second reader of the same log (lost, repeated, reordered, provenance), with
+itself (each original is the state before, versions grow), and with the tables (value by value).
+"""
+
+import random
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+
+from connectors.embedded import Server, temporary_server
+from envelope.checkpoint import parse_lsn
+from tests.campaigns._judge import Fold, Verdict, compare, compare_tables, rows
+from tests.campaigns._load import ENTITIES, Load, Scale, prepare
+from tests.campaigns._oracle import Oracle
+from tests.campaigns._service import FAIL_POINTS, Service, is_read
+
+SETTINGS = {"fsync": "off", "max_wal_size": "4GB", "shared_buffers": "256MB"}
+SCALE = Scale(universe=60_000, big=6_000)
+CATCH_UP_S = 300.0
+
+CONFIG = """
+name = "soak"
+[source]
+kind = "postgres"
+dsn = "{dsn}"
+[sink]
+path = "changelog"
+commit_rows = 2000
+commit_seconds = 0.5
+[service]
+listen = "127.0.0.1:0"
+"""
+
+
+def run(rounds: int, seed: int, seconds: float = 12.0) -> dict[str, object]:
+    """`rounds` kills, one in about `seconds` each."""
+    with (
+        tempfile.TemporaryDirectory(prefix="changelog-soak-") as folder,
+        temporary_server(settings=SETTINGS) as server,
+    ):
+        return _Soak(server, Path(folder), seed).run(rounds, seconds)
+
+
+class _Soak:
+    def __init__(self, server: Server, folder: Path, seed: int) -> None:
+        self._server, self._folder, self._rng = server, folder, random.Random(seed)
+        self._dsn = server.dsn()
+        config = folder / "changelog.toml"
+        config.write_text(CONFIG.format(dsn=self._dsn) + ENTITIES, "utf-8")
+        self._log = folder / "changelog"
+        self._service = Service(config)
+        self._load = Load(self._dsn, SCALE, seed)
+        self._server_restarts = 0
+        self._kills: dict[str, int] = {}
+
+    def run(self, rounds: int, seconds: float) -> dict[str, object]:
+        prepare(self._dsn, SCALE.universe // 2)
+        oracle = Oracle(self._dsn, self._folder / "frames")
+        with closing(_Stopping(oracle, self._service)):
+            self._service.start()
+            since = self._slot_made()
+            started = time.monotonic()
+            self._load.start()
+            for _ in range(rounds):
+                self._round(seconds)
+            self._load.stop()
+            loaded_s = time.monotonic() - started
+            end = self._last_write()
+            caught_up_s = self._catch_up(end)
+            oracle.wait(end, CATCH_UP_S)
+        verdict = Verdict()
+        fold = Fold(verdict, exact=True)
+        compare(rows(self._log), oracle.expected(since), verdict, fold)
+        compare_tables(self._dsn, fold, verdict)
+        verdict.check()
+        return {
+            "kills": sum(self._kills.values()),
+            "at": self._kills,
+            "server_restarts": self._server_restarts,
+            "starts": self._service.starts,
+            "changes": verdict.changes,
+            "reads": verdict.reads,
+            "transactions": verdict.transactions,
+            "changes_per_s": round(verdict.changes / loaded_s),
+            "caught_up_s": round(caught_up_s, 1),
+            "lost": verdict.lost,
+            "repeated": verdict.repeated,
+            "reordered": verdict.reordered,
+        }
+
+    def _round(self, seconds: float) -> None:
+        """Lets the service run a while, crashes it, and starts it again; sometimes PostgreSQL crashes before."""
+        rng = self._rng
+        if rng.random() < 0.2:
+            self._service.wait(rng.random() * seconds / 2)
+            self._server.kill()
+            self._server.start()
+            self._server_restarts += 1
+        crashed = self._service.wait(rng.random() * seconds * 1.8)
+        self._service.kill()
+        self._count("random" if not crashed else self._fail_at)
+        self._fail_at = rng.choice(FAIL_POINTS) if rng.random() < 0.5 else ""
+        count = rng.randrange(1, 100) if self._fail_at == "loop:read" else rng.randrange(1, 12)
+        self._service.start(f"{self._fail_at}:{count}" if self._fail_at else None)
+
+    _fail_at = ""
+
+    def _count(self, where: str) -> None:
+        self._kills[where] = self._kills.get(where, 0) + 1
+
+    def _slot_made(self) -> int:
+        """Where the service's slot begins; nothing is written before."""
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            while True:
+                self._service.check()
+                row = connection.execute(
+                    "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = 'soak'"
+                ).fetchone()
+                if row is not None and row[0] is not None:
+                    return parse_lsn(row[0])
+                time.sleep(0.02)
+
+    def _last_write(self) -> int:
+        """A last change; the end of the log behind it."""
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            connection.execute("UPDATE account SET version = nextval('versions'), stamp = '' WHERE id < 10")
+            row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        assert row is not None
+        return parse_lsn(row[0])
+
+    def _catch_up(self, end: int) -> float:
+        started = time.monotonic()
+        self._service.kill()
+        self._service.start()
+        self._service.until(
+            self._log, lambda checkpoint: checkpoint.through_lsn >= end - 64 and is_read(checkpoint), CATCH_UP_S
+        )
+        code = self._service.stop()
+        assert code == 0, f"SIGTERM gave exit code {code}: {self._service.said()[-1000:]}"
+        return time.monotonic() - started
+
+
+class _Stopping:
+    """Leaves nothing running."""
+
+    def __init__(self, oracle: Oracle, service: Service) -> None:
+        self._oracle, self._service = oracle, service
+
+    def close(self) -> None:
+        self._oracle.stop()
+        self._service.kill()

@@ -1,0 +1,57 @@
+-- PostgreSQL may deliver a stamp behind the row that was logged right after it, where a savepoint parts the two: it
+-- takes a message's end for its place in the log, and so the two are equal. The stamp holds for that row nevertheless.
+--# [entities.orders]
+--# table = "public.orders"
+
+CREATE TABLE orders (id int PRIMARY KEY, status text);
+ALTER TABLE orders REPLICA IDENTITY FULL;
+
+--> run
+
+INSERT INTO orders VALUES (1, 'NEW'), (2, 'NEW');
+-> {"entity": "orders", "key": "1", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
+    "current": {"id":1,"status":"NEW"}}
+-> {"entity": "orders", "key": "2", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 2}},
+    "current": {"id":2,"status":"NEW"}}
+
+-- Stamped in a savepoint, written outside: the first row arrives before its stamp.
+BEGIN;
+SAVEPOINT s;
+SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "order-api", "identifier": "req-1"}');
+RELEASE s;
+UPDATE orders SET status = 'PAID';
+COMMIT;
+-> {"entity": "orders", "key": "1",
+    "provenance": {"apiVersion": "", "serviceName": "order-api", "identifier": "req-1", "source": {"table": "public.orders", "op": "update", "ordinal": 0}},
+    "current": {"id":1,"status":"PAID"}, "original": {"id":1,"status":"NEW"}}
+-> {"entity": "orders", "key": "2",
+    "provenance": {"apiVersion": "", "serviceName": "order-api", "identifier": "req-1", "source": {"table": "public.orders", "op": "update", "ordinal": 4}},
+    "current": {"id":2,"status":"PAID"}, "original": {"id":2,"status":"NEW"}}
+
+-- Stamped outside, written in a savepoint.
+BEGIN;
+INSERT INTO orders VALUES (3, 'before');
+SAVEPOINT a;
+INSERT INTO orders VALUES (4, 'before');
+RELEASE a;
+SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "order-api", "identifier": "req-2"}');
+SAVEPOINT b;
+UPDATE orders SET status = 'SENT';
+RELEASE b;
+COMMIT;
+-> {"entity": "orders", "key": "3", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
+    "current": {"id":3,"status":"before"}}
+-> {"entity": "orders", "key": "4", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 2}},
+    "current": {"id":4,"status":"before"}}
+-> {"entity": "orders", "key": "1",
+    "provenance": {"apiVersion": "", "serviceName": "order-api", "identifier": "req-2", "source": {"table": "public.orders", "op": "update", "ordinal": 4}},
+    "current": {"id":1,"status":"SENT"}, "original": {"id":1,"status":"PAID"}}
+-> {"entity": "orders", "key": "2",
+    "provenance": {"apiVersion": "", "serviceName": "order-api", "identifier": "req-2", "source": {"table": "public.orders", "op": "update", "ordinal": 8}},
+    "current": {"id":2,"status":"SENT"}, "original": {"id":2,"status":"PAID"}}
+-> {"entity": "orders", "key": "3",
+    "provenance": {"apiVersion": "", "serviceName": "order-api", "identifier": "req-2", "source": {"table": "public.orders", "op": "update", "ordinal": 10}},
+    "current": {"id":3,"status":"SENT"}, "original": {"id":3,"status":"before"}}
+-> {"entity": "orders", "key": "4",
+    "provenance": {"apiVersion": "", "serviceName": "order-api", "identifier": "req-2", "source": {"table": "public.orders", "op": "update", "ordinal": 12}},
+    "current": {"id":4,"status":"SENT"}, "original": {"id":4,"status":"before"}}
