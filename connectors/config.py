@@ -68,6 +68,7 @@ class SourceConfig(_Section):
     publication: SlotName | None = None
     failover: bool = False
     snapshot_workers: int = Field(default=2, ge=1, le=32)
+    snapshot_pages: int = Field(default=256, ge=1, le=1 << 16)
 
 
 class SinkConfig(_Section):

@@ -97,6 +97,7 @@ class Service:
             failover=config.source.failover,
             hmac_key=b"" if config.mask is None else config.mask.key.encode(),
             workers=config.source.snapshot_workers,
+            chunk_pages=config.source.snapshot_pages,
             patience_s=_FIRST_PATIENCE_S if self._watch.source is None else _LATER_PATIENCE_S,
             accept_settings=self._accept_settings,
         )

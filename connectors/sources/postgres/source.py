@@ -17,7 +17,7 @@ from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.lineage import Lineage
 from connectors.sources.postgres.objects import Template
 from connectors.sources.postgres.pgoutput import Relation, RelationColumn
-from connectors.sources.postgres.progress import LeafProgress, TableProgress, is_complete
+from connectors.sources.postgres.progress import CHUNK_PAGES, LeafProgress, TableProgress, is_complete
 from connectors.sources.postgres.rows import Origin
 from connectors.sources.postgres.setup import ensure_publication, ensure_slot
 from connectors.sources.postgres.snapshot import Connection, Reader, ReadTable, nonce, quoted, signature
@@ -52,6 +52,7 @@ class Settings:
     failover: bool
     hmac_key: bytes
     workers: int = 2
+    chunk_pages: int = CHUNK_PAGES
     patience_s: float = 5.0
     accept_settings: bool = False
 
@@ -68,6 +69,7 @@ class PostgresSource:
         self._catalog = connect(settings.dsn, settings=SETTINGS)
         self._reader: Reader | None = None
         self._stream: Stream | None = None
+        self._hurried = False
         try:
             self._open(entities, stored)
         except BaseException:
@@ -181,7 +183,9 @@ class PostgresSource:
             quoted((leaf.schema, leaf.name)): LeafProgress(filenode=leaf.filenode, pages=leaf.pages, left=[(0, None)])
             for leaf in table.leaves
         }
-        return TableProgress.resume(entity.name, signature(self._catalog, entity.table), leaves, stored)
+        found = TableProgress.resume(entity.name, signature(self._catalog, entity.table), leaves, stored)
+        found.chunk_pages = self._settings.chunk_pages
+        return found
 
     def read(self, timeout_s: float) -> Piece | None:
         """See `Source.read`; the first piece of a new changelog holds its checkpoint alone."""
@@ -190,6 +194,8 @@ class PostgresSource:
             return Piece(rows=(), checkpoint=fresh, nbytes=0)
         self._raise_failure()
         assert self._stream is not None
+        if self._hurried:
+            self._stream.ask()
         if not self._pending:
             self._pending = self._stream.take(timeout_s)
         frames, self._pending = self._pending[:_FRAMES_MAX], self._pending[_FRAMES_MAX:]
@@ -259,6 +265,14 @@ class PostgresSource:
     def waiting(self) -> tuple[int, ...]:
         """The transactions whose end the reading of tables waits for."""
         return () if self._windows is None else self._windows.waiting
+
+    def end(self) -> int:
+        """See `Source.end`."""
+        with translated("asking for the end of the log"):
+            row = self._catalog.execute("SELECT (pg_current_wal_flush_lsn() - '0/0')::int8").fetchone()
+        assert row is not None
+        self._hurried = True
+        return int(row[0])
 
     def confirm(self, checkpoint: Checkpoint) -> None:
         """See `Source.confirm`."""
