@@ -14,6 +14,9 @@ from envelope.checkpoint import Checkpoint
 from envelope.errors import RETRIED, ChangelogError
 
 READ_TIMEOUT_S = 0.2
+DRAIN_S_MAX = 10.0
+"""How long a service that is to stop may go on to read what was committed before."""
+
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.5, 30.0
 
 
@@ -76,7 +79,8 @@ def publish(
     reach: Reach = nowhere,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Runs from `stored`, what the sink recovered, until `stop` is set; then stores what was read and returns.
+    """Runs from `stored`, what the sink recovered, until `stop` is set; then stores what was committed
+    before, as far as it can be read in DRAIN_S_MAX, and returns.
 
     Over and over: 1. read the next committed transactions from the source; 3. publish rows and
     position in one atomic sink commit; 5. confirm the position to the source, never before 3 is
@@ -125,9 +129,25 @@ class _Run:
             self._observer.started(self.stored)
             while not stop.is_set():
                 self._step(source)
+            self._drain(source)
             self._commit(source)
         finally:
             source.close()
+
+    def _drain(self, source: Source) -> None:
+        """Reads on to where the source's log ends now."""
+        deadline = self._clock() + DRAIN_S_MAX
+        try:
+            end = source.end()
+            while self._read_to() < end and self._clock() < deadline:
+                self._step(source)
+        except ChangelogError as error:
+            if error.kind not in RETRIED:
+                raise
+
+    def _read_to(self) -> int:
+        newest = self._next.checkpoint or self.stored
+        return 0 if newest is None else newest.through_lsn
 
     def _step(self, source: Source) -> None:
         try:

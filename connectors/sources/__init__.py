@@ -32,6 +32,12 @@ class Source(Protocol):
         Raises ChangelogError; a deterministic stop only after everything before it was given.
         """
 
+    def end(self) -> int:
+        """Where the database's log ends now, as `Checkpoint.through_lsn` counts; `read` then hurries to get there.
+
+        Raises ChangelogError.
+        """
+
     def confirm(self, checkpoint: Checkpoint) -> None:
         """Lets the source forget what is before the checkpoint; only after it is durable."""
 

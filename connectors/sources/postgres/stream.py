@@ -113,6 +113,11 @@ class Stream:
         self.asked = False
         self._confirmed = max(self._confirmed, lsn)
 
+    def ask(self) -> None:
+        """Asks the server how far it has sent; `wal_end` soon tells."""
+        self._status_at = min(self._status_at, self._sent_at + _REPEAT_S)
+        self._wake()
+
     def close(self) -> None:
         """Stops the thread, tells the server what is confirmed, and frees the slot. May be called again."""
         if self._closing:
