@@ -33,6 +33,7 @@ FEW_ROWS = 32
 
 _INSERT, _UPDATE, _DELETE, _TRUNCATE = b"IUDT"
 _NEW, _OLD = b"NO"
+_SHORTEST = 6  # bytes: what says kind, relation and which tuple follows
 _TEXT, _NULL, _UNCHANGED = b"tnu"
 
 
@@ -118,6 +119,8 @@ class _Scan:
         self.block = block
         self.buffer: Bytes = np.frombuffer(block.data, np.uint8)
         self.words: npt.NDArray[np.uint32] = np.ndarray((len(block.data) - 3,), ">u4", buffer=block.data, strides=(1,))
+        if (block.ends - block.starts < _SHORTEST).any():
+            raise ChangelogError(Kind.MALFORMED, "the stream sent a row that ends before its columns begin")
         self.kinds = self.buffer[block.starts]
         self.relids = self.words[block.starts + 1].astype(np.int64)
         self.meta = Meta(block.spans)

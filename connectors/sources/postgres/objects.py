@@ -305,6 +305,7 @@ class _Value:
         usual &= (buffer[np.minimum(starts + 4, len(buffer) - 1)] == ord("-")) & (
             buffer[np.minimum(starts + 10, len(buffer) - 1)] == ord(" ")
         )
+        usual &= buffer[starts + np.maximum(lengths, 1) - 1] <= ord("9")  # not BC
         if zone:
             usual &= buffer[np.minimum(starts + lengths - zone, len(buffer) - 1)] == ord("+")
         t, _ = template._t

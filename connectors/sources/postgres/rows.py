@@ -80,6 +80,7 @@ def records(origin: Origin, binding: Binding, row: Insert | Update | Delete, cha
 
     Raises ChangelogError of kind STOP where a policy says so and no operator decided otherwise.
     """
+    _check_width(binding, row)
     try:
         found = _published(origin, binding, row, change)
     except _NoPlaceError as missing:
@@ -113,6 +114,8 @@ def joined(origin: Origin, binding: Binding, deleted: Delete, inserted: Insert, 
 
 def same_key(binding: Binding, deleted: Delete, inserted: Insert) -> bool:
     """Whether the two rows have one key and one place."""
+    _check_width(binding, deleted)
+    _check_width(binding, inserted)
     return all(deleted.old[f.index] == inserted.new[f.index] for f in (*binding.key, *binding.partition))
 
 
@@ -126,9 +129,19 @@ def truncates(origin: Origin, binding: Binding, change: Change) -> list[Record]:
         Record(entity=binding.entity.name, place=Place(key=TRUNCATE_KEY, partition=number), envelope=envelope)
         for number in range(binding.entity.partitions)
     ]
-    if binding.entity.on_truncate == "publish":
+    if binding.entity.on_truncate == "publish" or origin.decision(position) == "default":
         return found
-    return _decided(origin, position, found[:1], f"{binding.table} was truncated", 'or set on_truncate = "publish"')
+    what = f"{binding.table} was truncated"
+    choices = "default|skip|dead-letter"
+    return _decided(origin, position, found[:1], what, 'or set on_truncate = "publish"', choices=choices)
+
+
+def _check_width(binding: Binding, row: Insert | Update | Delete) -> None:
+    sides = (None if isinstance(row, Insert) else row.old, None if isinstance(row, Delete) else row.new)
+    for side in sides:
+        if side is not None and len(side) != binding.width:
+            what = f"a row of {binding.table} has {len(side)} columns, and its relation {binding.width}"
+            raise ChangelogError(Kind.MALFORMED, what)
 
 
 class _NoPlaceError(Exception):
