@@ -1,0 +1,151 @@
+"""Streams for tests: what a server would send, frame by frame, and an assembler to feed them to."""
+
+import struct
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import pyarrow as pa
+
+from connectors.sources.postgres.assembler import Assembled, Assembler, Listener, Xids
+from connectors.sources.postgres.binding import Binder
+from connectors.sources.postgres.pgoutput import (
+    Begin,
+    Commit,
+    Decoded,
+    Delete,
+    Insert,
+    Message,
+    Relation,
+    RelationColumn,
+    Update,
+)
+from connectors.sources.postgres.rows import Origin
+from connectors.sources.postgres.types import PgType
+from envelope import batch
+from envelope.entity import Entity
+from envelope.model import Stamp
+from envelope.position import Position
+from tests.unit.postgres.pgoutput_encoder import encode
+
+DEFAULT_STAMP = Stamp(api_version="unknown", service_name="nobody", identifier="")
+
+INT, TEXT = 23, 25
+_BASE = {
+    16: "bool",
+    17: "bytea",
+    20: "int8",
+    INT: "int4",
+    TEXT: "text",
+    114: "json",
+    701: "float8",
+    1114: "timestamp",
+    1184: "timestamptz",
+    1700: "numeric",
+    2950: "uuid",
+    3802: "jsonb",
+}
+TYPES = {oid: PgType(oid=oid, name=name, kind="base") for oid, name in _BASE.items()}
+TYPES[1007] = PgType(oid=1007, name="_int4", kind="array", element=TYPES[INT])
+TYPES[50_000] = PgType(oid=50_000, name="public.document", kind="domain", base=TYPES[3802])
+
+
+def frames(messages: Sequence[Decoded], lsns: Iterable[int] | None = None) -> list[bytes]:
+    """The messages as XLogData, each with where its log record begins; by default, each has a record of its own."""
+    return [
+        struct.pack("!cQQq", b"w", lsn, lsn, 0) + encode(message)
+        for message, lsn in zip(messages, lsns or range(1000, 1000 + len(messages)), strict=True)
+    ]
+
+
+def transaction(commit: int, changes: Sequence[Decoded], *, xid: int = 700, at: int = 0) -> list[Decoded]:
+    """The changes in a transaction that begins for `commit` and ends at the byte behind it."""
+    return [
+        Begin(final_lsn=commit, committed_at=at, xid=xid),
+        *changes,
+        Commit(flags=0, commit_lsn=commit, end_lsn=commit + 1, committed_at=at),
+    ]
+
+
+def stamp(content: bytes = b'{"serviceName":"order-api","apiVersion":"v2","identifier":"req-1"}') -> Message:
+    return Message(transactional=True, lsn=0, prefix="provenance", content=content)
+
+
+def relation(
+    relid: int = 20_000,
+    name: str = "orders",
+    columns: Mapping[str, int] | None = None,
+    *,
+    key: Collection[str] = ("id",),
+    identity: str = "f",
+) -> Relation:
+    """By default `public.orders (id int4, status text)`, with its whole old rows."""
+    return Relation(
+        relid=relid,
+        namespace="public",
+        name=name,
+        replica_identity=identity,
+        columns=tuple(
+            RelationColumn(key=identity == "f" or column in key, name=column, type_oid=oid, typmod=-1)
+            for column, oid in (columns or {"id": INT, "status": TEXT}).items()
+        ),
+    )
+
+
+def entity(name: str = "order", table: str = "orders", **options: object) -> Entity:
+    shape: dict[str, object] = {
+        "key": ("id",),
+        "partition_by": ("id",),
+        "partitions": 1,
+        "masks": {},
+        "default_stamp": DEFAULT_STAMP,
+    }
+    return Entity(name=name, table=("public", table), **{**shape, **options})  # type: ignore[arg-type]
+
+
+def insert(key: int, status: str = "NEW", relid: int = 20_000) -> Insert:
+    return Insert(relid=relid, new=(b"%d" % key, status.encode()))
+
+
+def update(old: int, new: int, status: str = "PAID", relid: int = 20_000) -> Update:
+    """Of one key, or a move to another."""
+    values = (b"%d" % old, b"NEW"), (b"%d" % new, status.encode())
+    return Update(relid=relid, old_kind="O", old=values[0], new=values[1])
+
+
+def delete(key: int, status: str = "PAID", relid: int = 20_000) -> Delete:
+    return Delete(relid=relid, old_kind="O", old=(b"%d" % key, status.encode()))
+
+
+def assembler(
+    entities: Sequence[Entity] | None = None,
+    *,
+    partitioned: Collection[str] = (),
+    decisions: Mapping[Position, str] | None = None,
+    published: Position | None = None,
+    partial: bool = False,
+    listener: Listener | None = None,
+    xid: int = 700,
+    **bounds: int,
+) -> Assembler:
+    return Assembler(
+        origin=Origin(name="booking", database="app", decisions=decisions or {}),
+        binder=Binder(resolve=TYPES.__getitem__, hmac_key=b"secret"),
+        entities={each.table: each for each in (entities or [entity()])},
+        partitioned={("public", name) for name in partitioned},
+        epoch=lambda _: 1,
+        xids=Xids(xid),
+        published=published,
+        partial=partial,
+        listener=listener,
+        **bounds,
+    )
+
+
+def table(*pieces: Assembled) -> pa.Table:
+    """All rows of the pieces."""
+    return pa.Table.from_batches([rows for piece in pieces for rows in piece.rows], batch.SCHEMA)
+
+
+def positions(*pieces: Assembled) -> list[str]:
+    """Of each row, its commit and ordinal: `100/0`."""
+    found = [Position.parse(text) for text in table(*pieces).column("position").to_pylist()]
+    return [f"{position.commit}/{position.ordinal}" for position in found]

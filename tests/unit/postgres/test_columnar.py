@@ -1,0 +1,442 @@
+"""The fast path gives what the plain one gives, row for row, however the frames are cut; and refuses the same bytes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectors.sources.postgres import columnar
+from connectors.sources.postgres.pgoutput import (
+    UNCHANGED,
+    Decoded,
+    Delete,
+    Insert,
+    Message,
+    Relation,
+    Truncate,
+    Type,
+    Update,
+    Value,
+)
+from envelope.entity import Entity
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
+from tests.unit.postgres.messages import (
+    INT,
+    TEXT,
+    assembler,
+    entity,
+    frames,
+    insert,
+    relation,
+    stamp,
+    table,
+    transaction,
+    update,
+)
+from tests.unit.postgres.pgoutput_encoder import encode
+
+ROWS_EVER = 1 << 30
+UNBOUND = 30_000
+
+words = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=6)
+hard_words = st.sampled_from(
+    ['say "no"', "back\\slash", "tab\t", "new\nline", "\x7f", "Zürich 🏨", "", "null", '["', "\x1f"]
+)
+whole_days = st.sampled_from(
+    ["2026-11-21 03:10:02", "0001-01-01 00:00:00", "9999-12-31 23:59:59", "10000-01-01 00:00:00"]
+)
+fractions = st.sampled_from(["", ".5", ".88", ".886044", ".000001"])
+moments = st.builds(str.__add__, whole_days, fractions)
+
+
+STEMS = st.sampled_from(["col", "größe", 'a"b', "x y"])
+
+
+def _texts(*values: str) -> st.SearchStrategy[str]:
+    return st.sampled_from(values)
+
+
+SERVER_TEXTS: Mapping[int, st.SearchStrategy[str]] = {
+    INT: st.integers(-3, 12).map(str),
+    20: st.integers(-(2**63), 2**63 - 1).map(str),
+    TEXT: words | hard_words,
+    16: _texts("t", "f"),
+    17: _texts("\\x", "\\x00ff10"),
+    114: _texts("null", " null\n", '{"a": null}', '"null"', "false", "[1,  2]", "12"),
+    3802: _texts("null", '{"b": "é", "a": [1.0, 2]}', '"null"', "true", '{"b": 1, "a": 2}'),
+    50_000: _texts("null", '{"b": 1, "a": 2}', '"x"', "7"),
+    701: _texts("1.5", "-0", "NaN", "Infinity", "-Infinity", "1e+300", "3"),
+    1114: moments | st.builds(str.__add__, moments, _texts(" BC")) | _texts("infinity", "-infinity"),
+    1184: st.builds(str.__add__, moments, _texts("+00", "+00 BC")) | _texts("infinity", "-infinity"),
+    1700: _texts("12.50", "NaN", "-0.001", "Infinity"),
+    2950: _texts("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+    1007: _texts("{}", "{1,NULL,3}", "{{1,2},{3,4}}", "[0:1]={1,2}"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Some entities with their tables, and the transactions that the server sent of them."""
+
+    entities: Sequence[Entity]
+    partitioned: Sequence[str]
+    messages: Sequence[Decoded]
+    lsns: Sequence[int]
+
+
+@st.composite
+def tables(draw: st.DrawFn, number: int) -> tuple[Entity, Relation]:
+    oids = [
+        draw(st.sampled_from([INT, TEXT, 20, 2950])),
+        *draw(st.lists(st.sampled_from(sorted(TYPE_OIDS)), max_size=6)),
+    ]
+    names = [f"{draw(STEMS)}{place}" for place in range(len(oids))]
+    key = draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True))
+    extra = draw(st.lists(st.sampled_from(names), max_size=2, unique=True))
+    partition_by = draw(st.sampled_from([key, key[:1], extra or key]))
+    others = [name for name in names if name not in key and name not in partition_by]
+    hidden = draw(st.lists(st.sampled_from(names), max_size=2)) if draw(st.booleans()) else []
+    masks = {name: draw(st.sampled_from(["drop", "null", "sha256"])) for name in others if draw(st.booleans())}
+    made = entity(
+        f"entity{number}",
+        f"table{number}",
+        key=tuple(key),
+        partition_by=tuple(partition_by),
+        partitions=draw(st.sampled_from([1, 3, 64])),
+        exclude_columns=tuple(hidden),
+        masks=masks if draw(st.booleans()) else {},
+        immutable=draw(st.integers(0, 5)) == 0,
+        on_change_of_immutable=draw(st.sampled_from(["stop", "ignore"])),
+        on_truncate=draw(st.sampled_from(["stop", "publish"])),
+        missing_stamp=draw(st.sampled_from(["default", "default", "warn", "stop"])),
+    )
+    sent = relation(
+        20_000 + number,
+        f"table{number}",
+        dict(zip(names, oids, strict=True)),
+        key={*key, *partition_by},
+        identity=draw(st.sampled_from("fffd")),
+    )
+    return made, sent
+
+
+TYPE_OIDS = frozenset(SERVER_TEXTS)
+
+
+class _Writer:
+    """Draws the changes of a few relations, as PostgreSQL would send them."""
+
+    def __init__(self, draw: st.DrawFn, relations: Sequence[Relation]) -> None:
+        self._draw, self._relations = draw, list(relations)
+
+    def transaction(self, commit: int) -> list[Decoded]:
+        changes = [each for _ in range(self._draw(st.integers(0, 7))) for each in self._some()]
+        return transaction(
+            commit, changes, xid=self._draw(st.integers(600, 800)), at=self._draw(st.integers(0, 10**15))
+        )
+
+    def _some(self) -> list[Decoded]:
+        draw = self._draw
+        kind = draw(st.sampled_from(["insert", "update", "delete", "crossing", "insert", "update", "other"]))
+        if kind == "other":
+            return self._other()
+        sent = draw(st.sampled_from(self._relations))
+        match kind:
+            case "insert":
+                return [Insert(relid=sent.relid, new=self._row(sent))]
+            case "update":
+                return [self._update(sent)]
+            case "delete":
+                return [self._delete(sent, self._row(sent))]
+        row = self._row(sent)
+        between: list[Decoded] = (
+            [Type(type_oid=1, namespace="public", name="mood"), sent] if draw(st.booleans()) else []
+        )
+        return [
+            self._delete(sent, row),
+            *between,
+            Insert(relid=sent.relid, new=draw(st.sampled_from([row, self._row(sent)]))),
+        ]
+
+    def _other(self) -> list[Decoded]:
+        draw = self._draw
+        relids = [sent.relid for sent in self._relations]
+        number = draw(st.integers(0, len(relids) - 1))
+        stamps = st.sampled_from([stamp(), stamp(b'{"serviceName":"job"}'), stamp(b"not JSON")])
+        foreign = Message(transactional=draw(st.booleans()), lsn=1, prefix="someone", content=b"else")
+        truncated = draw(st.lists(st.sampled_from([*relids, UNBOUND]), min_size=1, max_size=2, unique=True))
+        sent = self._altered(self._relations[number])
+        found = draw(
+            stamps
+            | st.just(foreign)
+            | st.just(Insert(relid=UNBOUND, new=(b"1", None)))
+            | st.just(Truncate(relids=tuple(truncated), cascade=False, restart_identity=False))
+            | st.just(sent)
+        )
+        if found is sent:
+            self._relations[number] = sent
+        return [found]
+
+    def _altered(self, sent: Relation) -> Relation:
+        """The same table with another last column."""
+        added = relation(columns={f"added{len(sent.columns)}": self._draw(st.sampled_from([TEXT, 1114, 114]))}).columns
+        return Relation(
+            relid=sent.relid,
+            namespace=sent.namespace,
+            name=sent.name,
+            replica_identity=sent.replica_identity,
+            columns=sent.columns + added,
+        )
+
+    def _row(self, sent: Relation) -> tuple[Value, ...]:
+        return tuple(
+            self._value(column.type_oid, key=column.key and sent.replica_identity != "f") for column in sent.columns
+        )
+
+    def _value(self, oid: int, *, key: bool) -> Value:
+        null = not key and self._draw(st.integers(0, 7)) == 0
+        return None if null else self._draw(SERVER_TEXTS[oid]).encode()
+
+    def _update(self, sent: Relation) -> Update:
+        draw = self._draw
+        old, new = self._row(sent), list(self._row(sent))
+        for place in range(len(new)):
+            match draw(st.integers(0, 9)):
+                case 0:
+                    new[place] = UNCHANGED
+                case 1 | 2 | 3 | 4 | 5 | 6:
+                    new[place] = old[place]
+        kind: Literal["O", "K"] | None = draw(st.sampled_from(["O", "O", "O", "K", None]))
+        return Update(
+            relid=sent.relid,
+            old_kind=kind,
+            old=None if kind is None else self._old(sent, old, kind),
+            new=tuple(new),
+        )
+
+    def _delete(self, sent: Relation, row: tuple[Value, ...]) -> Delete:
+        kind: Literal["O", "K"] = "O" if sent.replica_identity == "f" else "K"
+        return Delete(relid=sent.relid, old_kind=kind, old=self._old(sent, row, kind))
+
+    def _old(self, sent: Relation, row: tuple[Value, ...], kind: str) -> tuple[Value, ...]:
+        return (
+            row
+            if kind == "O"
+            else tuple(value if column.key else None for value, column in zip(row, sent.columns, strict=True))
+        )
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    bound = [draw(tables(number)) for number in range(draw(st.integers(1, 2)))]
+    relations = [sent for _, sent in bound]
+    writer = _Writer(draw, relations)
+    first = transaction(90, [relation(UNBOUND, "unbound", {"id": INT, "x": TEXT}), *relations])
+    rest = [message for commit in range(100, 100 + draw(st.integers(1, 4))) for message in writer.transaction(commit)]
+    messages, lsns = _placed(draw, [*first, *rest])
+    return Case(
+        entities=[made for made, _ in bound],
+        partitioned=[name for name in ("table0", "table1") if draw(st.booleans())],
+        messages=messages,
+        lsns=lsns,
+    )
+
+
+def _placed(draw: st.DrawFn, messages: Sequence[Decoded]) -> tuple[list[Decoded], list[int]]:
+    """Log positions: some rows share a record, and some stamps come behind the rows that they are for."""
+    placed: list[Decoded] = []
+    lsns: list[int] = []
+    for message in messages:
+        lsn = 1000 + 8 * len(placed)
+        behind = bool(placed) and isinstance(placed[-1], Insert) and draw(st.integers(0, 3)) == 0
+        if behind and isinstance(message, Insert):
+            lsn = lsns[-1]
+        elif isinstance(message, Message):
+            message = replace(message, lsn=lsns[-1] if behind else lsn + 8)
+        placed.append(message)
+        lsns.append(lsn)
+    return placed, lsns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """All that feeding a stream told."""
+
+    rows: pa.Table
+    through_lsn: int | None
+    altered: Sequence[object]
+    unstamped: Mapping[str, int]
+    invalid_stamps: int
+    stop: tuple[str, Position | None] | None
+
+    def told(self) -> tuple[object, ...]:
+        return (
+            self.rows.to_pylist(),
+            self.through_lsn,
+            self.altered,
+            self.unstamped,
+            self.invalid_stamps,
+            self.stop,
+        )
+
+
+def _fed(
+    case: Case, decisions: Mapping[Position, str], sent: Sequence[bytes], cuts: Sequence[int], rows_max: int
+) -> Outcome:
+    fed = assembler(case.entities, partitioned=case.partitioned, decisions=decisions, rows_max=rows_max)
+    bounds = [0, *cuts, len(sent)]
+    pieces = [fed.feed(sent[begin:end]) for begin, end in pairwise(bounds)]
+    rows = table(*pieces)
+    rows.validate(full=True)
+    through = [piece.through_lsn for piece in pieces if piece.through_lsn is not None]
+    unstamped = sum((piece.unstamped for piece in pieces[1:]), start=pieces[0].unstamped)
+    return Outcome(
+        rows=rows,
+        through_lsn=max(through, default=None),
+        altered=[altered for piece in pieces for altered in piece.altered],
+        unstamped=dict(unstamped),
+        invalid_stamps=sum(piece.invalid_stamps for piece in pieces),
+        stop=None if fed.stop is None else (str(fed.stop), fed.stop.position),
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fast() -> Iterator[None]:
+    """Few rows go fast, too: the cases are small."""
+    with mock.patch.object(columnar, "FEW_ROWS", 0):
+        yield
+
+
+@contextmanager
+def _plain() -> Iterator[None]:
+    """Every row goes through `rows`."""
+    with mock.patch.object(columnar, "FEW_ROWS", ROWS_EVER):
+        yield
+
+
+@given(cases(), st.data())
+@settings(max_examples=250, deadline=None)
+def test_the_fast_path_gives_what_the_plain_one_gives(case: Case, data: st.DataObject) -> None:
+    sent = frames(case.messages, case.lsns)
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(sent)), max_size=6)))
+    rows_max = data.draw(st.sampled_from([1, 2, 5, ROWS_EVER]))
+    decisions: dict[Position, str] = {}
+    for _ in range(4):
+        whole = _fed(case, decisions, sent, [], ROWS_EVER)
+        with _plain():
+            plain = _fed(case, decisions, sent, [], ROWS_EVER)
+            plain_cut = _fed(case, decisions, sent, cuts, rows_max)
+        assert whole.told() == plain.told()
+        assert _fed(case, decisions, sent, cuts, rows_max).told() == plain_cut.told()
+        one_by_one = _fed(case, decisions, sent, range(1, len(sent)), rows_max)
+        _same_whatever_the_cuts(whole, one_by_one)
+        _same_whatever_the_cuts(whole, plain_cut)
+        if whole.stop is None:
+            return
+        position = whole.stop[1]
+        assert position is not None
+        decisions[position] = data.draw(st.sampled_from(["skip", "dead-letter", "default"]))
+
+
+def _same_whatever_the_cuts(whole: Outcome, cut: Outcome) -> None:
+    """What is cut may hold the begin of the transaction that stops, and no more."""
+    assert cut.stop == whole.stop
+    assert cut.through_lsn == whole.through_lsn
+    assert cut.rows.slice(0, len(whole.rows)).equals(whole.rows)
+    more = {Position.parse(text) for text in cut.rows.slice(len(whole.rows)).column("position").to_pylist()}
+    if whole.stop is None or whole.stop[1] is None:
+        assert not more
+    else:
+        assert {position.commit for position in more} <= {whole.stop[1].commit}
+        assert all(position < whole.stop[1] for position in more)
+
+
+def _outcome(case: Case, sent: Sequence[bytes]) -> object:
+    """All that the stream told, or that it is malformed; nothing else may be raised."""
+    try:
+        return _fed(case, {}, sent, [], ROWS_EVER).told()
+    except ChangelogError as error:
+        if error.kind is not Kind.MALFORMED:
+            raise
+        return error.kind
+
+
+def _structure(message: Decoded) -> set[int]:
+    """Where the bytes of a row message stand that are neither its relation nor a value."""
+    payload = encode(message)
+    values = [
+        value for side in ("old", "new") for value in getattr(message, side, None) or () if isinstance(value, bytes)
+    ]
+    at = 5
+    found = {0}
+    for value in values:
+        begin = payload.index(b"t" + len(value).to_bytes(4, "big") + value, at)
+        found |= set(range(at, begin + 5))
+        at = begin + 5 + len(value)
+    return found | set(range(at, len(payload)))
+
+
+@given(cases(), st.data())
+@settings(max_examples=250, deadline=None)
+def test_what_no_server_sends_is_refused_by_both(case: Case, data: st.DataObject) -> None:
+    rows = [number for number, each in enumerate(case.messages) if isinstance(each, Insert | Update | Delete)]
+    if not rows:
+        return
+    number = data.draw(st.sampled_from(rows))
+    sent = frames(case.messages, case.lsns)
+    header = 25
+    payload = sent[number][header:]
+    match data.draw(st.sampled_from(["cut", "grown", "changed"])):
+        case "cut":
+            broken = payload[: data.draw(st.integers(0, len(payload) - 1))]
+        case "grown":
+            broken = payload + data.draw(st.binary(min_size=1, max_size=3))
+        case _:
+            at = data.draw(st.sampled_from(sorted(_structure(case.messages[number]))))
+            broken = payload[:at] + bytes([data.draw(st.integers(0, 255))]) + payload[at + 1 :]
+    sent[number] = sent[number][:header] + broken
+    fast = _outcome(case, sent)
+    with _plain():
+        assert fast == _outcome(case, sent)
+
+
+@pytest.mark.parametrize("length", range(27))
+def test_a_frame_without_a_whole_message_is_malformed(length: int) -> None:
+    sent = frames(transaction(100, [relation(), insert(1)]))
+    for place in range(len(sent)):
+        with pytest.raises(ChangelogError) as caught:
+            assembler(rows_max=1).feed([*sent[:place], sent[place][:length], *sent[place + 1 :]])
+        assert caught.value.kind is Kind.MALFORMED
+
+
+def test_every_cut_of_a_row_is_malformed() -> None:
+    for row in (insert(1), update(1, 1), update(1, 2)):
+        before, [sent], after = frames([relation()]), frames([row]), frames(transaction(100, []))
+        for length in range(25, len(sent)):
+            with pytest.raises(ChangelogError) as caught:
+                assembler().feed([after[0], *before, sent[:length], after[1]])
+            assert caught.value.kind is Kind.MALFORMED
+
+
+def test_rows_of_another_width_than_their_relation_are_malformed() -> None:
+    for values in ((b"1",), (b"1", b"NEW", b"more")):
+        with pytest.raises(ChangelogError) as caught:
+            assembler().feed(frames(transaction(100, [relation(), Insert(relid=20_000, new=values)])))
+        assert caught.value.kind is Kind.MALFORMED
+
+
+def test_a_block_knows_its_places_in_a_large_buffer() -> None:
+    """A long value moves what follows it: each row still finds its own bytes."""
+    rows = [insert(number, "x" * (number % 7) * 1000) for number in range(300)]
+    [found] = assembler().feed(frames(transaction(100, [relation(), *rows]))).rows
+    assert np.array_equal(found.column("key").to_numpy(zero_copy_only=False).astype(int), np.arange(300))
+    assert found.column("current")[6].as_py() == '{"id":6,"status":"%s"}' % ("x" * 6000)
