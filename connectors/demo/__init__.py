@@ -1,0 +1,255 @@
+"""`changelog demo`: the whole story on this machine, with nothing else installed.
+
+A PostgreSQL of its own with a hotel's bookings, services that write to it, and the real `changelog run`, which reads
+the tables while they are written to and then streams. It ends with one order's history.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psycopg
+from rich.console import Console
+from rich.text import Text
+
+import connectors
+from connectors import show
+from connectors.demo import booking
+from connectors.demo.interrupts import Interrupts
+from connectors.demo.reader import Reader
+from connectors.demo.screen import REFRESHES_PER_S, Screen
+from connectors.embedded import Server, temporary_server
+from connectors.sinks.filelayout import log_folder
+from connectors.sinks.filelog import read_checkpoint, read_log
+from envelope import batch
+from envelope.errors import ChangelogError, Kind
+
+SNAPSHOT_TIMEOUT_S = 120.0
+CATCH_UP_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+GUEST = 42
+"""Whose order the story is about."""
+
+
+def run(console: Console, *, path: Path | None, seconds: float, seed: int) -> None:
+    """Tells the story on `console`; leaves its files in `path`, a new temporary folder by default.
+
+    The services write for about `seconds` after the snapshot. Whatever ends it, nothing is left running. Raises
+    ChangelogError, and KeyboardInterrupt for each signal that ends programs.
+    """
+    folder = _new_folder(path)
+    try:
+        with Interrupts() as interrupts, ExitStack() as started:
+            try:
+                order = _tell(console, folder, seconds, seed, interrupts, started)
+            finally:
+                with interrupts.held():
+                    started.close()
+            _files(console, folder, order)
+    except KeyboardInterrupt:
+        shutil.rmtree(folder)
+        console.print("\nstopped: nothing is left running, and no file is left")
+        raise
+
+
+def _tell(console: Console, folder: Path, seconds: float, seed: int, interrupts: Interrupts, started: ExitStack) -> int:
+    """The story up to its end; gives the id of its order."""
+    console.print(Text("changelog demo", style="bold"), "- a hotel's booking database, and who changed what in it\n")
+    watch = _Stopwatch(console)
+    with interrupts.held():
+        server = started.enter_context(temporary_server(settings={"fsync": "off", "max_wal_size": "2GB"}))
+    booking.build(server.dsn())
+    watch.lap(f"PostgreSQL {_version(server)} is up on port {server.port}, with {booking.ROWS:,} rows in four tables")
+
+    with interrupts.held():
+        service = started.enter_context(_service(folder, server))
+    reader = Reader(folder / "data" / "changelog")
+    watch.say("`changelog run` reads the tables while six services write, then streams; this reads along:\n")
+    with Screen(console, reader) as screen:
+        order = _live(server, service, reader, screen, seconds, seed)
+    service.stop()
+    reader.close()
+    console.print()
+    _compare(watch, server, reader)
+    _history(console, watch, folder, order)
+    return order
+
+
+def _live(server: Server, service: "_Service", reader: Reader, screen: Screen, seconds: float, seed: int) -> int:
+    """Snapshot and stream, under writes; gives the id of the story's order once its last change was read."""
+
+    def wait(until: Callable[[], bool], timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while not (done := until()) and time.monotonic() < deadline:
+            service.check()
+            reader.check()
+            screen.tick()
+            time.sleep(1 / REFRESHES_PER_S)
+        return done
+
+    chapters = booking.story(GUEST)
+    order: int | None = None
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        with booking.Traffic(server.dsn(), seed):
+            if not wait(lambda: _snapshot_is_complete(service.log_path), SNAPSHOT_TIMEOUT_S):
+                raise ChangelogError(Kind.LIMIT, f"the tables were not read within {SNAPSHOT_TIMEOUT_S:.0f} s")
+            screen.happened("all tables are read; from here on the changes alone")
+            for chapter in chapters[:-1]:
+                order = booking.tell(connection, chapter, order) or order
+                screen.happened(_whose(chapter, order))
+                wait(lambda: False, seconds / len(chapters))
+        booking.tell(connection, chapters[-1], order)
+        screen.happened(_whose(chapters[-1], order))
+    if not wait(lambda: reader.last == booking.LAST, CATCH_UP_TIMEOUT_S):
+        raise ChangelogError(Kind.LIMIT, f"the changelog did not catch up within {CATCH_UP_TIMEOUT_S:.0f} s")
+    assert order is not None
+    return order
+
+
+def _whose(chapter: booking.Chapter, order: int | None) -> str:
+    who = "somebody in psql, without a stamp," if chapter.stamp is None else chapter.stamp.service_name
+    return f"{who} writes to order {order}"
+
+
+def _snapshot_is_complete(log_path: Path) -> bool:
+    checkpoint = read_checkpoint(log_path) if log_folder(log_path).is_dir() else None
+    return checkpoint is not None and all(stored["complete"] for stored in checkpoint.windows.values())
+
+
+def _compare(watch: "_Stopwatch", server: Server, reader: Reader) -> None:
+    """The changelog folded against the tables, row by row."""
+    total = 0
+    for entity, (_, columns) in booking.COMPARED.items():
+        table, folded = booking.rows_of(server.dsn(), entity), reader.state(entity, columns)
+        wrong = sum(table.get(key) != folded.get(key) for key in table.keys() | folded.keys())
+        if wrong:
+            raise ChangelogError(Kind.DIVERGED, f"{wrong} rows of {entity} differ between changelog and table")
+        total += len(table)
+    watch.lap(f"the service is stopped; the changelog, folded, equals the tables: {total:,} rows compared")
+
+
+def _history(console: Console, watch: "_Stopwatch", folder: Path, order: int) -> None:
+    found = [
+        record
+        for rows in read_log(folder / "data" / "changelog", entity="order", key=str(order))
+        for record in batch.records(rows)
+    ]
+    watch.say(f"One order's life, as `changelog history order {order}` tells it:\n")
+    for line in show.history(found):
+        console.print(line)
+
+
+def _files(console: Console, folder: Path, order: int) -> None:
+    log = list(log_folder(folder / "data" / "changelog").iterdir())
+    nbytes = show.size(sum(file.stat().st_size for file in log))
+    console.print(f"\nAll is stopped again. The files are in {folder}:")
+    console.print(f"   data/changelog/log/   {len(log)} Parquet files, {nbytes}, which any Parquet reader can query")
+    console.print("   changelog.toml        the configuration")
+    console.print("   service.log           what the service logged")
+    console.print("\nLook around:")
+    for words in (f"history order {order}", f"history guest {GUEST}", "tail --no-follow"):
+        console.print(f"   {_command()} {words} --config {folder / 'changelog.toml'}", soft_wrap=True)
+
+
+def _command() -> str:
+    """How this program was called."""
+    called = Path(sys.argv[0])
+    if called.name == "changelog":
+        return called.name
+    python = Path(sys.executable)
+    return f"{python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python} -m connectors"
+
+
+class _Stopwatch:
+    """Numbers the steps, and says how long each took."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._step = 0
+        self._since = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """The next step begins."""
+        self._step += 1
+        self._console.print(Text(f"{self._step}. ", style="bold"), text, sep="")
+
+    def lap(self, text: str) -> None:
+        """The next step is done."""
+        now = time.monotonic()
+        self.say(f"{text} ({now - self._since:.1f} s)")
+        self._since = now
+
+
+class _Service:
+    """`changelog run` in a process of its own."""
+
+    def __init__(self, folder: Path, config: Path) -> None:
+        self.log_path = folder / "data" / "changelog"
+        self._said = folder / "service.log"
+        command = [sys.executable, "-P", "-m", "connectors", "run", "--config", str(config)]
+        home = str(Path(connectors.__file__).parent.parent)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
+        with self._said.open("wb") as said:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment, start_new_session=True
+            )
+
+    def check(self) -> None:
+        """Raises ChangelogError when the service ended by itself."""
+        code = self._process.poll()
+        if code is not None:
+            last = self._said.read_text("utf-8", "replace").strip().splitlines()[-1:] or ["it said nothing"]
+            raise ChangelogError(
+                Kind.PRECONDITION, f"the service ended with exit code {code}: {last[0]}", hint=f"see {self._said}"
+            )
+
+    def stop(self) -> None:
+        """Lets the service finish what it has read, as SIGTERM does. Raises ChangelogError when it cannot."""
+        self.check()
+        self._process.terminate()
+        try:
+            code = self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise ChangelogError(Kind.LIMIT, f"the service did not stop within {STOP_TIMEOUT_S:.0f} s") from error
+        if code != 0:
+            self.check()
+
+    def kill(self) -> None:
+        """Ends the service at once, if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def _service(folder: Path, server: Server) -> Iterator[_Service]:
+    config = folder / "changelog.toml"
+    config.write_text(booking.CONFIG.format(dsn=server.dsn()), "utf-8")
+    service = _Service(folder, config)
+    try:
+        yield service
+    finally:
+        service.kill()
+
+
+def _new_folder(path: Path | None) -> Path:
+    if path is None:
+        return Path(tempfile.mkdtemp(prefix="changelog-demo-"))
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError as error:
+        raise ChangelogError(Kind.USAGE, f"{path} exists already", hint="name a new folder") from error
+    except OSError as error:
+        raise ChangelogError(Kind.STORAGE, f"{path} cannot be made ({error.strerror})") from error
+    return path.absolute()
+
+
+def _version(server: Server) -> str:
+    with psycopg.connect(server.dsn()) as connection:
+        return ".".join(str(part) for part in divmod(connection.info.server_version, 10_000))

@@ -1,0 +1,90 @@
+"""A reader of the changelog, as anybody could write one: it counts the changes and folds them into states."""
+
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from connectors.sinks.filelayout import log_folder
+from connectors.sinks.filelog import follow
+from envelope.errors import ChangelogError
+from envelope.model import Op
+
+POLL_S = 0.1
+
+_COLUMNS = ("entity", "key", "op", "service_name", "identifier", "current")
+
+
+class Reader:
+    """Follows the file log in a thread, until `close`.
+
+    `changes` counts by entity and op; `read` are the rows read from tables, `streamed` all others, `writers` these by
+    service. `states` holds the newest state of each entity's keys as JSON text, `last` the newest identifier.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stop = threading.Event()
+        self._failure: ChangelogError | None = None
+        self._thread = threading.Thread(target=self._follow, name="reader", daemon=True)
+        self.read = self.streamed = 0
+        self.changes: Counter[tuple[str, str]] = Counter()
+        self.writers: Counter[str] = Counter()
+        self.states: dict[str, dict[str, str]] = {}
+        self.last = ""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Reads what there is, then ends. Raises what went wrong in the thread."""
+        self._stop.set()
+        self._thread.join()
+        self.check()
+
+    def check(self) -> None:
+        """Raises the ChangelogError that ended the reading, if one did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def state(self, entity: str, columns: tuple[str, ...]) -> dict[str, tuple[str | None, ...]]:
+        """Chosen columns of every key's state, as texts."""
+        decoded = {key: msgspec.json.decode(text) for key, text in self.states.get(entity, {}).items()}
+        return {
+            key: tuple(None if state[column] is None else str(state[column]) for column in columns)
+            for key, state in decoded.items()
+        }
+
+    def _follow(self) -> None:
+        while not log_folder(self._path).is_dir():
+            if self._stop.wait(POLL_S):
+                return
+        try:
+            for rows in follow(self._path, wait=self._wait):
+                self._take(rows)
+        except ChangelogError as error:
+            self._failure = error
+
+    def _wait(self) -> bool:
+        if self._stop.is_set():
+            return False
+        time.sleep(POLL_S)
+        return True
+
+    def _take(self, rows: pa.RecordBatch) -> None:
+        for entity, key, op, service, identifier, current in zip(
+            *(rows.column(name).to_pylist() for name in _COLUMNS), strict=True
+        ):
+            self.changes[entity, op] += 1
+            states = self.states.setdefault(entity, {})
+            if current is None:
+                states.pop(key, None)
+            else:
+                states[key] = current
+            if op == Op.READ:
+                self.read += 1
+            else:
+                self.streamed += 1
+                self.writers[service] += 1
+                self.last = identifier

@@ -1,0 +1,100 @@
+"""What the demo shows while it runs: live on a terminal, a line a second elsewhere."""
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from connectors.demo.booking import COMPARED, ROWS
+from connectors.demo.reader import Reader
+from envelope.model import Op
+
+REFRESHES_PER_S = 8
+LINE_EVERY_S = 1.0
+
+_OPS = {Op.READ: "read", Op.CREATE: "created", Op.UPDATE: "changed", Op.DELETE: "deleted"}
+
+
+class Screen:
+    """Shows what `reader` has found so far, as a context manager; `tick` whenever there is time."""
+
+    def __init__(self, console: Console, reader: Reader) -> None:
+        self._console, self._reader = console, reader
+        self._began_at = self._said_at = time.monotonic()
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self._happened = ""
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.update(self._picture(), refresh=True)
+            self._live.stop()
+        elif error is None:
+            self._console.print(_tables(self._reader))
+
+    def happened(self, what: str) -> None:
+        """Says what just happened, in the story."""
+        self._happened = what
+        if self._live is None:
+            self._console.print(f"   {time.monotonic() - self._began_at:4.1f} s  {what}")
+
+    def tick(self) -> None:
+        """Brings the picture up to date."""
+        now = time.monotonic()
+        if self._live is not None:
+            self._live.update(self._picture(), refresh=True)
+        elif now - self._said_at >= LINE_EVERY_S:
+            self._said_at = now
+            reader = self._reader
+            self._console.print(
+                f"   {now - self._began_at:4.1f} s  {reader.read:,} rows read, {reader.streamed:,} changes streamed"
+            )
+
+    def _picture(self) -> RenderableType:
+        reader = self._reader
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(
+            "  ",
+            "snapshot",
+            ProgressBar(total=ROWS, completed=min(reader.read, ROWS), width=40),
+            f"{reader.read:,} rows",
+        )
+        return Group(bar, _tables(reader), Text(f"   {self._happened}", style="dim"))
+
+
+def _tables(reader: Reader) -> RenderableType:
+    """How many changes of which entity, and by whom."""
+    both = Table.grid(padding=(0, 6))
+    both.add_row(_entities(reader), _writers(reader))
+    return both
+
+
+def _entities(reader: Reader) -> Table:
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    table.add_column("  entity")
+    for heading in _OPS.values():
+        table.add_column(heading, justify="right")
+    for entity in COMPARED:
+        counts = (reader.changes[entity, op] for op in _OPS)
+        table.add_row(f"  {entity}", *(f"{count:,}" if count else "·" for count in counts))
+    return table
+
+
+def _writers(reader: Reader) -> Table:
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    table.add_column("by service")
+    table.add_column("changes", justify="right")
+    for service, count in sorted(reader.writers.copy().items()):
+        table.add_row(Text(service, style="blue"), f"{count:,}")
+    return table

@@ -1,0 +1,92 @@
+"""The demo tells its story, and whatever ends it leaves nothing running."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """What the demo takes for the folder of temporary files; the server's user can enter it."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def demo(temporary: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "error", "-m", "connectors", "demo", *words]
+    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        command, cwd=HOME, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def refuse_leftovers(temporary: Path, told: str) -> None:
+    """No process that works in the folder, no server on its port."""
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            assert str(temporary).encode() not in process.read_bytes()
+        except OSError:
+            continue  # it ended while we looked
+    port = re.search(r"on port (\d+)", told)
+    if port is not None:
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", int(port[1]))) != 0
+
+
+def test_the_demo_tells_its_story(temporary: Path) -> None:
+    folder = temporary / "told"
+    with demo(temporary, "--seconds", "1", "--path", str(folder)) as process:
+        told, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, told
+    for said in ("created  by web-booking v3", "changed  by unknown", "room 312", "equals the tables", str(folder)):
+        assert said in told
+    assert list((folder / "data" / "changelog" / "log").glob("*.parquet"))
+    assert list(temporary.iterdir()) == [folder]
+    refuse_leftovers(temporary, told)
+
+
+def test_a_folder_that_is_there_is_not_touched(temporary: Path) -> None:
+    with demo(temporary, "--path", str(temporary)) as process:
+        told, _ = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert told == f"changelog: {temporary} exists already; name a new folder\n"
+
+
+@pytest.mark.parametrize(
+    ("after", "number"),
+    [
+        ("changelog demo", signal.SIGINT),  # while PostgreSQL starts
+        ("six services", signal.SIGHUP),
+        ("all tables are read", signal.SIGTERM),
+    ],
+)
+def test_whatever_ends_it_nothing_is_left(temporary: Path, after: str, number: signal.Signals) -> None:
+    with demo(temporary, "--seconds", "1") as process:
+        assert process.stdout is not None
+        told = ""
+        while after not in told:
+            line = process.stdout.readline()
+            assert line, told
+            told += line
+        time.sleep(0.2)
+        process.send_signal(number)
+        told += process.communicate(timeout=30)[0]
+    if process.returncode != 0:  # the last signal may come when all is done
+        assert process.returncode == 130, told
+        assert told.endswith("stopped: nothing is left running, and no file is left\n")
+        assert not list(temporary.iterdir())
+    refuse_leftovers(temporary, told)
