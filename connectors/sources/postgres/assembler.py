@@ -3,7 +3,7 @@
 import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -30,6 +30,7 @@ STAMP_PREFIX = "provenance"
 SIGNAL_PREFIX = "changelog"
 
 _POSTGRES_EPOCH_US = 946_684_800_000_000
+_START = struct.Struct("!xQ")
 _BEGIN = struct.Struct("!xQqI")
 _COMMIT = struct.Struct("!xBQQq")
 _IS_ROW = np.zeros(256, bool)
@@ -115,12 +116,13 @@ class Assembler:
         partial: bool,
         listener: Listener | None,
         rows_max: int = 4096,
+        bytes_max: int = 32 << 20,
     ) -> None:
         self._origin, self._binder, self._entities, self._partitioned = origin, binder, entities, partitioned
         self._epoch, self._xids = epoch, xids
         self._published, self._partial = published, partial
         self._listener = listener
-        self._rows_max = rows_max
+        self._rows_max, self._bytes_max = rows_max, bytes_max
         self._relations: dict[int, Relation] = {}
         self._bound: dict[int, Bound] = {}
         self._open: _Open | None = None
@@ -138,7 +140,7 @@ class Assembler:
         return self._stop
 
     def feed(self, frames: Sequence[bytes]) -> Assembled:
-        """The whole transactions in the frames; part of one only when it is larger than `rows_max`.
+        """The whole transactions in the frames; part of one only when it is larger than `rows_max` or `bytes_max`.
 
         Raises ChangelogError (MALFORMED) for bytes that are no such frames. After a stop of another
         kind nothing more is given: see `stop`.
@@ -153,8 +155,11 @@ class _Feed:
 
     def __init__(self, assembler: Assembler, frames: list[bytes]) -> None:
         self._of = assembler
+        lengths = np.fromiter(map(len, frames), np.int64, len(frames))
+        if (lengths <= HEADER).any():
+            raise ChangelogError(Kind.MALFORMED, f"the stream sent a frame of {lengths.min()} bytes")
         self._data = b"".join([*frames, bytes(INLINE)])
-        self._ends = np.cumsum(np.fromiter(map(len, frames), np.int64, len(frames)))
+        self._ends = np.cumsum(lengths)
         self._starts = np.concatenate([[0], self._ends[:-1]]) + HEADER
         kinds = np.frombuffer(self._data, np.uint8)[self._starts]
         is_row = _IS_ROW[kinds]
@@ -165,15 +170,35 @@ class _Feed:
         self._spans: list[Span] = []
         self._spanned = self._encoded = 0  # of self._rows
         self._found: list[tuple[pa.RecordBatch, npt.NDArray[np.int64]]] = []
+        self._whole: list[tuple[int, int]] = []  # of each whole transaction, its commit and its end
         self._assembled = Assembled()
 
     def _cut_at(self, kinds: npt.NDArray[np.uint8], is_row: npt.NDArray[np.bool_]) -> int:
-        """Behind the last commit; at the end when `rows_max` rows of one transaction wait."""
+        """Behind the last commit; at the end when `rows_max` rows or `bytes_max` bytes of one transaction wait."""
         commits = np.flatnonzero(kinds == ord("C"))
         cut = int(commits[-1]) + 1 if len(commits) else 0
-        if np.count_nonzero(is_row[cut:]) < self._of._rows_max:
+        nbytes = self._ends[-1] - (self._ends[cut - 1] if cut else 0)
+        if np.count_nonzero(is_row[cut:]) < self._of._rows_max and nbytes < self._of._bytes_max:
             return cut
-        return len(kinds) - int(kinds[-1] == ord("D"))  # a delete may belong to the insert behind it
+        last = len(kinds) - 1
+        while last >= cut and kinds[last] in b"RY":
+            last -= 1
+        return self._record_begin(last, kinds) if is_row[last] else len(kinds)
+
+    def _record_begin(self, row: int, kinds: npt.NDArray[np.uint8]) -> int:
+        """Where the rows of the log record of `row` begin: what comes behind them may change how they are read.
+
+        A delete may belong to the insert behind it (a new partition is described between the two), a stamp to the
+        rows that were delivered before it.
+        """
+        lsn = self._lsn(row)
+        while row and (self._lsn(row - 1) == lsn or kinds[row - 1] in b"RY"):
+            row -= 1
+        return row - 1 if row and kinds[row - 1] == ord("D") else row
+
+    def _lsn(self, frame: int) -> int:
+        """Where the log record of a row begins; what is no row may say 0."""
+        return int(_START.unpack_from(self._data, self._starts[frame] - HEADER)[0])
 
     def run(self) -> Assembled:
         """The frames in order: control messages one by one, the rows between them as spans."""
@@ -192,21 +217,24 @@ class _Feed:
         return self._result()
 
     def _span(self, rows: int) -> None:
-        """The next rows belong to the open transaction."""
+        """The next rows belong to the open transaction; what only described a table does not part them."""
         if not rows:
             return
         open_ = self._opened()
+        before, self._spanned, open_.ordinal = open_.ordinal, self._spanned + rows, open_.ordinal + rows
+        last = self._spans[-1] if self._spans else None
+        if last is not None and (last.transaction, last.ordinal + last.rows) == (open_.transaction, before):
+            self._spans[-1] = replace(last, rows=last.rows + rows)
+            return
         self._spans.append(
             Span(
                 transaction=open_.transaction,
                 stamp=open_.stamp,
-                ordinal=open_.ordinal,
+                ordinal=before,
                 rows=rows,
                 published=open_.published,
             )
         )
-        self._spanned += rows
-        open_.ordinal += rows
 
     def _control(self, payload: bytes) -> None:
         match payload[:1]:
@@ -227,6 +255,8 @@ class _Feed:
         except struct.error as error:
             raise ChangelogError(Kind.MALFORMED, "a Begin message has the wrong length") from error
         of = self._of
+        if of._open is not None:
+            raise ChangelogError(Kind.MALFORMED, "the stream began a transaction inside another")
         transaction = Transaction(
             xid=of._xids.full(xid),
             epoch=of._epoch(final_lsn),
@@ -248,9 +278,8 @@ class _Feed:
             _, _, end_lsn, _ = _COMMIT.unpack(payload)
         except struct.error as error:
             raise ChangelogError(Kind.MALFORMED, "a Commit message has the wrong length") from error
-        self._opened()
+        self._whole.append((self._opened().transaction.commit, end_lsn))
         self._of._open = None
-        self._assembled.through_lsn = end_lsn
 
     def _opened(self) -> _Open:
         if self._of._open is None:
@@ -264,7 +293,8 @@ class _Feed:
         known = of._relations.get(relation.relid)
         if known == relation:
             return
-        self._flush()
+        if known is not None:  # rows before this were read by the one before
+            self._flush()
         of._relations[relation.relid] = relation
         of._bound.pop(relation.relid, None)
         table = (relation.namespace, relation.name)
@@ -294,12 +324,31 @@ class _Feed:
             stamp = parse(message.content)
             self._assembled.invalid_stamps += stamp is None
             open_.stamp = stamp
+            self._stamp_late(message.lsn, open_.transaction, stamp)
         elif message.prefix == SIGNAL_PREFIX and self._of._listener is not None and open_.published < 0:
             self._flush()
             change = Change(transaction=open_.transaction, ordinal=ordinal, stamp=None)
             rows = self._of._listener.signal(message.content, change)
             if rows is not None and rows.num_rows:
                 self._found.append((rows, np.full(rows.num_rows, open_.transaction.commit)))
+
+    def _stamp_late(self, lsn: int, transaction: Transaction, stamp: Stamp | None) -> None:
+        """Gives the stamp whose log record ends at `lsn` to the rows behind it that were delivered before it.
+
+        PostgreSQL puts the records of a transaction and its savepoints in order by their LSN, and takes a message's
+        end for it: a message and the row right behind it are equal, and where a savepoint parts them, either may be
+        delivered first (reproduced).
+        """
+        if not self._spans or self._spans[-1].transaction is not transaction:
+            return
+        span = self._spans[-1]
+        late = 0
+        while late < span.rows and self._lsn(self._rows[self._spanned - 1 - late]) == lsn:
+            late += 1
+        if late:
+            before = span.rows - late
+            behind = replace(span, stamp=stamp, ordinal=span.ordinal + before, rows=late)
+            self._spans[-1:] = [replace(span, rows=before), behind] if before else [behind]
 
     def _other(self, message: pgoutput.Decoded) -> None:
         """Origin, Type and a stray StreamAbort say nothing that is published; the rest was not asked for."""
@@ -337,11 +386,13 @@ class _Feed:
             if keep:
                 kept.append((rows.slice(0, keep), commits[:keep]))
         self._found = kept
+        self._whole = [whole for whole in self._whole if whole[0] < commit]
         self._of._stop = error
         self._of._open = None
 
     def _result(self) -> Assembled:
         self._assembled.rows = [rows for rows, _ in self._found]
+        self._assembled.through_lsn = self._whole[-1][1] if self._whole else None
         open_ = self._of._open
         if open_ is not None and self._found:
             self._assembled.partial = int(self._found[-1][1][-1]) == open_.transaction.commit
