@@ -13,7 +13,7 @@ from connectors.sources.postgres.binding import Binding, Field
 from connectors.sources.postgres.values import Shape, canonical
 from envelope.key import key_text, partitions
 from envelope.model import Op
-from envelope.splice import Bytes, Offsets, Pool, gather, splice
+from envelope.splice import Bytes, Offsets, Pool, Segment, gather, splice
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -152,7 +152,7 @@ class Template:
         base = pool.add(self._constants)
         plans = [None if side is None else self._object(pool, base, data, buffer, side) for side in (before, after)]
         whole = pool.buffer()
-        original, current = (None if plan is None else splice(whole, *plan) for plan in plans)
+        original, current = (None if plan is None else splice(whole, len(index), plan) for plan in plans)
         return Texts(
             binding=binding,
             op=op,
@@ -170,7 +170,7 @@ class Template:
         starts, lengths = columns.starts[places], columns.lengths[places]
         sliced = all(field.codec.shape in _SLICED and not field.json for field in fields)
         if sliced and len(fields) == 1:
-            return splice(buffer, starts.T, lengths.T)
+            return splice(buffer, starts.shape[1], [(starts[0], lengths[0])])
         if sliced and not any(
             field.codec.shape is Shape.TEXT and len(_escaped(buffer, start, length))
             for field, start, length in zip(fields, starts, lengths, strict=True)
@@ -193,19 +193,19 @@ class Template:
         pool = Pool(data)
         base = pool.add(self._constants)
         opening, comma, closing = self._brackets
-        plan = _Plan(starts.shape[1])
+        plan = _Plan()
         for number in range(len(starts)):
             plan.constant(base, opening if number == 0 else comma)
             plan.add(starts[number], lengths[number])
         plan.constant(base, closing)
-        return splice(pool.buffer(), *plan.matrices())
+        return splice(pool.buffer(), starts.shape[1], plan.segments)
 
-    def _object(self, pool: Pool, base: int, data: bytes, buffer: Bytes, columns: Columns) -> tuple[Offsets, Offsets]:
+    def _object(self, pool: Pool, base: int, data: bytes, buffer: Bytes, columns: Columns) -> list[Segment]:
         count = columns.starts.shape[1]
-        plan = _Plan(count)
+        plan = _Plan()
         closes: bool | Mask = False
         if not self._labels:
-            return _nothing(pool, count)
+            return [(pool.add(b"{}"), 2)]
         for labels, field in zip(self._labels, self._binding.fields, strict=True):
             value = _Value(pool, data, buffer, columns, field)
             begin = value.texts(self, base)
@@ -215,7 +215,7 @@ class Template:
             else:
                 chosen = labels[np.asarray(closes).astype(np.int8), 0 if states is None else states]
                 plan.add(np.broadcast_to(chosen[..., 0] + base, count), np.broadcast_to(chosen[..., 1], count))
-            plan.extend(begin)
+            plan.segments += begin
             quoted = field.codec.shape in _QUOTED
             closes = quoted if states is None else (states == _VALUE) & quoted
         if isinstance(closes, bool):
@@ -223,33 +223,20 @@ class Template:
         else:
             chosen = self._ends[closes.astype(np.int8)]
             plan.add(chosen[:, 0] + base, chosen[:, 1])
-        return plan.matrices()
+        return plan.segments
 
 
 class _Plan:
-    """The slices of a column of texts, segment by segment."""
+    """The segments of a column of texts."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._segments: list[tuple[Offsets | int, Offsets | int]] = []
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
 
     def add(self, starts: Offsets | int, lengths: Offsets | int) -> None:
-        self._segments.append((starts, lengths))
+        self.segments.append((starts, lengths))
 
     def constant(self, base: int, where: Sequence[int] | Offsets) -> None:
-        self._segments.append((base + int(where[0]), int(where[1])))
-
-    def extend(self, segments: Sequence[tuple[Offsets | int, Offsets | int]]) -> None:
-        self._segments += segments
-
-    def matrices(self) -> tuple[Offsets, Offsets]:
-        """Starts and lengths, of shape (rows, segments)."""
-        starts = np.empty((self._count, len(self._segments)), np.int32)
-        lengths = np.empty_like(starts)
-        for number, (start, length) in enumerate(self._segments):
-            starts[:, number] = start
-            lengths[:, number] = length
-        return starts, lengths
+        self.segments.append((base + int(where[0]), int(where[1])))
 
 
 class _Value:
@@ -264,7 +251,7 @@ class _Value:
         if self._null.any():
             self.states = np.where(self._null, _NULL, _VALUE).astype(np.int8)
 
-    def texts(self, template: Template, base: int) -> list[tuple[Offsets | int, Offsets | int]]:
+    def texts(self, template: Template, base: int) -> list[Segment]:
         """The segments of the values; empty where the member is null."""
         match self._field.codec.shape:
             case Shape.RAW | Shape.PLAIN:
@@ -286,16 +273,14 @@ class _Value:
                 empty = np.zeros(len(self._starts), np.int32)
                 return self._except([(empty, empty.copy())], np.flatnonzero(~self._null))
 
-    def _booleans(self, template: Template, base: int) -> list[tuple[Offsets | int, Offsets | int]]:
+    def _booleans(self, template: Template, base: int) -> list[Segment]:
         truth = self._buffer[self._starts] == ord("t")
         (true, true_length), (false, false_length) = template._true, template._false
         lengths = np.where(truth, true_length, false_length)
         lengths[self._null] = 0
         return [(np.where(truth, base + true, base + false), lengths)]
 
-    def _timestamps(
-        self, template: Template, base: int, zone: int, fractions: Offsets
-    ) -> list[tuple[Offsets | int, Offsets | int]]:
+    def _timestamps(self, template: Template, base: int, zone: int, fractions: Offsets) -> list[Segment]:
         """`2026-11-21 03:10:02.88[+00]` with a `T`, six digits and `Z`; other forms one by one."""
         starts, lengths, buffer = self._starts, self._lengths, self._buffer
         fraction = lengths - 19 - zone
@@ -310,7 +295,7 @@ class _Value:
             usual &= buffer[np.minimum(starts + lengths - zone, len(buffer) - 1)] == ord("+")
         t, _ = template._t
         padding = fractions[np.where(usual, fraction, 0)]
-        parts: list[tuple[Offsets | int, Offsets | int]] = [
+        parts: list[Segment] = [
             (starts, np.where(usual, 10, 0).astype(np.int32)),
             (base + t, np.where(usual, 1, 0).astype(np.int32)),
             (starts + 11, np.where(usual, lengths - 11 - zone, 0).astype(np.int32)),
@@ -318,9 +303,7 @@ class _Value:
         ]
         return self._except(parts, np.flatnonzero(~usual & ~self._null))
 
-    def _except(
-        self, segments: list[tuple[Offsets | int, Offsets | int]], index: Ints
-    ) -> list[tuple[Offsets | int, Offsets | int]]:
+    def _except(self, segments: list[Segment], index: Ints) -> list[Segment]:
         """The segments with the values that `index` names converted one by one."""
         if not len(index):
             return segments
@@ -338,7 +321,7 @@ class _Value:
 
 def _escaped(buffer: Bytes, starts: Offsets, lengths: Offsets) -> Ints:
     """The values that hold a byte which JSON text escapes (RFC 8259, section 7)."""
-    offsets, data = gather(buffer, starts, lengths)
+    offsets, data = gather(buffer, len(starts), [(starts, lengths)])
     found = np.frombuffer(data, np.uint8)
     special = (found < 0x20) | (found == ord('"')) | (found == ord("\\"))
     if not special.any():
@@ -358,8 +341,3 @@ def _label(field: Field, *, first: bool, closes: bool, state: int) -> bytes:
     opening = b"{" if first else b","
     value = b"null" if state == _NULL else b'"' if state == _VALUE and field.codec.shape in _QUOTED else b""
     return (b'"' if closes else b"") + opening + field.label + value
-
-
-def _nothing(pool: Pool, count: int) -> tuple[Offsets, Offsets]:
-    start = pool.add(b"{}")
-    return np.full((count, 1), start, np.int32), np.full((count, 1), 2, np.int32)

@@ -17,7 +17,7 @@ from envelope import batch
 from envelope.codec import json_codec
 from envelope.model import Op, Stamp
 from envelope.position import Position
-from envelope.splice import Offsets, Pool, splice
+from envelope.splice import Pool, Segment, splice
 
 if TYPE_CHECKING:
     from connectors.sources.postgres.columnar import Span
@@ -198,21 +198,19 @@ def _provenance(
     transaction_codes: Ints,
 ) -> pa.StringArray:
     pool = Pool(positions.tobytes())
-    starts = np.empty((len(groups), 5), np.int32)
-    lengths = np.empty_like(starts)
-    pieces = (
-        (0, [_stamp_text(stamp) for stamp in stamps], stamp_codes),
-        (1, [each.source for each in constants], groups),
-        (3, [_transaction_text(each) for each in transactions], transaction_codes),
-        (4, [each.tail for each in constants], groups),
-    )
-    for column, texts, codes in pieces:
-        starts[:, column] = _spots(pool, texts)[codes]
-        lengths[:, column] = np.array([len(text) for text in texts], np.int32)[codes]
-    starts[:, 2] = np.arange(len(groups), dtype=np.int32) * _POSITION_LENGTH
-    lengths[:, 2] = _POSITION_LENGTH
-    return splice(pool.buffer(), starts, lengths)
+    segments = [
+        _segment(pool, [_stamp_text(stamp) for stamp in stamps], stamp_codes),
+        _segment(pool, [each.source for each in constants], groups),
+        (np.arange(len(groups), dtype=np.int32) * _POSITION_LENGTH, _POSITION_LENGTH),
+        _segment(pool, [_transaction_text(each) for each in transactions], transaction_codes),
+        _segment(pool, [each.tail for each in constants], groups),
+    ]
+    return splice(pool.buffer(), len(groups), segments)
 
 
-def _spots(pool: Pool, texts: Sequence[bytes]) -> Offsets:
-    return np.array([pool.add(text) for text in texts], np.int32)
+def _segment(pool: Pool, texts: Sequence[bytes], codes: Ints) -> Segment:
+    """For each row the text that its code numbers."""
+    starts = [pool.add(text) for text in texts]
+    if len(texts) == 1:
+        return starts[0], len(texts[0])
+    return np.array(starts, np.int32)[codes], np.array([len(text) for text in texts], np.int32)[codes]
