@@ -41,10 +41,15 @@ class Service:
     """One service, from its configuration; `run` returns when it was stopped."""
 
     def __init__(
-        self, config: Config, *, accept_settings: bool = False, reach: failpoints.Reach = failpoints.nowhere
+        self,
+        config: Config,
+        *,
+        accept_settings: bool = False,
+        accept_cluster: bool = False,
+        reach: failpoints.Reach = failpoints.nowhere,
     ) -> None:
         self._config = config
-        self._accept_settings = accept_settings
+        self._accept_settings, self._accept_cluster = accept_settings, accept_cluster
         self._reach = reach
         self._stop = threading.Event()
         self._state = State(config.name)
@@ -100,6 +105,7 @@ class Service:
             chunk_pages=config.source.snapshot_pages,
             patience_s=_FIRST_PATIENCE_S if self._watch.source is None else _LATER_PATIENCE_S,
             accept_settings=self._accept_settings,
+            accept_cluster=self._accept_cluster,
         )
         source = PostgresSource(settings, resolved, stored)
         self._watch.source = source

@@ -40,7 +40,7 @@ class Site:
 
     def __init__(self, dsn: str, folder: Path) -> None:
         self.dsn = dsn
-        self.name = psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]
+        self.name = str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"])
         self.folder = folder
         self.config = folder / "changelog.toml"
         self.log = folder / "log"
@@ -77,9 +77,10 @@ class Site:
         return lines[0].removeprefix("changelog: ")
 
     @contextlib.contextmanager
-    def running(self, *, accept: bool = False) -> Iterator["Running"]:
+    def running(self, *, accept: bool = False, accept_cluster: bool = False) -> Iterator["Running"]:
         """The service, in a thread, drained at the end; what it fails with is raised, unless it was looked at."""
-        service = Running(Service(config.load(self.config, os.environ), accept_settings=accept))
+        settings = config.load(self.config, os.environ)
+        service = Running(Service(settings, accept_settings=accept, accept_cluster=accept_cluster))
         try:
             yield service
         finally:

@@ -1,5 +1,7 @@
 """What a hostile operator does: every mistake is one clear line, and every way out that a line names is one."""
 
+import contextlib
+import io
 import re
 import resource
 import signal
@@ -8,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -20,6 +21,7 @@ from connectors import service
 from connectors.embedded import Server, temporary_server
 from connectors.sources.postgres.connection import ANEW
 from connectors.sources.postgres.wire import ReplicationConnection
+from envelope.errors import Kind
 from tests.integration.site import Site
 from tests.servers import SETTINGS, fresh_database
 
@@ -106,7 +108,7 @@ def test_a_standby(site: Site, server: Server) -> None:
     folder = server.data_dir.parent / "standby"
     server.run("pg_basebackup", "--dbname", server.dsn(), "--pgdata", str(folder), "-R", "-X", "stream", "-c", "fast")
     with Server(server.bin_dir, folder, settings={**SETTINGS, "hot_standby": "on"}) as standby:
-        site.configure(ONE, dsn=standby.dsn(str(site.name)))
+        site.configure(ONE, dsn=standby.dsn(site.name))
         line = site.refused()
     assert line == "primary: the server is a standby; connect to the primary: the service writes marks into its log"
 
@@ -238,7 +240,7 @@ def test_a_full_disk_loses_and_repeats_nothing(site: Site) -> None:
     assert seen == sorted(seen)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _files_of_at_most(nbytes: int) -> Iterator[None]:
     """No file of this process may grow beyond."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -329,12 +331,23 @@ def test_another_cluster(begun: Site, spare: Server) -> None:
     spare.settings["wal_level"] = "logical"
     spare.start()
     with fresh_database(spare) as dsn:
-        other = Site(dsn, begun.folder)
-        other.sql(GUEST, f"SELECT pg_create_logical_replication_slot('{begun.name}', 'pgoutput')")
+        upgraded = Site(dsn, begun.folder)
+        upgraded.sql(GUEST)
         begun.configure(ONE, dsn=dsn)
         line = begun.refused()
-    assert re.match(r"this is another database cluster \(\d+\) than the changelog's \(\d+\)", line)
-    assert f"connect to the cluster of before, or {ANEW}" in line
+        assert "and the changelog was begun with it" not in line
+        assert re.match(r"this is another database cluster \(\d+\) than the changelog's \(\d+\)", line)
+        assert f"after an upgrade that lost nothing, `changelog run --accept-cluster`; else {ANEW}" in line
+        with begun.running(accept_cluster=True) as running:
+            running.until(lambda: running.said("streaming"))
+            upgraded.sql("INSERT INTO guest VALUES (2)")
+            running.until(lambda: len(begun.ops("guest")) == 2)
+        with begun.running() as running:
+            upgraded.sql("UPDATE guest SET name = 'Bo' WHERE id = 2")
+            running.until(lambda: len(begun.ops("guest")) == 3)
+        assert begun.call("drop", "--slot", "--yes")[0] == 0
+    positions = [each["value"]["provenance"]["source"]["position"] for each in begun.messages()]
+    assert [position[:8] for position in positions] == ["00000001", "00000002", "00000002"]
 
 
 # What shapes the changelog
@@ -377,7 +390,8 @@ def stopped(site: Site, what: str) -> str:
     first, second = site.refused(), site.refused()
     assert first == second
     assert what in first
-    [position] = set(re.findall(r"\w{8}/\w{16}/\w{8}", first))
+    positions: set[str] = set(re.findall(r"\w{8}/\w{16}/\w{8}", first))
+    [position] = positions
     return position
 
 
@@ -430,7 +444,7 @@ def test_a_position_that_is_none(begun: Site) -> None:
 # Signals, and a server that goes away
 
 
-@contextmanager
+@contextlib.contextmanager
 def _process(site: Site) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "connectors", "run", "--config", str(site.config)]
     with (site.folder / "said").open("ab") as said:
@@ -610,3 +624,65 @@ def test_every_kind_of_table_looks_the_same_read_and_streamed(database: str, tmp
     assert site.ops("guest")[-1] == ("delete", "20")
     assert site.ops("place")[-3:] == [("delete", '["10","1"]'), ("create", '["10","2"]'), ("update", '["12","1"]')]
     assert {key for _, key in site.ops("unit")} == {f'["{n}","ü\\"{n}"]' for n in range(10, 30)}
+
+
+# While it runs
+
+TAKE_SLOT = """
+SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{name}';
+SELECT pg_sleep(0.2);
+SELECT pg_drop_replication_slot('{name}')
+"""
+
+
+@pytest.mark.parametrize(
+    ("mishap", "kind", "said"),
+    [
+        ("DROP PUBLICATION {name}", Kind.GAP, "the publication is missing at this point of the log"),
+        ("ALTER TABLE guest DROP id", Kind.PRECONDITION, "key column id is no longer in public.guest"),
+        (TAKE_SLOT, Kind.GAP, "replication slot {name} does not exist"),
+    ],
+)
+def test_what_is_taken_away_from_a_running_service(begun: Site, mishap: str, kind: Kind, said: str) -> None:
+    with begun.running() as running:
+        running.until(lambda: running.said("streaming"))
+        begun.sql("INSERT INTO guest VALUES (2)")
+        running.until(lambda: len(begun.ops("guest")) == 2)
+        begun.sql(*mishap.format(name=begun.name).split(";"), "INSERT INTO guest VALUES (3)")
+        error = running.ended()
+    assert error.kind is kind
+    assert said.format(name=begun.name) in str(error)
+
+
+# The least rights
+
+
+def test_the_least_rights_suffice(database: str, tmp_path: Path) -> None:
+    site = Site(database, tmp_path)
+    site.sql("CREATE ROLE app", "CREATE SCHEMA shop AUTHORIZATION app")
+    try:
+        site.sql(
+            "SET ROLE app; CREATE TABLE shop.orders (id int PRIMARY KEY, note text);"
+            "INSERT INTO shop.orders VALUES (1, 'x')"
+        )
+        site.configure('[tables]\ninclude = ["shop.*"]')
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            assert site.call("init", "--grants", "--dsn", database)[0] == 0
+        site.sql(printed.getvalue())
+        site.configure('[tables]\ninclude = ["shop.*"]', dsn=make_conninfo(database, user="changelog_run"))
+        line = site.refused()
+        assert f"there is no publication {site.name}, and role changelog_run may not create it: " in line
+        assert line.endswith("prints, then `changelog check --fix` as the setup role")
+        site.configure('[tables]\ninclude = ["shop.*"]', dsn=make_conninfo(database, user="changelog_setup"))
+        assert site.call("check", "--fix")[0] == 0
+        site.configure('[tables]\ninclude = ["shop.*"]', dsn=make_conninfo(database, user="changelog_run"))
+        assert site.call("check")[0] == 0
+        with site.running() as running:
+            running.until(lambda: len(site.state("shop-orders")) == 1)
+            site.sql("UPDATE shop.orders SET note = 'y'")
+            running.until(lambda: site.ops("shop-orders") == [("read", "1"), ("update", "1")])
+        assert site.messages()[-1]["value"]["original"] == {"id": 1, "note": "x"}
+        assert site.call("drop", "--slot", "--yes")[0] == 0
+    finally:
+        roles = "app, changelog_setup, changelog_run"
+        site.sql("DROP SCHEMA shop CASCADE", f"DROP OWNED BY {roles} CASCADE", f"DROP ROLE {roles}")

@@ -46,7 +46,7 @@ class Lineage:
         """
         if stored is None:
             return cls.anew(None, system)
-        _check_cluster(stored, system)
+        check_cluster(stored, system)
         forks = [fork for fork in history if fork[0] >= stored.timeline]
         _check_history(stored, system, forks)
         if stored.through_lsn < confirmed_flush:
@@ -84,13 +84,20 @@ class Lineage:
         return next(part for part in self.stretches if part.end_lsn is None or through_lsn <= part.end_lsn)
 
 
-def _check_cluster(stored: Checkpoint, system: System) -> None:
+def is_elsewhere(stored: Checkpoint | None, system: System) -> bool:
+    """Whether the changelog is of another cluster, at whose end it can go on: not inside a transaction."""
+    return stored is not None and stored.system_identifier != system.system_identifier and not stored.partial
+
+
+def check_cluster(stored: Checkpoint, system: System) -> None:
+    """Raises ChangelogError (GAP) when the changelog is of another cluster."""
     if stored.system_identifier != system.system_identifier:
         raise ChangelogError(
             Kind.GAP,
             f"this is another database cluster ({system.system_identifier}) than the changelog's "
             f"({stored.system_identifier})",
-            hint=f"connect to the cluster of before, or {ANEW}",
+            hint="connect to the cluster of before; after an upgrade that lost nothing, "
+            f"`changelog run --accept-cluster`; else {ANEW}",
             position=stored.position,
         )
 

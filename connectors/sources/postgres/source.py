@@ -14,7 +14,7 @@ from connectors.sources.postgres.catalog import Table, read_tables
 from connectors.sources.postgres.check import Wanted, findings, refuse
 from connectors.sources.postgres.columnar import Bound
 from connectors.sources.postgres.connection import connect, translated
-from connectors.sources.postgres.lineage import Lineage
+from connectors.sources.postgres.lineage import Lineage, check_cluster, is_elsewhere
 from connectors.sources.postgres.objects import Template
 from connectors.sources.postgres.pgoutput import Relation, RelationColumn
 from connectors.sources.postgres.progress import CHUNK_PAGES, LeafProgress, TableProgress, is_complete
@@ -42,7 +42,7 @@ class Settings:
     """What the source is told.
 
     `patience_s` is how long a slot may still be held by a session that is gone; `accept_settings` lets the source
-    go on although what shapes the changelog changed.
+    go on although what shapes the changelog changed, `accept_cluster` although the cluster is another one.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Settings:
     chunk_pages: int = CHUNK_PAGES
     patience_s: float = 5.0
     accept_settings: bool = False
+    accept_cluster: bool = False
 
 
 class PostgresSource:
@@ -87,22 +88,27 @@ class PostgresSource:
         ensure_publication(self._catalog, settings.publication, entities, tables)
         replication = ReplicationConnection.connect(settings.dsn, settings=SETTINGS)
         try:
+            system = replication.identify_system()
+            linked = None if settings.accept_cluster and is_elsewhere(stored, system) else stored
+            if linked is not None:
+                check_cluster(linked, system)  # whose slot is of no interest
             slot = ensure_slot(
                 self._catalog,
                 replication,
                 settings.slot,
-                stored,
+                linked,
                 failover=settings.failover,
                 patience_s=settings.patience_s,
             )
-            system = replication.identify_system()
-            self._lineage = Lineage.trace(
-                stored, system, replication.timeline_history(system.timeline), slot.confirmed_flush
-            )
+            if linked is None:
+                self._lineage = Lineage.anew(stored, system)
+            else:
+                history = replication.timeline_history(system.timeline)
+                self._lineage = Lineage.trace(linked, system, history, slot.confirmed_flush)
         except BaseException:
             replication.close()
             raise
-        start_lsn = slot.confirmed_flush if stored is None else stored.through_lsn
+        start_lsn = slot.confirmed_flush if linked is None else linked.through_lsn
         reached = self._lineage.reached(start_lsn)
         kept = {} if stored is None else stored.windows
         self._checkpoint = Checkpoint(
@@ -191,7 +197,7 @@ class PostgresSource:
         """See `Source.read`; the first piece of a new changelog holds its checkpoint alone."""
         if self._fresh is not None:
             fresh, self._fresh = self._fresh, None
-            return Piece(rows=(), checkpoint=fresh, nbytes=0)
+            return Piece(rows=(), checkpoint=fresh, nbytes=0, urgent=True)
         self._raise_failure()
         assert self._stream is not None
         if self._hurried:
