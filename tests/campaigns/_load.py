@@ -7,13 +7,13 @@ after all earlier ones of its key; everybody updates every row.
 
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import psycopg
 
-WRITERS = 3
-PARTITIONS = {"account": 8, "line": 3, "place": 2, "doc": 1}
+WRITERS = 4
 
 Cursor = psycopg.Cursor[tuple[object, ...]]
 
@@ -92,12 +92,19 @@ def prepare(dsn: str, rows: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How the writers write: numbers of rows below `universe`, `big` rows in a large transaction."""
+    """How the writers write: numbers of rows below `universe`, `big` rows in one of `big_every` transactions.
+
+    The share `lingering` of the transactions stays open for up to `linger_s`; the share `held` is visible only when
+    the synchronous standby has it. Between two transactions a writer rests for `pause_s`.
+    """
 
     universe: int
     big: int
-    pause_s: float = 0.0
     big_every: int = 400
+    pause_s: float = 0.0
+    lingering: float = 0.0
+    linger_s: float = 0.0
+    held: float = 0.0
 
 
 @dataclass(slots=True)
@@ -179,6 +186,11 @@ class Writer:
                 if rng.randrange(self._scale.big_every) == 0:
                     self._big(cursor)
                 for _ in range(rng.choice((1, 1, 1, 2, 3, 5, 12))):
+                    self._step(cursor)
+                if rng.random() < self._scale.held:
+                    cursor.execute("SET LOCAL synchronous_commit = on")
+                if rng.random() < self._scale.lingering:
+                    time.sleep(rng.random() * self._scale.linger_s)
                     self._step(cursor)
                 if rng.random() < 0.05:
                     raise psycopg.Rollback

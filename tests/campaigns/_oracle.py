@@ -22,7 +22,6 @@ from envelope.checkpoint import parse_lsn
 from envelope.errors import ChangelogError, Kind
 from envelope.key import key_text, partition
 
-NAME = "oracle"
 TRUNCATE_KEY = "\0truncate"
 
 _HEADER = 25
@@ -67,14 +66,14 @@ class Expected:
 class Oracle:
     """Drains its slot into `file` from the moment it was made until `stop`; servers may crash meanwhile."""
 
-    def __init__(self, dsn: str, file: Path) -> None:
-        self._dsn, self._file = dsn, file
+    def __init__(self, dsn: str, file: Path, name: str = "oracle") -> None:
+        self._dsn, self._file, self._name = dsn, file, name
         with psycopg.connect(dsn, autocommit=True) as connection:
             tables = ", ".join(TABLES)
             connection.execute(
-                f"CREATE PUBLICATION {NAME} FOR TABLE {tables} WITH (publish_via_partition_root = true)".encode()
+                f"CREATE PUBLICATION {name} FOR TABLE {tables} WITH (publish_via_partition_root = true)".encode()
             )
-            row = connection.execute("SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')", [NAME])
+            row = connection.execute("SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
             self._through = parse_lsn(str(row.fetchall()[0][0]))
         self._stopping = threading.Event()
         self._reached = threading.Condition()
@@ -83,9 +82,9 @@ class Oracle:
         self._thread.start()
 
     def wait(self, lsn: int, timeout_s: float) -> None:
-        """Until everything before `lsn` was drained."""
+        """Until a transaction that ends behind `lsn` was drained."""
         with self._reached:
-            if not self._reached.wait_for(lambda: self._failure or self._through >= lsn, timeout_s):
+            if not self._reached.wait_for(lambda: self._failure or self._through > lsn, timeout_s):
                 raise AssertionError(f"the second reader did not reach {lsn:X} in {timeout_s:.0f} s")
         if self._failure:
             raise self._failure
@@ -112,9 +111,9 @@ class Oracle:
             raise
 
     def _drain(self, out: BinaryIO) -> None:
-        options = {"proto_version": "1", "publication_names": NAME, "messages": "true"}
+        options = {"proto_version": "1", "publication_names": self._name, "messages": "true"}
         connection = ReplicationConnection.connect(self._dsn, settings=SETTINGS)
-        with Stream(connection, slot=NAME, start_lsn=self._through, options=options) as stream:
+        with Stream(connection, slot=self._name, start_lsn=self._through, options=options) as stream:
             waiting: list[bytes] = []
             while not self._stopping.is_set():
                 for frame in stream.take(0.2):

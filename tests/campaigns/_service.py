@@ -45,7 +45,7 @@ class Service:
         environment.pop(failpoints.VARIABLE, None)
         if fail_at is not None:
             environment[failpoints.VARIABLE] = fail_at
-        command = [sys.executable, "-m", "connectors", "run", "--config", str(self._config)]
+        command = [sys.executable, "-m", "connectors", "run", "--config", str(self._config), "--verbose"]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -62,7 +62,7 @@ class Service:
         """Fails when the process ended by itself; only a walsender that outlives a killed service excuses it."""
         if self.exit_code in (None, -signal.SIGKILL):
             return
-        last = self.said()[-2000:]
+        last = self.said()[-4000:]
         if IN_USE not in last.rpartition("\n{")[2]:
             raise AssertionError(f"the service ended with {self.exit_code}: {last}")
         time.sleep(0.2)

@@ -1,0 +1,255 @@
+"""Tables are read while everything happens to them: random writes, long transactions, savepoints, moves, commits that
+are in the log long before they are visible, a rewrite, a TRUNCATE, and kills of the service.
+
+Of every prefix of the log, no state may be older than one before it; the whole of it must be the tables; and of the
+stream, nothing may be lost or repeated.
+"""
+
+import contextlib
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+from connectors.embedded import Server, temporary_server
+from envelope.checkpoint import parse_lsn
+from tests.campaigns._judge import Fold, Verdict, compare, compare_tables, rows
+from tests.campaigns._load import CONFLICTS, ENTITIES, Load, Scale, prepare
+from tests.campaigns._oracle import TABLES, Oracle
+from tests.campaigns._service import FAIL_POINTS, Service, is_read
+from tests.servers import fresh_database
+
+STANDBY = "held"
+SETTINGS = {"fsync": "off", "synchronous_standby_names": STANDBY, "max_wal_size": "4GB"}
+ROWS = 3_000
+DISTURBED_S = 1.5
+AT_ONCE = 2
+CATCH_UP_S = 60.0
+
+CONFIG = """
+name = "{name}"
+[source]
+kind = "postgres"
+dsn = "{dsn}"
+snapshot_pages = {pages}
+snapshot_workers = {workers}
+[sink]
+path = "changelog"
+commit_rows = 300
+commit_seconds = 0.05
+[service]
+listen = "127.0.0.1:0"
+"""
+
+
+def run(rounds: int, seed: int) -> dict[str, object]:
+    """`rounds` times a new database, read from its first row to its last."""
+    rng = random.Random(seed)
+    totals = {"kills": 0, "reads": 0, "changes": 0, "commits_held": 0, "truncates": 0, "rewrites": 0}
+    with (
+        tempfile.TemporaryDirectory(prefix="changelog-windows-") as name,
+        temporary_server(settings=SETTINGS) as server,
+        _standby(server, Path(name)) as standby,
+    ):
+
+        def one(number: int, seed: int) -> dict[str, int]:
+            folder = Path(name) / str(number)
+            folder.mkdir()
+            try:
+                with fresh_database(server) as dsn:
+                    return _Round(f"w{number}", dsn, folder, standby, random.Random(seed)).run()
+            except AssertionError as error:
+                raise AssertionError(f"round {number} (seed {seed}): {error}") from error
+            finally:
+                shutil.rmtree(folder)
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            try:
+                for found in pool.map(one, range(rounds), [rng.randrange(1 << 32) for _ in range(rounds)]):
+                    for key, value in found.items():
+                        totals[key] += value
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+    return {"rounds": rounds, **totals, "stale": 0, "lost": 0, "repeated": 0, "reordered": 0}
+
+
+class _Standby:
+    """A synchronous standby that can be paused, and with it the visibility of commits that wait for it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._lock = threading.Lock()
+        self._pauses = 0
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        self._count(1)
+        try:
+            yield
+        finally:
+            self._count(-1)
+
+    def _count(self, step: int) -> None:
+        with self._lock:
+            self._pauses += step
+            self._process.send_signal(signal.SIGSTOP if self._pauses else signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def _standby(server: Server, folder: Path) -> Iterator[_Standby]:
+    """`pg_receivewal` is all that a commit waits for."""
+    received = folder / "received"
+    received.mkdir()
+    dsn = psycopg.conninfo.make_conninfo(server.dsn(), application_name=STANDBY)
+    command = [str(server.bin_dir / "pg_receivewal"), "-D", str(received), "--synchronous", "-d", dsn]
+    with (folder / "standby.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield _Standby(process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+class _Round:
+    def __init__(self, name: str, dsn: str, folder: Path, standby: _Standby, rng: random.Random) -> None:
+        self._name = name
+        self._dsn, self._folder, self._standby, self._rng = dsn, folder, standby, rng
+        config = folder / "changelog.toml"
+        shape = CONFIG.format(name=name, dsn=dsn, pages=rng.choice((1, 2, 4)), workers=rng.choice((1, 2, 4)))
+        config.write_text(shape + ENTITIES, "utf-8")
+        self._log = folder / "changelog"
+        self._service = Service(config)
+        self._figures = {"kills": 0, "commits_held": 0, "truncates": 0, "rewrites": 0}
+        self._over = threading.Event()
+        self._failures: list[BaseException] = []
+
+    def run(self) -> dict[str, int]:
+        rng = self._rng
+        prepare(self._dsn, ROWS)
+        oracle = Oracle(self._dsn, self._folder / "frames", f"oracle_{self._name}")
+        scale = Scale(universe=ROWS * 2, big=300, big_every=40, pause_s=0.004, lingering=0.04, linger_s=0.8, held=0.06)
+        load = Load(self._dsn, scale, rng.randrange(1 << 32))
+        disturbers = [threading.Thread(target=self._guarded, args=(each,)) for each in (self._hold, self._alter)]
+        try:
+            load.start()
+            for thread in disturbers:
+                thread.start()
+            since = self._begin()
+            self._crash()
+            self._over.set()
+            for thread in disturbers:
+                thread.join()
+            load.stop()
+            end = self._last_write()
+            self._service.until(self._log, lambda found: found.through_lsn > end and is_read(found), CATCH_UP_S)
+            oracle.wait(end, CATCH_UP_S)
+            code = self._service.stop()
+            assert code == 0, f"SIGTERM gave exit code {code}: {self._service.said()[-1000:]}"
+        finally:
+            self._over.set()
+            oracle.stop()
+            self._service.kill()
+        if self._failures:
+            raise self._failures[0]
+        return self._judge(oracle, since)
+
+    def _judge(self, oracle: Oracle, since: int) -> dict[str, int]:
+        verdict = Verdict()
+        fold = Fold(verdict, exact=True)
+        compare(rows(self._log), oracle.expected(since), verdict, fold)
+        compare_tables(self._dsn, fold, verdict)
+        verdict.check()
+        return {**self._figures, "reads": verdict.reads, "changes": verdict.changes}
+
+    def _begin(self) -> int:
+        """Starts the service, to crash soon; where its slot begins."""
+        self._service.start(self._fail_at())
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            while True:
+                self._service.check()
+                row = connection.execute(
+                    "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", [self._name]
+                ).fetchone()
+                if row is not None and row[0] is not None:
+                    return parse_lsn(row[0])
+                time.sleep(0.01)
+
+    def _fail_at(self) -> str | None:
+        if self._rng.random() < 0.4:
+            return None
+        return f"{self._rng.choice(FAIL_POINTS)}:{self._rng.randrange(1, 30)}"
+
+    def _crash(self) -> None:
+        """Kills the service once or twice while the tables are read."""
+        for _ in range(self._rng.choice((1, 1, 2))):
+            self._service.wait(self._rng.random() * DISTURBED_S)
+            self._service.kill()
+            self._figures["kills"] += 1
+            self._service.start(self._fail_at())
+        if self._service.wait(self._rng.random() * DISTURBED_S + 0.5):
+            self._figures["kills"] += 1
+        self._service.kill()
+        self._service.start()
+
+    def _guarded(self, disturb: object) -> None:
+        try:
+            disturb()  # type: ignore[operator]
+        except BaseException as error:
+            self._failures.append(error)
+            raise
+
+    def _hold(self) -> None:
+        """Again and again, commits stay in the log without being visible."""
+        rng = random.Random(self._rng.random())
+        while not self._over.wait(rng.random() * 0.5):
+            with self._standby.paused():
+                self._figures["commits_held"] += 1
+                self._over.wait(rng.random())
+
+    def _alter(self) -> None:
+        """A rewrite and a TRUNCATE, at any time."""
+        rng = random.Random(self._rng.random())
+        chosen = [self._rewrite, self._truncate]
+        rng.shuffle(chosen)
+        for change in chosen:
+            if self._over.wait(rng.random() * DISTURBED_S):
+                return
+            with contextlib.suppress(*CONFLICTS), psycopg.connect(self._dsn, autocommit=True) as connection:
+                connection.execute("SET synchronous_commit = local")
+                change(connection)
+
+    def _rewrite(self, connection: psycopg.Connection) -> None:
+        connection.execute("ALTER TABLE account ALTER COLUMN quantity TYPE bigint")
+        self._figures["rewrites"] += 1
+
+    def _truncate(self, connection: psycopg.Connection) -> None:
+        """Its stamp says that every version up to now is gone."""
+        table = sql.Identifier(random.Random(self._rng.random()).choice(list(TABLES)))
+        with connection.transaction():
+            connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(table))
+            row = connection.execute("SELECT nextval('versions')").fetchone()
+            assert row is not None
+            stamp = f'{{"serviceName": "load", "identifier": "floor-{row[0]}"}}'
+            connection.execute("SELECT pg_logical_emit_message(true, 'provenance', %s)", [stamp])
+            connection.execute(sql.SQL("TRUNCATE {}").format(table))
+        self._figures["truncates"] += 1
+
+    def _last_write(self) -> int:
+        """A last change; a place in the log that only what is stored with it lies behind."""
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            connection.execute("SET synchronous_commit = local")
+            row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+            connection.execute("INSERT INTO doc VALUES (-1, nextval('versions'), '')")
+        assert row is not None
+        return parse_lsn(row[0])
