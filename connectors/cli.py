@@ -55,7 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     words = list(sys.argv[1:] if argv is None else argv)
     name = next((word for word in words if word in COMMANDS), None)
-    command: Command | None = importlib.import_module(f"connectors.commands.{name}") if name else None
+    try:
+        command: Command | None = importlib.import_module(f"connectors.commands.{name}") if name else None
+    except KeyboardInterrupt:
+        return INTERRUPTED
     arguments = _parser(name, command).parse_args(words)
     if command is None:
         _parser(None, None).print_help()

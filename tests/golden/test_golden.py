@@ -10,17 +10,10 @@ from tests.servers import fresh_database
 
 FILES = sorted(Path(__file__).parent.glob("*.sql"))
 
-PENDING = {
-    "partition_identities": "an old row that calls itself whole has nulls for what the partition does not log",
-}
-"""What the changelog gets wrong; a file is taken out with the fault."""
-
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 @pytest.mark.parametrize(("name", "version"), [("server", 18), ("server_15", 15)])
 def test_golden(file: Path, name: str, version: int, request: pytest.FixtureRequest) -> None:
-    if file.stem in PENDING:
-        request.applymarker(pytest.mark.xfail(reason=PENDING[file.stem]))
     script = parse(file.read_text())
     if script.config.get("server", 0) > version:
         pytest.skip(f"needs PostgreSQL {script.config['server']}")

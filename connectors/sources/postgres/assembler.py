@@ -301,7 +301,7 @@ class _Feed:
         entity = of._entities.get(table)
         if entity is None:
             return
-        if known is not None:
+        if known is not None and known.columns != relation.columns:
             self._assembled.altered.append(_altered(known, relation, self._here()))
             if of._listener is not None:
                 of._listener.discard(table)

@@ -45,6 +45,11 @@ class Binding:
     mask: str | None
 
     @property
+    def key_places(self) -> frozenset[int]:
+        """The places of the key's columns."""
+        return frozenset(field.index for field in self.key)
+
+    @property
     def placed_by_key(self) -> bool:
         """Whether the partition follows from the entity key alone."""
         return self.partition == self.key

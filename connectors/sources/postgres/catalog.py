@@ -131,6 +131,18 @@ def key_problem(table: Table, key: Sequence[str]) -> str | None:
     return f"the unique index {candidates[0].name} of {text} {flaws[0]}; create another on ({listed})"
 
 
+def identity_problem(table: Table) -> str | None:
+    """Why the server would refuse the application's own UPDATE and DELETE once the table is published; else None."""
+    virtual = [column.name for column in table.columns if column.generated == "virtual"]
+    whole = table.replica_identity == "f" or any(leaf.identity is None for leaf in table.leaves)
+    if not virtual or not whole:
+        return None
+    return (
+        f"{table.schema}.{table.name} has the virtual generated column {virtual[0]}, and with REPLICA IDENTITY FULL "
+        "the application's own UPDATE and DELETE would fail; use DEFAULT"
+    )
+
+
 def _flaw(index: Index) -> str | None:
     if index.partial:
         return "is partial"

@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from connectors.sources.postgres.catalog import Leaf, Table
+from connectors.sources.postgres.catalog import Leaf, Table, identity_problem
 from connectors.sources.postgres.connection import translated
 from connectors.sources.postgres.setup import SlotState, publication_sql, slot_state
 from envelope.entity import Entity
@@ -356,7 +356,7 @@ def _entity(
     oids = dict.fromkeys((table.oid, *(leaf.oid for leaf in table.leaves)))
     found = [
         *_access(entity, [relations[oid] for oid in oids if oid in relations], facts),
-        *_identity(entity, table.leaves, relations),
+        *_identity(entity, table, relations),
         *_columns(entity, table, relations, facts),
     ]
     if table.kind == "p":
@@ -395,18 +395,31 @@ def _access(entity: Entity, relations: Sequence[_Relation], facts: Mapping[str, 
             )
 
 
-def _identity(entity: Entity, leaves: Sequence[Leaf], relations: Mapping[int, _Relation]) -> Iterator[Finding]:
-    """What the log lacks of the row before: without the key nothing can be published, without the rest no original."""
+def _identity(entity: Entity, table: Table, relations: Mapping[int, _Relation]) -> Iterator[Finding]:
+    """What the log lacks of the row before: without the key nothing can be published, without the rest no original.
+
+    Of a partitioned table, the table's own identity decides what is sent, and the partition's what is there to send.
+    """
+    problem = identity_problem(table)
+    if problem is not None:
+        yield _fail(entity.name, problem, f"ALTER TABLE {_quote(*entity.table)} REPLICA IDENTITY DEFAULT")
+        return
     needed = {*entity.key, *entity.partition_by}
-    partial = [leaf for leaf in leaves if leaf.identity is not None]
-    lacking = [leaf for leaf in partial if not needed <= set(leaf.identity or ())]
+    partial: list[Leaf | Table] = [leaf for leaf in table.leaves if leaf.identity is not None]
+    if table.kind == "p" and table.replica_identity != "f":
+        partial.insert(0, table)
+    lacking = [leaf for leaf in table.leaves if leaf.identity is not None and not needed <= set(leaf.identity)]
     if lacking:
         missing = ", ".join(sorted(needed - set(lacking[0].identity or ())))
         message = f"the replica identity of {_names(lacking)} lacks {missing}"
         yield _set_full(entity, "fail", message, lacking, relations)
     elif partial and not entity.immutable:
         message = f"the log has only the key of old rows of {_names(partial)}: originals are not known"
-        yield _set_full(entity, "warn", message, partial, relations)
+        virtual = any(column.generated == "virtual" for column in table.columns)
+        if virtual:
+            yield _warn(entity.name, message, "REPLICA IDENTITY FULL is not for tables with virtual generated columns")
+        else:
+            yield _set_full(entity, "warn", message, partial, relations)
 
 
 def _columns(
@@ -440,7 +453,7 @@ def _columns(
 
 
 def _set_full(
-    entity: Entity, status: Status, message: str, leaves: Sequence[Leaf], relations: Mapping[int, _Relation]
+    entity: Entity, status: Status, message: str, leaves: Sequence[Leaf | Table], relations: Mapping[int, _Relation]
 ) -> Finding:
     """A finding whose fix is REPLICA IDENTITY FULL; only the owner may set it, and each partition has its own."""
     fixes = [f"ALTER TABLE {_quote(leaf.schema, leaf.name)} REPLICA IDENTITY FULL" for leaf in leaves]
@@ -457,7 +470,7 @@ def _set_full(
     )
 
 
-def _names(leaves: Sequence[Leaf]) -> str:
+def _names(leaves: Sequence[Leaf | Table]) -> str:
     first = f"{leaves[0].schema}.{leaves[0].name}"
     return first if len(leaves) == 1 else f"{first} and {len(leaves) - 1} more partitions"
 

@@ -175,10 +175,11 @@ def _update(origin: Origin, binding: Binding, row: Update, change: Change) -> li
     entity = binding.entity.name
     new_place = place(binding, row.new, row.old)
     old_place = new_place if row.old is None else place(binding, row.old, row.new)
-    current = _side(binding, row.new, row.old if row.old_kind == "O" else None)
-    original = None if row.old is None else _old_side(binding, row.old, whole=row.old_kind == "O")
+    whole = row.old is not None and is_whole(binding, row.old_kind, row.old)
+    current = _side(binding, row.new, row.old if whole else None)
+    original = None if row.old is None else _old_side(binding, row.old, whole=whole)
     if old_place == new_place:
-        known: _Side | Missing = original if original is not None and row.old_kind == "O" else MISSING
+        known: _Side | Missing = original if original is not None and whole else MISSING
         envelope = _envelope(origin, binding, Op.UPDATE, change, change.position(), current, known)
         return [Record(entity=entity, place=new_place, envelope=envelope)]
     left = _envelope(origin, binding, Op.DELETE, change, change.position(), None, original or MISSING)
@@ -189,8 +190,19 @@ def _update(origin: Origin, binding: Binding, row: Update, change: Change) -> li
     ]
 
 
+def is_whole(binding: Binding, kind: str | None, old: Tuple) -> bool:
+    """Whether an old tuple has the whole row.
+
+    Of a partitioned table it says what the table's replica identity is, and holds what the partition's is: where
+    nothing but the key has a value, the partition logs no more.
+    """
+    if kind != "O" or not binding.crossing:
+        return kind == "O"
+    return any(value is not None for place, value in enumerate(old) if place not in binding.key_places)
+
+
 def _delete(origin: Origin, binding: Binding, row: Delete, change: Change) -> Record:
-    original = _old_side(binding, row.old, whole=row.old_kind == "O")
+    original = _old_side(binding, row.old, whole=is_whole(binding, row.old_kind, row.old))
     return Record(
         entity=binding.entity.name,
         place=place(binding, row.old),
@@ -248,7 +260,8 @@ def _side(binding: Binding, values: Tuple, full_old: Tuple | None) -> _Side:
 def _old_side(binding: Binding, old: Tuple, *, whole: bool) -> _Side:
     if whole:
         return _side(binding, old, None)
-    return _side(binding, [value if place in binding.identity else UNCHANGED for place, value in enumerate(old)], None)
+    known = binding.key_places if binding.full else binding.identity
+    return _side(binding, [value if place in known else UNCHANGED for place, value in enumerate(old)], None)
 
 
 def _envelope(

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from connectors.sources.postgres.catalog import Table
+from connectors.sources.postgres.catalog import Table, identity_problem
 from connectors.sources.postgres.connection import ANEW, translated
 from connectors.sources.postgres.wire import ReplicationConnection
 from envelope.checkpoint import Checkpoint, parse_lsn
@@ -170,6 +170,8 @@ def _refusals(
             continue
         if entity.where is not None and server_version < _ROW_FILTERS:
             yield f"this server has no row filters, and [entities.{entity.name}] has where"
+        if (problem := identity_problem(tables[entity.table])) is not None:
+            yield problem
         needed = {*entity.key, *entity.partition_by}
         for leaf in tables[entity.table].leaves:
             lacking = sorted(needed - set(leaf.identity)) if leaf.identity is not None else []
