@@ -7,6 +7,9 @@ from typing import Any
 CHUNK_PAGES = 256
 """Heap pages that one chunk reads at first: 2 MiB of table."""
 
+_GROWTH_CHUNKS = 16
+"""By how many chunks a table is taken to have grown when its last range turns out too large."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
@@ -67,6 +70,14 @@ class TableProgress:
         """The range is to be read again."""
         if taken in self.queue:
             self.queue.remove(taken)
+
+    def divide(self, taken: Range) -> None:
+        """The range holds too much to be read at once. One without an end may have grown since it was planned."""
+        leaf = self.leaves.get(taken.leaf)
+        if taken.end is None and leaf is not None:
+            leaf.pages = max(leaf.pages, taken.first + _GROWTH_CHUNKS * self.chunk_pages)
+        else:
+            self.chunk_pages = max(1, self.chunk_pages // 4)
 
     def publish(self, taken: Range) -> None:
         """The range is published."""

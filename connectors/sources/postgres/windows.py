@@ -221,7 +221,9 @@ class Windows:
             table = self._tables[chunk.entity]
             if chunk.generation != table.generation:
                 return False
-            leaf = table.leaves[chunk.taken.leaf]
+            leaf = table.leaves.get(chunk.taken.leaf)
+            if leaf is None:
+                return False
             if (signature, filenode) != (table.signature, leaf.filenode):
                 leaf.filenode = filenode
                 table.begin_anew(signature)
@@ -245,10 +247,16 @@ class Windows:
             if chunk.generation == table.generation:
                 table.give_back(chunk.taken)
             if smaller:
-                table.chunk_pages = max(1, table.chunk_pages // 4)
+                table.divide(chunk.taken)
             if gone:
-                table.leaves.pop(chunk.taken.leaf, None)
+                self._lose(chunk.entity, chunk.taken.leaf)
             self._changed.notify_all()
+
+    def _lose(self, entity: str, leaf: str) -> None:
+        """A dropped leaf has no more rows: neither those to read nor those that were read."""
+        self._tables[entity].leaves.pop(leaf, None)
+        for chunk in self._chunks.values():
+            chunk.discarded |= (chunk.entity, chunk.taken.leaf) == (entity, leaf)
 
     def close(self) -> None:
         """Ends the readers' waits."""
