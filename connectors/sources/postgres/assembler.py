@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from connectors.sources.postgres import pgoutput
 from connectors.sources.postgres.binding import Binder
-from connectors.sources.postgres.columnar import Block, Bound, Span, encode
+from connectors.sources.postgres.columnar import Block, Bound, encode
 from connectors.sources.postgres.objects import Template
 from connectors.sources.postgres.pgoutput import Message, Relation
+from connectors.sources.postgres.rendering import Span
 from connectors.sources.postgres.rows import Change, Origin, Transaction
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind

@@ -18,11 +18,11 @@ from connectors.sources.postgres import pgoutput, rows
 from connectors.sources.postgres.binding import Binding
 from connectors.sources.postgres.objects import Columns, Template, Texts
 from connectors.sources.postgres.pgoutput import Delete, Insert, Truncate, Update
-from connectors.sources.postgres.rendering import Meta, render
-from connectors.sources.postgres.rows import Origin, Transaction
+from connectors.sources.postgres.rendering import Meta, Span, render
+from connectors.sources.postgres.rows import Origin
 from envelope import batch
 from envelope.errors import ChangelogError, Kind
-from envelope.model import Op, Record, Stamp
+from envelope.model import Op, Record
 from envelope.splice import Bytes
 
 Ints = npt.NDArray[np.int64]
@@ -35,20 +35,6 @@ _INSERT, _UPDATE, _DELETE, _TRUNCATE = b"IUDT"
 _NEW, _OLD = b"NO"
 _SHORTEST = 6  # bytes: what says kind, relation and which tuple follows
 _TEXT, _NULL, _UNCHANGED = b"tnu"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """Rows between two control messages: they share transaction and stamp, and count on from `ordinal`.
-
-    Rows at or before the position ordinal `published` are in the changelog already.
-    """
-
-    transaction: Transaction
-    stamp: Stamp | None
-    ordinal: int
-    rows: int
-    published: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

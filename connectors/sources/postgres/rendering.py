@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -19,9 +18,6 @@ from envelope.model import Op, Stamp
 from envelope.position import Position
 from envelope.splice import Pool, Segment, splice
 
-if TYPE_CHECKING:
-    from connectors.sources.postgres.columnar import Span
-
 Ints = npt.NDArray[np.int64]
 
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,10 +28,24 @@ _NO_STAMP = Stamp(api_version="", service_name="", identifier="")
 _NO_TRANSACTION = Transaction(xid=0, epoch=0, commit=0, committed_at=0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Rows between two control messages: they share transaction and stamp, and count on from `ordinal`.
+
+    Rows at or before the position ordinal `published` are in the changelog already.
+    """
+
+    transaction: Transaction
+    stamp: Stamp | None
+    ordinal: int
+    rows: int
+    published: int = -1
+
+
 class Meta:
     """The spans of a block, spread over its rows."""
 
-    def __init__(self, spans: Sequence["Span"]) -> None:
+    def __init__(self, spans: Sequence[Span]) -> None:
         self._spans = spans
         counts = [span.rows for span in spans]
         self.spans: Ints = np.repeat(np.arange(len(spans)), counts)
@@ -49,7 +59,7 @@ class Meta:
     def _spread(self, values: Sequence[int]) -> Ints:
         return np.array(values, np.int64)[self.spans]
 
-    def span(self, number: int) -> "Span":
+    def span(self, number: int) -> Span:
         return self._spans[number]
 
     def change(self, place: int) -> Change:

@@ -15,10 +15,10 @@ from psycopg import sql
 
 from connectors.sources.postgres import rows
 from connectors.sources.postgres.assembler import SIGNAL_PREFIX
-from connectors.sources.postgres.columnar import Bound, Span
+from connectors.sources.postgres.columnar import Bound
 from connectors.sources.postgres.connection import translated
 from connectors.sources.postgres.objects import Columns, Texts
-from connectors.sources.postgres.rendering import Meta, render
+from connectors.sources.postgres.rendering import Meta, Span, render
 from connectors.sources.postgres.rows import Change, Origin, Transaction
 from connectors.sources.postgres.windows import Chunk, Snapshot, Windows
 from envelope import batch
