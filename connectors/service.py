@@ -5,9 +5,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from types import FrameType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +23,7 @@ from connectors.show import SnapshotBar, size
 from connectors.sinks.files import FileSink
 from connectors.sources.postgres.catalog import read_tables
 from connectors.sources.postgres.connection import connect
+from connectors.sources.postgres.progress import is_complete
 from connectors.sources.postgres.setup import SlotState, slot_state
 from connectors.sources.postgres.source import PostgresSource, Settings
 from connectors.sources.postgres.values import SETTINGS
@@ -31,6 +33,7 @@ from envelope.model import Op
 
 SAMPLE_S = 5.0
 STOPPED_AT_ONCE = 143
+RECONNECTING = "reconnecting"
 _FIRST_PATIENCE_S = 5.0
 _LATER_PATIENCE_S = 90.0  # after a link went dead, the server keeps its end for wal_sender_timeout
 
@@ -159,7 +162,7 @@ class Service:
 
     def _say_retained(self) -> None:
         """A stopped service still costs its database: the slot keeps log."""
-        slot = self._slot()
+        slot = None if self._state.phase == RECONNECTING else self._slot()  # who waits to stop waits no longer
         if slot is not None and slot.retained_bytes is not None:
             _log.info(
                 "service stopped",
@@ -193,17 +196,21 @@ class _Watch(Observer):
         """See `Observer`."""
         position = None if checkpoint is None or checkpoint.position is None else str(checkpoint.position)
         _log.info("streaming", after=position)
+        self._enter({} if checkpoint is None else checkpoint.windows)
+
+    def _enter(self, windows: Mapping[str, Mapping[str, Any]]) -> None:
+        reading = not windows or not all(is_complete(stored) for stored in windows.values())
+        self._state.enter("snapshot" if reading else "streaming", ready=True)
 
     def interrupted(self, error: ChangelogError, wait_s: float) -> None:
         """See `Observer`."""
         self._metrics.restarts.inc()
-        self._state.enter("reconnecting", ready=False)
+        self._state.enter(RECONNECTING, ready=False)
         _log.warning("source lost", error=str(error), retry_in_s=round(wait_s, 1))
 
     def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float) -> None:
         """See `Observer`."""
-        reading = not all(stored["complete"] for stored in checkpoint.windows.values())
-        self._state.enter("snapshot" if reading else "streaming", ready=True)
+        self._enter(checkpoint.windows)
         self._bar.update(checkpoint.windows)
         self._metrics.commit_seconds.observe(seconds)
         if checkpoint.position is not None:

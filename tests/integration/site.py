@@ -7,6 +7,8 @@ import os
 import signal
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError
 
 PATIENCE_S = 20.0
+
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 HEAD = """
 name = {name}
@@ -167,6 +171,17 @@ class Running:
     def events(self) -> list[dict[str, Any]]:
         """What it logged."""
         return [json.loads(line) for line in self._said.getvalue().splitlines()]
+
+    @property
+    def phase(self) -> str:
+        """What `/ready` says, `not ready` if it is not."""
+        [listen] = [each["listen"] for each in self.events() if each["event"] == "service started"]
+        try:
+            with _DIRECT.open(f"http://{listen}/ready", timeout=5) as answer:
+                return str(json.load(answer)["phase"])
+        except urllib.error.HTTPError as error:
+            error.close()
+            return "not ready"
 
     def said(self, event: str) -> bool:
         """Whether it logged this."""

@@ -493,8 +493,9 @@ def test_a_server_that_is_restarted_and_one_that_is_not_there_yet(begun: Site, s
         begun.sql("INSERT INTO guest VALUES (2)")
         running.until(lambda: len(begun.ops("guest")) == 2)
         stopped_in_s = _duration_s(lambda: server.stop("fast"))
-        running.until(lambda: running.said("source lost"))
+        running.until(lambda: running.said("source lost") and running.phase == "not ready")
         server.start()
+        running.until(lambda: running.phase == "streaming")
         begun.sql("INSERT INTO guest VALUES (3)")
         running.until(lambda: len(begun.ops("guest")) == 3)
     assert stopped_in_s < 5
