@@ -1,0 +1,303 @@
+"""The publish loop over a scripted source and a sink that is a list: what is stored when, and in which order."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Event
+from typing import Literal
+
+import pyarrow as pa
+import pytest
+
+from connectors.publish import BACKOFF_S_MAX, BACKOFF_S_MIN, DRAIN_S_MAX, Cadence, Observer, publish
+from connectors.sources import Piece
+from envelope import batch
+from envelope.checkpoint import Checkpoint
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Op
+from tests.unit.records import checkpoint, record
+
+MIB = 1 << 20
+
+
+def piece(commit: int, rows: int = 1, *, nbytes: int = 100, urgent: bool = False) -> Piece:
+    """A piece that ends with transaction `commit`; without rows, a position alone."""
+    made = [batch.from_records([record(Op.CREATE, "{}", commit=commit, ordinal=2 * n) for n in range(rows)])]
+    return Piece(rows=made if rows else [], checkpoint=checkpoint(commit), nbytes=nbytes, urgent=urgent)
+
+
+Step = Piece | ChangelogError | float | Literal["stop"] | None
+"""What `read` does: gives a piece, raises, lets some seconds pass, or its timeout; or the service is to stop."""
+
+
+@dataclass(slots=True)
+class World:
+    """One clock, one source that plays its script, one sink; and all that happened, in order."""
+
+    script: Sequence[Step]
+    stop: Event = field(default_factory=Event)
+    happened: list[str] = field(default_factory=list)
+    opened: list[Checkpoint | None] = field(default_factory=list)
+    timeouts: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    now: float = 1000.0
+    end_of_log: int = 0
+    refuses: dict[str, ChangelogError] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.stop = _Stop(self)
+
+    def open(self, stored: Checkpoint | None) -> "World":
+        self.opened.append(stored)
+        self._fail("open")
+        return self
+
+    # The source
+
+    def read(self, timeout_s: float) -> Piece | None:
+        self.timeouts.append(timeout_s)
+        step, *self.script = self.script or ["stop"]
+        match step:
+            case ChangelogError():
+                raise step
+            case "stop":
+                self.stop.set()
+                return None
+            case float() | None:
+                self.now += timeout_s if step is None else step
+                return None
+        return step
+
+    def end(self) -> int:
+        return self.end_of_log
+
+    def confirm(self, checkpoint: Checkpoint) -> None:
+        self._fail("confirm")
+        self.happened.append(f"confirm {checkpoint.through_lsn}")
+
+    def close(self) -> None:
+        self.happened.append("close")
+
+    # The sink
+
+    def recover(self) -> Checkpoint | None:
+        return None
+
+    def publish(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> None:
+        self._fail("publish")
+        self.happened.append(f"publish {checkpoint.through_lsn}: {sum(each.num_rows for each in rows)}")
+
+    def _fail(self, what: str) -> None:
+        if what in self.refuses:
+            raise self.refuses.pop(what)
+
+    def run(self, stored: Checkpoint | None = None, reach: Callable[[str], None] = lambda _: None) -> list[str]:
+        publish(
+            self.open,
+            self,
+            stored,
+            stop=self.stop,
+            cadence=Cadence(seconds=1.0, nbytes=1000, rows=10, idle_seconds=60.0, idle_wal_bytes=16 * MIB),
+            reach=reach,
+            clock=lambda: self.now,
+        )
+        return self.happened
+
+
+class _Stop(Event):
+    """Its waits pass at once, on the world's clock."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self._world.waits.append(timeout)
+        self._world.now += timeout
+        return self.is_set()
+
+
+def lost(kind: Kind = Kind.CONNECTION) -> ChangelogError:
+    return ChangelogError(kind, "it happened")
+
+
+# When a commit closes
+
+
+def test_rows_are_stored_a_second_after_the_first_of_them_and_then_confirmed() -> None:
+    world = World([piece(1), 0.5, piece(2), 0.4, 0.2, piece(3), None])
+    assert world.run(checkpoint(0)) == ["publish 2: 2", "confirm 2", "publish 3: 1", "confirm 3", "close"]
+
+
+def test_the_wait_for_more_ends_when_the_commit_is_due() -> None:
+    world = World([piece(1), 0.9])
+    world.run(checkpoint(0))
+    assert world.timeouts[0] == 0.2
+    assert world.timeouts[2] == pytest.approx(0.1)
+
+
+def test_enough_rows_close_a_commit_at_once() -> None:
+    world = World([piece(1, 4), piece(2, 5), piece(3, 1), piece(4, 1)])
+    assert world.run(checkpoint(0))[:2] == ["publish 3: 10", "confirm 3"]
+
+
+def test_enough_bytes_close_a_commit_at_once() -> None:
+    world = World([piece(1, nbytes=999), piece(2, nbytes=1), piece(3)])
+    assert world.run(checkpoint(0))[:2] == ["publish 2: 2", "confirm 2"]
+
+
+def test_a_new_changelog_begins_with_its_position() -> None:
+    assert World([piece(1, 0)]).run() == ["publish 1: 0", "confirm 1", "close"]
+
+
+def test_positions_alone_wait_for_a_minute() -> None:
+    world = World([piece(1, 0), 30.0, piece(2, 0), 29.0, piece(3, 0), 1.5, piece(4, 0)])
+    assert world.run(checkpoint(0))[:2] == ["publish 3: 0", "confirm 3"]
+
+
+def test_positions_alone_are_stored_when_much_log_has_passed() -> None:
+    world = World([piece(16 * MIB - 1, 0), piece(16 * MIB, 0), None])
+    assert world.run(checkpoint(0)) == [f"publish {16 * MIB}: 0", f"confirm {16 * MIB}", "close"]
+
+
+def test_a_position_that_the_server_waits_for_is_stored_at_once() -> None:
+    world = World([piece(1, 0), piece(2, 0, urgent=True), None])
+    assert world.run(checkpoint(0))[:2] == ["publish 2: 0", "confirm 2"]
+
+
+def test_the_progress_of_table_reads_is_stored_within_a_second() -> None:
+    further = replace(checkpoint(1), windows={"order": {"complete": True}})
+    world = World([0.5, Piece(rows=(), checkpoint=further, nbytes=0), 0.5, None, 100.0])
+    assert world.run(checkpoint(0)) == ["publish 1: 0", "confirm 1", "close"]
+
+
+def test_a_position_goes_with_the_rows_before_it() -> None:
+    world = World([piece(1), piece(2, 0), 1.0, None])
+    assert world.run(checkpoint(0)) == ["publish 2: 1", "confirm 2", "close"]
+
+
+def test_what_is_stored_already_is_not_stored_again() -> None:
+    world = World([piece(1, 0), 100.0, None])
+    assert world.run(checkpoint(1)) == ["close"]
+
+
+# Stopping
+
+
+def test_what_was_committed_before_the_stop_is_still_stored() -> None:
+    world = World([piece(1), "stop", piece(2), None, piece(3), piece(4)], end_of_log=3)
+    assert world.run(checkpoint(0)) == ["publish 3: 3", "confirm 3", "close"]
+
+
+def test_a_source_that_does_not_come_to_its_end_does_not_hold_up_the_stop() -> None:
+    world = World([piece(1), "stop", *[None] * 1000], end_of_log=2)
+    began = world.now
+    assert world.run(checkpoint(0)) == ["publish 1: 1", "confirm 1", "close"]
+    assert world.now - began == pytest.approx(DRAIN_S_MAX, abs=0.3)
+
+
+def test_a_connection_lost_at_the_stop_does_not_lose_what_was_read() -> None:
+    world = World([piece(1), "stop", piece(2), lost()], end_of_log=9)
+    assert world.run(checkpoint(0)) == ["publish 2: 2", "confirm 2", "close"]
+
+
+def test_a_fault_at_the_stop_is_raised_once_what_stands_before_it_is_stored() -> None:
+    world = World([piece(1), "stop", piece(2), lost(Kind.STOP)], end_of_log=9)
+    with pytest.raises(ChangelogError):
+        world.run(checkpoint(0))
+    assert world.happened == ["publish 2: 2", "confirm 2", "close"]
+
+
+def test_nothing_is_opened_when_the_stop_came_first() -> None:
+    world = World([])
+    world.stop.set()
+    assert (world.run(), world.opened) == ([], [])
+
+
+# Faults
+
+
+def test_a_lost_connection_is_opened_again_from_what_is_stored() -> None:
+    world = World([piece(1), 1.0, piece(2), lost(), piece(2), None])
+    assert world.run(checkpoint(0)) == ["publish 1: 1", "confirm 1", "close", "publish 2: 1", "confirm 2", "close"]
+    assert world.opened == [checkpoint(0), checkpoint(1)]
+    assert world.waits == [BACKOFF_S_MIN]
+
+
+def test_the_wait_before_it_is_opened_again_grows_until_something_is_stored() -> None:
+    world = World([*(lost() for _ in range(8)), piece(1), 1.0, lost(), lost()])
+    world.run(checkpoint(0))
+    assert world.waits == [1.0, 2.0, 4.0, 8.0, 16.0, BACKOFF_S_MAX, BACKOFF_S_MAX, BACKOFF_S_MAX, BACKOFF_S_MIN, 1.0]
+
+
+def test_a_source_that_cannot_be_opened_now_is_tried_again() -> None:
+    world = World([piece(1)], refuses={"open": lost()})
+    assert world.run(checkpoint(0)) == ["publish 1: 1", "confirm 1", "close"]
+    assert world.opened == [checkpoint(0)] * 2
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.CONNECTION])
+def test_every_other_fault_ends_the_loop_once_what_stands_before_it_is_stored(kind: Kind) -> None:
+    world = World([piece(1), piece(2), lost(kind), piece(3)])
+    with pytest.raises(ChangelogError) as caught:
+        world.run(checkpoint(0))
+    assert caught.value.kind is kind
+    assert world.happened == ["publish 2: 2", "confirm 2", "close"]
+
+
+def test_what_was_not_stored_is_never_confirmed() -> None:
+    world = World([piece(1), 1.0, piece(2)], refuses={"publish": lost(Kind.STORAGE)})
+    with pytest.raises(ChangelogError):
+        world.run(checkpoint(0))
+    assert world.happened == ["close"]
+
+
+def test_what_was_stored_but_not_confirmed_is_not_read_again() -> None:
+    world = World([piece(1), 1.0, piece(2), 1.0], refuses={"confirm": lost()})
+    assert world.run(checkpoint(0)) == ["publish 1: 1", "close", "publish 2: 1", "confirm 2", "close"]
+    assert world.opened == [checkpoint(0), checkpoint(1)]
+
+
+@pytest.mark.parametrize(
+    ("place", "happened"),
+    [
+        ("loop:read", ["close"]),
+        ("loop:published", ["publish 1: 1", "close"]),
+        ("loop:confirmed", ["publish 1: 1", "confirm 1", "close"]),
+    ],
+)
+def test_every_gap_between_two_steps_is_a_place_to_crash_at(place: str, happened: list[str]) -> None:
+    class CrashError(Exception):
+        pass
+
+    def reach(name: str) -> None:
+        if name == place:
+            raise CrashError
+
+    world = World([piece(1), 1.0, None])
+    with pytest.raises(CrashError):
+        world.run(checkpoint(0), reach)
+    assert world.happened == happened
+
+
+def test_the_observer_hears_of_it_all() -> None:
+    heard: list[object] = []
+
+    class Listening(Observer):
+        def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float, /) -> None:
+            heard.append(("committed", len(rows), checkpoint.through_lsn, seconds))
+
+        def started(self, checkpoint: Checkpoint | None) -> None:
+            heard.append(("started", checkpoint))
+
+        def interrupted(self, error: ChangelogError, wait_s: float) -> None:
+            heard.append(("interrupted", str(error), wait_s))
+
+    world = World([piece(1), lost(), piece(1)])
+    publish(world.open, world, None, stop=world.stop, observer=Listening(), clock=lambda: world.now)
+    assert heard == [
+        ("started", None),
+        ("interrupted", "it happened", 1.0),
+        ("started", None),
+        ("committed", 1, 1, 0.0),
+    ]
