@@ -89,12 +89,12 @@ def rows(path: Path) -> Iterator[Row]:
 class Fold:
     """Reads the log once, as any consumer would, and notes where a state is older than one before it.
 
-    `exact`: an original is, byte for byte, the state before; not so where a column was retyped in between.
+    An original must be, byte for byte, the state before.
     """
 
-    def __init__(self, verdict: Verdict, *, exact: bool) -> None:
+    def __init__(self, verdict: Verdict) -> None:
         self.states: dict[tuple[str, str], State] = {}
-        self._verdict, self._exact = verdict, exact
+        self._verdict = verdict
         self._last: dict[tuple[str, int], str] = {}
         self._floor: dict[str, int] = {}
 
@@ -148,7 +148,7 @@ class Fold:
         if before.current is None or before.partition != row.partition or row.original is None:
             self._verdict.wrong += 1
             self._verdict.note("changes a row that is not there", row)
-        elif self._exact and before.current != row.original:
+        elif before.current != row.original:
             self._verdict.wrong += 1
             self._verdict.note(f"original is not {before.current[:300]}", row)
 
@@ -158,6 +158,16 @@ class Fold:
             if found is None or found[1] != row.identifier:
                 self._verdict.wrong += 1
                 self._verdict.note(f"stamp {row.identifier} on another's change", row)
+
+
+def judge(dsn: str, log: Path, expected: Iterator[Expected]) -> Verdict:
+    """Raises AssertionError unless the log is what it must be: `expected`, consistent in itself, and the tables."""
+    verdict = Verdict()
+    fold = Fold(verdict)
+    compare(rows(log), expected, verdict, fold)
+    compare_tables(dsn, fold, verdict)
+    verdict.check()
+    return verdict
 
 
 def compare(log: Iterator[Row], expected: Iterator[Expected], verdict: Verdict, fold: Fold) -> None:

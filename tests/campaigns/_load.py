@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 import psycopg
 
+from envelope.checkpoint import parse_lsn
+
 WRITERS = 4
 
 Cursor = psycopg.Cursor[tuple[object, ...]]
@@ -88,6 +90,16 @@ def prepare(dsn: str, rows: int) -> None:
         connection.execute(TABLES)
         connection.execute(FILL.replace("%(rows)s", str(rows)).encode())
         connection.execute("VACUUM ANALYZE")
+
+
+def last_write(dsn: str) -> int:
+    """A change behind all others; gives a place in the log that only what holds it lies behind."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("SET synchronous_commit = local")
+        row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        connection.execute("INSERT INTO doc VALUES (-1, nextval('versions'), '')")
+    assert row is not None
+    return parse_lsn(row[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

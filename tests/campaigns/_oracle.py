@@ -64,17 +64,21 @@ class Expected:
 
 
 class Oracle:
-    """Drains its slot into `file` from the moment it was made until `stop`; servers may crash meanwhile."""
+    """Drains its slot into `file` from the moment it was made until `stop`; servers may crash meanwhile.
 
-    def __init__(self, dsn: str, file: Path, name: str = "oracle") -> None:
+    With `failover`, standbys carry the slot on.
+    """
+
+    def __init__(self, dsn: str, file: Path, name: str = "oracle", *, failover: bool = False) -> None:
         self._dsn, self._file, self._name = dsn, file, name
         with psycopg.connect(dsn, autocommit=True) as connection:
             tables = ", ".join(TABLES)
             connection.execute(
                 f"CREATE PUBLICATION {name} FOR TABLE {tables} WITH (publish_via_partition_root = true)".encode()
             )
-            row = connection.execute("SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
-            self._through = parse_lsn(str(row.fetchall()[0][0]))
+            more = ", failover => true" if failover else ""
+            made = f"SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput'{more})"
+            self._through = parse_lsn(str(connection.execute(made.encode(), [name]).fetchall()[0][0]))
         self._stopping = threading.Event()
         self._reached = threading.Condition()
         self._failure: BaseException | None = None
@@ -215,9 +219,12 @@ class _Transaction:
         self, number: int, relation: pgoutput.Relation, table: Table, old: Mapping[str, str | None] | None
     ) -> dict[str, str | None] | None:
         """The insert of the same key that stands right behind a delete in a partitioned table."""
-        if number + 1 == len(self._records) or self._records[number + 1].block != self._records[number].block:
+        if number + 1 == len(self._records):
             return None
-        following = self._records[number + 1].message
+        deleted, inserted = self._records[number : number + 2]
+        if (inserted.ordinal, inserted.block) != (deleted.ordinal + 1, deleted.block):
+            return None
+        following = inserted.message
         if not isinstance(following, pgoutput.Insert) or following.relid != relation.relid:
             return None
         new = _values(relation, following.new)

@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
+
 from connectors import failpoints
 from connectors.sinks.filelog import read_checkpoint
-from envelope.checkpoint import Checkpoint
+from envelope.checkpoint import Checkpoint, parse_lsn
 
 ROOT = Path(__file__).parents[2]
 STOP_TIMEOUT_S = 60.0
@@ -88,11 +90,24 @@ class Service:
             self._process.kill()
             self._process.wait()
 
-    def stop(self) -> int:
-        """SIGTERM; gives the exit code."""
+    def stop(self) -> None:
+        """SIGTERM, which the service must end well after."""
         assert self._process is not None
         self._process.terminate()
-        return self._process.wait(STOP_TIMEOUT_S)
+        code = self._process.wait(STOP_TIMEOUT_S)
+        assert code == 0, f"SIGTERM gave exit code {code}: {self.said()[-1000:]}"
+
+    def slot_made(self, dsn: str, slot: str) -> int:
+        """Waits until the slot is there; where it begins."""
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            while True:
+                self.check()
+                row = connection.execute(
+                    "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", [slot]
+                ).fetchone()
+                if row is not None and row[0] is not None:
+                    return parse_lsn(row[0])
+                time.sleep(0.01)
 
     def until(self, path: Path, reached: Callable[[Checkpoint], bool], timeout_s: float) -> None:
         """Waits until the checkpoint of the log at `path` is as wanted."""

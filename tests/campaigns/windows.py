@@ -12,7 +12,6 @@ import signal
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,9 +20,8 @@ import psycopg
 from psycopg import sql
 
 from connectors.embedded import Server, temporary_server
-from envelope.checkpoint import parse_lsn
-from tests.campaigns._judge import Fold, Verdict, compare, compare_tables, rows
-from tests.campaigns._load import CONFLICTS, ENTITIES, Load, Scale, prepare
+from tests.campaigns._judge import judge
+from tests.campaigns._load import CONFLICTS, ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import TABLES, Oracle
 from tests.campaigns._service import FAIL_POINTS, Service, is_read
 from tests.servers import fresh_database
@@ -145,45 +143,25 @@ class _Round:
             load.start()
             for thread in disturbers:
                 thread.start()
-            since = self._begin()
+            self._service.start(self._fail_at())
+            since = self._service.slot_made(self._dsn, self._name)
             self._crash()
             self._over.set()
             for thread in disturbers:
                 thread.join()
             load.stop()
-            end = self._last_write()
+            end = last_write(self._dsn)
             self._service.until(self._log, lambda found: found.through_lsn > end and is_read(found), CATCH_UP_S)
             oracle.wait(end, CATCH_UP_S)
-            code = self._service.stop()
-            assert code == 0, f"SIGTERM gave exit code {code}: {self._service.said()[-1000:]}"
+            self._service.stop()
         finally:
             self._over.set()
             oracle.stop()
             self._service.kill()
         if self._failures:
             raise self._failures[0]
-        return self._judge(oracle, since)
-
-    def _judge(self, oracle: Oracle, since: int) -> dict[str, int]:
-        verdict = Verdict()
-        fold = Fold(verdict, exact=True)
-        compare(rows(self._log), oracle.expected(since), verdict, fold)
-        compare_tables(self._dsn, fold, verdict)
-        verdict.check()
+        verdict = judge(self._dsn, self._log, oracle.expected(since))
         return {**self._figures, "reads": verdict.reads, "changes": verdict.changes}
-
-    def _begin(self) -> int:
-        """Starts the service, to crash soon; where its slot begins."""
-        self._service.start(self._fail_at())
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            while True:
-                self._service.check()
-                row = connection.execute(
-                    "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", [self._name]
-                ).fetchone()
-                if row is not None and row[0] is not None:
-                    return parse_lsn(row[0])
-                time.sleep(0.01)
 
     def _fail_at(self) -> str | None:
         if self._rng.random() < 0.4:
@@ -244,12 +222,3 @@ class _Round:
             connection.execute("SELECT pg_logical_emit_message(true, 'provenance', %s)", [stamp])
             connection.execute(sql.SQL("TRUNCATE {}").format(table))
         self._figures["truncates"] += 1
-
-    def _last_write(self) -> int:
-        """A last change; a place in the log that only what is stored with it lies behind."""
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            connection.execute("SET synchronous_commit = local")
-            row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-            connection.execute("INSERT INTO doc VALUES (-1, nextval('versions'), '')")
-        assert row is not None
-        return parse_lsn(row[0])

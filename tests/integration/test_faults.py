@@ -1,0 +1,135 @@
+"""The service killed at each named place once, and the campaigns in few rounds."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from connectors.embedded import Server, temporary_server
+from connectors.sinks.filelayout import Resume, log_file, resume_file, sequences
+from connectors.sinks.filelog import read_checkpoint
+from connectors.sinks.files import FAIL_POINTS as SINK_FAIL_POINTS
+from tests.campaigns import postgres, windows
+from tests.campaigns._judge import judge
+from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
+from tests.campaigns._oracle import Oracle
+from tests.campaigns._service import FAIL_POINTS, ROOT, Service, is_read
+from tests.servers import SETTINGS, fresh_database
+
+AFTER_DAMAGE = ("files:resume-dropped", "files:set-aside")
+SCALE = Scale(universe=600, big=100, pause_s=0.01)
+WAIT_S = 30.0
+
+CONFIG = """
+name = "faults"
+[source]
+kind = "postgres"
+dsn = "{dsn}"
+snapshot_pages = 2
+[sink]
+path = "changelog"
+commit_rows = 300
+commit_seconds = 0.1
+[service]
+listen = "127.0.0.1:0"
+"""
+
+pytestmark = pytest.mark.campaign
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Server]:
+    """A server of this module's own: other tests' transactions would hold its snapshots up."""
+    with temporary_server(settings=SETTINGS) as running:
+        yield running
+
+
+class Site:
+    """A database under load with its second reader, and the service's place."""
+
+    def __init__(self, dsn: str, folder: Path, seed: int) -> None:
+        self.dsn, self.log = dsn, folder / "changelog"
+        config = folder / "changelog.toml"
+        config.write_text(CONFIG.format(dsn=dsn) + ENTITIES, "utf-8")
+        prepare(dsn, 300)
+        self.service = Service(config)
+        self.load = Load(dsn, SCALE, seed)
+        self.oracle = Oracle(dsn, folder / "frames")
+        self.since = 0
+
+    def start(self, fail_at: str | None = None) -> None:
+        """Starts the service, and with its first slot the load."""
+        self.service.start(fail_at)
+        if not self.since:
+            self.since = self.service.slot_made(self.dsn, "faults")
+            self.load.start()
+
+    def judge(self) -> None:
+        """Lets the service, started again, read to the end, and looks at all that it stored."""
+        self.load.stop()
+        end = last_write(self.dsn)
+        self.service.until(self.log, lambda found: found.through_lsn > end and is_read(found), WAIT_S)
+        self.oracle.wait(end, WAIT_S)
+        self.service.stop()
+        self.oracle.stop()
+        judge(self.dsn, self.log, self.oracle.expected(self.since))
+
+    def close(self) -> None:
+        """Leaves nothing running."""
+        self.service.kill()
+        self.oracle.stop()
+
+
+@pytest.fixture
+def site(alone: Server, tmp_path: Path, seed: int) -> Iterator[Site]:
+    with fresh_database(alone) as dsn:
+        found = Site(dsn, tmp_path, seed)
+        yield found
+        found.close()
+
+
+def test_every_fail_point_in_the_code_is_tried() -> None:
+    texts = [file.read_text("utf-8") for file in (ROOT / "connectors").rglob("*.py")]
+    named = {name for text in texts for name in re.findall(r'reach\("([^"]+)"\)', text)}
+    assert named == {*FAIL_POINTS, *AFTER_DAMAGE}
+    assert {name for name in named if name.startswith("files:")} == set(SINK_FAIL_POINTS)
+
+
+@pytest.mark.parametrize("name", FAIL_POINTS)
+def test_a_crash_there_loses_nothing_and_repeats_nothing(site: Site, name: str) -> None:
+    site.start(f"{name}:1" if "resume" in name else f"{name}:4")
+    assert site.service.wait(WAIT_S), f"{name} was not reached"
+    site.start()
+    time.sleep(0.5)
+    site.judge()
+
+
+@pytest.mark.parametrize("name", AFTER_DAMAGE)
+def test_a_crash_while_damage_is_mended(site: Site, name: str) -> None:
+    """As the machine's crash leaves it: a file that was linked but not yet durable, and was never confirmed."""
+    site.start("files:linked:5")
+    assert site.service.wait(WAIT_S)
+    newest = sequences(site.log)[-1]
+    checkpoint = read_checkpoint(site.log)
+    assert checkpoint is not None
+    resume_file(site.log).write_bytes(Resume(sequence=newest, checkpoint=checkpoint).to_json())
+    with log_file(site.log, newest).open("r+b") as file:
+        file.truncate(file.seek(0, 2) // 2)
+    site.start(name)
+    assert site.service.wait(WAIT_S), f"{name} was not reached"
+    site.start()
+    time.sleep(0.5)
+    site.judge()
+    assert list((site.log / "aside").iterdir())
+
+
+def test_campaign_postgres(seed: int) -> None:
+    figures = postgres.run(rounds=4, seed=seed, seconds=3.0)
+    assert figures["kills"] == 4
+
+
+def test_campaign_windows(seed: int) -> None:
+    figures = windows.run(rounds=4, seed=seed)
+    assert figures["reads"]

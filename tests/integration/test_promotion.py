@@ -1,0 +1,182 @@
+"""A standby takes over while the service runs: nothing is lost or repeated; what it lacks is refused."""
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from connectors.embedded import Server, temporary_server
+from tests.campaigns._judge import judge, rows
+from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
+from tests.campaigns._oracle import Oracle
+from tests.campaigns._service import Service, is_read
+
+pytestmark = pytest.mark.campaign
+
+WAIT_S = 60.0
+SCALE = Scale(universe=2_000, big=300, pause_s=0.005)
+
+CONFIG = """
+name = "promoted"
+[source]
+kind = "postgres"
+dsn = "{dsn}"
+failover = true
+[sink]
+path = "changelog"
+commit_seconds = 0.1
+[service]
+listen = "127.0.0.1:0"
+"""
+
+
+class Pair:
+    """A primary, and a standby that has its slots."""
+
+    def __init__(self, primary: Server, *, careful: bool) -> None:
+        """`careful`: logical slots give nothing that the standby has not."""
+        self.primary = primary
+        folder = primary.data_dir.parent / "standby"
+        source = make_conninfo(primary.dsn(), application_name="standby")
+        primary.run("pg_basebackup", "-D", str(folder), "-d", source, "-C", "-S", "standby", "-c", "fast")
+        (folder / "standby.signal").touch()
+        self.standby = Server(
+            primary.bin_dir,
+            folder,
+            settings={
+                "fsync": "off",
+                "primary_conninfo": source,
+                "primary_slot_name": "standby",
+                "hot_standby_feedback": "on",
+                "sync_replication_slots": "on",
+            },
+        )
+        self.standby.start()
+        if careful:
+            execute(primary, "ALTER SYSTEM SET synchronized_standby_slots = 'standby'", "SELECT pg_reload_conf()")
+
+    @property
+    def dsn(self) -> str:
+        """Whichever of the two can be written to."""
+        ports = f"{self.primary.port},{self.standby.port}"
+        return make_conninfo(
+            host="127.0.0.1,127.0.0.1",
+            port=ports,
+            dbname="postgres",
+            user="postgres",
+            target_session_attrs="read-write",
+        )
+
+    def wait_synchronised(self, *slots: str) -> None:
+        """Until the standby could go on with the slots."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            found = execute(self.standby, "SELECT slot_name FROM pg_replication_slots WHERE synced AND NOT temporary")
+            if {name for (name,) in found} >= set(slots):
+                return
+            execute(self.primary, "SELECT pg_log_standby_snapshot()")
+            time.sleep(0.1)
+        raise AssertionError("the slots were not synchronised")
+
+    def promote(self) -> None:
+        """The primary is gone for good."""
+        self.primary.kill()
+        execute(self.standby, "SELECT pg_promote()")
+
+
+def execute(server: Server, *statements: str) -> list[tuple[object, ...]]:
+    """Runs the statements; gives the rows of the last."""
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        found: list[tuple[object, ...]] = []
+        for statement in statements:
+            cursor = connection.execute(statement.encode())
+            found = cursor.fetchall() if cursor.description else []
+        return found
+
+
+@contextlib.contextmanager
+def pair(*, careful: bool) -> Iterator[Pair]:
+    with temporary_server(settings={"fsync": "off"}) as primary:
+        found = Pair(primary, careful=careful)
+        try:
+            yield found
+        finally:
+            found.standby.stop("immediate")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="changelog-promotion-") as name:
+        yield Path(name)
+
+
+def begin(servers: Pair, folder: Path) -> Service:
+    config = folder / "changelog.toml"
+    config.write_text(CONFIG.format(dsn=servers.dsn) + ENTITIES, "utf-8")
+    return Service(config)
+
+
+def test_a_promotion_under_load_loses_nothing_and_begins_an_epoch(folder: Path, seed: int) -> None:
+    log = folder / "changelog"
+    with pair(careful=True) as servers:
+        prepare(servers.dsn, 1_000)
+        oracle = Oracle(servers.dsn, folder / "frames", failover=True)
+        service = begin(servers, folder)
+        load = Load(servers.dsn, SCALE, seed)
+        try:
+            service.start()
+            since = service.slot_made(servers.dsn, "promoted")
+            load.start()
+            servers.wait_synchronised("promoted", "oracle")
+            service.until(log, is_read, WAIT_S)
+            servers.promote()
+            time.sleep(2.0)
+            load.stop()
+            end = last_write(servers.dsn)
+            service.until(log, lambda found: found.through_lsn > end, WAIT_S)
+            oracle.wait(end, WAIT_S)
+            service.stop()
+        finally:
+            service.kill()
+            oracle.stop()
+        judge(servers.dsn, log, oracle.expected(since))
+        [(fork,)] = execute(
+            servers.standby, "SELECT (pg_split_walfile_name(pg_walfile_name(pg_current_wal_lsn()))).timeline_id"
+        )
+    assert fork == 2
+    epochs = [row.position[:8] for row in rows(log)]
+    assert set(epochs) == {"00000001", "00000002"}
+    assert epochs == sorted(epochs)
+
+
+def test_a_standby_that_lacks_what_was_published_is_refused(folder: Path) -> None:
+    log = folder / "changelog"
+    with pair(careful=False) as servers:
+        prepare(servers.dsn, 100)
+        service = begin(servers, folder)
+        try:
+            service.start()
+            service.until(log, is_read, WAIT_S)
+            servers.wait_synchronised("promoted")
+            servers.standby.stop()
+            end = last_write(servers.primary.dsn())
+            service.until(log, lambda found: found.through_lsn > end, WAIT_S)
+            published = sum(1 for _ in rows(log))
+            servers.primary.kill()
+            servers.standby.start()
+            execute(servers.standby, "SELECT pg_promote()")
+            deadline = time.monotonic() + WAIT_S
+            while service.exit_code is None and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert service.exit_code == 3, service.said()[-1000:]
+        finally:
+            service.kill()
+        said = service.said().strip().splitlines()[-1]
+        assert said.startswith("changelog: the changelog reaches ")
+        assert "it lacks commits that were published" in said
+        assert sum(1 for _ in rows(log)) == published
