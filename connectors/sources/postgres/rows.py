@@ -144,11 +144,12 @@ def _check_width(binding: Binding, row: Insert | Update | Delete) -> None:
             raise ChangelogError(Kind.MALFORMED, what)
 
 
-class _NoPlaceError(Exception):
+class _NoPlaceError(ChangelogError):
     """A row whose key or partition cannot be told."""
 
     def __init__(self, column: str) -> None:
-        super().__init__(column)
+        what = f"a row has no value in key or partition column {column}"
+        super().__init__(Kind.PRECONDITION, what, hint="make the column NOT NULL")
         self.column = column
 
 

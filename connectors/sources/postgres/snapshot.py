@@ -36,6 +36,7 @@ LOCK_TIMEOUT_S = 2
 """How long a chunk waits for a table that is being altered, before it lets others go first."""
 
 _PAUSE_S = 0.2
+_OFFSET_MAX = 2**31 - 1
 _ESCAPES = re.compile(rb"\\(.)", re.DOTALL)
 _ESCAPED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
@@ -299,6 +300,9 @@ def parse_copy(copied: Sequence[bytes], width: int) -> tuple[bytes, Columns]:
             parts.append(text)
             length += len(text)
         data = b"".join([*parts, bytes(INLINE)])
+    if len(data) > _OFFSET_MAX:
+        what = f"the rows of one page hold {len(data)} bytes of text, and {_OFFSET_MAX} can be read at once"
+        raise ChangelogError(Kind.LIMIT, what, hint="spread these rows: UPDATE some of them, then VACUUM the table")
     lengths[null] = 0
     shape = (len(copied), width)
     columns = Columns(

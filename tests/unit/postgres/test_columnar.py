@@ -43,44 +43,12 @@ from tests.unit.postgres.messages import (
     update,
 )
 from tests.unit.postgres.pgoutput_encoder import encode
+from tests.unit.postgres.server_texts import SERVER_TEXTS
 
 ROWS_EVER = 1 << 30
 UNBOUND = 30_000
 
-words = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=6)
-hard_words = st.sampled_from(
-    ['say "no"', "back\\slash", "tab\t", "new\nline", "\x7f", "Zürich 🏨", "", "null", '["', "\x1f"]
-)
-whole_days = st.sampled_from(
-    ["2026-11-21 03:10:02", "0001-01-01 00:00:00", "9999-12-31 23:59:59", "10000-01-01 00:00:00"]
-)
-fractions = st.sampled_from(["", ".5", ".88", ".886044", ".000001"])
-moments = st.builds(str.__add__, whole_days, fractions)
-
-
 STEMS = st.sampled_from(["col", "größe", 'a"b', "x y"])
-
-
-def _texts(*values: str) -> st.SearchStrategy[str]:
-    return st.sampled_from(values)
-
-
-SERVER_TEXTS: Mapping[int, st.SearchStrategy[str]] = {
-    INT: st.integers(-3, 12).map(str),
-    20: st.integers(-(2**63), 2**63 - 1).map(str),
-    TEXT: words | hard_words,
-    16: _texts("t", "f"),
-    17: _texts("\\x", "\\x00ff10"),
-    114: _texts("null", " null\n", '{"a": null}', '"null"', "false", "[1,  2]", "12"),
-    3802: _texts("null", '{"b": "é", "a": [1.0, 2]}', '"null"', "true", '{"b": 1, "a": 2}'),
-    50_000: _texts("null", '{"b": 1, "a": 2}', '"x"', "7"),
-    701: _texts("1.5", "-0", "NaN", "Infinity", "-Infinity", "1e+300", "3"),
-    1114: moments | st.builds(str.__add__, moments, _texts(" BC")) | _texts("infinity", "-infinity"),
-    1184: st.builds(str.__add__, moments, _texts("+00", "+00 BC")) | _texts("infinity", "-infinity"),
-    1700: _texts("12.50", "NaN", "-0.001", "Infinity"),
-    2950: _texts("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
-    1007: _texts("{}", "{1,NULL,3}", "{{1,2},{3,4}}", "[0:1]={1,2}"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +292,7 @@ def _plain() -> Iterator[None]:
 
 
 @given(cases(), st.data())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_the_fast_path_gives_what_the_plain_one_gives(case: Case, data: st.DataObject) -> None:
     sent = frames(case.messages, case.lsns)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(sent)), max_size=6)))
@@ -386,7 +354,7 @@ def _structure(message: Decoded) -> set[int]:
 
 
 @given(cases(), st.data())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_what_no_server_sends_is_refused_by_both(case: Case, data: st.DataObject) -> None:
     rows = [number for number, each in enumerate(case.messages) if isinstance(each, Insert | Update | Delete)]
     if not rows:

@@ -1,0 +1,136 @@
+"""Rows that COPY printed: each value as it was, and the chunk's rows as the plain path reads them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectors.sources.postgres import rows, snapshot
+from connectors.sources.postgres.binding import Binder
+from connectors.sources.postgres.columnar import Bound
+from connectors.sources.postgres.objects import Template
+from connectors.sources.postgres.pgoutput import Relation
+from connectors.sources.postgres.rows import Change, Origin, Transaction
+from connectors.sources.postgres.snapshot import ChunkRows, parse_copy
+from envelope import batch
+from envelope.entity import Entity
+from envelope.errors import ChangelogError, Kind
+from envelope.splice import INLINE
+from tests.unit.postgres.messages import TYPES, entity, relation
+from tests.unit.postgres.server_texts import SERVER_TEXTS
+
+ORIGIN = Origin(name="booking", database="app", decisions={})
+TRANSACTION = Transaction(xid=2**33 + 5, epoch=1, commit=0x1781838, committed_at=1)
+READ_AT = 1_795_230_602_886_044
+
+_PRINTED = {b"\b": b"\\b", b"\f": b"\\f", b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t", b"\v": b"\\v", b"\\": b"\\\\"}
+
+Row = Sequence[bytes | None]
+
+awkward = st.text(st.sampled_from("\\Nntrb\b\f\n\r\t\v.x07é"), max_size=8).map(str.encode)
+values = st.none() | awkward | st.binary(max_size=8).filter(lambda text: b"\0" not in text)
+
+
+def printed(row: Row) -> bytes:
+    """A row in COPY's text format (CopyAttributeOutText in the server's copyto.c)."""
+    return b"\t".join(b"\\N" if value is None else _escaped(value) for value in row) + b"\n"
+
+
+def _escaped(value: bytes) -> bytes:
+    return b"".join(_PRINTED.get(value[at : at + 1], value[at : at + 1]) for at in range(len(value)))
+
+
+@given(st.integers(1, 4), st.data())
+@settings(max_examples=200)
+def test_every_value_is_as_it_was(width: int, data_: st.DataObject) -> None:
+    table = data_.draw(st.lists(st.lists(values, min_size=width, max_size=width), max_size=6))
+    data, columns = parse_copy([printed(row) for row in table], width)
+    assert data[-INLINE:] == bytes(INLINE)
+    assert columns.starts.shape == columns.lengths.shape == columns.null.shape == (width, len(table))
+    for number, row in enumerate(table):
+        for place, value in enumerate(row):
+            start, length = columns.starts[place, number], columns.lengths[place, number]
+            assert bool(columns.null[place, number]) is (value is None)
+            assert data[start : start + length] == (value or b"")
+
+
+@pytest.mark.parametrize("copied", [[b"1\t2\t3\n"], [b"1\n"], [b"1\t2"], [b"1\t2\n", b"\n"]])
+def test_rows_of_another_width_than_asked_for_are_malformed(copied: list[bytes]) -> None:
+    with pytest.raises(ChangelogError) as caught:
+        parse_copy(copied, 2)
+    assert caught.value.kind is Kind.MALFORMED
+
+
+@st.composite
+def chunks(draw: st.DrawFn) -> tuple[Entity, Relation, list[Row]]:
+    oids = draw(st.lists(st.sampled_from(sorted(SERVER_TEXTS)), min_size=1, max_size=6))
+    names = [f"column{number}" for number in range(len(oids))]
+    key = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
+    placed = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
+    rest = [name for name in names if name not in key and name not in placed]
+    made = entity(
+        key=tuple(key),
+        partition_by=tuple(placed if draw(st.booleans()) else key),
+        partitions=draw(st.sampled_from([1, 7])),
+        masks=dict.fromkeys(rest[:1], draw(st.sampled_from(["drop", "null", "sha256"]))),
+        exclude_columns=tuple(rest[1:2]) if draw(st.booleans()) else (),
+    )
+    wanted = [name in key or name in placed for name in names]
+    row = st.tuples(*(_column(oid, wanted=each) for oid, each in zip(oids, wanted, strict=True)))
+    return made, relation(columns=dict(zip(names, oids, strict=True))), draw(st.lists(row, max_size=8))
+
+
+def _column(oid: int, *, wanted: bool) -> st.SearchStrategy[bytes | None]:
+    texts = SERVER_TEXTS[oid].map(str.encode)
+    return texts if wanted else texts | st.none()
+
+
+@given(chunks(), st.integers(0, 2**20), st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_chunk_is_published_as_the_plain_path_reads_its_rows(
+    chunk: tuple[Entity, Relation, list[Row]], ordinal: int, data: st.DataObject
+) -> None:
+    made, sent, table = chunk
+    binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"secret").bind(made, sent, crossing=False)
+    bound = Bound(binding=binding, template=Template(binding))
+    found = ChunkRows.encode(ORIGIN, bound, [printed(row) for row in table], read_at=READ_AT)
+    left = found.texts.left.tolist()
+    ordered = [*(row for number, row in enumerate(table) if number not in left), *(table[number] for number in left)]
+    assert found.keys.to_pylist() == [rows.place(binding, row).key for row in ordered]
+    keep = np.array(data.draw(st.lists(st.booleans(), min_size=len(table), max_size=len(table))), bool)
+    given_ = found.at(Change(transaction=TRANSACTION, ordinal=ordinal, stamp=None), keep)
+    given_.validate(full=True)
+    kept = [row for row, wanted in zip(ordered, keep.tolist(), strict=True) if wanted]
+    read = replace(TRANSACTION, committed_at=READ_AT)
+    plain = [
+        rows.read(ORIGIN, binding, row, Change(transaction=read, ordinal=ordinal + number, stamp=None))
+        for number, row in enumerate(kept, start=1)
+    ]
+    assert given_.equals(batch.from_records(plain))
+
+
+def test_a_row_without_its_key_is_one_clear_error() -> None:
+    binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)
+    with pytest.raises(ChangelogError, match="column id"):
+        ChunkRows.encode(ORIGIN, Bound(binding=binding, template=Template(binding)), [b"\\N\tNEW\n"], read_at=READ_AT)
+
+
+def test_more_text_than_offsets_can_say_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "_OFFSET_MAX", 100)
+    parse_copy([b"x" * 50 + b"\n"], 1)
+    with pytest.raises(ChangelogError) as caught:
+        parse_copy([b"x" * 100 + b"\n"], 1)
+    assert caught.value.kind is Kind.LIMIT
+
+
+def test_a_chunk_holds_what_its_texts_need() -> None:
+    """The bound on memory counts it before it is published."""
+    binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)
+    copied = [b"%d\t%b\n" % (number, b"x" * 1000) for number in range(100)]
+    found = ChunkRows.encode(ORIGIN, Bound(binding=binding, template=Template(binding)), copied, read_at=READ_AT)
+    assert 100_000 < found.nbytes < 400_000
+    assert found.texts.current is not None
+    assert found.texts.current.nbytes <= found.nbytes
