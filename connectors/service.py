@@ -187,6 +187,7 @@ class _Watch(Observer):
         if self.source is None:
             return
         self._metrics.windows_open.set(self.source.windows_open)
+        self._metrics.stamps_invalid.inc(self.source.take_invalid_stamps())
         if self.source.waiting != self._said_waiting:
             self._said_waiting = self.source.waiting
             if self._said_waiting:

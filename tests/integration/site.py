@@ -175,13 +175,17 @@ class Running:
     @property
     def phase(self) -> str:
         """What `/ready` says, `not ready` if it is not."""
-        [listen] = [each["listen"] for each in self.events() if each["event"] == "service started"]
         try:
-            with _DIRECT.open(f"http://{listen}/ready", timeout=5) as answer:
-                return str(json.load(answer)["phase"])
+            return str(json.loads(self.get("ready"))["phase"])
         except urllib.error.HTTPError as error:
             error.close()
             return "not ready"
+
+    def get(self, page: str) -> str:
+        """What it serves."""
+        [listen] = [each["listen"] for each in self.events() if each["event"] == "service started"]
+        with _DIRECT.open(f"http://{listen}/{page}", timeout=5) as answer:
+            return str(answer.read().decode())
 
     def said(self, event: str) -> bool:
         """Whether it logged this."""

@@ -436,6 +436,18 @@ def test_a_missing_stamp_stops_and_is_passed(site: Site, decision: str, keys: st
     assert len(site.ops("dead")) == (decision == "dead-letter")
 
 
+def test_stamps_that_are_none_are_counted_and_told_rarely(begun: Site) -> None:
+    bad = "SELECT pg_logical_emit_message(true, 'provenance', 'nonsense')"
+    with begun.running() as running:
+        running.until(lambda: running.said("streaming"))
+        for number in range(2, 12):
+            begun.sql(f"BEGIN; {bad}; INSERT INTO guest VALUES ({number}); COMMIT")
+        running.until(lambda: len(begun.ops("guest")) == 11)
+        running.until(lambda: "changelog_stamps_invalid_total 10.0" in running.get("metrics"))
+        assert sum(each["event"] == "provenance stamps ignored" for each in running.events()) == 1
+    assert {each["value"]["provenance"]["serviceName"] for each in begun.messages()} == {"unknown"}
+
+
 def test_a_position_that_is_none(begun: Site) -> None:
     code, lines = begun.call("accept", "soon", "--as", "skip")
     assert (code, len(lines)) == (2, 1)

@@ -1,5 +1,7 @@
 """The PostgreSQL source: a slot's stream and the table reads beside it, as pieces of the changelog."""
 
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +35,8 @@ from envelope.mask import mask_id
 from envelope.position import Position
 
 _FRAMES_MAX = 4096
+_TELL_EVERY_S = 10.0  # any role may write stamps that are none: they must not fill the service's log
+_INVALID = ""  # no entity has this name
 
 _log = structlog.get_logger("postgres")
 
@@ -71,6 +75,9 @@ class PostgresSource:
         self._reader: Reader | None = None
         self._stream: Stream | None = None
         self._hurried = False
+        self._invalid_stamps = 0
+        self._untold: Counter[str] = Counter()
+        self._tell_at = 0.0
         try:
             self._open(entities, stored)
         except BaseException:
@@ -252,10 +259,22 @@ class PostgresSource:
     def _report(self, assembled: Assembled) -> None:
         for altered in assembled.altered:
             _report_altered(altered)
-        if assembled.invalid_stamps:
-            _log.warning("provenance stamps ignored", count=assembled.invalid_stamps, why="not valid")
-        for entity, count in assembled.unstamped.items():
-            _log.warning("changes without a provenance stamp", entity=entity, count=count)
+        self._invalid_stamps += assembled.invalid_stamps
+        self._untold[_INVALID] += assembled.invalid_stamps
+        self._untold += assembled.unstamped
+        if self._untold.total() and time.monotonic() >= self._tell_at:
+            self._tell_at = time.monotonic() + _TELL_EVERY_S
+            for entity, count in self._untold.items():
+                if entity == _INVALID:
+                    _log.warning("provenance stamps ignored", count=count, why="not valid")
+                else:
+                    _log.warning("changes without a provenance stamp", entity=entity, count=count)
+            self._untold.clear()
+
+    def take_invalid_stamps(self) -> int:
+        """How many stamps were none, since this was asked last."""
+        count, self._invalid_stamps = self._invalid_stamps, 0
+        return count
 
     @property
     def wal_end(self) -> int:
