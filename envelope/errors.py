@@ -35,9 +35,7 @@ class ChangelogError(Exception):
     Neither text holds a row value or a secret; each is one line.
     """
 
-    def __init__(
-        self, kind: Kind, message: str, *, hint: str | None = None, position: Position | None = None
-    ) -> None:
+    def __init__(self, kind: Kind, message: str, *, hint: str | None = None, position: Position | None = None) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
