@@ -17,12 +17,12 @@ class Metrics:
         self.transactions = Counter("changelog_transactions_total", "Transactions stored durably.", registry=registry)
         self.lag_bytes = Gauge(
             "changelog_lag_bytes",
-            "Bytes of log between what is durable and the server's end of log.",
+            "Bytes of log between what is durable, or holds nothing to publish, and the server's end of log.",
             registry=registry,
         )
         self.lag_seconds = Gauge(
             "changelog_lag_seconds",
-            "Age of the last stored transaction while more wait; 0 when none does.",
+            "How long ago the server's log ended where the changelog now is; 0 when it has all.",
             registry=registry,
         )
         self.commit_seconds = Histogram(

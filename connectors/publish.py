@@ -37,8 +37,8 @@ class Observer:
     def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float, /) -> None:
         """A commit is durable; it took `seconds`."""
 
-    def turned(self) -> None:
-        """The loop came round."""
+    def turned(self, through_lsn: int) -> None:
+        """The loop came round; all before `through_lsn` is durable or holds nothing to publish."""
 
     def started(self, checkpoint: Checkpoint | None) -> None:
         """The source is open."""
@@ -145,6 +145,10 @@ class _Run:
             if error.kind not in RETRIED:
                 raise
 
+    def _settled(self) -> int:
+        newest = self.stored if self._next.rows else self._next.checkpoint or self.stored
+        return 0 if newest is None else newest.through_lsn
+
     def _read_to(self) -> int:
         newest = self._next.checkpoint or self.stored
         return 0 if newest is None else newest.through_lsn
@@ -157,9 +161,9 @@ class _Run:
                 self._commit(source)
             raise
         self._reach("loop:read")
-        self._observer.turned()
         if piece is not None:
             self._next.add(piece, self._clock())
+        self._observer.turned(self._settled())
         if self._is_due():
             self._commit(source)
 

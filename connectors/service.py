@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from types import FrameType
@@ -22,7 +23,7 @@ from connectors.publish import Cadence, Observer, publish
 from connectors.show import SnapshotBar, size
 from connectors.sinks.files import FileSink
 from connectors.sources.postgres.catalog import read_tables
-from connectors.sources.postgres.connection import connect
+from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.progress import is_complete
 from connectors.sources.postgres.setup import SlotState, slot_state
 from connectors.sources.postgres.source import PostgresSource, Settings
@@ -32,6 +33,7 @@ from envelope.errors import ChangelogError
 from envelope.model import Op
 
 SAMPLE_S = 5.0
+LAG_SAMPLES_MAX = 17_280  # a day
 STOPPED_AT_ONCE = 143
 RECONNECTING = "reconnecting"
 _FIRST_PATIENCE_S = 5.0
@@ -155,10 +157,19 @@ class Service:
 
     def _sample(self) -> None:
         """Keeps the metrics that must be asked for."""
+        lag = Lag()
         while not self._stop.wait(SAMPLE_S):
-            slot = self._slot()
+            try:
+                with connect(self._config.source.dsn) as connection, translated("sampling"):
+                    slot = slot_state(connection, self._config.slot)
+                    [(end,)] = connection.execute("SELECT (pg_current_wal_lsn() - '0/0')::int8").fetchall()
+            except ChangelogError:
+                continue  # the loop reports a lost database, and waits for it
             if slot is not None and slot.retained_bytes is not None:
                 self._metrics.slot_retained_bytes.set(slot.retained_bytes)
+            nbytes, seconds = lag.sample(time.monotonic(), end, self._watch.through_lsn)
+            self._metrics.lag_bytes.set(nbytes)
+            self._metrics.lag_seconds.set(seconds)
 
     def _say_retained(self) -> None:
         """A stopped service still costs its database: the slot keeps log."""
@@ -172,6 +183,21 @@ class Service:
             )
 
 
+class Lag:
+    """How far behind the server's log end the service is: in bytes, and since when the end is where it is now."""
+
+    def __init__(self) -> None:
+        self._ends: deque[tuple[float, int]] = deque(maxlen=LAG_SAMPLES_MAX)
+
+    def sample(self, now: float, end: int, through_lsn: int) -> tuple[int, float]:
+        """Bytes and seconds, `end` being the server's log end `now`."""
+        self._ends.append((now, end))
+        if through_lsn >= end:
+            return 0, 0.0
+        passed = [at for at, lsn in self._ends if lsn <= through_lsn]
+        return end - through_lsn, now - (passed[-1] if passed else self._ends[0][0])
+
+
 class _Watch(Observer):
     """Tells people and metrics what the loop does."""
 
@@ -180,10 +206,12 @@ class _Watch(Observer):
         self._bar = SnapshotBar(sys.stderr)
         self._said_waiting: tuple[int, ...] = ()
         self.source: PostgresSource | None = None
+        self.through_lsn = 0
 
-    def turned(self) -> None:
+    def turned(self, through_lsn: int) -> None:
         """See `Observer`."""
         self._state.beat()
+        self.through_lsn = through_lsn
         if self.source is None:
             return
         self._metrics.windows_open.set(self.source.windows_open)
@@ -216,18 +244,8 @@ class _Watch(Observer):
         self._metrics.commit_seconds.observe(seconds)
         if checkpoint.position is not None:
             self._metrics.position.info({"position": str(checkpoint.position)})
-        self._lag(rows, checkpoint)
         for batch in rows:
             self._count(batch)
-
-    def _lag(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> None:
-        behind = 0 if self.source is None else max(self.source.wal_end - checkpoint.through_lsn, 0)
-        self._metrics.lag_bytes.set(behind)
-        if not behind:
-            self._metrics.lag_seconds.set(0)
-        elif rows:
-            last = rows[-1].column("committed_at")[-1].value
-            self._metrics.lag_seconds.set(max(time.time() - last / 1e6, 0.0))
 
     def _count(self, batch: pa.RecordBatch) -> None:
         self._metrics.transactions.inc(pc.count_distinct(batch.column("transaction")).as_py())

@@ -13,6 +13,7 @@ import structlog
 from connectors import logs
 from connectors.health import LIVE_WITHIN_S, HealthServer, State
 from connectors.metrics import Metrics
+from connectors.service import Lag
 from envelope.errors import ChangelogError, Kind
 
 
@@ -108,3 +109,17 @@ def test_an_address_in_use_is_one_clear_line() -> None:
         with pytest.raises(ChangelogError, match=f"cannot listen on 127.0.0.1:{port} .*; set another") as caught:
             HealthServer(("127.0.0.1", port), State("booking"), bytes)
     assert caught.value.kind is Kind.PRECONDITION
+
+
+def test_the_lag_is_counted_from_when_the_log_ended_where_the_changelog_is() -> None:
+    lag = Lag()
+    assert lag.sample(10.0, 100, 100) == (0, 0.0)
+    assert lag.sample(15.0, 300, 100) == (200, 5.0)
+    assert lag.sample(20.0, 400, 320) == (80, 5.0)
+    assert lag.sample(25.0, 400, 400) == (0, 0.0)
+
+
+def test_the_lag_of_a_service_that_began_behind_is_at_least_as_old_as_it_is() -> None:
+    lag = Lag()
+    lag.sample(10.0, 500, 100)
+    assert lag.sample(70.0, 600, 200) == (400, 60.0)
