@@ -84,7 +84,7 @@ class Reader:
         self._bind, self._connect = bind, connect
         self._tables: dict[str, ReadTable] = {}
         self._stopping = threading.Event()
-        self.failure: ChangelogError | None = None
+        self.failure: BaseException | None = None
         """Why the reading ended early."""
         self._threads = [threading.Thread(target=self._work, daemon=True, name="snapshot") for _ in range(workers)]
         for thread in self._threads:
@@ -105,7 +105,7 @@ class Reader:
                 while not self._stopping.is_set() and (found := self._windows.take(self._names)) is not None:
                     if not self._chunk(reading, signalling, *found):
                         self._stopping.wait(_PAUSE_S)
-        except ChangelogError as error:
+        except BaseException as error:  # noqa: BLE001 - raised again by who asks, or the reading would end in silence
             self.failure = error
 
     def _chunk(self, reading: Connection, signalling: Connection, nonce: str, chunk: Chunk) -> bool:
