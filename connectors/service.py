@@ -26,8 +26,7 @@ from connectors.sources.postgres.catalog import read_tables
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.progress import is_complete
 from connectors.sources.postgres.setup import SlotState, slot_state
-from connectors.sources.postgres.source import PostgresSource, Settings
-from connectors.sources.postgres.values import SETTINGS
+from connectors.sources.postgres.source import CATALOG_SETTINGS, PostgresSource, Settings
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError
 from envelope.model import Op
@@ -97,7 +96,7 @@ class Service:
 
     def _open(self, stored: Checkpoint | None) -> PostgresSource:
         config = self._config
-        with connect(config.source.dsn, settings=SETTINGS) as connection:
+        with connect(config.source.dsn, settings=CATALOG_SETTINGS) as connection:
             resolved = entities.resolve(config, read_tables(connection))
         settings = Settings(
             name=config.name,

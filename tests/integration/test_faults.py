@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from connectors.embedded import Server, temporary_server
@@ -123,6 +124,18 @@ def test_a_crash_while_damage_is_mended(site: Site, name: str) -> None:
     time.sleep(0.5)
     site.judge()
     assert list((site.log / "aside").iterdir())
+
+
+def test_a_table_that_is_locked_is_said_and_holds_up_no_end(site: Site) -> None:
+    with psycopg.connect(site.dsn) as connection:
+        connection.execute("LOCK TABLE account IN ACCESS EXCLUSIVE MODE")
+        site.service.start()
+        deadline = time.monotonic() + WAIT_S
+        while "lock timeout" not in site.service.said():
+            site.service.check()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        site.service.stop()
 
 
 def test_campaign_postgres(seed: int) -> None:

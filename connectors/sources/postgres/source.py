@@ -22,7 +22,7 @@ from connectors.sources.postgres.pgoutput import Relation, RelationColumn
 from connectors.sources.postgres.progress import CHUNK_PAGES, LeafProgress, TableProgress, is_complete
 from connectors.sources.postgres.rows import Origin
 from connectors.sources.postgres.setup import ensure_publication, ensure_slot
-from connectors.sources.postgres.snapshot import Connection, Reader, ReadTable, nonce, quoted, signature
+from connectors.sources.postgres.snapshot import LOCK_TIMEOUT_S, Connection, Reader, ReadTable, nonce, quoted, signature
 from connectors.sources.postgres.stream import Stream
 from connectors.sources.postgres.types import TypeCatalog
 from connectors.sources.postgres.values import SETTINGS
@@ -33,6 +33,9 @@ from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.mask import mask_id
 from envelope.position import Position
+
+CATALOG_SETTINGS: Mapping[str, str] = {**SETTINGS, "lock_timeout": f"{LOCK_TIMEOUT_S}s"}
+"""For the session that asks the catalogue: sizes wait for locks, and a long ALTER TABLE must not hold us up unsaid."""
 
 _FRAMES_MAX = 4096
 _TELL_EVERY_S = 10.0  # any role may write stamps that are none: they must not fill the service's log
@@ -71,7 +74,7 @@ class PostgresSource:
 
     def __init__(self, settings: Settings, entities: Sequence[Entity], stored: Checkpoint | None) -> None:
         self._settings = settings
-        self._catalog = connect(settings.dsn, settings=SETTINGS)
+        self._catalog = connect(settings.dsn, settings=CATALOG_SETTINGS)
         self._reader: Reader | None = None
         self._stream: Stream | None = None
         self._hurried = False
