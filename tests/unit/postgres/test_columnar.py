@@ -21,6 +21,7 @@ from connectors.sources.postgres.pgoutput import (
     Insert,
     Message,
     Relation,
+    RelationColumn,
     Truncate,
     Type,
     Update,
@@ -84,8 +85,8 @@ def tables(draw: st.DrawFn, number: int) -> tuple[Entity, Relation]:
         masks=masks if draw(st.booleans()) else {},
         immutable=draw(st.integers(0, 5)) == 0,
         on_change_of_immutable=draw(st.sampled_from(["stop", "ignore"])),
-        on_truncate=draw(st.sampled_from(["stop", "publish"])),
-        missing_stamp=draw(st.sampled_from(["default", "default", "warn", "stop"])),
+        on_truncate=draw(st.sampled_from(["stop", "publish", "publish"])),
+        missing_stamp=draw(st.sampled_from(["default", "default", "warn", "warn", "stop"])),
     )
     sent = relation(
         20_000 + number,
@@ -103,8 +104,9 @@ TYPE_OIDS = frozenset(SERVER_TEXTS)
 class _Writer:
     """Draws the changes of a few relations, as PostgreSQL would send them."""
 
-    def __init__(self, draw: st.DrawFn, relations: Sequence[Relation]) -> None:
-        self._draw, self._relations = draw, list(relations)
+    def __init__(self, draw: st.DrawFn, bound: Sequence[tuple[Entity, Relation]]) -> None:
+        self._draw, self._relations = draw, [sent for _, sent in bound]
+        self._placing = {sent.relid: {*made.key, *made.partition_by} for made, sent in bound}
 
     def transaction(self, commit: int) -> list[Decoded]:
         changes = [each for _ in range(self._draw(st.integers(0, 7))) for each in self._some()]
@@ -166,24 +168,24 @@ class _Writer:
         )
 
     def _row(self, sent: Relation) -> tuple[Value, ...]:
-        return tuple(
-            self._value(column.type_oid, key=column.key and sent.replica_identity != "f") for column in sent.columns
-        )
+        return tuple(self._value(sent, column) for column in sent.columns)
 
-    def _value(self, oid: int, *, key: bool) -> Value:
-        null = not key and self._draw(st.integers(0, 7)) == 0
-        return None if null else self._draw(SERVER_TEXTS[oid]).encode()
+    def _value(self, sent: Relation, column: RelationColumn) -> Value:
+        """NULL now and then; seldom where the key or the partition would have none, for that stops the stream."""
+        one_in = 60 if column.name in self._placing[sent.relid] else 5
+        null = (sent.replica_identity == "f" or not column.key) and self._draw(st.integers(1, one_in)) == one_in
+        return None if null else self._draw(SERVER_TEXTS[column.type_oid]).encode()
 
     def _update(self, sent: Relation) -> Update:
         draw = self._draw
-        old, new = self._row(sent), list(self._row(sent))
-        for place in range(len(new)):
-            match draw(st.integers(0, 9)):
-                case 0:
-                    new[place] = UNCHANGED
-                case 1 | 2 | 3 | 4 | 5 | 6:
-                    new[place] = old[place]
         kind: Literal["O", "K"] | None = draw(st.sampled_from(["O", "O", "O", "K", None]))
+        old, new = self._row(sent), list(self._row(sent))
+        for place, column in enumerate(sent.columns):
+            match draw(st.integers(0, 9)):
+                case 0 if kind == "O" or column.name not in self._placing[sent.relid]:
+                    new[place] = UNCHANGED
+                case 0 | 1 | 2 | 3 | 4 | 5 | 6:
+                    new[place] = old[place]
         return Update(
             relid=sent.relid,
             old_kind=kind,
@@ -206,9 +208,8 @@ class _Writer:
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     bound = [draw(tables(number)) for number in range(draw(st.integers(1, 2)))]
-    relations = [sent for _, sent in bound]
-    writer = _Writer(draw, relations)
-    first = transaction(90, [relation(UNBOUND, "unbound", {"id": INT, "x": TEXT}), *relations])
+    writer = _Writer(draw, bound)
+    first = transaction(90, [relation(UNBOUND, "unbound", {"id": INT, "x": TEXT}), *(sent for _, sent in bound)])
     rest = [message for commit in range(100, 100 + draw(st.integers(1, 4))) for message in writer.transaction(commit)]
     messages, lsns = _placed(draw, [*first, *rest])
     return Case(
