@@ -5,6 +5,7 @@ identifier) of who wrote it. Only its owner, by number, inserts, deletes and ren
 after all earlier ones of its key; everybody updates every row.
 """
 
+import logging
 import random
 import threading
 import time
@@ -132,6 +133,7 @@ class Load:
     """`WRITERS` threads that write until `stop`; a lost connection, a deadlock or a conflict is got over."""
 
     def __init__(self, dsn: str, scale: Scale, seed: int) -> None:
+        logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns of each rollback that finds no server
         self.counts = Counts()
         self._stopping = threading.Event()
         self._threads = [
