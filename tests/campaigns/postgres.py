@@ -17,7 +17,7 @@ from tests.campaigns._oracle import Oracle
 from tests.campaigns._service import FAIL_POINTS, Service, is_read
 
 SETTINGS = {"fsync": "off", "max_wal_size": "4GB", "shared_buffers": "256MB"}
-SCALE = Scale(universe=60_000, big=6_000)
+SCALE = Scale(universe=60_000, big=6_000, big_every=200)
 CATCH_UP_S = 300.0
 
 CONFIG = """
