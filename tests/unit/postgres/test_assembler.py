@@ -179,6 +179,14 @@ def test_a_transaction_of_few_large_rows_comes_in_pieces_too() -> None:
     assert _ops(*pieces) == [f"create {key}" for key in range(6)]
 
 
+def test_the_last_row_may_be_of_a_whole_transaction_though_another_has_begun() -> None:
+    fed = assembler(rows_max=2)
+    unheard: list[Decoded] = [insert(key, relid=30_000) for key in range(5)]
+    sent = [*transaction(100, [relation(), UNBOUND, insert(1)]), *transaction(200, [*unheard, insert(2)])]
+    begun = fed.feed(frames(sent)[:9])
+    assert (_ops(begun), begun.through_lsn, begun.partial) == (["create 1"], 101, False)
+
+
 def test_nothing_is_between_transactions_while_frames_of_one_wait() -> None:
     fed = assembler()
     sent = frames(transaction(100, [relation(), insert(1)]))

@@ -316,6 +316,26 @@ def test_the_fast_path_gives_what_the_plain_one_gives(case: Case, data: st.DataO
         decisions[position] = data.draw(st.sampled_from(["skip", "dead-letter", "default"]))
 
 
+@given(st.data())
+@settings(max_examples=8, deadline=None)
+def test_values_of_every_type_stand_beside_each_other(data: st.DataObject) -> None:
+    """Every type in one row, many rows in one block: each shape between any two others."""
+    oids = data.draw(st.permutations(sorted(SERVER_TEXTS)))
+    sent = relation(columns={"id": INT, **{f"of_{oid}": oid for oid in oids}})
+    row = st.tuples(SERVER_TEXTS[INT].map(str.encode), *(st.none() | SERVER_TEXTS[oid].map(str.encode) for oid in oids))
+    drawn = data.draw(st.lists(row, min_size=20, max_size=20))
+    changes: list[Decoded] = [Insert(relid=sent.relid, new=new) for new in drawn]
+    changes += [Update(relid=sent.relid, old_kind="O", old=old, new=new) for old, new in pairwise(drawn)]
+    changes += [Update(relid=sent.relid, old_kind=None, old=None, new=new) for new in drawn]
+    changes += [Delete(relid=sent.relid, old_kind="O", old=old) for old in drawn]
+    messages = transaction(100, [sent, *changes])
+    case = Case(entities=[entity()], partitioned=[], messages=messages, lsns=range(len(messages)))
+    fast = _fed(case, {}, frames(messages), [], ROWS_EVER)
+    with _plain():
+        assert fast.told() == _fed(case, {}, frames(messages), [], ROWS_EVER).told()
+    assert len(fast.rows) >= len(changes)
+
+
 def _same_whatever_the_cuts(whole: Outcome, cut: Outcome) -> None:
     """What is cut may hold the begin of the transaction that stops, and no more."""
     assert cut.stop == whole.stop
