@@ -21,6 +21,7 @@ from connectors.sinks.filelog import read_checkpoint
 from connectors.sources.postgres.catalog import read_tables
 from connectors.sources.postgres.check import Finding, Wanted, findings
 from connectors.sources.postgres.connection import connect, translated
+from connectors.sources.postgres.values import SETTINGS
 from envelope.errors import ChangelogError
 
 LITTLE_ROOM_BYTES = 1 << 30
@@ -38,7 +39,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Prints the findings; 1 when one of them would stop the service."""
     settings = config.load(arguments.config, os.environ)
     console = show.console()
-    with connect(settings.source.dsn) as connection:
+    with connect(settings.source.dsn, settings=SETTINGS) as connection:
         found = all_findings(connection, settings)
         if arguments.fix:
             fix(connection, found, show.console(stderr=arguments.json))

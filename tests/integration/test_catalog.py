@@ -9,8 +9,10 @@ import pytest
 
 from connectors.embedded import temporary_server
 from connectors.sources.postgres.catalog import Table, key_problem, read_tables
+from connectors.sources.postgres.check import Finding, Wanted, findings, refuse
 from connectors.sources.postgres.connection import connect
 from connectors.sources.postgres.setup import ensure_publication, ensure_slot, slot_state
+from connectors.sources.postgres.source import PostgresSource, Settings
 from connectors.sources.postgres.stream import Stream
 from connectors.sources.postgres.values import SETTINGS as SESSION
 from connectors.sources.postgres.wire import ReplicationConnection
@@ -68,6 +70,12 @@ def entity(name: str = "t", *, where: str | None = None, **names: tuple[str, ...
         masks={},
         default_stamp=STAMP,
     )
+
+
+def failures(conn: Connection, *entities: Entity) -> list[Finding]:
+    """What `check` has against publishing these as p."""
+    wanted = Wanted(slot="none", publication="p", failover=False, entities=entities)
+    return [finding for finding in findings(conn, wanted, read_tables(conn)) if finding.status == "fail"]
 
 
 def test_a_plain_table(conn: Connection) -> None:
@@ -191,7 +199,7 @@ def test_the_publication_is_made_once(conn: Connection) -> None:
     conn.execute("CREATE TABLE parted_0 PARTITION OF parted FOR VALUES WITH (MODULUS 1, REMAINDER 0)")
     entities = [entity(where="id > 0"), entity("parted")]
     for _ in range(2):
-        ensure_publication(conn, "a b", entities, tables(conn))
+        ensure_publication(conn, "a b", entities)
     published = conn.execute("SELECT tablename FROM pg_publication_tables ORDER BY 1").fetchall()
     assert published == [("parted",), ("t",)]
     conn.execute("INSERT INTO t (id, b) VALUES (1, 1)")
@@ -202,45 +210,147 @@ def test_the_publication_is_made_once(conn: Connection) -> None:
 @pytest.mark.parametrize(
     ("creation", "problem"),
     [
-        ("FOR TABLE other", "it lacks table public.t"),
-        ("FOR TABLE t WITH (publish = 'insert')", "does not publish all of"),
-        ("FOR TABLE t WITH (publish_via_partition_root = false)", "partitions under their own names"),
+        ("FOR TABLE other", "p lacks table public.t"),
+        ("FOR TABLE t WITH (publish = 'insert')", "p leaves out some kinds of change"),
         ("FOR TABLE t (id)", "column list on public.t"),
-        ("FOR TABLE t WHERE (id > 0)", "disagree on the row filter"),
+        ("FOR TABLE t WHERE (id > 0)", "disagree on the row filter of public.t"),
     ],
 )
 def test_a_publication_that_falls_short_is_refused(conn: Connection, creation: str, problem: str) -> None:
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, x int)")
     conn.execute("CREATE TABLE other (id int PRIMARY KEY)")
     conn.execute(f"CREATE PUBLICATION p {creation}".encode())
-    with pytest.raises(ChangelogError, match=problem) as raised:
-        ensure_publication(conn, "p", [entity()], tables(conn))
+    with pytest.raises(ChangelogError, match="p publishes partitions under their own names") as raised:
+        refuse(failures(conn, entity()))
     assert raised.value.kind is Kind.PRECONDITION
+    conn.execute("ALTER PUBLICATION p SET (publish_via_partition_root = true)")
+    with pytest.raises(ChangelogError, match=problem) as raised:
+        refuse(failures(conn, entity()))
+    assert raised.value.kind is Kind.PRECONDITION
+    before = conn.execute("SELECT p FROM pg_publication AS p").fetchall()
+    ensure_publication(conn, "p", [entity()])
+    assert conn.execute("SELECT p FROM pg_publication AS p").fetchall() == before
+
+
+def test_what_a_fix_adds_is_what_a_new_publication_has(conn: Connection) -> None:
+    conn.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id + 1) STORED)")
+    conn.execute("CREATE TABLE child () INHERITS (t)")
+    conn.execute("CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY HASH (id)")
+    conn.execute("CREATE TABLE parted_0 PARTITION OF parted FOR VALUES WITH (MODULUS 1, REMAINDER 0)")
+    conn.execute("CREATE PUBLICATION p FOR TABLE other, parted WITH (publish = 'insert')")
+    entities = [entity(where="id > 0"), entity("parted")]
+    for finding in failures(conn, *entities):
+        for statement in finding.fix:
+            conn.execute(statement.encode())
+    assert failures(conn, *entities) == []
+    conn.execute("ALTER PUBLICATION p DROP TABLE other")
+    ensure_publication(conn, "new", entities)
+    made = {
+        name: (
+            conn.execute(
+                "SELECT to_jsonb(p) - '{oid,pubname}'::text[] FROM pg_publication AS p WHERE pubname = %s", [name]
+            ),
+            conn.execute(
+                "SELECT tablename, rowfilter FROM pg_publication_tables WHERE pubname = %s ORDER BY 1", [name]
+            ),
+        )
+        for name in ("p", "new")
+    }
+    assert [cursor.fetchall() for cursor in made["p"]] == [cursor.fetchall() for cursor in made["new"]]
 
 
 def test_a_publication_of_all_tables_serves(conn: Connection) -> None:
     conn.execute("CREATE TABLE t (id int PRIMARY KEY)")
     conn.execute("CREATE PUBLICATION p FOR ALL TABLES WITH (publish_via_partition_root = true)")
-    ensure_publication(conn, "p", [entity()], tables(conn))
+    assert failures(conn, entity()) == []
 
 
-def test_what_would_break_the_applications_own_changes_is_not_made(conn: Connection) -> None:
+def test_generated_columns_that_the_publication_leaves_out(conn: Connection) -> None:
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id + 1) STORED)")
+    conn.execute("CREATE PUBLICATION p FOR TABLE t WITH (publish_via_partition_root)")
+    found = [finding.message for finding in failures(conn, entity())]
+    sent_at_all = conn.info.server_version >= 180000
+    assert found == (["p leaves out the generated columns of public.t"] if sent_at_all else [])
+
+
+@pytest.mark.parametrize(
+    ("where", "problem"),
+    [
+        ("status IN ('a', 'b') and x > 1.5 AND NOT done", None),
+        (
+            "(x > 1.50::numeric AND (status = 'a' OR status = 'b')) AND NOT done",
+            "disagree on the row filter of public.t",
+        ),
+        ("status IN ('a', 'c') AND x > 1.5 AND NOT done", "disagree on the row filter of public.t"),
+        ("true), (true", "disagree on the row filter of public.t"),
+        ("stat = 'a'", 'comparing .* with the row filter of public.t: column "stat" does not exist'),
+        ("status = ", "comparing .* with the row filter of public.t: syntax error"),
+    ],
+)
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_row_filter_is_compared_as_the_server_reads_it(
+    conn: Connection, where: str, problem: str | None, partitioned: bool
+) -> None:
+    by = "PARTITION BY HASH (id)" if partitioned else ""
+    conn.execute(f"CREATE TABLE t (id int PRIMARY KEY, status text, x numeric, done bool) {by}".encode())
+    conn.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    kept = "status IN ('a', 'b') AND x > 1.5 AND NOT done"
+    conn.execute(f"CREATE PUBLICATION p FOR TABLE t WHERE ({kept}) WITH (publish_via_partition_root)".encode())
+    found = failures(conn, entity(where=where))
+    if problem is None:
+        assert found == []
+    else:
+        [finding] = found
+        assert re.search(problem, finding.message)
+        assert finding.hint is not None
+        assert "set the same on both sides" in finding.hint
+
+
+def test_the_columns_of_a_row_filter_are_those_that_the_server_found(conn: Connection) -> None:
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, status text, draft bool)")
+    conn.execute("CREATE PUBLICATION p FOR TABLE t WHERE (status <> 'draft') WITH (publish_via_partition_root)")
+    [finding] = failures(conn, entity(where="status <> 'draft'"))
+    assert finding.message.startswith(
+        "the publication's row filter uses status, outside the replica identity of public.t"
+    )
+    assert finding.fix == ('ALTER TABLE "public"."t" REPLICA IDENTITY FULL',)
+
+
+def test_what_would_break_the_applications_own_changes_is_not_made(conn: Connection, slot: str) -> None:
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, status text)")
     conn.execute("CREATE TABLE bare (id int NOT NULL UNIQUE)")
+    told = Settings(name="n", dsn=conn.info.dsn, slot=slot, publication="p", failover=False, hmac_key=b"")
     for wanted, problem in (
-        (entity(where="status <> 'draft'"), "row filter of public.t uses status"),
+        (entity(where="status <> 'draft'"), "where uses status, outside the replica identity of public.t"),
         (entity("bare"), "replica identity of public.bare lacks id"),
         (entity(partition_by=("status",)), "replica identity of public.t lacks status"),
         (entity("absent"), "no table public.absent"),
     ):
         with pytest.raises(ChangelogError, match=problem) as raised:
-            ensure_publication(conn, "p", [wanted], tables(conn))
+            PostgresSource(told, [wanted], None)
         assert raised.value.kind is Kind.PRECONDITION
         assert conn.execute("SELECT FROM pg_publication").fetchone() is None
+        assert slot_state(conn, slot) is None
     conn.execute("ALTER TABLE t REPLICA IDENTITY FULL")
-    ensure_publication(conn, "p", [entity(where="status <> 'draft'")], tables(conn))
+    PostgresSource(told, [entity(where="status <> 'draft'")], None).close()
+    assert slot_state(conn, slot) is not None
     conn.execute("INSERT INTO t VALUES (1, 'new')")
     conn.execute("UPDATE t SET status = 'draft'")
+
+
+def test_no_fix_breaks_the_updates_of_a_table_with_a_virtual_column(conn: Connection) -> None:
+    if conn.info.server_version < 180000:
+        pytest.skip("virtual generated columns came with PostgreSQL 18")
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, x int, g int GENERATED ALWAYS AS (x) VIRTUAL)")
+    [finding] = failures(conn, entity(where="x > 0"))
+    assert (finding.hint, finding.fix) == (
+        "REPLICA IDENTITY FULL is not for tables with virtual generated columns",
+        (),
+    )
+    conn.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    [finding] = failures(conn, entity())
+    assert "the application's own UPDATE and DELETE would fail; use DEFAULT" in finding.message
 
 
 def test_a_role_that_may_not_create_the_publication(conn: Connection) -> None:
@@ -250,7 +360,7 @@ def test_a_role_that_may_not_create_the_publication(conn: Connection) -> None:
     try:
         conn.execute(f"SET ROLE {role}".encode())
         with pytest.raises(ChangelogError, match="permission denied") as raised:
-            ensure_publication(conn, "p", [entity()], tables(conn))
+            ensure_publication(conn, "p", [entity()])
         assert raised.value.kind is Kind.ACCESS
     finally:
         conn.execute("RESET ROLE")

@@ -1,14 +1,13 @@
 """What the service leaves in the database: a publication and a slot."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from connectors.sources.postgres.catalog import Table, identity_problem
 from connectors.sources.postgres.connection import ANEW, translated
 from connectors.sources.postgres.wire import ReplicationConnection
 from envelope.checkpoint import Checkpoint, parse_lsn
@@ -18,7 +17,6 @@ from envelope.errors import ChangelogError, Kind
 OPERATIONS = "insert, update, delete, truncate"
 
 _ASK_AGAIN_S = 0.1
-_ROW_FILTERS = 150000
 _GENERATED_COLUMNS = 180000
 
 
@@ -54,32 +52,31 @@ def publication_sql(name: str, entities: Sequence[Entity], *, server_version: in
     """The statement that creates the publication; `server_version` as libpq has it.
 
     It has no column lists: one that misses a column of the replica identity breaks the application's own UPDATE.
-    Tables stand with ONLY, so that those that inherit from one are not published as it.
     """
-    tables = ", ".join(
-        f"ONLY {sql.Identifier(*entity.table).as_string()}" + (f" WHERE ({entity.where})" if entity.where else "")
-        for entity in entities
-    )
+    tables = ", ".join(published_as(entity) for entity in entities)
     options = [f"publish = '{OPERATIONS}'", "publish_via_partition_root = true"]
     if server_version >= _GENERATED_COLUMNS:
         options.append("publish_generated_columns = stored")
     return f"CREATE PUBLICATION {sql.Identifier(name).as_string()} FOR TABLE {tables} WITH ({', '.join(options)})"
 
 
-def ensure_publication(
-    conn: psycopg.Connection[Any], name: str, entities: Sequence[Entity], tables: Mapping[tuple[str, str], Table]
-) -> None:
-    """Creates the publication, or makes sure that the one that exists publishes what `entities` need.
+def published_as(entity: Entity) -> str:
+    """The table and its row filter, as a publication names them.
 
-    Raises ChangelogError: PRECONDITION when it would leave something out, or would break the application's own
-    UPDATE and DELETE; ACCESS when the role may not create it.
+    It stands with ONLY, so that tables that inherit from it are not published as it.
     """
-    with translated(f"setting up publication {name}"), conn.transaction():
-        _refuse(name, _refusals(entities, tables, conn.info.server_version))
-        found = conn.execute(_PUBLICATION, [name]).fetchone()
-        if found is None:
+    condition = f" WHERE ({entity.where})" if entity.where else ""
+    return f"ONLY {sql.Identifier(*entity.table).as_string()}{condition}"
+
+
+def ensure_publication(conn: psycopg.Connection[Any], name: str, entities: Sequence[Entity]) -> None:
+    """Creates the publication if there is none; one that is there stays as it is, and `check` says what it lacks.
+
+    Raises ChangelogError: ACCESS when the role may not create it, PRECONDITION when the server refuses.
+    """
+    with translated(f"setting up publication {name}"):
+        if conn.execute("SELECT FROM pg_publication WHERE pubname = %s", [name]).fetchone() is None:
             conn.execute(publication_sql(name, entities, server_version=conn.info.server_version).encode())
-        _refuse(name, _shortcomings(conn, name, entities, tables))
 
 
 def slot_state(conn: psycopg.Connection[Any], name: str) -> SlotState | None:
@@ -153,89 +150,6 @@ def _check_slot(state: SlotState, database: str) -> None:
         )
     state.refuse_if_read()
 
-
-def _refuse(name: str, problems: Iterable[str]) -> None:
-    if found := list(problems):
-        raise ChangelogError(Kind.PRECONDITION, f"publication {name}: {'; '.join(found)}", hint="see `changelog check`")
-
-
-def _refusals(
-    entities: Sequence[Entity], tables: Mapping[tuple[str, str], Table], server_version: int
-) -> Iterator[str]:
-    """What makes publishing wrong or harmful, whatever the publication is."""
-    for entity in entities:
-        text = ".".join(entity.table)
-        if entity.table not in tables:
-            yield f"there is no table {text}"
-            continue
-        if entity.where is not None and server_version < _ROW_FILTERS:
-            yield f"this server has no row filters, and [entities.{entity.name}] has where"
-        if (problem := identity_problem(tables[entity.table])) is not None:
-            yield problem
-        needed = {*entity.key, *entity.partition_by}
-        for leaf in tables[entity.table].leaves:
-            lacking = sorted(needed - set(leaf.identity)) if leaf.identity is not None else []
-            if lacking:
-                yield (
-                    f"the replica identity of {leaf.schema}.{leaf.name} lacks {', '.join(lacking)}, "
-                    f"without which changes of {entity.name} have no place"
-                )
-
-
-def _shortcomings(
-    conn: psycopg.Connection[Any], name: str, entities: Sequence[Entity], tables: Mapping[tuple[str, str], Table]
-) -> Iterator[str]:
-    """Where the publication that is there differs from the one that is needed."""
-    whole, via_root, generated = conn.execute(_PUBLICATION, [name]).fetchall()[0]
-    if not whole:
-        yield f"it does not publish all of {OPERATIONS}"
-    if not via_root:
-        yield "it publishes partitions under their own names (publish_via_partition_root is off)"
-    published = {(schema, table): rest for schema, table, *rest in conn.execute(_PUBLISHED, [name]).fetchall()}
-    for entity in entities:
-        text = ".".join(entity.table)
-        table = tables[entity.table]
-        if entity.table not in published:
-            yield f"it lacks table {text}"
-            continue
-        column_list, filtered, filter_columns = published[entity.table]
-        if column_list:
-            yield f"it has a column list on {text}; leave columns out by [entities.{entity.name}] exclude_columns"
-        if filtered != (entity.where is not None):
-            yield f"it and [entities.{entity.name}] where disagree on the row filter of {text}"
-        if not generated and any(column.generated and column.published for column in table.columns):
-            yield f"it leaves out the generated columns of {text} (publish_generated_columns is not stored)"
-        for leaf in table.leaves:
-            loose = sorted(set(filter_columns) - set(leaf.identity)) if leaf.identity is not None else []
-            if loose:
-                yield (
-                    f"the row filter of {text} uses {', '.join(loose)}, which the replica identity of "
-                    f"{leaf.schema}.{leaf.name} lacks: the application's own UPDATE and DELETE would fail"
-                )
-
-
-# Columns that older servers lack are asked for through to_jsonb, which does not name them.
-_PUBLICATION = """
-SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot,
-    coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's'
-FROM pg_publication AS p WHERE pubname = %s
-"""
-
-_PUBLISHED = r"""
-SELECT t.schemaname, t.tablename, to_jsonb(r) ->> 'prattrs' IS NOT NULL, to_jsonb(r) ->> 'prqual' IS NOT NULL,
-    ARRAY(
-        SELECT a.attname::text FROM pg_attribute AS a
-        WHERE a.attrelid = c.oid AND a.attnum IN (
-            SELECT found[1]::int FROM regexp_matches(to_jsonb(r) ->> 'prqual', ':varattno (\d+)', 'g') AS found
-        )
-    )
-FROM pg_publication_tables AS t
-JOIN pg_publication AS p ON p.pubname = t.pubname
-JOIN pg_namespace AS n ON n.nspname = t.schemaname
-JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.tablename
-LEFT JOIN pg_publication_rel AS r ON r.prpubid = p.oid AND r.prrelid = c.oid
-WHERE t.pubname = %s
-"""
 
 _SLOT = """
 SELECT s.plugin::text, s.database::text, s.confirmed_flush_lsn::text, s.active_pid, a.application_name, s.wal_status,

@@ -95,7 +95,7 @@ class PostgresSource:
             slot=settings.slot, publication=settings.publication, failover=settings.failover, entities=entities
         )
         refuse(findings(self._catalog, wanted, list(tables.values())))
-        ensure_publication(self._catalog, settings.publication, entities, tables)
+        ensure_publication(self._catalog, settings.publication, entities)
         replication = ReplicationConnection.connect(settings.dsn, settings=SETTINGS)
         try:
             system = replication.identify_system()

@@ -1,0 +1,58 @@
+"""What a check is asked, and what it answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from psycopg import sql
+
+from envelope.entity import Entity
+
+Status = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the service asks of the database; `through_lsn` is how far the changelog is, None before it is begun."""
+
+    slot: str
+    publication: str
+    failover: bool
+    entities: Sequence[Entity]
+    through_lsn: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One precondition: `message` says what is so, `hint` what to do, `fix` the SQL that does it safely, if any."""
+
+    name: str
+    status: Status
+    message: str
+    hint: str | None = None
+    fix: tuple[str, ...] = ()
+
+
+def ok(name: str, message: str, *, fix: tuple[str, ...] = ()) -> Finding:
+    """All is well, or will be once the service starts."""
+    return Finding(name=name, status="ok", message=message, fix=fix)
+
+
+def warn(name: str, message: str, hint: str | None = None) -> Finding:
+    """The service runs, and somebody should know."""
+    return Finding(name=name, status="warn", message=message, hint=hint)
+
+
+def fail(name: str, message: str, hint: str) -> Finding:
+    """The service would not be exact, or would harm: it does not start."""
+    return Finding(name=name, status="fail", message=message, hint=hint)
+
+
+def mend(name: str, message: str, statement: str) -> Finding:
+    """A failure that one safe statement ends."""
+    return Finding(name=name, status="fail", message=message, hint=statement, fix=(statement,))
+
+
+def quote(*names: str) -> str:
+    """A name as SQL has it, its parts joined by dots."""
+    return sql.Identifier(*names).as_string()
