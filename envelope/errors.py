@@ -12,6 +12,7 @@ class Kind(StrEnum):
     ACCESS = "access"  # a password, a right or a role is missing
     PRECONDITION = "precondition"  # the source or the sink is not set up for the job
     CONNECTION = "connection"  # the other side cannot be reached, now
+    ALTERED = "altered"  # the source changed under us; opened again, it is seen as it is now
     IN_USE = "in use"  # another service holds the slot or the log
     GAP = "gap"  # the log no longer reaches back to what was published
     DIVERGED = "diverged"  # more was published than the source's history now holds
@@ -22,7 +23,7 @@ class Kind(StrEnum):
     LIMIT = "limit"  # a bound was reached
 
 
-RETRIED = frozenset({Kind.CONNECTION})
+RETRIED = frozenset({Kind.CONNECTION, Kind.ALTERED})
 """The kinds that a running service waits out; every other kind stops it."""
 
 EXIT_CODES = {Kind.USAGE: 2}

@@ -27,6 +27,9 @@ from envelope.stamp import parse
 HEADER = 25
 """Bytes before the payload of a frame: `w`, start, end, clock (protocol page *XLogData*)."""
 
+ORDINALS_MAX = 1 << 31
+"""Changes of one transaction: a position counts each twice, in 32 bits."""
+
 STAMP_PREFIX = "provenance"
 SIGNAL_PREFIX = "changelog"
 
@@ -222,6 +225,10 @@ class _Feed:
         if not rows:
             return
         open_ = self._opened()
+        if open_.ordinal + rows > ORDINALS_MAX:
+            raise ChangelogError(
+                Kind.LIMIT, f"a transaction has more than {ORDINALS_MAX} changes", hint="positions cannot count them"
+            )
         before, self._spanned, open_.ordinal = open_.ordinal, self._spanned + rows, open_.ordinal + rows
         last = self._spans[-1] if self._spans else None
         if last is not None and (last.transaction, last.ordinal + last.rows) == (open_.transaction, before):

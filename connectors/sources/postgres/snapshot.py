@@ -5,7 +5,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -110,15 +110,12 @@ class Reader:
 
     def _chunk(self, reading: Connection, signalling: Connection, nonce: str, chunk: Chunk) -> bool:
         """Reads a chunk, or gives it back; False when it is better to wait before the next."""
-        smaller = gone = False
+        smaller = False
         try:
             with reading.transaction():
                 reading.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 begun = _begin(reading, chunk)
-                gone = begun is _GONE
-                if not isinstance(begun, _Begun):
-                    return False
-                if not self._windows.reading(nonce, begun.snapshot, begun.signature, begun.filenode):
+                if begun is None or not self._windows.reading(nonce, begun.snapshot, begun.signature, begun.filenode):
                     return False
                 table = self._table(reading, chunk.entity, begun.signature)
                 copied = _copy(reading, table, chunk)
@@ -128,7 +125,7 @@ class Reader:
                     _signal(signalling, nonce)  # under the lock: the table stays as it was read
                 return True
         finally:
-            self._windows.give_back_unread(nonce, smaller=smaller, gone=gone)
+            self._windows.give_back_unread(nonce, smaller=smaller)
 
     def _table(self, reading: Connection, entity: str, columns: str) -> ReadTable:
         """How the table is read while its signature is `columns`."""
@@ -137,20 +134,20 @@ class Reader:
         return self._tables[entity]
 
 
-_GONE: Final = "gone"
-_BUSY: Final = "busy"
+def _begin(reading: Connection, chunk: Chunk) -> _Begun | None:
+    """Locks the leaf, then takes the snapshot: before the lock, a rewritten table would read as empty.
 
-
-def _begin(reading: Connection, chunk: Chunk) -> _Begun | Literal["gone", "busy"]:
-    """Locks the leaf, then takes the snapshot: before the lock, a rewritten table would read as empty."""
+    None while it is locked otherwise. Raises ChangelogError (ALTERED) when there is no such leaf any more: it was
+    dropped, or renamed with rows that are yet to be read.
+    """
     leaf = chunk.taken.leaf
     try:
         with reading.transaction():
             reading.execute(f"LOCK TABLE {leaf} IN ACCESS SHARE MODE".encode())
-    except psycopg.errors.UndefinedTable:
-        return _GONE
+    except psycopg.errors.UndefinedTable as error:
+        raise ChangelogError(Kind.ALTERED, f"{leaf} is gone while it is read; its table is planned anew") from error
     except psycopg.errors.LockNotAvailable:
-        return _BUSY
+        return None
     row = reading.execute(
         "SELECT pg_current_snapshot()::text, pg_relation_filenode(c.oid), "
         "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM pg_class c WHERE c.oid = to_regclass(%s)",

@@ -221,9 +221,7 @@ class Windows:
             table = self._tables[chunk.entity]
             if chunk.generation != table.generation:
                 return False
-            leaf = table.leaves.get(chunk.taken.leaf)
-            if leaf is None:
-                return False
+            leaf = table.leaves[chunk.taken.leaf]
             if (signature, filenode) != (table.signature, leaf.filenode):
                 leaf.filenode = filenode
                 table.begin_anew(signature)
@@ -236,8 +234,8 @@ class Windows:
         with self._changed:
             self._chunks[nonce].rows = rows
 
-    def give_back_unread(self, nonce: str, *, smaller: bool = False, gone: bool = False) -> None:
-        """Unless the chunk has its rows: `smaller` says that it was too large, `gone` that its leaf was dropped."""
+    def give_back_unread(self, nonce: str, *, smaller: bool = False) -> None:
+        """Unless the chunk has its rows; `smaller` says that it was too large."""
         with self._changed:
             chunk = self._chunks.get(nonce)
             if chunk is None or chunk.rows is not None:
@@ -248,15 +246,7 @@ class Windows:
                 table.give_back(chunk.taken)
             if smaller:
                 table.divide(chunk.taken)
-            if gone:
-                self._lose(chunk.entity, chunk.taken.leaf)
             self._changed.notify_all()
-
-    def _lose(self, entity: str, leaf: str) -> None:
-        """A dropped leaf has no more rows: neither those to read nor those that were read."""
-        self._tables[entity].leaves.pop(leaf, None)
-        for chunk in self._chunks.values():
-            chunk.discarded |= (chunk.entity, chunk.taken.leaf) == (entity, leaf)
 
     def close(self) -> None:
         """Ends the readers' waits."""

@@ -604,21 +604,6 @@ def test_a_table_that_grew_behind_its_planned_end_is_cut_there_too() -> None:
     assert ends == [*range(4, 64, 4), None]
 
 
-def test_a_leaf_that_was_dropped_is_neither_read_nor_published() -> None:
-    windows, progress = _windows()
-    progress.leaves["public.other"] = LeafProgress(filenode=1, pages=1, left=[(0, None)])
-    read, dropped, late, other = (_take(windows)[0] for _ in range(4))
-    _read(windows, read, 1)
-    windows.give_back_unread(dropped, gone=True)
-    assert _signalled(windows, read) is None
-    assert not windows.reading(late, _snapshot(), "columns", 1)
-    windows.give_back_unread(late)
-    assert not windows.complete
-    _read(windows, other, 2)
-    assert _signalled(windows, other) == ["2"]
-    assert windows.complete
-
-
 def test_no_chunk_is_handed_out_while_the_rows_read_fill_the_memory() -> None:
     windows, _ = _windows(bytes_max=1)
     nonce, _ = _take(windows)

@@ -1,0 +1,47 @@
+"""The threads that read tables, against a real server."""
+
+import time
+from functools import partial
+
+import psycopg
+import pytest
+
+from connectors.sources.postgres.connection import connect
+from connectors.sources.postgres.progress import LeafProgress, TableProgress
+from connectors.sources.postgres.rows import Origin
+from connectors.sources.postgres.snapshot import Connection, Reader, ReadTable, nonce
+from connectors.sources.postgres.values import SETTINGS
+from connectors.sources.postgres.windows import Windows
+from envelope.errors import ChangelogError, Kind
+
+PATIENCE_S = 20.0
+
+
+def _unasked(_: Connection, entity: str) -> ReadTable:
+    raise AssertionError(f"{entity} has no leaf to be bound for")
+
+
+def test_a_leaf_that_is_gone_has_its_table_planned_anew(database: str) -> None:
+    """Dropped or renamed: only the catalogue says where its rows are now."""
+    with psycopg.connect(database) as connection:
+        connection.execute("CREATE TABLE place (id int PRIMARY KEY)")
+    leaf = LeafProgress(filenode=1, pages=1, left=[(0, None)])
+    table = TableProgress(entity="place", signature="", leaves={'"public"."place_2025"': leaf})
+    reader = Reader(
+        Windows({"place": table}, horizon=0, nonces=nonce),
+        {"place": ("public", "place")},
+        Origin(name="test", database="test", decisions={}),
+        bind=_unasked,
+        connect=partial(connect, database, settings=SETTINGS),
+        workers=1,
+    )
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while reader.failure is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        reader.close()
+    with pytest.raises(ChangelogError, match='"place_2025" is gone while it is read') as caught:
+        raise reader.failure
+    assert caught.value.kind is Kind.ALTERED
