@@ -19,6 +19,7 @@ from psycopg.conninfo import make_conninfo
 
 from connectors import service
 from connectors.embedded import Server, temporary_server
+from connectors.sources.postgres import source
 from connectors.sources.postgres.connection import ANEW
 from connectors.sources.postgres.wire import ReplicationConnection
 from envelope.errors import Kind
@@ -205,6 +206,21 @@ def test_a_publication_that_lacks_a_table(site: Site) -> None:
     assert site.call("check", "--fix")[0] == 0
     with site.running() as running:
         running.until(lambda: site.state("guest").keys() == {"1"})
+
+
+def test_a_publication_that_loses_a_table(begun: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the service runs it looks now and then; what it misses while stopped, its next start says."""
+    monkeypatch.setattr(source, "PUBLICATION_LOOK_S", 0.1)
+    lost = "no longer has all changes of public.guest, and the changelog was begun with it"
+    with begun.running() as running:
+        begun.sql("INSERT INTO guest VALUES (2)")
+        running.until(lambda: "2" in begun.state("guest"))
+        begun.sql(f"ALTER PUBLICATION {begun.name} SET (publish = 'insert')")
+        error = running.ended()
+    assert (error.kind, lost in str(error)) == (Kind.GAP, True)
+    assert lost in begun.refused()
+    begun.sql(f"DROP PUBLICATION {begun.name}")
+    assert lost in begun.refused()
 
 
 def test_a_publication_with_a_column_list(site: Site) -> None:

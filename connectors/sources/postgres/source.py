@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,10 +12,10 @@ import structlog
 from connectors.sources import Piece
 from connectors.sources.postgres.assembler import Altered, Assembled, Assembler, Xids
 from connectors.sources.postgres.binding import Binder
-from connectors.sources.postgres.catalog import Table, read_tables
+from connectors.sources.postgres.catalog import Table, published_tables, read_tables
 from connectors.sources.postgres.check import Wanted, findings, refuse
 from connectors.sources.postgres.columnar import Bound
-from connectors.sources.postgres.connection import connect, translated
+from connectors.sources.postgres.connection import ANEW, connect, translated
 from connectors.sources.postgres.lineage import Lineage, check_cluster, is_elsewhere
 from connectors.sources.postgres.objects import Template
 from connectors.sources.postgres.pgoutput import Relation, RelationColumn
@@ -36,6 +36,9 @@ from envelope.position import Position
 
 CATALOG_SETTINGS: Mapping[str, str] = {**SETTINGS, "lock_timeout": f"{LOCK_TIMEOUT_S}s"}
 """For the session that asks the catalogue: sizes wait for locks, and a long ALTER TABLE must not hold us up unsaid."""
+
+PUBLICATION_LOOK_S = 10.0
+"""How often a running source makes sure that the publication still has its tables."""
 
 _FRAMES_MAX = 4096
 _TELL_EVERY_S = 10.0  # any role may write stamps that are none: they must not fill the service's log
@@ -78,6 +81,7 @@ class PostgresSource:
         self._reader: Reader | None = None
         self._stream: Stream | None = None
         self._hurried = False
+        self._look_at = 0.0
         self._invalid_stamps = 0
         self._untold: Counter[str] = Counter()
         self._tell_at = 0.0
@@ -91,17 +95,21 @@ class PostgresSource:
         settings = self._settings
         check_settings(stored, _shapes(entities, settings.hmac_key), accept=settings.accept_settings)
         tables = {(table.schema, table.name): table for table in read_tables(self._catalog)}
+        if stored is not None and self._same_cluster(stored):
+            self._refuse_unpublished(
+                [entity.table for entity in entities if is_complete(stored.windows.get(entity.name))]
+            )
         wanted = Wanted(
             slot=settings.slot, publication=settings.publication, failover=settings.failover, entities=entities
         )
         refuse(findings(self._catalog, wanted, list(tables.values())))
-        ensure_publication(self._catalog, settings.publication, entities)
         replication = ReplicationConnection.connect(settings.dsn, settings=SETTINGS)
         try:
             system = replication.identify_system()
             linked = None if settings.accept_cluster and is_elsewhere(stored, system) else stored
             if linked is not None:
-                check_cluster(linked, system)  # whose slot is of no interest
+                check_cluster(linked, system)  # of another one, publication and slot are of no interest
+            ensure_publication(self._catalog, settings.publication, entities)
             slot = ensure_slot(
                 self._catalog,
                 replication,
@@ -132,12 +140,32 @@ class PostgresSource:
             settings=_shapes(entities, settings.hmac_key),
             decisions={} if stored is None else stored.decisions,
         )
+        self._tables = {entity.table for entity in entities}
         self._fresh: Checkpoint | None = None if self._checkpoint == stored else self._checkpoint
         self._begin(entities, tables)
         self._stream = Stream(
             replication, slot=settings.slot, start_lsn=start_lsn, options=_options(settings.publication, replication)
         )
         self._pending: list[bytes] = []
+
+    def _same_cluster(self, stored: Checkpoint) -> bool:
+        with translated("asking for the cluster"):
+            row = self._catalog.execute("SELECT system_identifier::text FROM pg_control_system()").fetchone()
+        return row == (stored.system_identifier,)
+
+    def _refuse_unpublished(self, tables: Collection[tuple[str, str]]) -> None:
+        """What a publication left out for a while, the log has not: no later moment shows it."""
+        self._look_at = time.monotonic() + PUBLICATION_LOOK_S
+        if not tables:
+            return
+        missing = sorted(set(tables) - (published_tables(self._catalog, self._settings.publication) or frozenset()))
+        if missing:
+            raise ChangelogError(
+                Kind.GAP,
+                f"publication {self._settings.publication} no longer has all changes of {'.'.join(missing[0])}, "
+                "and the changelog was begun with it",
+                hint=f"unless nothing was written to the table since, {ANEW}; if so, add it again",
+            )
 
     def _begin(self, entities: Sequence[Entity], tables: Mapping[tuple[str, str], Table]) -> None:
         """The assembler, and the reading of what is not yet in the changelog."""
@@ -209,6 +237,8 @@ class PostgresSource:
             fresh, self._fresh = self._fresh, None
             return Piece(rows=(), checkpoint=fresh, nbytes=0, urgent=True)
         self._raise_failure()
+        if time.monotonic() >= self._look_at:
+            self._refuse_unpublished(self._tables)
         assert self._stream is not None
         if self._hurried:
             self._stream.ask()
