@@ -131,15 +131,6 @@ def key_problem(table: Table, key: Sequence[str]) -> str | None:
     return f"the unique index {candidates[0].name} of {text} {flaws[0]}; create another on ({listed})"
 
 
-def published_tables(conn: psycopg.Connection[Any], publication: str) -> frozenset[tuple[str, str]] | None:
-    """The tables whose every change `publication` has, by schema and name; None when there is no such publication."""
-    with translated(f"reading publication {publication}"):
-        found = conn.execute(_PUBLICATION, [publication]).fetchone()
-        if found is None:
-            return None
-        return frozenset(conn.execute(_PUBLISHED, [publication]).fetchall() if found[0] else ())
-
-
 def identity_problem(table: Table) -> str | None:
     """Why the server would refuse the application's own UPDATE and DELETE once the table is published; else None."""
     virtual = [column.name for column in table.columns if column.generated == "virtual"]
@@ -262,9 +253,3 @@ FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
 WHERE i.indrelid = ANY (%s::int8[]::oid[]) AND NOT 0 = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
 ORDER BY c.relname
 """
-
-_PUBLICATION = """
-SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_catalog.pg_publication WHERE pubname = %s
-"""
-
-_PUBLISHED = "SELECT schemaname, tablename FROM pg_catalog.pg_publication_tables WHERE pubname = %s"

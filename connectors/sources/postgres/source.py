@@ -12,8 +12,8 @@ import structlog
 from connectors.sources import Piece
 from connectors.sources.postgres.assembler import Altered, Assembled, Assembler, Xids
 from connectors.sources.postgres.binding import Binder
-from connectors.sources.postgres.catalog import Table, published_tables, read_tables
-from connectors.sources.postgres.check import Wanted, findings, refuse
+from connectors.sources.postgres.catalog import Table, read_tables
+from connectors.sources.postgres.check import Wanted, findings, publication, refuse
 from connectors.sources.postgres.columnar import Bound
 from connectors.sources.postgres.connection import ANEW, connect, translated
 from connectors.sources.postgres.lineage import Lineage, check_cluster, is_elsewhere
@@ -158,11 +158,15 @@ class PostgresSource:
         self._look_at = time.monotonic() + PUBLICATION_LOOK_S
         if not tables:
             return
-        missing = sorted(set(tables) - (published_tables(self._catalog, self._settings.publication) or frozenset()))
+        name = self._settings.publication
+        with translated(f"reading publication {name}"):
+            found = publication.read(self._catalog, name)
+        kept = found.tables.keys() if found is not None and found.all_operations else set()
+        missing = sorted(set(tables) - kept)
         if missing:
             raise ChangelogError(
                 Kind.GAP,
-                f"publication {self._settings.publication} no longer has all changes of {'.'.join(missing[0])}, "
+                f"publication {name} no longer has all changes of {'.'.join(missing[0])}, "
                 "and the changelog was begun with it",
                 hint=f"unless nothing was written to the table since, {ANEW}; if so, add it again",
             )
