@@ -236,7 +236,13 @@ def test_a_source_that_cannot_be_opened_now_is_tried_again() -> None:
     assert world.opened == [checkpoint(0)] * 2
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.CONNECTION])
+def test_a_source_that_changed_under_us_is_opened_again() -> None:
+    world = World([piece(1), lost(Kind.ALTERED)])
+    world.run(checkpoint(0))
+    assert len(world.opened) == 2
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.CONNECTION, Kind.ALTERED)])
 def test_every_other_fault_ends_the_loop_once_what_stands_before_it_is_stored(kind: Kind) -> None:
     world = World([piece(1), piece(2), lost(kind), piece(3)])
     with pytest.raises(ChangelogError) as caught:
