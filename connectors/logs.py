@@ -4,9 +4,12 @@ Row values and secrets are never fields. Loggers come from `structlog.get_logger
 """
 
 import logging
-from typing import TextIO
+from typing import Any, TextIO
 
 import structlog
+
+
+CLEAR_LINE = "\r\x1b[2K"
 
 
 def configure(stream: TextIO, *, verbose: bool) -> None:
@@ -28,7 +31,13 @@ def _for_a_person() -> list[structlog.typing.Processor]:
         structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
         # the plain traceback: the rich one prints local variables, and with them rows and secrets
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback, pad_event_to=36),
+        _over_a_bar,
     ]
+
+
+def _over_a_bar(_logger: Any, _method: str, line: Any) -> str:
+    """Where a progress bar stands, the line takes its place; the bar is drawn again below."""
+    return f"{CLEAR_LINE}{line}"
 
 
 def _for_a_machine() -> list[structlog.typing.Processor]:
