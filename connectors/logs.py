@@ -8,7 +8,6 @@ from typing import Any, TextIO
 
 import structlog
 
-
 CLEAR_LINE = "\r\x1b[2K"
 
 
