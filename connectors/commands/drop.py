@@ -2,7 +2,9 @@
 
 import argparse
 import os
+from typing import Any
 
+import psycopg
 from psycopg import sql
 
 from connectors import config, show
@@ -37,13 +39,23 @@ def execute(arguments: argparse.Namespace) -> int:
         if nothing_named or not arguments.yes:
             print("nothing is dropped: name what should go, --slot or --publication or both, and add --yes")
             return 0
+        if arguments.publication and published:
+            _drop_publication(connection, settings.publication)
         if arguments.slot and slot is not None:
             connection.execute("SELECT pg_drop_replication_slot(%s)", [settings.slot])
             print(f"dropped slot {settings.slot}")
-        if arguments.publication and published:
-            connection.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(settings.publication)))
-            print(f"dropped publication {settings.publication}")
     return 0
+
+
+def _drop_publication(connection: psycopg.Connection[Any], name: str) -> None:
+    """It often belongs to the role that set the service up: then nothing is dropped yet."""
+    try:
+        connection.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(name)))
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise ChangelogError(
+            Kind.ACCESS, f"publication {name} belongs to another role; nothing was dropped", hint="drop it as its owner"
+        ) from error
+    print(f"dropped publication {name}")
 
 
 def _show(settings: Config, slot: SlotState | None, *, published: bool) -> None:

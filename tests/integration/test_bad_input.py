@@ -711,6 +711,8 @@ def test_the_least_rights_suffice(database: str, tmp_path: Path) -> None:
             site.sql("UPDATE shop.orders SET note = 'y'")
             running.until(lambda: site.ops("shop-orders") == [("read", "1"), ("update", "1")])
         assert site.messages()[-1]["value"]["original"] == {"id": 1, "note": "x"}
+        line = site.refused("drop", "--slot", "--publication", "--yes")
+        assert f"publication {site.name} belongs to another role; nothing was dropped; drop it as its owner" in line
         assert site.call("drop", "--slot", "--yes")[0] == 0
     finally:
         roles = "app, changelog_setup, changelog_run"

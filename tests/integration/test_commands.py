@@ -309,7 +309,7 @@ def test_drop_shows_first_and_refuses_while_active(
         assert run(written, "drop", "--slot") == 0
         assert "nothing is dropped" in capsys.readouterr().out
         assert run(written, "drop", "--slot", "--publication", "--yes") == 0
-        assert capsys.readouterr().out.splitlines()[-2:] == ["dropped slot booking", "dropped publication booking"]
+        assert capsys.readouterr().out.splitlines()[-2:] == ["dropped publication booking", "dropped slot booking"]
         assert run(written, "drop") == 0
         assert "slot         booking: there is none" in capsys.readouterr().out
         left = connection.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = 'booking'").fetchone()
