@@ -34,7 +34,7 @@ listen = "127.0.0.1:0"
 """
 
 
-def run(rounds: int, seed: int, seconds: float = 13.0) -> dict[str, object]:
+def run(rounds: int, seed: int, seconds: float = 15.0) -> dict[str, object]:
     """`rounds` kills, one in about `seconds` each."""
     with (
         tempfile.TemporaryDirectory(prefix="changelog-soak-") as folder,
