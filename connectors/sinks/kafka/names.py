@@ -1,0 +1,20 @@
+"""How topics are named (docs/kafka.md)."""
+
+from envelope.entity import DEAD
+
+POSITIONS = "positions"
+
+
+def topic(prefix: str, entity: str) -> str:
+    """The topic of an entity's changelog."""
+    return f"{prefix}.{entity}"
+
+
+def positions_topic(prefix: str) -> str:
+    """The topic of one partition that holds each source's checkpoint, by the source's name."""
+    return f"{prefix}.{POSITIONS}"
+
+
+def dead_topic(prefix: str) -> str:
+    """The topic of what was set aside."""
+    return topic(prefix, DEAD)
