@@ -27,6 +27,7 @@ from connectors.embedded import Server, temporary_server
 from connectors.publish import Cadence, Observer, publish
 from connectors.sinks import Sink
 from connectors.sinks.files import FileSink
+from connectors.sources import Recover
 from connectors.sources.postgres.source import PostgresSource, Settings
 from connectors.sources.postgres.wire import ReplicationConnection
 from envelope.checkpoint import Checkpoint, parse_lsn
@@ -161,7 +162,16 @@ class _Nowhere:
     def recover(self) -> Checkpoint | None:
         return None
 
-    def publish(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> None:
+    def prepare(self, entities: Sequence[Entity]) -> None:
+        pass
+
+    def add(self, rows: Sequence[pa.RecordBatch]) -> None:
+        pass
+
+    def commit(self, checkpoint: Checkpoint) -> None:
+        pass
+
+    def abandon(self) -> None:
         pass
 
     def close(self) -> None:
@@ -196,12 +206,12 @@ def _drain_now(options: argparse.Namespace) -> None:
     until = _Until(parse_lsn(options.target), stop)
     sink: Sink = _Nowhere() if options.drain == "ours" else FileSink(Path(options.path))
     started_at = time.perf_counter()
-    publish(_opener(options), sink, sink.recover(), stop=stop, observer=until, cadence=Cadence(idle_seconds=0.01))
+    publish(_opener(options), sink, stop=stop, observer=until, cadence=Cadence(idle_seconds=0.01))
     sink.close()
     print(json.dumps({"seconds": time.perf_counter() - started_at, "rows": until.rows}))
 
 
-def _opener(options: argparse.Namespace) -> Callable[[Checkpoint | None], PostgresSource]:
+def _opener(options: argparse.Namespace) -> Callable[[Recover], PostgresSource]:
     """Opens the source as if the table had been read before."""
     entity = Entity(
         name="orders",
@@ -216,23 +226,24 @@ def _opener(options: argparse.Namespace) -> Callable[[Checkpoint | None], Postgr
         name="bench", dsn=options.dsn, slot=options.slot, publication="bench", failover=False, hmac_key=b""
     )
 
-    def open_source(stored: Checkpoint | None) -> PostgresSource:
-        if stored is None:
-            replication = ReplicationConnection.connect(options.dsn)
-            system = replication.identify_system()
-            [(confirmed,)] = replication.query(
-                f"SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '{options.slot}'"
-            )
-            replication.close()
-            stored = Checkpoint(
-                position=None,
-                through_lsn=parse_lsn(confirmed),
-                epoch=1,
-                system_identifier=system.system_identifier,
-                timeline=system.timeline,
-                windows={"orders": {"complete": True}},
-            )
-        return PostgresSource(settings, [entity], stored)
+    def open_source(recover: Recover) -> PostgresSource:
+        return PostgresSource(settings, [entity], lambda: recover() or begun())
+
+    def begun() -> Checkpoint:
+        replication = ReplicationConnection.connect(options.dsn)
+        system = replication.identify_system()
+        [(confirmed,)] = replication.query(
+            f"SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '{options.slot}'"
+        )
+        replication.close()
+        return Checkpoint(
+            position=None,
+            through_lsn=parse_lsn(confirmed),
+            epoch=1,
+            system_identifier=system.system_identifier,
+            timeline=system.timeline,
+            windows={"orders": {"complete": True}},
+        )
 
     return open_source
 

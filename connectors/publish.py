@@ -1,7 +1,8 @@
 """The publish loop: the one place where order is decided."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event
 
@@ -9,9 +10,9 @@ import pyarrow as pa
 
 from connectors.failpoints import Reach, nowhere
 from connectors.sinks import Sink
-from connectors.sources import Piece, Source
+from connectors.sources import Piece, Recover, Source
 from envelope.checkpoint import Checkpoint
-from envelope.errors import RETRIED, ChangelogError
+from envelope.errors import RETRIED, ChangelogError, Kind
 
 READ_TIMEOUT_S = 0.2
 DRAIN_S_MAX = 10.0
@@ -49,7 +50,7 @@ class Observer:
 
 @dataclass(slots=True)
 class _Commit:
-    """What the next sink commit will hold."""
+    """What the next sink commit will hold; `rows` are in the sink's hands already."""
 
     opened_at: float
     rows: list[pa.RecordBatch] = field(default_factory=list)
@@ -69,9 +70,8 @@ class _Commit:
 
 
 def publish(
-    open_source: Callable[[Checkpoint | None], Source],
+    open_source: Callable[[Recover], Source],
     sink: Sink,
-    stored: Checkpoint | None,
     *,
     stop: Event,
     cadence: Cadence | None = None,
@@ -79,21 +79,23 @@ def publish(
     reach: Reach = nowhere,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Runs from `stored`, what the sink recovered, until `stop` is set; then stores what was committed
+    """Runs from where the sink's changelog ends until `stop` is set; then stores what was committed
     before, as far as it can be read in DRAIN_S_MAX, and returns.
 
     Over and over: 1. read the next committed transactions from the source; 3. publish rows and
-    position in one atomic sink commit; 5. confirm the position to the source, never before 3 is
-    durable. (2 and 4, looking up and folding before-images, need a state store.) A crash between
-    any two loses nothing and repeats nothing.
+    position in one atomic sink commit, rows as they come; 5. confirm the position to the source,
+    never before 3 is durable. (2 and 4, looking up and folding before-images, need a state store.)
+    A crash between any two loses nothing and repeats nothing.
 
-    A source whose connection is lost is opened again, from the sink's last checkpoint, after a
-    growing wait. Raises ChangelogError of every other kind, once what stands before it is stored.
+    A connection that is lost, on either side, is made again after a growing wait, from the last
+    checkpoint; when it was the sink's, only a new recovery tells which that is. Raises
+    ChangelogError of every other kind, once what stands before it is stored.
     """
     watcher = observer or Observer()
+    run = _Run(sink, cadence or Cadence(), watcher, reach, clock)
     wait_s = BACKOFF_S_MIN
     while not stop.is_set():
-        run = _Run(sink, stored, cadence or Cadence(), watcher, reach, clock)
+        run.progressed = False
         try:
             run.through(open_source, stop)
         except ChangelogError as error:
@@ -102,37 +104,52 @@ def publish(
             wait_s = BACKOFF_S_MIN if run.progressed else min(2 * wait_s, BACKOFF_S_MAX)
             watcher.interrupted(error, wait_s)
             stop.wait(wait_s)
-        stored = run.stored
 
 
 class _Run:
-    """One opening of the source."""
+    """What is known between two turns: `held` says that the sink is ours and `stored` its checkpoint."""
 
     def __init__(
-        self,
-        sink: Sink,
-        stored: Checkpoint | None,
-        cadence: Cadence,
-        observer: Observer,
-        reach: Reach,
-        clock: Callable[[], float],
+        self, sink: Sink, cadence: Cadence, observer: Observer, reach: Reach, clock: Callable[[], float]
     ) -> None:
-        self.stored = stored
         self.progressed = False
         self._sink, self._cadence, self._observer, self._reach, self._clock = sink, cadence, observer, reach, clock
+        self._held = False
+        self._stored: Checkpoint | None = None
         self._stored_at = clock()
         self._next = _Commit(clock())
 
-    def through(self, open_source: Callable[[Checkpoint | None], Source], stop: Event) -> None:
-        source = open_source(self.stored)
+    def through(self, open_source: Callable[[Recover], Source], stop: Event) -> None:
+        """One opening of the source."""
+        source = open_source(self._recover)
         try:
-            self._observer.started(self.stored)
+            self._stored_at = self._clock()
+            self._next = _Commit(self._stored_at)
+            self._observer.started(self._stored)
             while not stop.is_set():
                 self._step(source)
             self._drain(source)
             self._commit(source)
         finally:
             source.close()
+
+    def _recover(self) -> Checkpoint | None:
+        if not self._held:
+            self._stored = self._sink.recover()
+            self._held = True
+        else:
+            with self._sinking():
+                self._sink.abandon()
+        return self._stored
+
+    @contextmanager
+    def _sinking(self) -> Iterator[None]:
+        """What the sink fails with leaves its state unknown; but a STOP is a row's fault."""
+        try:
+            yield
+        except ChangelogError as error:
+            self._held = error.kind is Kind.STOP
+            raise
 
     def _drain(self, source: Source) -> None:
         """Reads on to where the source's log ends now."""
@@ -142,30 +159,36 @@ class _Run:
             while self._read_to() < end and self._clock() < deadline:
                 self._step(source)
         except ChangelogError as error:
-            if error.kind not in RETRIED:
+            if not self._held or error.kind not in RETRIED:
                 raise
 
     def _settled(self) -> int:
-        newest = self.stored if self._next.rows else self._next.checkpoint or self.stored
+        newest = self._stored if self._next.rows else self._next.checkpoint or self._stored
         return 0 if newest is None else newest.through_lsn
 
     def _read_to(self) -> int:
-        newest = self._next.checkpoint or self.stored
+        newest = self._next.checkpoint or self._stored
         return 0 if newest is None else newest.through_lsn
 
     def _step(self, source: Source) -> None:
         try:
             piece = source.read(self._timeout_s())  # 1
+            self._reach("loop:read")
+            if piece is not None:
+                self._take(piece)
         except ChangelogError as error:
-            if error.kind not in RETRIED:
+            if self._held and error.kind not in RETRIED:
                 self._commit(source)
             raise
-        self._reach("loop:read")
-        if piece is not None:
-            self._next.add(piece, self._clock())
         self._observer.turned(self._settled())
         if self._is_due():
             self._commit(source)
+
+    def _take(self, piece: Piece) -> None:
+        if piece.rows:
+            with self._sinking():
+                self._sink.add(piece.rows)
+        self._next.add(piece, self._clock())
 
     def _timeout_s(self) -> float:
         if not self._next.rows:
@@ -182,21 +205,22 @@ class _Run:
                 or next_.nbytes >= cadence.nbytes
                 or self._clock() - next_.opened_at >= cadence.seconds
             )
-        if self.stored is None or next_.urgent:
+        if self._stored is None or next_.urgent:
             return True
-        if next_.checkpoint.windows != self.stored.windows:
+        if next_.checkpoint.windows != self._stored.windows:
             return self._clock() - self._stored_at >= cadence.seconds
-        wal_bytes = next_.checkpoint.through_lsn - self.stored.through_lsn
+        wal_bytes = next_.checkpoint.through_lsn - self._stored.through_lsn
         return wal_bytes >= cadence.idle_wal_bytes or self._clock() - self._stored_at >= cadence.idle_seconds
 
     def _commit(self, source: Source) -> None:
         rows, checkpoint = self._next.rows, self._next.checkpoint
-        if checkpoint is None or (not rows and checkpoint == self.stored):
+        if checkpoint is None or (not rows and checkpoint == self._stored):
             return
         started_at = self._clock()
-        self._sink.publish(rows, checkpoint)  # 3
+        with self._sinking():
+            self._sink.commit(checkpoint)  # 3
         self._reach("loop:published")
-        self.stored, self._stored_at, self.progressed = checkpoint, self._clock(), True
+        self._stored, self._stored_at, self.progressed = checkpoint, self._clock(), True
         self._next = _Commit(self._stored_at)
         source.confirm(checkpoint)  # 5
         self._reach("loop:confirmed")

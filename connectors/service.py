@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -21,12 +22,14 @@ from connectors.health import HealthServer, State
 from connectors.metrics import Metrics
 from connectors.publish import Cadence, Observer, publish
 from connectors.show import SnapshotBar, size
-from connectors.sinks.files import FileSink
+from connectors.sinks import Sink
+from connectors.sources import Recover
 from connectors.sources.postgres.catalog import read_tables
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.progress import is_complete
 from connectors.sources.postgres.setup import SlotState, slot_state
 from connectors.sources.postgres.source import CATALOG_SETTINGS, PostgresSource, Settings
+from connectors.stores import open_sink
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError
 from envelope.model import Op
@@ -65,17 +68,16 @@ class Service:
         config = self._config
         with (
             self._signals(),
-            closing(FileSink(config.sink.path, reach=self._reach)) as sink,
-            self._health(sink.recover()) as (health, stored),
+            closing(open_sink(config, reach=self._reach)) as sink,
+            self._health() as health,
         ):
             _log.info("service started", name=config.name, listen=f"{health.address[0]}:{health.address[1]}")
             sampler = threading.Thread(target=self._sample, name="sampler", daemon=True)
             sampler.start()
             try:
                 publish(
-                    self._open,
+                    partial(self._open, sink),
                     sink,
-                    stored,
                     stop=self._stop,
                     cadence=Cadence(
                         seconds=config.sink.commit_seconds,
@@ -94,10 +96,11 @@ class Service:
         """Asks `run` to store what it has read, and to return."""
         self._stop.set()
 
-    def _open(self, stored: Checkpoint | None) -> PostgresSource:
+    def _open(self, sink: Sink, recover: Recover) -> PostgresSource:
         config = self._config
         with connect(config.source.dsn, settings=CATALOG_SETTINGS) as connection:
             resolved = entities.resolve(config, read_tables(connection))
+        sink.prepare(resolved)
         settings = Settings(
             name=config.name,
             dsn=config.source.dsn,
@@ -111,12 +114,12 @@ class Service:
             accept_settings=self._accept_settings,
             accept_cluster=self._accept_cluster,
         )
-        source = PostgresSource(settings, resolved, stored)
+        source = PostgresSource(settings, resolved, recover)
         self._watch.source = source
         return source
 
     @contextmanager
-    def _health(self, stored: Checkpoint | None) -> Iterator[tuple[HealthServer, Checkpoint | None]]:
+    def _health(self) -> Iterator[HealthServer]:
         """Serves health; where the address is taken by a service of the same name, says so."""
         try:
             server = HealthServer(self._config.service.address, self._state, self._metrics.text)
@@ -126,7 +129,7 @@ class Service:
                 slot.refuse_if_read()
             raise
         with server:
-            yield server, stored
+            yield server
 
     def _slot(self) -> SlotState | None:
         """The slot as it is; None where the database cannot be asked."""

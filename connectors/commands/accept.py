@@ -46,7 +46,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 position=position,
             )
         decisions = {**checkpoint.decisions, str(position): arguments.decision}
-        sink.publish((), replace(checkpoint, decisions=decisions))
+        sink.commit(replace(checkpoint, decisions=decisions))
     print(f"{position}: {arguments.decision}; now start the service again")
     return 0
 

@@ -23,6 +23,7 @@ from connectors.sinks.filelayout import (
 )
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
+from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 
 FAIL_POINTS = (
@@ -65,7 +66,11 @@ class FileSink:
         self._path = path
         self._reach = reach
         self._lock: int | None = None
+        self._added: list[pa.RecordBatch] = []
         self._end = Recovery(sequence=0, checkpoint=None, damage=None, ahead=False)
+
+    def prepare(self, entities: Sequence[Entity]) -> None:
+        """See `Sink`: any entity finds room."""
 
     def recover(self) -> Checkpoint | None:
         """Takes the lock and gives the newest checkpoint; None when the log is new.
@@ -92,11 +97,13 @@ class FileSink:
             )
         return self._end.checkpoint
 
-    def publish(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> None:
-        """Stores `rows` (`envelope.batch.SCHEMA`, in the order of their positions) and `checkpoint` as one file.
+    def add(self, rows: Sequence[pa.RecordBatch]) -> None:
+        """Keeps `rows` (`envelope.batch.SCHEMA`, in the order of their positions) for the next commit."""
+        self._added += rows
 
-        Without rows the checkpoint goes to `resume.json`. Returns when durable.
-        """
+    def commit(self, checkpoint: Checkpoint) -> None:
+        """Stores what was added, and `checkpoint`, as one file; nothing added, the checkpoint goes to `resume.json`."""
+        rows, self._added = self._added, []
         with _storing(self._path):
             self._check_lock()
             self._mend()
@@ -105,6 +112,10 @@ class FileSink:
                 self._commit(rows, checkpoint)
             else:
                 self._store_progress(checkpoint)
+
+    def abandon(self) -> None:
+        """See `Sink`."""
+        self._added = []
 
     def close(self) -> None:
         """Lets go of the lock."""

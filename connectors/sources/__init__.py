@@ -1,12 +1,16 @@
 """Sources: each reads one kind of database log. They know nothing of sinks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
 from envelope.checkpoint import Checkpoint
+
+Recover = Callable[[], Checkpoint | None]
+"""Gives the last checkpoint of the changelog, or None for a new one. A source calls it once it is alone with its log:
+it takes the changelog away from whoever held it before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,7 +83,7 @@ class _Changelog:
             hmac_key=b"" if self._config.mask is None else self._config.mask.key.encode(),
             workers=1,
         )
-        self._source = PostgresSource(settings, bound, self._checkpoint)
+        self._source = PostgresSource(settings, bound, lambda: self._checkpoint)
 
     def accept(self, decision: str) -> None:
         """As `changelog accept`, and the service started again."""

@@ -11,7 +11,7 @@ from connectors.embedded import temporary_server
 from connectors.sources.postgres.catalog import Table, key_problem, read_tables
 from connectors.sources.postgres.check import Finding, Wanted, findings, refuse
 from connectors.sources.postgres.connection import connect
-from connectors.sources.postgres.setup import ensure_publication, ensure_slot, slot_state
+from connectors.sources.postgres.setup import claim_slot, ensure_publication, ensure_slot, slot_state
 from connectors.sources.postgres.source import PostgresSource, Settings
 from connectors.sources.postgres.stream import Stream
 from connectors.sources.postgres.values import SETTINGS as SESSION
@@ -328,12 +328,12 @@ def test_what_would_break_the_applications_own_changes_is_not_made(conn: Connect
         (entity("absent"), "no table public.absent"),
     ):
         with pytest.raises(ChangelogError, match=problem) as raised:
-            PostgresSource(told, [wanted], None)
+            PostgresSource(told, [wanted], lambda: None)
         assert raised.value.kind is Kind.PRECONDITION
         assert conn.execute("SELECT FROM pg_publication").fetchone() is None
         assert slot_state(conn, slot) is None
     conn.execute("ALTER TABLE t REPLICA IDENTITY FULL")
-    PostgresSource(told, [entity(where="status <> 'draft'")], None).close()
+    PostgresSource(told, [entity(where="status <> 'draft'")], lambda: None).close()
     assert slot_state(conn, slot) is not None
     conn.execute("INSERT INTO t VALUES (1, 'new')")
     conn.execute("UPDATE t SET status = 'draft'")
@@ -395,7 +395,7 @@ def test_a_slot_that_is_read_names_its_reader(conn: Connection, replication: Rep
     options = {"proto_version": "1", "publication_names": "p"}
     with Stream(reader, slot=slot, start_lsn=0, options=options):
         with pytest.raises(ChangelogError, match=r"read by process \d+ \(another\)") as raised:
-            ensure_slot(conn, replication, slot, None, failover=False, patience_s=0.3)
+            claim_slot(conn, slot, patience_s=0.3)
         assert raised.value.kind is Kind.IN_USE
 
 
@@ -406,8 +406,19 @@ def test_a_slot_that_is_given_up_meanwhile(conn: Connection, replication: Replic
     stream = Stream(ReplicationConnection.connect(conn.info.dsn), slot=slot, start_lsn=0, options=options)
     leaver = threading.Timer(0.5, stream.close)
     leaver.start()
-    assert ensure_slot(conn, replication, slot, None, failover=False).active_pid is None
+    claim_slot(conn, slot)
     leaver.join()
+
+
+def test_a_slot_that_is_not_there_yet_is_claimed_by_one_alone(conn: Connection, slot: str) -> None:
+    with connect(conn.info.dsn, settings={"application_name": "first"}) as first:
+        claim_slot(first, slot)
+        claim_slot(first, slot)
+        with pytest.raises(ChangelogError, match=r"read by process \d+ \(first\)") as raised:
+            claim_slot(conn, slot, patience_s=0.1)
+        assert raised.value.kind is Kind.IN_USE
+        claim_slot(conn, f"{slot}_other", patience_s=0)
+    claim_slot(conn, slot)
 
 
 def test_slots_of_others(conn: Connection, replication: ReplicationConnection, slot: str) -> None:

@@ -243,7 +243,7 @@ def test_check_compares_the_slot_with_the_changelog(
 ) -> None:
     sink = FileSink(written.parent / "data/changelog")
     sink.recover()
-    sink.publish((), checkpoint(1))
+    sink.commit(checkpoint(1))
     sink.close()
     assert "slot: slot booking is gone, and the changelog was begun with it" in findings(written, capsys)["fail"]
     with psycopg.connect(tables, autocommit=True) as connection:

@@ -62,7 +62,8 @@ def log(config_file: Path) -> Path:
 
 def store(sink: FileSink, each: Record) -> None:
     position = each.envelope.provenance.source.position
-    sink.publish([batch.from_records([each])], checkpoint(position.commit))
+    sink.add([batch.from_records([each])])
+    sink.commit(checkpoint(position.commit))
 
 
 def run(config_file: Path, command: str, *words: str) -> int:

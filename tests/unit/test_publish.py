@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from connectors.publish import BACKOFF_S_MAX, BACKOFF_S_MIN, DRAIN_S_MAX, Cadence, Observer, publish
-from connectors.sources import Piece
+from connectors.sources import Piece, Recover
 from envelope import batch
 from envelope.checkpoint import Checkpoint
+from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 from tests.unit.records import checkpoint, record
@@ -42,13 +43,16 @@ class World:
     now: float = 1000.0
     end_of_log: int = 0
     refuses: dict[str, ChangelogError] = field(default_factory=dict)
+    stored: Checkpoint | None = None
+    added: int = 0
+    recovered: int = 0
 
     def __post_init__(self) -> None:
         self.stop = _Stop(self)
 
-    def open(self, stored: Checkpoint | None) -> "World":
-        self.opened.append(stored)
+    def open(self, recover: Recover) -> "World":
         self._fail("open")
+        self.opened.append(recover())
         return self
 
     # The source
@@ -79,22 +83,37 @@ class World:
 
     # The sink
 
-    def recover(self) -> Checkpoint | None:
-        return None
+    def prepare(self, entities: Sequence[Entity]) -> None:
+        raise AssertionError("that is for those who know the entities")
 
-    def publish(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> None:
-        self._fail("publish")
-        self.happened.append(f"publish {checkpoint.through_lsn}: {sum(each.num_rows for each in rows)}")
+    def recover(self) -> Checkpoint | None:
+        self._fail("recover")
+        self.recovered += 1
+        self.added = 0
+        return self.stored
+
+    def add(self, rows: Sequence[pa.RecordBatch]) -> None:
+        self._fail("add")
+        self.added += sum(each.num_rows for each in rows)
+
+    def commit(self, checkpoint: Checkpoint) -> None:
+        self._fail("commit")
+        self.happened.append(f"publish {checkpoint.through_lsn}: {self.added}")
+        self.added, self.stored = 0, checkpoint
+
+    def abandon(self) -> None:
+        self._fail("abandon")
+        self.added = 0
 
     def _fail(self, what: str) -> None:
         if what in self.refuses:
             raise self.refuses.pop(what)
 
     def run(self, stored: Checkpoint | None = None, reach: Callable[[str], None] = lambda _: None) -> list[str]:
+        self.stored = stored
         publish(
             self.open,
             self,
-            stored,
             stop=self.stop,
             cadence=Cadence(seconds=1.0, nbytes=1000, rows=10, idle_seconds=60.0, idle_wal_bytes=16 * MIB),
             reach=reach,
@@ -233,7 +252,7 @@ def test_the_wait_before_it_is_opened_again_grows_until_something_is_stored() ->
 def test_a_source_that_cannot_be_opened_now_is_tried_again() -> None:
     world = World([piece(1)], refuses={"open": lost()})
     assert world.run(checkpoint(0)) == ["publish 1: 1", "confirm 1", "close"]
-    assert world.opened == [checkpoint(0)] * 2
+    assert world.opened == [checkpoint(0)]
 
 
 def test_a_source_that_changed_under_us_is_opened_again() -> None:
@@ -252,7 +271,7 @@ def test_every_other_fault_ends_the_loop_once_what_stands_before_it_is_stored(ki
 
 
 def test_what_was_not_stored_is_never_confirmed() -> None:
-    world = World([piece(1), 1.0, piece(2)], refuses={"publish": lost(Kind.STORAGE)})
+    world = World([piece(1), 1.0, piece(2)], refuses={"commit": lost(Kind.STORAGE)})
     with pytest.raises(ChangelogError):
         world.run(checkpoint(0))
     assert world.happened == ["close"]
@@ -262,6 +281,58 @@ def test_what_was_stored_but_not_confirmed_is_not_read_again() -> None:
     world = World([piece(1), 1.0, piece(2), 1.0], refuses={"confirm": lost()})
     assert world.run(checkpoint(0)) == ["publish 1: 1", "close", "publish 2: 1", "confirm 2", "close"]
     assert world.opened == [checkpoint(0), checkpoint(1)]
+
+
+def test_a_source_that_is_lost_does_not_take_the_sink_with_it() -> None:
+    world = World([piece(1), lost(), piece(1), None])
+    assert world.run(checkpoint(0)) == ["close", "publish 1: 1", "confirm 1", "close"]
+    assert world.recovered == 1
+
+
+@pytest.mark.parametrize("step", ["add", "commit"])
+def test_a_sink_that_is_lost_is_recovered_because_nobody_knows_what_it_stored(step: str) -> None:
+    world = World([piece(1), 1.0, piece(1), None], refuses={step: lost()})
+    assert world.run(checkpoint(0)) == ["close", "publish 1: 1", "confirm 1", "close"]
+    assert world.opened == [checkpoint(0)] * 2
+    assert world.recovered == 2
+
+
+def test_a_sink_that_is_lost_while_it_drops_rows_is_recovered() -> None:
+    world = World([piece(1), lost(), piece(1), None], refuses={"abandon": lost()})
+    assert world.run(checkpoint(0)) == ["close", "publish 1: 1", "confirm 1", "close"]
+    assert world.recovered == 2
+
+
+def test_a_sink_that_cannot_be_recovered_now_is_tried_again() -> None:
+    world = World([piece(1), None], refuses={"recover": lost()})
+    assert world.run(checkpoint(0)) == ["publish 1: 1", "confirm 1", "close"]
+    assert world.waits == [1.0]
+
+
+@dataclass(slots=True)
+class Choosy(World):
+    """Its sink takes one piece, and refuses the next one."""
+
+    kind: Kind = Kind.STOP
+
+    def add(self, rows: Sequence[pa.RecordBatch]) -> None:
+        if self.added:
+            raise lost(self.kind)
+        World.add(self, rows)
+
+
+def test_a_row_that_may_not_be_stored_is_raised_once_what_stands_before_it_is_stored() -> None:
+    world = Choosy([piece(1), piece(2), piece(3)])
+    with pytest.raises(ChangelogError):
+        world.run(checkpoint(0))
+    assert world.happened == ["publish 1: 1", "confirm 1", "close"]
+
+
+def test_nothing_more_is_stored_in_a_sink_that_another_took_over() -> None:
+    world = Choosy([piece(1), piece(2), piece(3)], kind=Kind.IN_USE)
+    with pytest.raises(ChangelogError):
+        world.run(checkpoint(0))
+    assert world.happened == ["close"]
 
 
 @pytest.mark.parametrize(
@@ -300,7 +371,7 @@ def test_the_observer_hears_of_it_all() -> None:
             heard.append(("interrupted", str(error), wait_s))
 
     world = World([piece(1), lost(), piece(1)])
-    publish(world.open, world, None, stop=world.stop, observer=Listening(), clock=lambda: world.now)
+    publish(world.open, world, stop=world.stop, observer=Listening(), clock=lambda: world.now)
     assert heard == [
         ("started", None),
         ("interrupted", "it happened", 1.0),

@@ -42,10 +42,7 @@ class SlotState:
     def refuse_if_read(self) -> None:
         """Raises ChangelogError (IN_USE), naming the session, when one reads the slot."""
         if self.active_pid is not None:
-            who = f"process {self.active_pid}" + (f" ({self.application})" if self.application else "")
-            raise ChangelogError(
-                Kind.IN_USE, f"replication slot {self.name} is read by {who}", hint="stop that one first"
-            )
+            raise _in_use(self.name, self.active_pid, self.application)
 
 
 def publication_sql(name: str, entities: Sequence[Entity], *, server_version: int) -> str:
@@ -100,6 +97,34 @@ def slot_state(conn: psycopg.Connection[Any], name: str) -> SlotState | None:
     )
 
 
+def claim_slot(conn: psycopg.Connection[Any], name: str, *, patience_s: float = 5.0) -> None:
+    """Makes `conn` the one session that may go on to read the slot `name`, whether it exists yet or not.
+
+    Two services that start at once would both find the slot unread, and the one that loses it would already have
+    taken the changelog from the one that wins: so an advisory lock decides, held until `conn` ends.
+
+    A slot that is held is asked for again during `patience_s`: the server needs a moment to notice that a session
+    of ours was killed, and up to its `wal_sender_timeout` when the link broke without a word.
+
+    Raises ChangelogError: IN_USE when another session holds it, PRECONDITION when it is not a slot of ours.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        with translated(f"claiming slot {name}"):
+            locked, pid, application = conn.execute(_CLAIM, {"name": name}).fetchall()[0]
+        state = slot_state(conn, name)
+        if state is not None:
+            _refuse_foreign(state, conn.info.dbname)
+        if locked and (state is None or state.active_pid is None):
+            return
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_ASK_AGAIN_S)
+    if state is not None:
+        state.refuse_if_read()
+    raise _in_use(name, pid, application)
+
+
 def ensure_slot(
     conn: psycopg.Connection[Any],
     replication: ReplicationConnection,
@@ -107,19 +132,13 @@ def ensure_slot(
     stored: Checkpoint | None,
     *,
     failover: bool,
-    patience_s: float = 5.0,
 ) -> SlotState:
     """The slot `name`, created if there is no changelog yet; that waits for all transactions that now run.
-
-    A slot that is read is asked for again during `patience_s`: the server needs a moment to notice that a session
-    of ours was killed, and up to its `wal_sender_timeout` when the link broke without a word.
 
     Raises ChangelogError: GAP when the changelog `stored` was begun and its slot is missing or lost its log, IN_USE
     when another session reads it, PRECONDITION when it is not a slot of ours or the server cannot make one.
     """
-    deadline = time.monotonic() + patience_s
-    while (state := slot_state(conn, name)) and state.active_pid is not None and time.monotonic() < deadline:
-        time.sleep(_ASK_AGAIN_S)
+    state = slot_state(conn, name)
     if state is None and stored is not None:
         raise ChangelogError(
             Kind.GAP,
@@ -132,23 +151,46 @@ def ensure_slot(
         state = slot_state(conn, name)
     if state is None:
         raise ChangelogError(Kind.CONNECTION, f"replication slot {name} was dropped as soon as it was made")
-    _check_slot(state, conn.info.dbname)
+    _refuse_foreign(state, conn.info.dbname)
+    _refuse_lost(state)
+    state.refuse_if_read()
     return state
 
 
-def _check_slot(state: SlotState, database: str) -> None:
+def _in_use(name: str, pid: int | None, application: str | None) -> ChangelogError:
+    who = f"process {pid}" + (f" ({application})" if application else "")
+    return ChangelogError(Kind.IN_USE, f"replication slot {name} is read by {who}", hint="stop that one first")
+
+
+def _refuse_foreign(state: SlotState, database: str) -> None:
     if state.plugin != "pgoutput" or state.database != database or state.two_phase:
         kind = f"{state.plugin or 'physical'}{', two-phase' if state.two_phase else ''}, of database {state.database}"
         raise ChangelogError(
             Kind.PRECONDITION, f"slot {state.name} is not ours ({kind})", hint="set another [source] slot"
         )
+
+
+def _refuse_lost(state: SlotState) -> None:
     if state.wal_status == "lost":
         raise ChangelogError(
             Kind.GAP,
             f"replication slot {state.name} has lost its log (the server removed or invalidated it)",
             hint=f"raise max_slot_wal_keep_size against the next time, and {ANEW}",
         )
-    state.refuse_if_read()
+
+
+_CLAIM = """
+WITH claim AS (SELECT hashtextextended('changelog slot ' || %(name)s, 0) AS id),
+holder AS (
+    SELECT l.pid, a.application_name FROM claim
+    JOIN pg_locks AS l ON l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+        AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND l.classid::int8 = (id >> 32) & 4294967295 AND l.objid::int8 = id & 4294967295
+    JOIN pg_stat_activity AS a ON a.pid = l.pid
+)
+SELECT coalesce(h.pid = pg_backend_pid(), pg_try_advisory_lock(id)), h.pid, h.application_name
+FROM claim LEFT JOIN holder AS h ON true
+"""
 
 
 _SLOT = """

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from connectors.sources import Piece
+from connectors.sources import Piece, Recover
 from connectors.sources.postgres.assembler import Altered, Assembled, Assembler, Xids
 from connectors.sources.postgres.binding import Binder
 from connectors.sources.postgres.catalog import Table, read_tables
@@ -21,7 +21,7 @@ from connectors.sources.postgres.objects import Template
 from connectors.sources.postgres.pgoutput import Relation, RelationColumn
 from connectors.sources.postgres.progress import CHUNK_PAGES, LeafProgress, TableProgress, is_complete
 from connectors.sources.postgres.rows import Origin
-from connectors.sources.postgres.setup import ensure_publication, ensure_slot
+from connectors.sources.postgres.setup import claim_slot, ensure_publication, ensure_slot
 from connectors.sources.postgres.snapshot import LOCK_TIMEOUT_S, Connection, Reader, ReadTable, nonce, quoted, signature
 from connectors.sources.postgres.stream import Stream
 from connectors.sources.postgres.types import TypeCatalog
@@ -69,13 +69,13 @@ class Settings:
 
 
 class PostgresSource:
-    """Opened from the last checkpoint, or None for a new changelog; see `connectors.sources.Source`.
+    """Opened from the last checkpoint, asked for once the slot is claimed; see `connectors.sources.Source`.
 
     Raises ChangelogError: GAP, DIVERGED or SETTINGS where going on would not be exact, and what the
     parts raise.
     """
 
-    def __init__(self, settings: Settings, entities: Sequence[Entity], stored: Checkpoint | None) -> None:
+    def __init__(self, settings: Settings, entities: Sequence[Entity], recover: Recover) -> None:
         self._settings = settings
         self._catalog = connect(settings.dsn, settings=CATALOG_SETTINGS)
         self._reader: Reader | None = None
@@ -86,7 +86,8 @@ class PostgresSource:
         self._untold: Counter[str] = Counter()
         self._tell_at = 0.0
         try:
-            self._open(entities, stored)
+            claim_slot(self._catalog, settings.slot, patience_s=settings.patience_s)
+            self._open(entities, recover())
         except BaseException:
             self.close()
             raise
@@ -110,14 +111,7 @@ class PostgresSource:
             if linked is not None:
                 check_cluster(linked, system)  # of another one, publication and slot are of no interest
             ensure_publication(self._catalog, settings.publication, entities)
-            slot = ensure_slot(
-                self._catalog,
-                replication,
-                settings.slot,
-                linked,
-                failover=settings.failover,
-                patience_s=settings.patience_s,
-            )
+            slot = ensure_slot(self._catalog, replication, settings.slot, linked, failover=settings.failover)
             if linked is None:
                 self._lineage = Lineage.anew(stored, system)
             else:

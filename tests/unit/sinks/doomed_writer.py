@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from connectors.sinks.files import FileSink
-from tests.unit.sinks.material import checkpoint, commit
+from tests.unit.sinks.material import checkpoint, commit, store
 
 
 def write(path: Path, last: int, reach: Callable[[str], None] = lambda point: None) -> None:
@@ -20,9 +20,9 @@ def write(path: Path, last: int, reach: Callable[[str], None] = lambda point: No
     found = sink.recover()
     done = found.position.commit if found and found.position else 0
     for number in range(done + 1, last + 1):
-        sink.publish(commit(number), checkpoint(number))
+        store(sink, commit(number), checkpoint(number))
         print("commit", number, flush=True)  # noqa: T201 - this is its protocol
-        sink.publish([], checkpoint(number, through_lsn=10 * number + 5))
+        store(sink, [], checkpoint(number, through_lsn=10 * number + 5))
         print("idle", number, flush=True)  # noqa: T201
     sink.close()
 

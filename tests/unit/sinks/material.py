@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from connectors.sinks.filelog import read_log
+from connectors.sinks.files import FileSink
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
 from envelope.position import Position
@@ -56,6 +57,12 @@ def checkpoint(number: int, rows: int = 3, **fields: Any) -> Checkpoint:
         timeline=1,
         **fields,
     )
+
+
+def store(sink: FileSink, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> None:
+    """One commit."""
+    sink.add(rows)
+    sink.commit(checkpoint)
 
 
 def read(path: Path, **wanted: Any) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from envelope.checkpoint import Checkpoint
 from envelope.entity import TRUNCATE_KEY
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
-from tests.unit.sinks.material import as_rows, batch, checkpoint, commit, expected, read, row
+from tests.unit.sinks.material import as_rows, batch, checkpoint, commit, expected, read, row, store
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1"
 
@@ -33,7 +33,8 @@ def sink(tmp_path: Path) -> Iterator[FileSink]:
 
 def _publish(sink: FileSink, rows: list[dict[str, Any]]) -> None:
     last = Position.parse(rows[-1]["position"])
-    sink.publish(
+    store(
+        sink,
         [batch(rows)],
         Checkpoint(position=last, through_lsn=last.commit, epoch=last.epoch, system_identifier="7", timeline=1),
     )
@@ -90,26 +91,26 @@ def test_a_large_commit_is_read_in_bounded_batches(sink: FileSink, tmp_path: Pat
 
 
 def test_many_small_batches_are_one_row_group(sink: FileSink, tmp_path: Path) -> None:
-    sink.publish([batch([row(Position(1, 1, 2 * n))]) for n in range(500)], checkpoint(1, rows=500))
+    store(sink, [batch([row(Position(1, 1, 2 * n))]) for n in range(500)], checkpoint(1, rows=500))
     assert pq.ParquetFile(log_file(tmp_path, 1)).metadata.num_row_groups == 1
     assert len(read(tmp_path)) == 500
 
 
 def test_other_columns_are_refused(sink: FileSink, tmp_path: Path) -> None:
     with pytest.raises(pa.ArrowInvalid):
-        sink.publish([commit(1)[0].drop_columns(["moved"])], checkpoint(1))
+        store(sink, [commit(1)[0].drop_columns(["moved"])], checkpoint(1))
     assert list((tmp_path / "log").iterdir()) == []
 
 
 def test_follow_gives_what_comes(sink: FileSink, tmp_path: Path) -> None:
     def publish_two() -> None:
-        sink.publish(commit(2), checkpoint(2))
-        sink.publish(commit(3), checkpoint(3))
+        store(sink, commit(2), checkpoint(2))
+        store(sink, commit(3), checkpoint(3))
 
     steps: list[Callable[[], None]] = [
-        lambda: sink.publish(commit(1), checkpoint(1)),
+        lambda: store(sink, commit(1), checkpoint(1)),
         lambda: None,
-        lambda: sink.publish([], checkpoint(1)),
+        lambda: store(sink, [], checkpoint(1)),
         publish_two,
     ]
 
@@ -133,7 +134,7 @@ def test_no_log(tmp_path: Path) -> None:
 
 
 def test_a_file_under_another_name_is_not_read(sink: FileSink, tmp_path: Path) -> None:
-    sink.publish(commit(1), checkpoint(1))
+    store(sink, commit(1), checkpoint(1))
     shutil.copy(log_file(tmp_path, 1), log_file(tmp_path, 2))
     with pytest.raises(ChangelogError, match="belongs to another place in a log"):
         read(tmp_path)
@@ -216,7 +217,7 @@ def test_a_log_that_the_archive_does_not_reach(archived: list[dict[str, Any]], t
     ],
 )
 def test_a_manifest_that_cannot_be_read(sink: FileSink, tmp_path: Path, text: bytes, said: str) -> None:
-    sink.publish(commit(1), checkpoint(1))
+    store(sink, commit(1), checkpoint(1))
     (tmp_path / "manifest").mkdir()
     (tmp_path / "manifest" / "1.json").write_bytes(text)
     with pytest.raises(ChangelogError, match=said):
@@ -241,7 +242,7 @@ def test_golden_log_goes_on(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN, tmp_path / "log-1")
     sink = FileSink(tmp_path / "log-1")
     sink.recover()
-    sink.publish(commit(4), checkpoint(4))
+    store(sink, commit(4), checkpoint(4))
     sink.close()
     assert read(tmp_path / "log-1") == expected(1, 2, 3, 4)
 

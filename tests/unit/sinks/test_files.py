@@ -11,7 +11,7 @@ from connectors.sinks.filelog import read_checkpoint
 from connectors.sinks.files import FileSink
 from envelope.checkpoint import FORMAT
 from envelope.errors import ChangelogError, Kind
-from tests.unit.sinks.material import batch, checkpoint, commit, expected, read
+from tests.unit.sinks.material import batch, checkpoint, commit, expected, read, store
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def sink(path: Path) -> Iterator[FileSink]:
 
 def test_a_commit_is_rows_and_checkpoint(sink: FileSink, path: Path) -> None:
     last = checkpoint(2, windows={"order": {"done": 3}}, settings={"a": [1]}, decisions={"p": "skip"}, partial=True)
-    sink.publish(commit(1), checkpoint(1))
-    sink.publish(commit(2), last)
+    store(sink, commit(1), checkpoint(1))
+    store(sink, commit(2), last)
     assert read(path) == expected(1, 2)
     assert read_checkpoint(path) == last
     assert sorted(file.name for file in (path / "log").iterdir()) == [f"{n:020d}.parquet" for n in (1, 2)]
@@ -39,12 +39,12 @@ def test_a_commit_is_rows_and_checkpoint(sink: FileSink, path: Path) -> None:
 
 
 def test_progress_without_rows_is_kept_beside_the_log(sink: FileSink, path: Path) -> None:
-    sink.publish([], checkpoint(0, through_lsn=4))
+    store(sink, [], checkpoint(0, through_lsn=4))
     assert _restarted(path, sink) == checkpoint(0, through_lsn=4)
     sink.recover()
-    sink.publish(commit(1), checkpoint(1))
+    store(sink, commit(1), checkpoint(1))
     assert read_checkpoint(path) == checkpoint(1)
-    sink.publish([batch([])], checkpoint(1, through_lsn=15))
+    store(sink, [batch([])], checkpoint(1, through_lsn=15))
     assert _restarted(path, sink) == checkpoint(1, through_lsn=15)
     assert len(list((path / "log").iterdir())) == 1
 
@@ -61,7 +61,7 @@ def test_one_process_writes(sink: FileSink, path: Path) -> None:
 
 def test_a_sink_that_is_not_open_refuses(path: Path) -> None:
     with pytest.raises(ChangelogError, match="is not open; recover it first"):
-        FileSink(path).publish(commit(1), checkpoint(1))
+        store(FileSink(path), commit(1), checkpoint(1))
 
 
 def _intrude(path: Path) -> None:
@@ -85,11 +85,11 @@ def _remove_lock(path: Path) -> None:
 def test_a_second_writer_that_the_lock_did_not_stop(
     sink: FileSink, path: Path, interfere: Callable[[Path], None]
 ) -> None:
-    sink.publish(commit(1), checkpoint(1))
+    store(sink, commit(1), checkpoint(1))
     interfere(path)
     for rows in (commit(2), []):
         with pytest.raises(ChangelogError, match="something else changed the file log") as refused:
-            sink.publish(rows, checkpoint(2))
+            store(sink, rows, checkpoint(2))
         assert refused.value.kind is Kind.IN_USE
 
 
@@ -101,7 +101,7 @@ def test_a_file_that_appears_while_we_write_is_not_replaced(path: Path) -> None:
     sink = FileSink(path, reach=intrude)
     sink.recover()
     with pytest.raises(ChangelogError, match="something else changed"):
-        sink.publish(commit(1), checkpoint(1))
+        store(sink, commit(1), checkpoint(1))
     assert log_file(path, 1).read_bytes() == b"theirs"
     assert len(list((path / "log").iterdir())) == 1
     sink.close()
@@ -136,10 +136,10 @@ DAMAGES = [_cut(0), _cut(3), _cut(200), _cut(-1), _flip, _zero, _foreign]
 def test_a_damaged_newest_file_is_set_aside_by_the_next_commit(
     sink: FileSink, path: Path, damage: Callable[[Path], None]
 ) -> None:
-    sink.publish(commit(1), checkpoint(1))
-    sink.publish([], checkpoint(1, through_lsn=12))
-    sink.publish(commit(2), checkpoint(2))
-    sink.publish([], checkpoint(2, through_lsn=25))
+    store(sink, commit(1), checkpoint(1))
+    store(sink, [], checkpoint(1, through_lsn=12))
+    store(sink, commit(2), checkpoint(2))
+    store(sink, [], checkpoint(2, through_lsn=25))
     sink.close()
     damage(log_file(path, 2))
     damaged = log_file(path, 2).read_bytes()
@@ -151,17 +151,17 @@ def test_a_damaged_newest_file_is_set_aside_by_the_next_commit(
     with pytest.raises(ChangelogError, match="a damaged newest file is set aside when the service starts"):
         read(path)
 
-    sink.publish([], checkpoint(1, through_lsn=13))
+    store(sink, [], checkpoint(1, through_lsn=13))
     assert (path / "aside" / log_file(path, 2).name).read_bytes() == damaged
     assert _restarted(path, sink) == checkpoint(1, through_lsn=13)
     sink.recover()
-    sink.publish(commit(2), checkpoint(2))
+    store(sink, commit(2), checkpoint(2))
     assert read(path) == expected(1, 2)
     assert read_checkpoint(path) == checkpoint(2)
 
 
 def test_no_flipped_byte_forges_a_checkpoint(sink: FileSink, path: Path) -> None:
-    sink.publish(commit(1), checkpoint(1))
+    store(sink, commit(1), checkpoint(1))
     file = log_file(path, 1)
     whole = file.read_bytes()
     for place in range(len(whole)):
@@ -175,11 +175,11 @@ def test_no_flipped_byte_forges_a_checkpoint(sink: FileSink, path: Path) -> None
 
 
 def test_a_damaged_first_file_leaves_a_new_log(sink: FileSink, path: Path) -> None:
-    sink.publish(commit(1), checkpoint(1))
+    store(sink, commit(1), checkpoint(1))
     sink.close()
     _zero(log_file(path, 1))
     assert sink.recover() is None
-    sink.publish(commit(1), checkpoint(1))
+    store(sink, commit(1), checkpoint(1))
     assert read(path) == expected(1)
 
 
@@ -196,7 +196,7 @@ def test_what_is_set_aside_replaces_nothing(sink: FileSink, path: Path) -> None:
 
 def test_two_damaged_files_stop(sink: FileSink, path: Path) -> None:
     for number in (1, 2, 3):
-        sink.publish(commit(number), checkpoint(number))
+        store(sink, commit(number), checkpoint(number))
     sink.close()
     _zero(log_file(path, 2))
     _zero(log_file(path, 3))
@@ -211,7 +211,7 @@ def test_two_damaged_files_stop(sink: FileSink, path: Path) -> None:
 
 def test_a_hole_stops(sink: FileSink, path: Path) -> None:
     for number in (1, 2, 3, 4):
-        sink.publish(commit(number), checkpoint(number))
+        store(sink, commit(number), checkpoint(number))
     sink.close()
     log_file(path, 2).unlink()
     log_file(path, 3).unlink()
@@ -223,7 +223,7 @@ def test_a_hole_stops(sink: FileSink, path: Path) -> None:
 
 
 def test_a_newer_format_is_refused_not_set_aside(sink: FileSink, path: Path) -> None:
-    sink.publish(commit(1), checkpoint(1, format=FORMAT + 1))
+    store(sink, commit(1), checkpoint(1, format=FORMAT + 1))
     sink.close()
     with pytest.raises(ChangelogError, match="run the newer version that wrote it") as refused:
         sink.recover()
@@ -250,8 +250,8 @@ def test_a_damaged_resume_record_stops(sink: FileSink, path: Path, text: bytes) 
 
 
 def test_resume_record_is_json_with_the_sequence_it_follows(sink: FileSink, path: Path) -> None:
-    sink.publish(commit(1), checkpoint(1))
-    sink.publish([], checkpoint(1, through_lsn=0x16_B374D848))
+    store(sink, commit(1), checkpoint(1))
+    store(sink, [], checkpoint(1, through_lsn=0x16_B374D848))
     stored = msgspec.json.decode(resume_file(path).read_bytes())
     assert stored["sequence"] == 1
     assert stored["checkpoint"]["through_lsn"] == "16/B374D848"

@@ -20,7 +20,7 @@ from connectors.sinks.files import FAIL_POINTS, FileSink
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from tests.unit.sinks.doomed_writer import write
-from tests.unit.sinks.material import batch, checkpoint, commit, expected, read, row
+from tests.unit.sinks.material import batch, checkpoint, commit, expected, read, row, store
 
 MENDING = ("files:resume-dropped", "files:set-aside")
 LAST = 4
@@ -62,7 +62,7 @@ def test_killed_while_mending(tmp_path: Path, point: str) -> None:
     sink = FileSink(tmp_path)
     sink.recover()
     for number in (1, 2):
-        sink.publish(commit(number), checkpoint(number))
+        store(sink, commit(number), checkpoint(number))
     sink.close()
     resume_file(tmp_path).write_bytes(Resume(sequence=2, checkpoint=checkpoint(2, through_lsn=25)).to_json())
     os.truncate(log_file(tmp_path, 2), 100)
@@ -108,7 +108,7 @@ def _fill(sink: FileSink) -> tuple[ChangelogError, int]:
     """Publishes until there is no room; gives the error and the number of the commit that found none."""
     for number in range(1, 100):
         try:
-            sink.publish(_large(number), checkpoint(number, LARGE))
+            store(sink, _large(number), checkpoint(number, LARGE))
         except ChangelogError as error:
             return error, number
     raise AssertionError("the disk did not become full")
@@ -130,7 +130,7 @@ def test_disk_full_stops_cleanly_and_resumes(tmp_path: Path) -> None:
         (disk / "filler").unlink()
         sink = FileSink(path)
         assert sink.recover() == checkpoint(number - 1, LARGE)
-        sink.publish(_large(number), checkpoint(number, LARGE))
+        store(sink, _large(number), checkpoint(number, LARGE))
         sink.close()
         _holds(path, number)
 
@@ -140,11 +140,11 @@ def test_disk_full_keeps_the_old_resume_record(tmp_path: Path) -> None:
         path = disk / "changelog"
         sink = FileSink(path)
         sink.recover()
-        sink.publish([], checkpoint(0, through_lsn=7))
+        store(sink, [], checkpoint(0, through_lsn=7))
         with pytest.raises(OSError, match="No space left"):
             (disk / "filler").write_bytes(bytes(2_000_000))
         with pytest.raises(ChangelogError, match="No space left on device"):
-            sink.publish([], checkpoint(0, through_lsn=8))
+            store(sink, [], checkpoint(0, through_lsn=8))
         assert read_checkpoint(path) == checkpoint(0, through_lsn=7)
         assert {file.name for file in path.iterdir()} == {"lock", "log", "resume.json"}
         sink.close()
@@ -153,12 +153,12 @@ def test_disk_full_keeps_the_old_resume_record(tmp_path: Path) -> None:
 def test_a_file_that_grows_too_large_stops_cleanly(tmp_path: Path) -> None:
     sink = FileSink(tmp_path)
     sink.recover()
-    sink.publish(_large(1), checkpoint(1, LARGE))
+    store(sink, _large(1), checkpoint(1, LARGE))
     with _file_size_limit(50_000), pytest.raises(ChangelogError, match="File too large; make room") as full:
-        sink.publish(_large(2), checkpoint(2, LARGE))
+        store(sink, _large(2), checkpoint(2, LARGE))
     assert full.value.kind is Kind.STORAGE
     _holds(tmp_path, 1)
-    sink.publish(_large(2), checkpoint(2, LARGE))
+    store(sink, _large(2), checkpoint(2, LARGE))
     sink.close()
     _holds(tmp_path, 2)
 
