@@ -5,9 +5,10 @@ from typing import Any
 
 import psycopg
 
+from connectors.findings import Finding, fail
 from connectors.sources.postgres.catalog import Table
 from connectors.sources.postgres.check import publication, rights, server, tables
-from connectors.sources.postgres.check.finding import Finding, Wanted, fail
+from connectors.sources.postgres.check.finding import Wanted
 from connectors.sources.postgres.connection import translated
 from connectors.sources.postgres.setup import slot_state
 from envelope.errors import ChangelogError, Kind

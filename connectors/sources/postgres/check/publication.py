@@ -7,8 +7,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
+from connectors.findings import Finding, fail, ok
 from connectors.sources.postgres.catalog import Table
-from connectors.sources.postgres.check.finding import Finding, fail, mend, ok, quote
+from connectors.sources.postgres.check.finding import mend, quote
 from connectors.sources.postgres.check.rights import Relation
 from connectors.sources.postgres.check.server import Facts
 from connectors.sources.postgres.connection import translated

@@ -7,8 +7,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
+from connectors.findings import Finding, fail
 from connectors.sources.postgres.catalog import Table
-from connectors.sources.postgres.check.finding import Finding, fail, quote
+from connectors.sources.postgres.check.finding import quote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

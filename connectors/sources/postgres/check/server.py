@@ -7,7 +7,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from connectors.sources.postgres.check.finding import Finding, Wanted, fail, ok, quote, warn
+from connectors.findings import Finding, fail, ok, warn
+from connectors.sources.postgres.check.finding import Wanted, quote
 from connectors.sources.postgres.setup import SlotState
 
 OLDEST, NEWEST = 14, 18

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from connectors.findings import Finding, Status, fail, ok, warn
 from connectors.sources.postgres.catalog import Leaf, Table, identity_problem
-from connectors.sources.postgres.check.finding import Finding, Status, fail, ok, quote, warn
+from connectors.sources.postgres.check.finding import quote
 from connectors.sources.postgres.check.publication import Publication
 from connectors.sources.postgres.check.rights import Relation, access
 from connectors.sources.postgres.check.server import Facts
