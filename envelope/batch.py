@@ -1,6 +1,8 @@
 """Messages as columns: what sources make, sinks store and any Parquet reader can query."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
 
 import msgspec
 import pyarrow as pa
@@ -9,6 +11,8 @@ from msgspec import Raw
 from envelope.codec import json_codec
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Envelope, Missing, Place, Record
+from schemas import types
+from schemas.types import Struct
 
 SCHEMA = pa.schema(
     [
@@ -34,6 +38,8 @@ SCHEMA = pa.schema(
 null or unknown, and `op` says which. `moved` is `{"movedTo": {"key", "partition"}}`, the same under
 `movedFrom`, or null.
 """
+
+_SHAPES = b"columns"
 
 
 class _Place(msgspec.Struct):
@@ -85,6 +91,44 @@ def moved_json(*, to: Place | None = None, from_: Place | None = None) -> str | 
     if to is None and from_ is None:
         return None
     return msgspec.json.encode(_Moved(moved_to=_wire_place(to), moved_from=_wire_place(from_))).decode()
+
+
+def with_shapes(batch: pa.RecordBatch, shapes: Mapping[str, Struct]) -> pa.RecordBatch:
+    """The batch, which says of each of these entities what its `current` and `original` hold: its columns, in order.
+
+    They stand in the metadata of the batch's Arrow schema and go wherever the batch goes, but into no file.
+    """
+    return with_encoded_shapes(batch, encode_shapes(shapes))
+
+
+def with_encoded_shapes(batch: pa.RecordBatch, encoded: bytes) -> pa.RecordBatch:
+    """As `with_shapes`, for many batches of the same shapes."""
+    return batch.replace_schema_metadata({_SHAPES: encoded})
+
+
+def encode_shapes(shapes: Mapping[str, Struct]) -> bytes:
+    """JSON: for each entity a list of its columns as `[name, type]`, the type as `schemas.types.to_json` has it."""
+    return msgspec.json.encode(
+        {entity: [[name, types.to_json(type_)] for name, type_ in shape.fields] for entity, shape in shapes.items()}
+    )
+
+
+def shapes(batch: pa.RecordBatch) -> Mapping[str, Struct]:
+    """The columns of the batch's entities, and perhaps of more; none when it does not say them (it was stored).
+
+    Records that were set aside (`envelope.entity.DEAD`) have no shape.
+    """
+    metadata = batch.schema.metadata
+    return _decode_shapes(metadata[_SHAPES]) if metadata and _SHAPES in metadata else _NO_SHAPES
+
+
+_NO_SHAPES: Mapping[str, Struct] = MappingProxyType({})
+
+
+@lru_cache(maxsize=64)
+def _decode_shapes(encoded: bytes) -> Mapping[str, Struct]:
+    found = {entity: types.from_json({"struct": fields}) for entity, fields in msgspec.json.decode(encoded).items()}
+    return MappingProxyType({entity: shape for entity, shape in found.items() if isinstance(shape, Struct)})
 
 
 def _row(record: Record) -> tuple[object, ...]:

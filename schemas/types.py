@@ -56,3 +56,44 @@ class Struct:
 
 
 ColumnType = Primitive | Decimal | Array | Map | Struct
+
+
+def to_json(type_: ColumnType) -> object:
+    """The type as a value for JSON: `"long"`, `{"decimal": [12, 2]}`, `{"array": "string"}`, `{"map": "string"}`,
+
+    `{"struct": [["a", "int"], …]}`.
+    """
+    match type_:
+        case Primitive():
+            return type_.value
+        case Decimal():
+            return {"decimal": [type_.precision, type_.scale]}
+        case Array():
+            return {"array": to_json(type_.element)}
+        case Map():
+            return {"map": to_json(type_.value)}
+        case Struct():
+            return {"struct": [[name, to_json(field)] for name, field in type_.fields]}
+
+
+def from_json(value: object) -> ColumnType:
+    """The inverse of `to_json`. Raises ValueError for what it does not give."""
+    match value:
+        case str():
+            return Primitive(value)
+        case {"decimal": [int(precision), int(scale)]}:
+            return Decimal(precision=precision, scale=scale)
+        case {"array": element}:
+            return Array(element=from_json(element))
+        case {"map": member}:
+            return Map(value=from_json(member))
+        case {"struct": [*fields]}:
+            return Struct(fields=tuple(_field(field) for field in fields))
+    raise ValueError(f"no column type: {value!r}")
+
+
+def _field(value: object) -> tuple[str, ColumnType]:
+    match value:
+        case [str(name), type_]:
+            return name, from_json(type_)
+    raise ValueError(f"no field of a struct: {value!r}")

@@ -17,6 +17,7 @@ from connectors.sources.postgres.objects import Template
 from connectors.sources.postgres.pgoutput import Message, Relation
 from connectors.sources.postgres.rendering import Span
 from connectors.sources.postgres.rows import Change, Origin, Transaction
+from envelope import batch
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Stamp
@@ -70,7 +71,8 @@ class Altered:
 class Assembled:
     """What some frames gave. `through_lsn` is the end of the last whole transaction, None without one.
 
-    `partial` says that the last row's transaction goes on.
+    Each batch of `rows` carries the shapes of its entities (`envelope.batch.shapes`), which no table alters inside
+    one. `partial` says that the last row's transaction goes on.
     """
 
     rows: list[pa.RecordBatch] = field(default_factory=list)
@@ -129,6 +131,7 @@ class Assembler:
         self._rows_max, self._bytes_max = rows_max, bytes_max
         self._relations: dict[int, Relation] = {}
         self._bound: dict[int, Bound] = {}
+        self._shapes = batch.encode_shapes({})
         self._open: _Open | None = None
         self._tail: list[bytes] = []
         self._stop: ChangelogError | None = None
@@ -301,12 +304,12 @@ class _Feed:
         known = of._relations.get(relation.relid)
         if known == relation:
             return
-        if known is not None:  # rows before this were read by the one before
-            self._flush()
-        of._relations[relation.relid] = relation
-        of._bound.pop(relation.relid, None)
         table = (relation.namespace, relation.name)
         entity = of._entities.get(table)
+        if known is not None or any(bound.binding.entity is entity for bound in of._bound.values()):
+            self._flush()  # rows before this were read by the one before, or by the table that had the name before
+        of._relations[relation.relid] = relation
+        of._bound.pop(relation.relid, None)
         if entity is None:
             return
         if known is not None and known.columns != relation.columns:
@@ -315,6 +318,9 @@ class _Feed:
                 of._listener.discard(table)
         binding = of._binder.bind(entity, relation, crossing=table in of._partitioned)
         of._bound[relation.relid] = Bound(binding=binding, template=Template(binding))
+        of._shapes = batch.encode_shapes(
+            {bound.binding.entity.name: bound.binding.shape for bound in of._bound.values()}
+        )
 
     def _here(self) -> Position:
         open_ = self._opened()
@@ -376,7 +382,7 @@ class _Feed:
         self._encoded = self._spanned
         self._spans = []
         if encoded.rows.num_rows:
-            self._found.append((encoded.rows, encoded.commits))
+            self._found.append((batch.with_encoded_shapes(encoded.rows, self._of._shapes), encoded.commits))
         self._assembled.unstamped += encoded.unstamped
         if encoded.stop is not None:
             raise encoded.stop

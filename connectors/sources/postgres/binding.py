@@ -11,7 +11,7 @@ from connectors.sources.postgres.values import Codec, Shape, codec_for
 from envelope import mask
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
-from schemas.types import Primitive
+from schemas.types import Primitive, Struct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,11 @@ class Binding:
     full: bool
     crossing: bool
     mask: str | None
+
+    @property
+    def shape(self) -> Struct:
+        """The published columns and their types, in order."""
+        return Struct(fields=tuple((field.name, field.codec.column_type) for field in self.fields))
 
     @property
     def key_places(self) -> frozenset[int]:
@@ -120,7 +125,7 @@ class Binder:
             codec = Codec(
                 shape=Shape.OTHER,
                 to_json=lambda text: mask.apply(kind, plain(text), hmac_key),
-                column_type=codec.column_type,
+                column_type=Primitive.STRING if kind == "sha256" else codec.column_type,
             )
         return Field(
             index=index,

@@ -270,7 +270,9 @@ class ChunkRows:
         parts = [] if found is None else [found[0]]
         if others or not parts:
             parts.append(batch.from_records(others))
-        return parts[0] if len(parts) == 1 else pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+        whole = parts[0] if len(parts) == 1 else pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+        binding = self.bound.binding
+        return batch.with_shapes(whole, {binding.entity.name: binding.shape})
 
 
 def parse_copy(copied: Sequence[bytes], width: int) -> tuple[bytes, Columns]:

@@ -7,6 +7,8 @@ from envelope import batch
 from envelope.codec import json_codec
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Place, Record
+from schemas import types
+from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 from tests.unit.envelope import strategies
 from tests.unit.envelope.test_json_codec import UPDATE
 
@@ -56,3 +58,54 @@ def test_columns_that_cannot_be_read_are_malformed(column: str) -> None:
     with pytest.raises(ChangelogError) as caught:
         list(batch.records(damaged))
     assert caught.value.kind is Kind.MALFORMED
+
+
+def _nested(inner: st.SearchStrategy[ColumnType]) -> st.SearchStrategy[ColumnType]:
+    return (
+        inner.map(lambda element: Array(element=element)) | inner.map(lambda value: Map(value=value)) | _structs(inner)
+    )
+
+
+def _structs(member: st.SearchStrategy[ColumnType]) -> st.SearchStrategy[Struct]:
+    return st.lists(st.tuples(st.text(max_size=3), member), max_size=3).map(lambda fields: Struct(fields=tuple(fields)))
+
+
+column_types: st.SearchStrategy[ColumnType] = st.recursive(
+    st.sampled_from(Primitive) | st.builds(Decimal, precision=st.integers(1, 1000), scale=st.integers(0, 1000)),
+    _nested,
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), _structs(column_types), max_size=3))
+def test_shapes_go_with_a_batch(shapes: dict[str, Struct]) -> None:
+    rows = batch.with_shapes(batch.from_records([record(), record()]), shapes)
+    assert batch.shapes(rows) == batch.shapes(rows.slice(1)) == shapes
+    assert rows.schema.equals(batch.SCHEMA)
+    assert list(batch.records(rows)) == [record(), record()]
+
+
+def test_a_batch_that_says_no_shapes_has_none() -> None:
+    assert batch.shapes(batch.from_records([record()])) == {}
+    other = batch.from_records([record()]).replace_schema_metadata({b"pandas": b"{}"})
+    assert batch.shapes(other) == {}
+
+
+def test_shapes_are_small_readable_json() -> None:
+    fields: tuple[tuple[str, ColumnType], ...] = (
+        ("id", Primitive.LONG),
+        ("amount", Decimal(precision=12, scale=2)),
+        ("tags", Array(element=Primitive.STRING)),
+        ("point", Struct(fields=(("x", Primitive.INT),))),
+        ("attributes", Map(value=Primitive.STRING)),
+    )
+    assert batch.encode_shapes({"order": Struct(fields=fields)}) == (
+        b'{"order":[["id","long"],["amount",{"decimal":[12,2]}],["tags",{"array":"string"}],'
+        b'["point",{"struct":[["x","int"]]}],["attributes",{"map":"string"}]]}'
+    )
+
+
+@pytest.mark.parametrize("value", ["money", 1, None, {"decimal": [1]}, {"list": "int"}, {"struct": [["a"]]}])
+def test_what_is_no_type_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"no column type|no field|not a valid Primitive"):
+        types.from_json(value)

@@ -32,6 +32,7 @@ from envelope import batch
 from envelope.entity import DEAD
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
+from schemas.types import Array, Primitive, Struct
 from tests.unit.postgres.messages import (
     INT,
     TEXT,
@@ -511,6 +512,53 @@ def test_the_listener_hears_everything_in_the_order_of_the_stream() -> None:
     ]
     assert _ops(given_) == ["create 1", "delete 1", "create 2", "create 9", "delete 2"]
     assert [rows.schema for rows in given_.rows] == [batch.SCHEMA] * 3
+
+
+# Shapes
+
+
+def _told(given_: Assembled) -> list[tuple[list[str], list[str]]]:
+    """Of each batch, its keys, and the columns that it says its orders have."""
+    return [(rows["key"].to_pylist(), [name for name, _ in batch.shapes(rows)["order"].fields]) for rows in given_.rows]
+
+
+def test_every_batch_says_which_columns_its_rows_have() -> None:
+    wider = relation(columns={"id": INT, "status": TEXT, "note": TEXT})
+    row = Insert(relid=20_000, new=(b"3", b"NEW", None))
+    given_ = assembler().feed(frames(transaction(100, [UNBOUND, relation(), insert(1), insert(2), wider, row])))
+    assert _told(given_) == [(["1", "2"], ["id", "status"]), (["3"], ["id", "status", "note"])]
+    assert batch.shapes(given_.rows[0]) == {
+        "order": Struct(fields=(("id", Primitive.INT), ("status", Primitive.STRING)))
+    }
+
+
+def test_the_shapes_of_several_entities_stand_beside_each_other() -> None:
+    entities = [entity(), entity("refund", "refunds", masks={"note": "sha256", "secret": "drop", "gone": "null"})]
+    columns = {"id": INT, "note": 3802, "secret": TEXT, "gone": 1007}
+    sent: list[Decoded] = [relation(), relation(20_001, "refunds", columns), insert(1)]
+    [rows] = assembler(entities).feed(frames(transaction(100, sent))).rows
+    shape = batch.shapes(rows)["refund"]
+    assert shape.fields == (
+        ("id", Primitive.INT),
+        ("note", Primitive.STRING),
+        ("gone", Array(element=Primitive.INT)),
+    )
+    assert batch.shapes(rows).keys() == {"order", "refund"}
+
+
+def test_a_table_that_takes_the_name_of_another_has_a_shape_of_its_own() -> None:
+    """Made anew under another number, in the very transaction: there is no batch of both."""
+    anew = relation(20_001, columns={"id": INT})
+    sent: list[Decoded] = [relation(), insert(1), anew, Insert(relid=20_001, new=(b"2",))]
+    given_ = assembler().feed(frames(transaction(100, sent)))
+    assert _told(given_) == [(["1"], ["id", "status"]), (["2"], ["id"])]
+
+
+def test_what_a_stop_leaves_keeps_its_shape() -> None:
+    stopped = assembler([entity(immutable=True)])
+    given_ = stopped.feed(frames([*transaction(100, [relation(), insert(1)]), *transaction(200, [update(1, 1)])]))
+    assert stopped.stop is not None
+    assert _told(given_) == [(["1"], ["id", "status"])]
 
 
 # What no server sends

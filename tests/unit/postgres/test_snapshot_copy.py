@@ -110,6 +110,7 @@ def test_a_chunk_is_published_as_the_plain_path_reads_its_rows(
         for number, row in enumerate(kept, start=1)
     ]
     assert given_.equals(batch.from_records(plain))
+    assert batch.shapes(given_) == {made.name: binding.shape}
 
 
 def test_a_row_without_its_key_is_one_clear_error() -> None:

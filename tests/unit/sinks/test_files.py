@@ -3,14 +3,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
 from connectors.sinks.filelayout import NotWholeError, Resume, log_file, resume_file, verify
 from connectors.sinks.filelog import read_checkpoint
 from connectors.sinks.files import FileSink
+from envelope.batch import with_shapes
 from envelope.checkpoint import FORMAT
 from envelope.errors import ChangelogError, Kind
+from schemas.types import Struct
 from tests.unit.sinks.material import batch, checkpoint, commit, expected, read, store
 
 
@@ -36,6 +39,17 @@ def test_a_commit_is_rows_and_checkpoint(sink: FileSink, path: Path) -> None:
     assert sorted(file.name for file in (path / "log").iterdir()) == [f"{n:020d}.parquet" for n in (1, 2)]
     sink.close()
     assert FileSink(path).recover() == last
+
+
+def test_shapes_go_into_no_file(sink: FileSink, path: Path) -> None:
+    """Batches of several shapes make one commit, in a file like any other."""
+    store(sink, commit(1), checkpoint(1))
+    first, second = commit(2)
+    store(sink, [with_shapes(first, {"order": Struct(fields=())}), second], checkpoint(2))
+    assert read(path) == expected(1, 2)
+    one, other = (pq.read_metadata(log_file(path, number)) for number in (1, 2))
+    assert one.schema == other.schema
+    assert one.metadata.keys() == other.metadata.keys()
 
 
 def test_progress_without_rows_is_kept_beside_the_log(sink: FileSink, path: Path) -> None:
