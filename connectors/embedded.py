@@ -6,13 +6,9 @@ as root, so a root caller's servers run as the system's `nobody`.
 
 import contextlib
 import importlib.util
-import os
-import pwd
 import shutil
 import signal
-import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +17,7 @@ from typing import Literal, Self
 
 import psycopg
 
+from connectors.unprivileged import free_port, give_away, launch, run, temporary_folder
 from envelope.errors import ChangelogError, Kind
 
 DEFAULT_SETTINGS: Mapping[str, str] = {
@@ -66,7 +63,7 @@ class Server:
         self.bin_dir = bin_dir
         self.data_dir = data_dir.absolute()
         self.settings = {**DEFAULT_SETTINGS, **(settings or {})}
-        self.port = port or _free_port()
+        self.port = port or free_port()
         self.log = self.data_dir / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -142,11 +139,8 @@ class Server:
     def run(self, program: str, *arguments: str) -> str:
         """Runs one of PostgreSQL's programs (pg_basebackup, say) as the server's user; gives what it printed."""
         command = [str(self.bin_dir / program), *arguments]
-        user, group = _identity()
         try:
-            done = subprocess.run(
-                command, user=user, group=group, extra_groups=_no_groups(), cwd="/", capture_output=True, check=True
-            )
+            return run(command).decode("utf-8")
         except PermissionError as error:
             raise ChangelogError(
                 Kind.ACCESS,
@@ -156,11 +150,10 @@ class Server:
         except subprocess.CalledProcessError as error:
             said = error.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit code {error.returncode}"]
             raise ChangelogError(Kind.PRECONDITION, f"{program} failed: {said[-1]}") from error
-        return done.stdout.decode("utf-8")
 
     def _initialise(self) -> None:
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        _give_away(self.data_dir)
+        give_away(self.data_dir)
         options = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync")
         self.run("initdb", f"--pgdata={self.data_dir}", *options)
 
@@ -170,19 +163,7 @@ class Server:
         command = [str(self.bin_dir / "postgres"), "-D", str(self.data_dir)]
         for name, value in options.items():
             command += ["-c", f"{name}={value}"]
-        user, group = _identity()
-        with self.log.open("ab") as log:
-            return subprocess.Popen(
-                command,
-                user=user,
-                group=group,
-                extra_groups=_no_groups(),
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # a Ctrl-C at the terminal is for us to hand on
-            )
+        return launch(command, self.log)
 
     def _answers(self, deadline: float) -> bool:
         while self.running and time.monotonic() < deadline:
@@ -198,38 +179,10 @@ class Server:
 @contextlib.contextmanager
 def temporary_server(bin_dir: Path | None = None, *, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
     """A running server in a new temporary folder; both are gone afterwards. By default the wheel's PostgreSQL."""
-    folder = Path(tempfile.mkdtemp(prefix="changelog-postgres-"))
-    try:
-        _give_away(folder)
+    with temporary_folder("changelog-postgres-") as folder:
         programs = _reachable_bin(bin_dir or find_bin(), folder)
         with Server(programs, folder / "data", settings=settings) as server:
             yield server
-    finally:
-        shutil.rmtree(folder)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _identity() -> tuple[int | None, int | None]:
-    """User and group that servers run as; None leaves the caller's own."""
-    if os.geteuid() != 0:
-        return None, None
-    nobody = pwd.getpwnam("nobody")
-    return nobody.pw_uid, nobody.pw_gid
-
-
-def _no_groups() -> list[int] | None:
-    return [] if os.geteuid() == 0 else None
-
-
-def _give_away(folder: Path) -> None:
-    user, group = _identity()
-    if user is not None and group is not None:
-        os.chown(folder, user, group)
 
 
 def _reachable_bin(bin_dir: Path, folder: Path) -> Path:
