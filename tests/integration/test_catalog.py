@@ -395,7 +395,7 @@ def test_a_slot_that_is_read_names_its_reader(conn: Connection, replication: Rep
     options = {"proto_version": "1", "publication_names": "p"}
     with Stream(reader, slot=slot, start_lsn=0, options=options):
         with pytest.raises(ChangelogError, match=r"read by process \d+ \(another\)") as raised:
-            claim_slot(conn, slot, patience_s=0.3)
+            claim_slot(conn, replication, slot, patience_s=0.3)
         assert raised.value.kind is Kind.IN_USE
 
 
@@ -406,19 +406,22 @@ def test_a_slot_that_is_given_up_meanwhile(conn: Connection, replication: Replic
     stream = Stream(ReplicationConnection.connect(conn.info.dsn), slot=slot, start_lsn=0, options=options)
     leaver = threading.Timer(0.5, stream.close)
     leaver.start()
-    claim_slot(conn, slot)
+    claim_slot(conn, replication, slot)
     leaver.join()
 
 
-def test_a_slot_that_is_not_there_yet_is_claimed_by_one_alone(conn: Connection, slot: str) -> None:
-    with connect(conn.info.dsn, settings={"application_name": "first"}) as first:
-        claim_slot(first, slot)
-        claim_slot(first, slot)
-        with pytest.raises(ChangelogError, match=r"read by process \d+ \(first\)") as raised:
-            claim_slot(conn, slot, patience_s=0.1)
-        assert raised.value.kind is Kind.IN_USE
-        claim_slot(conn, f"{slot}_other", patience_s=0)
-    claim_slot(conn, slot)
+def test_a_slot_that_is_not_there_yet_is_claimed_by_one_alone(
+    conn: Connection, replication: ReplicationConnection, slot: str
+) -> None:
+    first = ReplicationConnection.connect(conn.info.dsn, settings={"application_name": "first"})
+    claim_slot(conn, first, slot)
+    claim_slot(conn, first, slot)
+    with pytest.raises(ChangelogError, match=r"read by process \d+ \(first\)") as raised:
+        claim_slot(conn, replication, slot, patience_s=0.1)
+    assert raised.value.kind is Kind.IN_USE
+    claim_slot(conn, replication, f"{slot}_other", patience_s=0)
+    first.close()
+    claim_slot(conn, replication, slot)
 
 
 def test_slots_of_others(conn: Connection, replication: ReplicationConnection, slot: str) -> None:

@@ -97,11 +97,14 @@ def slot_state(conn: psycopg.Connection[Any], name: str) -> SlotState | None:
     )
 
 
-def claim_slot(conn: psycopg.Connection[Any], name: str, *, patience_s: float = 5.0) -> None:
-    """Makes `conn` the one session that may go on to read the slot `name`, whether it exists yet or not.
+def claim_slot(
+    conn: psycopg.Connection[Any], replication: ReplicationConnection, name: str, *, patience_s: float = 5.0
+) -> None:
+    """Makes `replication` the one session that may go on to read the slot `name`, whether it exists yet or not.
 
     Two services that start at once would both find the slot unread, and the one that loses it would already have
-    taken the changelog from the one that wins: so an advisory lock decides, held until `conn` ends.
+    taken the changelog from the one that wins: so an advisory lock decides. It ends with the session, and the server
+    ends a session that reads a slot and is silent for `wal_sender_timeout`.
 
     A slot that is held is asked for again during `patience_s`: the server needs a moment to notice that a session
     of ours was killed, and up to its `wal_sender_timeout` when the link broke without a word.
@@ -110,8 +113,7 @@ def claim_slot(conn: psycopg.Connection[Any], name: str, *, patience_s: float = 
     """
     deadline = time.monotonic() + patience_s
     while True:
-        with translated(f"claiming slot {name}"):
-            locked, pid, application = conn.execute(_CLAIM, {"name": name}).fetchall()[0]
+        [(locked, pid, application)] = replication.query(_CLAIM.format(name=sql.Literal(name)).as_string())
         state = slot_state(conn, name)
         if state is not None:
             _refuse_foreign(state, conn.info.dbname)
@@ -179,8 +181,8 @@ def _refuse_lost(state: SlotState) -> None:
         )
 
 
-_CLAIM = """
-WITH claim AS (SELECT hashtextextended('changelog slot ' || %(name)s, 0) AS id),
+_CLAIM = sql.SQL("""
+WITH claim AS (SELECT hashtextextended('changelog slot ' || {name}, 0) AS id),
 holder AS (
     SELECT l.pid, a.application_name FROM claim
     JOIN pg_locks AS l ON l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
@@ -190,7 +192,7 @@ holder AS (
 )
 SELECT coalesce(h.pid = pg_backend_pid(), pg_try_advisory_lock(id)), h.pid, h.application_name
 FROM claim LEFT JOIN holder AS h ON true
-"""
+""")
 
 
 _SLOT = """

@@ -86,40 +86,68 @@ class PostgresSource:
         self._untold: Counter[str] = Counter()
         self._tell_at = 0.0
         try:
-            claim_slot(self._catalog, settings.slot, patience_s=settings.patience_s)
-            self._open(entities, recover())
+            self._open(entities, recover)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, entities: Sequence[Entity], stored: Checkpoint | None) -> None:
+    def _open(self, entities: Sequence[Entity], recover: Recover) -> None:
+        """1. Claims the slot. 2. Takes the changelog over, and learns where it ends. 3. Streams from there."""
         settings = self._settings
-        check_settings(stored, _shapes(entities, settings.hmac_key), accept=settings.accept_settings)
         tables = {(table.schema, table.name): table for table in read_tables(self._catalog)}
+        wanted = Wanted(
+            slot=settings.slot, publication=settings.publication, failover=settings.failover, entities=entities
+        )
+        replication = self._connected(wanted, tables)
+        try:
+            claim_slot(self._catalog, replication, settings.slot, patience_s=settings.patience_s)  # 1
+            self._resume(replication, wanted, tables, recover())  # 2
+            self._begin(entities, tables)
+        except BaseException:
+            replication.close()
+            raise
+        self._stream = Stream(
+            replication,
+            slot=settings.slot,
+            start_lsn=self._checkpoint.through_lsn,
+            options=_options(settings.publication, replication),
+        )  # 3
+        self._pending: list[bytes] = []
+
+    def _connected(self, wanted: Wanted, tables: Mapping[tuple[str, str], Table]) -> ReplicationConnection:
+        try:
+            return ReplicationConnection.connect(self._settings.dsn, settings=SETTINGS)
+        except ChangelogError:
+            refuse(findings(self._catalog, wanted, list(tables.values())))  # it knows what to do about a missing right
+            raise
+
+    def _resume(
+        self,
+        replication: ReplicationConnection,
+        wanted: Wanted,
+        tables: Mapping[tuple[str, str], Table],
+        stored: Checkpoint | None,
+    ) -> None:
+        """Makes sure that the log joins on to what is stored; `_checkpoint` is then where."""
+        settings, entities = self._settings, wanted.entities
+        shapes = _shapes(entities, settings.hmac_key)
+        check_settings(stored, shapes, accept=settings.accept_settings)
         if stored is not None and self._same_cluster(stored):
             self._refuse_unpublished(
                 [entity.table for entity in entities if is_complete(stored.windows.get(entity.name))]
             )
-        wanted = Wanted(
-            slot=settings.slot, publication=settings.publication, failover=settings.failover, entities=entities
-        )
         refuse(findings(self._catalog, wanted, list(tables.values())))
-        replication = ReplicationConnection.connect(settings.dsn, settings=SETTINGS)
-        try:
-            system = replication.identify_system()
-            linked = None if settings.accept_cluster and is_elsewhere(stored, system) else stored
-            if linked is not None:
-                check_cluster(linked, system)  # of another one, publication and slot are of no interest
-            ensure_publication(self._catalog, settings.publication, entities)
-            slot = ensure_slot(self._catalog, replication, settings.slot, linked, failover=settings.failover)
-            if linked is None:
-                self._lineage = Lineage.anew(stored, system)
-            else:
-                history = replication.timeline_history(system.timeline)
-                self._lineage = Lineage.trace(linked, system, history, slot.confirmed_flush)
-        except BaseException:
-            replication.close()
-            raise
+        system = replication.identify_system()
+        linked = None if settings.accept_cluster and is_elsewhere(stored, system) else stored
+        if linked is not None:
+            check_cluster(linked, system)  # of another one, publication and slot are of no interest
+        ensure_publication(self._catalog, settings.publication, entities)
+        slot = ensure_slot(self._catalog, replication, settings.slot, linked, failover=settings.failover)
+        if linked is None:
+            self._lineage = Lineage.anew(stored, system)
+        else:
+            history = replication.timeline_history(system.timeline)
+            self._lineage = Lineage.trace(linked, system, history, slot.confirmed_flush)
         start_lsn = slot.confirmed_flush if linked is None else linked.through_lsn
         reached = self._lineage.reached(start_lsn)
         kept = {} if stored is None else stored.windows
@@ -131,16 +159,11 @@ class PostgresSource:
             timeline=reached.timeline,
             partial=stored is not None and stored.partial,
             windows={entity.name: kept.get(entity.name, {"complete": False}) for entity in entities},
-            settings=_shapes(entities, settings.hmac_key),
+            settings=shapes,
             decisions={} if stored is None else stored.decisions,
         )
         self._tables = {entity.table for entity in entities}
         self._fresh: Checkpoint | None = None if self._checkpoint == stored else self._checkpoint
-        self._begin(entities, tables)
-        self._stream = Stream(
-            replication, slot=settings.slot, start_lsn=start_lsn, options=_options(settings.publication, replication)
-        )
-        self._pending: list[bytes] = []
 
     def _same_cluster(self, stored: Checkpoint) -> bool:
         with translated("asking for the cluster"):
