@@ -144,21 +144,27 @@ def _wire(text: bytes) -> _Envelope:
     try:
         return _envelope_decoder.decode(text)
     except msgspec.DecodeError:
-        shielded = _SURROGATE.sub(_shield, text)
-        if shielded == text or _SHIELD in text:
+        safe = shielded(text)
+        if safe == text:
             raise
-        wire = _envelope_decoder.decode(shielded)
+        wire = _envelope_decoder.decode(safe)
         return _Envelope(
-            provenance=wire.provenance, current=_unshielded(wire.current), original=_unshielded(wire.original)
+            provenance=wire.provenance, current=unshielded(wire.current), original=unshielded(wire.original)
         )
+
+
+def shielded(text: bytes) -> bytes:
+    """JSON text that msgspec passes through: escapes of half a surrogate pair become bytes that no text holds."""
+    return text if _SHIELD in text else _SURROGATE.sub(_shield, text)
+
+
+def unshielded(raw: Raw) -> Raw:
+    """What `raw` was before `shielded`."""
+    return Raw(bytes(raw).replace(_SHIELD, b"\\u"))
 
 
 def _shield(escape: re.Match[bytes]) -> bytes:
     return _SHIELD + escape[1] if escape[1] else escape[0]
-
-
-def _unshielded(raw: Raw) -> Raw:
-    return Raw(bytes(raw).replace(_SHIELD, b"\\u"))
 
 
 def _provenance(wire: _Provenance) -> Provenance:

@@ -1,0 +1,222 @@
+"""The envelope as Avro, under a schema that `schemas.avro.value_schema` made: the body of a message, without a header.
+
+Both states go from JSON text to Avro and back to JSON text; what comes back has the same canonical text. A column that
+is unavailable is null in Avro, and left out again where its name is in `source.unavailable`.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import fastavro
+from msgspec import Raw
+
+from envelope.codec import json_codec
+from envelope.codec.avro_values import (
+    DAY_US,
+    NULL,
+    Encode,
+    counted,
+    encoder,
+    json_object,
+    long,
+    members,
+    quoted,
+    renderer,
+)
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Envelope, Missing, Op, Provenance, Source, Stamp
+from envelope.position import Position
+from schemas import avro
+
+PRESENT: Final = long(1)
+"""The branch of a state that there is."""
+
+_UNIX = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class AvroCodec:
+    """Envelopes of one entity, encoded under `schema` and decoded as data that were written under it.
+
+    Raises ValueError for a schema that `schemas.avro.value_schema` did not make.
+    """
+
+    def __init__(self, schema: avro.Schema) -> None:
+        self.columns = avro.columns(schema)
+        self.encoders = [encoder(column.type, nullable=column.nullable) for column in self.columns]
+        self._renderers = [
+            (avro.safe(column.name), column.name, quoted(column.name), renderer(column.type)) for column in self.columns
+        ]
+        self._plain: Any = fastavro.parse_schema(_without_logical_types(schema))
+
+    def encode(self, envelope: Envelope) -> bytes:
+        """The envelope in Avro's binary encoding.
+
+        Raises ChangelogError, of kind *malformed* when a state has another shape than the schema (it names the column),
+        *limit* when one nests too deep to be read.
+        """
+        current, original = envelope.current, envelope.original
+        return self.value(
+            envelope.provenance,
+            None if current is None else bytes(current),
+            None if isinstance(original, Missing | None) else bytes(original),
+        )
+
+    def value(self, provenance: Provenance, current: bytes | None, original: bytes | None) -> bytes:
+        """`encode` from the parts of an envelope, both states as JSON."""
+        source = provenance.source
+        return b"".join(
+            (
+                provenance_bytes(provenance),
+                self._state(current, source.unavailable),
+                self._state(original, source.unavailable_original),
+            )
+        )
+
+    def decode(self, body: bytes) -> Envelope:
+        """The envelope that `body` holds. Raises ChangelogError of kind *malformed*, as when bytes are left over."""
+        try:
+            datum = _read(body, self._plain)
+            provenance = _provenance(datum["provenance"])
+            source = provenance.source
+            current = self._json(datum["current"], source.unavailable)
+            original = self._json(datum["original"], source.unavailable_original)
+        except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError) as error:
+            raise ChangelogError(Kind.MALFORMED, "a message is not an envelope in Avro of its schema") from error
+        return Envelope(
+            provenance=provenance,
+            current=None if current is None else Raw(current),
+            original=json_codec.original_of(source.op, None if original is None else original.decode()),
+        )
+
+    def _state(self, text: bytes | None, unavailable: Collection[str]) -> bytes:
+        if text is None:
+            return NULL
+        try:
+            found = members(text)
+        except ValueError as error:
+            raise ChangelogError(Kind.MALFORMED, "a state is not a JSON object") from error
+        except RecursionError as error:
+            raise ChangelogError(Kind.LIMIT, "a state nests too deep to be read") from error
+        parts = [PRESENT]
+        for column, encode in zip(self.columns, self.encoders, strict=True):
+            token = found.pop(column.name, None)
+            if token is None:
+                if column.name not in unavailable:
+                    raise ChangelogError(Kind.MALFORMED, f"column {column.name} is neither there nor unavailable")
+                token = b"null"
+            parts.append(encoded(encode, column.name, token))
+        if found:
+            raise ChangelogError(Kind.MALFORMED, f"column {next(iter(found))} is not in the schema")
+        return b"".join(parts)
+
+    def _json(self, record: dict[str, Any] | None, unavailable: Collection[str]) -> bytes | None:
+        if record is None:
+            return None
+        return json_object(
+            [
+                (label, render(record[place]))
+                for place, name, label, render in self._renderers
+                if record[place] is not None or name not in unavailable
+            ]
+        )
+
+
+def encoded(encode: Encode, column: str, token: bytes) -> bytes:
+    """The Avro of one value. Raises ChangelogError (MALFORMED) that names its column when it does not fit."""
+    try:
+        return encode(token)
+    except ValueError:  # without its cause, whose message may hold the value
+        raise ChangelogError(
+            Kind.MALFORMED, f"a value of column {column} does not fit its type in the schema"
+        ) from None
+
+
+def provenance_bytes(provenance: Provenance) -> bytes:
+    """The record `changelog.Provenance`. Raises ValueError when the commit time has no zone."""
+    stamp, source = provenance.stamp, provenance.source
+    return b"".join(
+        (
+            texts((stamp.api_version, stamp.service_name, stamp.identifier)),
+            opening(source),
+            texts((str(source.position), source.transaction)),
+            long(_micros(source.committed_at)),
+            closing(source),
+        )
+    )
+
+
+def opening(source: Source) -> bytes:
+    """The fields of `changelog.Source` before its position."""
+    return texts((source.connector, source.name, source.database, source.table, source.op))
+
+
+def closing(source: Source) -> bytes:
+    """The fields of `changelog.Source` after its commit time."""
+    lists = (source.unavailable, source.unavailable_original, source.json_null, source.json_null_original)
+    blocks = [long(len(names)) + texts(names) + NULL if names else NULL for names in lists]
+    mask = NULL if source.mask is None else long(1) + counted(source.mask.encode())
+    return b"".join(blocks) + mask
+
+
+def texts(values: Sequence[str]) -> bytes:
+    """Strings, one behind the other."""
+    return b"".join([counted(value.encode()) for value in values])
+
+
+def _micros(moment: datetime) -> int:
+    if moment.tzinfo is None:
+        raise ValueError("a commit time needs a zone")
+    since = moment - _UNIX
+    return since.days * DAY_US + since.seconds * 1_000_000 + since.microseconds
+
+
+def _provenance(datum: dict[str, Any]) -> Provenance:
+    source = datum["source"]
+    return Provenance(
+        stamp=Stamp(api_version=datum["apiVersion"], service_name=datum["serviceName"], identifier=datum["identifier"]),
+        source=Source(
+            connector=source["connector"],
+            name=source["name"],
+            database=source["database"],
+            table=source["table"],
+            op=Op(source["op"]),
+            position=Position.parse(source["position"]),
+            transaction=source["transaction"],
+            committed_at=_UNIX + timedelta(microseconds=source["committedAt"]),
+            unavailable=tuple(source["unavailable"]),
+            unavailable_original=tuple(source["unavailableOriginal"]),
+            json_null=tuple(source["jsonNull"]),
+            json_null_original=tuple(source["jsonNullOriginal"]),
+            mask=source["mask"],
+        ),
+    )
+
+
+def _without_logical_types(schema: avro.Schema) -> avro.Schema:
+    """The same encoding, read as plain numbers and bytes: Python's own types do not hold all of their values."""
+    if isinstance(schema, dict):
+        return {name: _without_logical_types(each) for name, each in schema.items() if name != "logicalType"}
+    return [_without_logical_types(each) for each in schema] if isinstance(schema, list) else schema
+
+
+class _Bytes:
+    """Bytes as fastavro reads them: nothing more than `read`."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body, self.at = body, 0
+
+    def read(self, size: int) -> bytes:
+        if size < 0:
+            raise ValueError("a length below zero")
+        found = self._body[self.at : self.at + size]
+        self.at += len(found)
+        return found
+
+
+def _read(body: bytes, schema: Any) -> Any:
+    stream = _Bytes(body)
+    datum = fastavro.schemaless_reader(stream, schema, None)  # type: ignore[arg-type]
+    if stream.at != len(body):
+        raise ValueError("bytes are left over")
+    return datum

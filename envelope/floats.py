@@ -1,0 +1,64 @@
+"""Floats as PostgreSQL prints them: the shortest digits that lie strictly between the halves to both neighbours.
+
+That is float8out and float4out with `extra_float_digits` 1 (src/common/d2s.c and f2s.c, after Ulf Adams, *Ryū*). Unlike
+Python's `repr` they never give digits that stand for the float only by rounding to even: 1e23 is 9.999999999999999e+22.
+"""
+
+import math
+
+import numpy as np
+
+_FIXED_FROM = -4
+_FIXED_BELOW = 15, 6  # exponents from here on are written with an e: of double, of single precision
+_EXACT_FROM = 2**52, 2**23  # above, neighbours are a whole number apart, and a short text can be just between two
+
+
+def token(value: float, *, single: bool) -> bytes:
+    """The JSON token of a finite float, of single precision if `single`; of another one its name as a JSON string."""
+    if not math.isfinite(value):
+        return b'"NaN"' if math.isnan(value) else b'"Infinity"' if value > 0 else b'"-Infinity"'
+    if value == 0:
+        return b"-0" if math.copysign(1, value) < 0 else b"0"
+    sign = "-" if value < 0 else ""
+    digits, exponent = _shortest(abs(value), single=single)
+    return (sign + _written(digits, exponent, single=single)).encode()
+
+
+def _shortest(value: float, *, single: bool) -> tuple[str, int]:
+    """The significant digits, and the power of ten that the first of them counts."""
+    if value >= _EXACT_FROM[single]:
+        return _inside(value, single=single)
+    text = np.format_float_scientific(np.float32(value), trim="-") if single else f"{value!r}"
+    mantissa, _, exponent = text.partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = whole + fraction
+    leading = len(digits) - len(digits.lstrip("0"))
+    return digits.strip("0"), int(exponent or 0) + len(whole) - 1 - leading
+
+
+def _inside(value: float, *, single: bool) -> tuple[str, int]:
+    """The shortest integer, trailing zeros apart, that is nearer to `value` than half way to its neighbours."""
+    if single:
+        of = np.float32(value)
+        below, above = int(of) - int(np.nextafter(of, np.float32(0))), int(np.spacing(of))
+    else:
+        below, above = int(value) - int(math.nextafter(value, 0)), int(math.ulp(value))
+    exact = int(value)
+    for power in range(len(str(exact)) - 1, -1, -1):
+        step = 10**power
+        low = exact // step * step
+        fitting = [near for near in (low, low + step) if (exact - near) * 2 < below and (near - exact) * 2 < above]
+        if fitting:
+            text = str(min(fitting, key=lambda near: (abs(near - exact), near // step % 2)))
+            return text.rstrip("0"), len(text) - 1
+    raise AssertionError("a float is an integer nearest to itself")
+
+
+def _written(digits: str, exponent: int, *, single: bool) -> str:
+    if not _FIXED_FROM <= exponent < _FIXED_BELOW[single]:
+        point = "." if len(digits) > 1 else ""
+        return f"{digits[0]}{point}{digits[1:]}e{exponent:+03d}"
+    if exponent < 0:
+        return "0." + "0" * (-exponent - 1) + digits
+    whole, fraction = digits[: exponent + 1].ljust(exponent + 1, "0"), digits[exponent + 1 :]
+    return f"{whole}.{fraction}" if fraction else whole

@@ -1,0 +1,174 @@
+"""Avro schemas of what is published: the one place where column types and Avro types meet, both ways.
+
+`docs/types.md` is the table for readers, `docs/avro.md` says how names, nulls and values out of range are written.
+Schemas are JSON values as the Avro 1.12 specification has them, the same for the same shape each time.
+"""
+
+import importlib.resources
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+
+Schema = Any
+"""A name, a list (a union) or an object."""
+
+STATE = "State"
+"""What `envelope.avsc` calls the record of an entity's columns, which it leaves open."""
+
+TRUE_NAME = "column"
+"""The property of a field that holds the column's own name, where Avro does not allow that as a name."""
+
+_PRIMITIVES: dict[Primitive, Schema] = {
+    Primitive.BOOLEAN: "boolean",
+    Primitive.INT: "int",
+    Primitive.LONG: "long",
+    Primitive.FLOAT: "float",
+    Primitive.DOUBLE: "double",
+    Primitive.STRING: "string",
+    Primitive.BYTES: "bytes",
+    Primitive.UUID: {"type": "string", "logicalType": "uuid"},
+    Primitive.DATE: {"type": "int", "logicalType": "date"},
+    Primitive.TIME: {"type": "long", "logicalType": "time-micros"},
+    Primitive.TIMESTAMP: {"type": "long", "logicalType": "local-timestamp-micros"},
+    Primitive.TIMESTAMP_TZ: {"type": "long", "logicalType": "timestamp-micros"},
+    Primitive.JSON: {"type": "string", "format": "json"},
+}
+
+_OPEN = frozenset({Primitive.DATE, Primitive.TIME, Primitive.TIMESTAMP, Primitive.TIMESTAMP_TZ})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One field of an entity's record."""
+
+    name: str
+    type: ColumnType
+    nullable: bool
+
+
+def value_schema(entity: str, shape: Struct, key: Sequence[str], prefix: str) -> dict[str, Any]:
+    """The schema of the values of topic `<prefix>.<entity>`: `envelope.avsc` with the entity's record in its place.
+
+    Its names stand in the namespace `<prefix>.<entity>`. Every column may be null but those of `key`.
+    """
+    namespace = ".".join(safe(part) for part in (*prefix.split("."), entity))
+    fields = [
+        _field(name, type_, [STATE, name], nullable=name not in key, default=name not in key)
+        for name, type_ in shape.fields
+    ]
+    schema = {"namespace": namespace, **_envelope()}
+    current = next(field for field in schema["fields"] if field["name"] == "current")
+    current["type"] = ["null", {"type": "record", "name": STATE, "fields": fields}]
+    return schema
+
+
+def columns(schema: Schema) -> tuple[Column, ...]:
+    """The columns of an entity whose values have this schema, as `value_schema` made it.
+
+    Raises ValueError when it is not such a schema.
+    """
+    try:
+        _, state = next(field["type"] for field in schema["fields"] if field["name"] == "current")
+        return tuple(_column(field) for field in state["fields"])
+    except (KeyError, TypeError, StopIteration) as error:
+        raise ValueError("the schema is not that of an envelope") from error
+
+
+def has_outside(type_: ColumnType) -> bool:
+    """Whether some values do not fit the Avro type and are strings beside it: the † of `docs/types.md`."""
+    return type_ in _OPEN or isinstance(type_, Decimal | Array | Struct)
+
+
+def to_avro(type_: ColumnType, *, nullable: bool, path: Sequence[str] = ()) -> Schema:
+    """The Avro type of a value; `path` leads to it and names the records in it."""
+    branches = ["null"] * nullable + [_inside(type_, path)] + ["string"] * has_outside(type_)
+    return branches if len(branches) > 1 else branches[0]
+
+
+def of_avro(schema: Schema) -> tuple[ColumnType, bool]:
+    """What `to_avro` was given: the type, and whether it may be null; ValueError for another schema."""
+    branches = schema if isinstance(schema, list) else [schema]
+    nullable = branches[0] == "null"
+    type_ = _of_inside(branches[int(nullable)])
+    if len(branches) - nullable != 1 + has_outside(type_):
+        raise ValueError("a union is not one of ours")
+    return type_, nullable
+
+
+def safe(name: str) -> str:
+    """`name` as a name of Avro, `[A-Za-z_][A-Za-z0-9_]*`; `true_name` takes it back.
+
+    What Avro does not allow is `_xHHHH_`, or `_xHHHHHH_` above U+FFFF, and so is a `_` before an `x`: the way in which
+    SQL names become XML names (ISO/IEC 9075-14, section 9.1).
+    """
+    return re.sub(r"_(?=x)|[^A-Za-z0-9_]|^[0-9]", lambda match: f"_x{_hex(ord(match[0]))}_", name)
+
+
+def true_name(name: str) -> str:
+    """What `safe` was given."""
+    return re.sub(r"_x([0-9A-F]{6}|[0-9A-F]{4})_", lambda match: chr(int(match[1], 16)), name)
+
+
+def _envelope() -> dict[str, Any]:
+    text = importlib.resources.files("schemas").joinpath("envelope.avsc").read_text("utf-8")
+    envelope: dict[str, Any] = json.loads(text)
+    return envelope
+
+
+def _hex(code: int) -> str:
+    return f"{code:04X}" if code <= 0xFFFF else f"{code:06X}"
+
+
+def _record_name(path: Iterable[str]) -> str:
+    """A record's name is the path to it, so that it is the only one: a JSON pointer (RFC 6901) made safe."""
+    return safe("/".join(part.replace("~", "~0").replace("/", "~1") for part in path))
+
+
+def _field(name: str, type_: ColumnType, path: Sequence[str], *, nullable: bool, default: bool) -> dict[str, Any]:
+    field: dict[str, Any] = {"name": safe(name), "type": to_avro(type_, nullable=nullable, path=path)}
+    if default:
+        field["default"] = None
+    if field["name"] != name:
+        field[TRUE_NAME] = name
+    return field
+
+
+def _inside(type_: ColumnType, path: Sequence[str]) -> Schema:
+    match type_:
+        case Primitive():
+            found = _PRIMITIVES[type_]
+            return dict(found) if isinstance(found, dict) else found
+        case Decimal(precision=precision, scale=scale):
+            return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+        case Array(element=element):
+            return {"type": "array", "items": to_avro(element, nullable=True, path=path)}
+        case Map(value=value):
+            return {"type": "map", "values": to_avro(value, nullable=True, path=path)}
+        case Struct(fields=members):
+            fields = [_field(name, each, [*path, name], nullable=True, default=True) for name, each in members]
+            return {"type": "record", "name": _record_name(path), "fields": fields}
+
+
+def _column(field: dict[str, Any]) -> Column:
+    type_, nullable = of_avro(field["type"])
+    return Column(name=true_name(field["name"]), type=type_, nullable=nullable)
+
+
+def _of_inside(schema: Schema) -> ColumnType:
+    match schema:
+        case {"type": "bytes", "logicalType": "decimal", "precision": int(precision)}:
+            return Decimal(precision=precision, scale=schema.get("scale", 0))  # which a registry may leave out
+        case {"type": "array", "items": items}:
+            return Array(element=of_avro(items)[0])
+        case {"type": "map", "values": values}:
+            return Map(value=of_avro(values)[0])
+        case {"type": "record", "fields": fields}:
+            return Struct(fields=tuple((column.name, column.type) for column in map(_column, fields)))
+    for primitive, avro in _PRIMITIVES.items():
+        if schema == avro or schema == {"type": avro}:
+            return primitive
+    raise ValueError("a type is not one of ours")
