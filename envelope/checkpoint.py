@@ -34,6 +34,15 @@ class Checkpoint:
     decisions: Mapping[str, str] = field(default_factory=dict)
     format: int = FORMAT
 
+    def decision(self, position: Position) -> str | None:
+        """What was accepted for a stop at `position`: a decision holds to the end of its transaction."""
+        held = [
+            accepted
+            for accepted in map(Position.parse, self.decisions)
+            if (accepted.epoch, accepted.commit) == (position.epoch, position.commit) and accepted <= position
+        ]
+        return self.decisions[str(max(held))] if held else None
+
     def to_json(self) -> bytes:
         """One JSON object; `through_lsn` as the server prints it."""
         return msgspec.json.encode(

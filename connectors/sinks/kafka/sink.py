@@ -1,0 +1,272 @@
+"""The changelog on Kafka: rows and checkpoint in one transaction under a stable `transactional.id` (KIP-98)."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+from confluent_kafka import KafkaException, Producer
+
+from connectors.sinks.kafka import dead, topics
+from connectors.sinks.kafka.client import Client, error_of, translated
+from connectors.sinks.kafka.messages import Values, headers
+from connectors.sinks.kafka.names import dead_topic, positions_topic, topic
+from connectors.sinks.kafka.positions import read_checkpoint
+from connectors.sinks.kafka.topics import TopicSettings
+from envelope.checkpoint import Checkpoint
+from envelope.entity import Entity
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Op
+from envelope.position import Position
+
+FAIL_POINTS = ("kafka:recovered", "kafka:begun", "kafka:added", "kafka:positioned", "kafka:committed")
+"""The boundaries between two steps at which a crash is tried."""
+
+PATIENCE_S = 60.0
+"""How long one call of Kafka's is tried again before the sink is recovered anew."""
+
+_CALL_S = 10.0
+_FULL_WAIT_S = 0.05
+
+_DEFAULTS = {
+    "compression.type": "lz4",
+    "linger.ms": 5,
+    "queue.buffering.max.messages": 200_000,
+    "queue.buffering.max.kbytes": 64 << 10,
+}
+
+_log = structlog.get_logger("kafka")
+
+
+_Call = tuple[Any, ...]
+"""The arguments of `Producer.produce`: topic, value, key, partition, no callback twice, milliseconds, headers."""
+
+
+def _nowhere(point: str) -> None:
+    """No crash at `point`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the sink is told.
+
+    `name` is the source's: its checkpoint is kept under it, and its `transactional.id` made of it. `entities` says how
+    topics are kept, by entity. `transaction_timeout_s` must exceed the longest commit.
+    """
+
+    client: Client
+    name: str
+    prefix: str
+    entities: Mapping[str, TopicSettings] = field(default_factory=dict)
+    create_topics: bool = True
+    replication_factor: int | None = None
+    on_too_large: Literal["stop", "dead-letter"] = "stop"
+    transaction_timeout_s: int = 60
+
+    @property
+    def transactional_id(self) -> str:
+        """Whose transactions these are.
+
+        It holds nothing that changes with the cluster of the database: a service of that prefix and name that reads
+        another one is to be fenced just the same.
+        """
+        return f"changelog.{self.prefix}.{self.name}"
+
+
+class KafkaSink:
+    """A changelog in the topics of one prefix. Implements `Sink`.
+
+    What is added travels to the broker at once, inside a transaction that readers of committed messages see only when
+    it is committed. A commit whose outcome is unknown is tried again as it is; if that does not help, a new producer
+    asks the broker to end it (`init_transactions`), and the checkpoint then read tells how. Nothing is ever aborted and
+    sent again by the producer that failed.
+
+    `reach` is called with each of `FAIL_POINTS` as it is passed, so that tests can crash there.
+    """
+
+    def __init__(self, settings: Settings, values: Values, *, reach: Callable[[str], None] = _nowhere) -> None:
+        self._settings, self._values, self._reach = settings, values, reach
+        self._limits: dict[str, int] = {}
+        self._producer: Producer | None = None
+        self._checkpoint: Checkpoint | None = None
+        self._begun = False
+
+    def prepare(self, entities: Sequence[Entity]) -> None:
+        """Creates the topics that are missing, if it may. Raises ChangelogError, see `topics.ensure`."""
+        settings = self._settings
+        found = topics.ensure(
+            settings.client,
+            topics.topics_of(settings.prefix, entities, settings.entities),
+            create=settings.create_topics,
+            replication_factor=settings.replication_factor,
+        )
+        self._limits = {name: each.message_bytes for name, each in found.items()}
+
+    def recover(self) -> Checkpoint | None:
+        """Fences every older producer of ours, which ends its last transaction one way or the other; then reads the
+        checkpoint: before, it could be overtaken by a commit that is still under way.
+        """
+        self.close()
+        settings = self._settings
+        with translated("connecting to Kafka"):
+            self._producer = Producer(self._config())
+        self._insist("taking over the topics of Kafka", lambda: self._held().init_transactions(_CALL_S))
+        self._checkpoint = read_checkpoint(settings.client, settings.prefix, settings.name)
+        self._reach("kafka:recovered")
+        return self._checkpoint
+
+    def add(self, rows: Sequence[pa.RecordBatch]) -> None:
+        """Sends rows; returns while they travel. STOP when a message is larger than its topic takes."""
+        ready = [self._calls(batch) for batch in rows if batch.num_rows]
+        self._begin()
+        producer = self._held()
+        with translated("sending to Kafka"):
+            for calls in ready:
+                for call in calls:
+                    try:
+                        producer.produce(*call)
+                    except BufferError:
+                        self._produce(call)
+                producer.poll(0)
+        self._reach("kafka:added")
+
+    def commit(self, checkpoint: Checkpoint) -> None:
+        """Commits what was sent, and the checkpoint."""
+        self._begin()
+        settings = self._settings
+        with translated("sending to Kafka"):
+            self._produce((positions_topic(settings.prefix), checkpoint.to_json(), settings.name.encode(), 0))
+        self._reach("kafka:positioned")
+        self._insist("committing to Kafka", lambda: self._held().commit_transaction(_CALL_S))
+        self._begun, self._checkpoint = False, checkpoint
+        self._reach("kafka:committed")
+
+    def abandon(self) -> None:
+        """Aborts the open transaction, if one is: it was never asked to commit."""
+        if self._begun:
+            self._insist("aborting in Kafka", lambda: self._held().abort_transaction(_CALL_S))
+            self._begun = False
+
+    def close(self) -> None:
+        """Lets go of the producer; a transaction that it left open is ended by the next one, or by its timeout."""
+        producer, self._producer, self._begun = self._producer, None, False
+        if producer is not None:
+            with suppress(KafkaException):
+                producer.purge(blocking=False)
+
+    def _config(self) -> dict[str, object]:
+        timeout_ms = self._settings.transaction_timeout_s * 1000
+        largest = max(self._limits.values(), default=topics.MESSAGE_BYTES_DEFAULT)
+        return self._settings.client.config(
+            {
+                **_DEFAULTS,
+                "message.max.bytes": largest,
+                "batch.size": min(largest, *self._limits.values(), topics.MESSAGE_BYTES_DEFAULT),
+                "message.timeout.ms": timeout_ms,
+            },
+            transactional_id=self._settings.transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            enable_idempotence=True,
+        )
+
+    def _held(self) -> Producer:
+        if self._producer is None:
+            raise ChangelogError(Kind.CONNECTION, "the connection to Kafka is not open")
+        return self._producer
+
+    def _begin(self) -> None:
+        if not self._begun:
+            with translated("beginning a transaction in Kafka"):
+                self._held().begin_transaction()
+            self._begun = True
+            self._reach("kafka:begun")
+
+    def _calls(self, batch: pa.RecordBatch) -> list[_Call]:
+        """What `Producer.produce` takes: for each row, and for the tombstone behind each delete."""
+        values, headed = self._values.encode(batch), headers(batch)
+        keys = batch.column("key").cast(pa.binary()).to_pylist()
+        entities = batch.column("entity").to_pylist()
+        names = {entity: topic(self._settings.prefix, entity) for entity in set(entities)}
+        calls: list[_Call] = list(
+            zip(
+                map(names.__getitem__, entities),
+                values,
+                keys,
+                batch.column("partition").to_pylist(),
+                repeat(None),
+                repeat(None),
+                (batch.column("committed_at").cast(pa.int64()).to_numpy() // 1000).tolist(),
+                headed,
+            )
+        )
+        largest = max(map(len, values)) + max(map(len, keys)) + max(map(dead.headers_bytes, headed))
+        fit = largest + dead.OVERHEAD_BYTES <= min(self._limit(name) for name in names.values())
+        has_tombstones = pc.any(pc.equal(batch.column("op"), Op.DELETE.value)).as_py()
+        if fit and not has_tombstones:
+            return calls
+        ops, positions = batch.column("op").to_pylist(), batch.column("position").to_pylist()
+        return [
+            call
+            for row, op, position in zip(calls, ops, positions, strict=True)
+            for call in self._with_its_own(row, op, position)
+        ]
+
+    def _with_its_own(self, row: _Call, op: str, position: str) -> Iterator[_Call]:
+        """A row's message, or what was decided of one that is too large; behind a delete, its tombstone."""
+        name, value, key, partition, _, _, at, heads = row
+        message = dead.Message(topic=name, partition=partition, key=key, value=value, headers=heads, timestamp_ms=at)
+        if message.nbytes <= self._limit(name):
+            yield row
+        elif self._decision(message, position) == "dead-letter":
+            graves = dead_topic(self._settings.prefix)
+            for part in dead.parts(message, topic=graves, position=position, nbytes_max=self._limit(graves)):
+                yield part.topic, part.value, part.key, part.partition, None, None, at, part.headers
+        if op == Op.DELETE and name != dead_topic(self._settings.prefix):
+            yield name, None, key, partition, None, None, at, heads
+
+    def _decision(self, message: dead.Message, position: str) -> str:
+        """What is to become of a message that is too large: `dead-letter` or `skip`; a STOP while nobody said."""
+        at = Position.parse(position)
+        accepted = None if self._checkpoint is None else self._checkpoint.decision(at)
+        if accepted in ("skip", "dead-letter"):
+            return accepted
+        if self._settings.on_too_large == "dead-letter":
+            return "dead-letter"
+        raise ChangelogError(
+            Kind.STOP,
+            f"a message to {message.topic} has {message.nbytes} bytes and the topic takes {self._limit(message.topic)}",
+            hint=f"raise its max.message.bytes, or `changelog accept {position} --as skip|dead-letter`",
+            position=at,
+        )
+
+    def _limit(self, name: str) -> int:
+        return self._limits.get(name, topics.MESSAGE_BYTES_DEFAULT)
+
+    def _produce(self, call: _Call) -> None:
+        """Waits while the queue is full; what is in it is given up after `transaction_timeout_s` at the latest."""
+        while True:
+            try:
+                self._held().produce(*call)
+            except BufferError:
+                self._held().poll(_FULL_WAIT_S)
+            else:
+                return
+
+    def _insist(self, doing: str, call: Callable[[], object]) -> None:
+        """Makes a call that may be made again as it is until it is answered, for `PATIENCE_S`."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                call()
+            except KafkaException as error:
+                cause = error.args[0]
+                if not cause.retriable() or time.monotonic() >= deadline:
+                    raise error_of(cause, doing) from error
+                _log.warning("kafka does not answer yet", doing=doing, why=cause.str())
+            else:
+                return

@@ -1,0 +1,239 @@
+"""The topics: what they are set to and why, how they are made, and whether they still are as they should be."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from connectors.findings import Finding, fail, ok, warn
+from connectors.sinks.kafka.client import Client, error_of, translated
+from connectors.sinks.kafka.names import dead_topic, positions_topic, topic
+from envelope.entity import Entity
+from envelope.errors import ChangelogError, Kind
+
+TIMEOUT_S = 15.0
+MESSAGE_BYTES_DEFAULT = 1_048_588
+"""What a broker takes where neither it nor the topic says otherwise: a batch of 1 MiB (Kafka, `message.max.bytes`)."""
+
+_DAY_MS = 86_400_000
+
+Profile = Literal["changelog", "aggressive", "history"]
+
+# The reasons for each value are in docs/kafka.md, *Topics*.
+_COMPACTED = {
+    "cleanup.policy": "compact",
+    "delete.retention.ms": str(7 * _DAY_MS),
+    "message.timestamp.type": "CreateTime",
+}
+_PROFILES: Mapping[Profile, Mapping[str, str]] = {
+    "changelog": {
+        **_COMPACTED,
+        "min.compaction.lag.ms": str(7 * _DAY_MS),
+        "max.compaction.lag.ms": str(14 * _DAY_MS),
+        "min.cleanable.dirty.ratio": "0.1",
+        "segment.bytes": str(256 << 20),
+        "segment.ms": str(_DAY_MS),
+    },
+    "aggressive": {
+        **_COMPACTED,
+        "min.compaction.lag.ms": "0",
+        "max.compaction.lag.ms": str(_DAY_MS // 24),
+        "min.cleanable.dirty.ratio": "0.01",
+        "segment.bytes": str(16 << 20),
+        "segment.ms": str(600_000),
+    },
+    "history": {
+        "cleanup.policy": "delete",
+        "message.timestamp.type": "CreateTime",
+        "segment.bytes": str(256 << 20),
+        "segment.ms": str(_DAY_MS // 4),
+    },
+}
+_POSITIONS = _PROFILES["aggressive"]
+_DEAD = {"cleanup.policy": "delete", "retention.ms": "-1", "message.timestamp.type": "CreateTime"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    """How the topic of one entity is kept; `settings` override the profile's, as Kafka names them."""
+
+    profile: Profile = "changelog"
+    retention_days: int = 3
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def wanted(self) -> dict[str, str]:
+        """The topic's settings, in Kafka's names and texts."""
+        retention = {"retention.ms": str(self.retention_days * _DAY_MS)} if self.profile == "history" else {}
+        return {**_PROFILES[self.profile], **retention, **self.settings}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """One topic, as it is to be."""
+
+    name: str
+    partitions: int
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One topic, as it is; `message_bytes` is the largest batch that it takes."""
+
+    partitions: int
+    settings: Mapping[str, str]
+
+    @property
+    def message_bytes(self) -> int:
+        """The largest batch that the topic takes, in bytes."""
+        return int(self.settings.get("max.message.bytes", MESSAGE_BYTES_DEFAULT))
+
+
+def topics_of(prefix: str, entities: Iterable[Entity], settings: Mapping[str, TopicSettings]) -> list[Topic]:
+    """The topics of a changelog: one an entity, and those for positions and for what is set aside."""
+    return [
+        *(
+            Topic(
+                name=topic(prefix, entity.name),
+                partitions=entity.partitions,
+                settings=settings.get(entity.name, TopicSettings()).wanted(),
+            )
+            for entity in entities
+        ),
+        Topic(name=positions_topic(prefix), partitions=1, settings=_POSITIONS),
+        Topic(name=dead_topic(prefix), partitions=1, settings=_DEAD),
+    ]
+
+
+def ensure(
+    client: Client, topics: Sequence[Topic], *, create: bool, replication_factor: int | None
+) -> dict[str, Found]:
+    """Creates what is missing, if it may; gives every topic as it is.
+
+    Raises ChangelogError: PRECONDITION when one is missing and not to be created, or has another number of
+    partitions (a change of which would part the keys from their order), and what the cluster answers.
+    """
+    admin = AdminClient(client.config())
+    found = read(admin, topics)
+    missing = [each for each in topics if each.name not in found]
+    if missing and not create:
+        raise ChangelogError(
+            Kind.PRECONDITION,
+            f"topic {missing[0].name} does not exist",
+            hint=f"create it with {missing[0].partitions} partitions, or set [sink] create_topics = true",
+        )
+    if missing:
+        _create(admin, missing, replication_factor)
+        found |= {each.name: Found(partitions=each.partitions, settings=each.settings) for each in missing}
+    for each in topics:
+        _refuse_resized(each, found[each.name])
+    return found
+
+
+def read(admin: AdminClient, topics: Iterable[Topic]) -> dict[str, Found]:
+    """Those of the topics that exist, by name."""
+    with translated("asking Kafka for its topics"):
+        known = admin.list_topics(timeout=TIMEOUT_S).topics
+    there = [each.name for each in topics if each.name in known]
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in there]
+    answers = admin.describe_configs(resources, request_timeout=TIMEOUT_S) if resources else {}
+    settings = {
+        resource.name: _answer(future, "asking Kafka for the topics' settings") for resource, future in answers.items()
+    }
+    return {
+        name: Found(
+            partitions=len(known[name].partitions),
+            settings={entry.name: entry.value for entry in settings[name].values() if entry.value is not None},
+        )
+        for name in there
+    }
+
+
+def findings(client: Client, topics: Sequence[Topic], *, create: bool, lag_s: float | None = None) -> Iterator[Finding]:
+    """What `check` says of the topics; `lag_s` is how far behind the changelog is, in seconds, where that is known."""
+    try:
+        found = read(AdminClient(client.config()), topics)
+    except ChangelogError as error:
+        yield fail("kafka", error.message, error.hint or "start the broker, or mend [sink] bootstrap_servers")
+        return
+    yield ok("kafka", f"reached, at {client.bootstrap_servers}")
+    for each in topics:
+        yield from _judged(each, found.get(each.name), create=create, lag_s=lag_s)
+
+
+def _judged(wanted: Topic, found: Found | None, *, create: bool, lag_s: float | None) -> Iterator[Finding]:
+    name = f"topic {wanted.name}"
+    if found is None:
+        if create:
+            yield ok(name, f"will be created, with {wanted.partitions} partitions")
+        else:
+            yield fail(name, "does not exist", f"create it with {wanted.partitions} partitions")
+        return
+    try:
+        _refuse_resized(wanted, found)
+    except ChangelogError as error:
+        yield fail(name, error.message, error.hint or "")
+        return
+    drift = {key: value for key, value in wanted.settings.items() if not _equal(found.settings.get(key), value)}
+    if drift:
+        told = ", ".join(f"{key} is {found.settings.get(key)}, not {value}" for key, value in drift.items())
+        yield warn(name, told, f"kafka-configs --alter --topic {wanted.name} --add-config {_options(drift)}")
+    else:
+        yield ok(name, f"{found.partitions} partitions, set as configured")
+    yield from _retention(name, found, lag_s)
+
+
+def _retention(name: str, found: Found, lag_s: float | None) -> Iterator[Finding]:
+    """A message is as old as its commit: what comes later than the retention is deleted as it arrives."""
+    if "delete" not in found.settings.get("cleanup.policy", "") or lag_s is None:
+        return
+    retention_s = int(found.settings.get("retention.ms", "-1")) / 1000
+    if 0 < retention_s / 2 < lag_s:
+        yield warn(
+            name,
+            f"the changelog is {lag_s / 3600:.1f} h behind, and the topic forgets after {retention_s / 3600:.1f} h",
+            "start the service, or raise retention_days",
+        )
+
+
+def _create(admin: AdminClient, missing: Sequence[Topic], replication_factor: int | None) -> None:
+    made = [
+        NewTopic(each.name, each.partitions, replication_factor or -1, config=dict(each.settings)) for each in missing
+    ]
+    for name, future in admin.create_topics(made, request_timeout=TIMEOUT_S).items():
+        try:
+            _answer(future, f"creating topic {name}")
+        except ChangelogError as error:
+            cause = error.__cause__
+            if not (isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS):
+                raise
+
+
+def _refuse_resized(wanted: Topic, found: Found) -> None:
+    if found.partitions != wanted.partitions:
+        raise ChangelogError(
+            Kind.PRECONDITION,
+            f"topic {wanted.name} has {found.partitions} partitions, and {wanted.partitions} are configured",
+            hint="put the number back: with another one a key's changes are no longer in one order",
+        )
+
+
+def _equal(found: str | None, wanted: str) -> bool:
+    try:
+        return found is not None and float(found) == float(wanted)
+    except ValueError:
+        return found == wanted
+
+
+def _options(settings: Mapping[str, str]) -> str:
+    return ",".join(f"{key}=[{value}]" if "," in value else f"{key}={value}" for key, value in settings.items())
+
+
+def _answer(future: "Future[Any]", doing: str) -> Any:
+    try:
+        return future.result()
+    except KafkaException as error:
+        raise error_of(error.args[0], doing) from error
