@@ -23,9 +23,15 @@ BACKOFF_S_MIN, BACKOFF_S_MAX = 0.5, 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """When a commit closes; positions alone are stored at the slower `idle` measures."""
+    """When a commit closes; positions alone are stored at the slower `idle` measures.
+
+    Where commits are slow they are made larger: each gathers rows for `patience` times as long as the one before it
+    took, or for `seconds`, whichever is longer; for `seconds_max` at most.
+    """
 
     seconds: float = 1.0
+    seconds_max: float = 5.0
+    patience: float = 4.0
     nbytes: int = 64 << 20
     rows: int = 100_000
     idle_seconds: float = 60.0
@@ -117,6 +123,7 @@ class _Run:
         self._held = False
         self._stored: Checkpoint | None = None
         self._stored_at = clock()
+        self._gather_s = cadence.seconds
         self._next = _Commit(clock())
 
     def through(self, open_source: Callable[[Recover], Source], stop: Event) -> None:
@@ -193,7 +200,7 @@ class _Run:
     def _timeout_s(self) -> float:
         if not self._next.rows:
             return READ_TIMEOUT_S
-        return min(READ_TIMEOUT_S, max(0.0, self._next.opened_at + self._cadence.seconds - self._clock()))
+        return min(READ_TIMEOUT_S, max(0.0, self._next.opened_at + self._gather_s - self._clock()))
 
     def _is_due(self) -> bool:
         next_, cadence = self._next, self._cadence
@@ -203,7 +210,7 @@ class _Run:
             return (
                 next_.count >= cadence.rows
                 or next_.nbytes >= cadence.nbytes
-                or self._clock() - next_.opened_at >= cadence.seconds
+                or self._clock() - next_.opened_at >= self._gather_s
             )
         if self._stored is None or next_.urgent:
             return True
@@ -221,6 +228,8 @@ class _Run:
             self._sink.commit(checkpoint)  # 3
         self._reach("loop:published")
         self._stored, self._stored_at, self.progressed = checkpoint, self._clock(), True
+        took_s, cadence = self._stored_at - started_at, self._cadence
+        self._gather_s = max(cadence.seconds, min(cadence.patience * took_s, cadence.seconds_max))
         self._next = _Commit(self._stored_at)
         source.confirm(checkpoint)  # 5
         self._reach("loop:confirmed")

@@ -155,6 +155,16 @@ def test_the_wait_for_more_ends_when_the_commit_is_due() -> None:
     assert world.timeouts[2] == pytest.approx(0.1)
 
 
+def test_slow_commits_are_made_larger() -> None:
+    class Slow(World):
+        def commit(self, checkpoint: Checkpoint) -> None:
+            self.now += 0.5
+            World.commit(self, checkpoint)
+
+    world = Slow([piece(1), 1.0, piece(2), 1.5, piece(3), 0.5, None])
+    assert world.run(checkpoint(0))[:4] == ["publish 1: 1", "confirm 1", "publish 3: 2", "confirm 3"]
+
+
 def test_enough_rows_close_a_commit_at_once() -> None:
     world = World([piece(1, 4), piece(2, 5), piece(3, 1), piece(4, 1)])
     assert world.run(checkpoint(0))[:2] == ["publish 3: 10", "confirm 3"]
