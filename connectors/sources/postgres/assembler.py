@@ -130,6 +130,8 @@ class Assembler:
         self._listener = listener
         self._rows_max, self._bytes_max = rows_max, bytes_max
         self._relations: dict[int, Relation] = {}
+        self._described: int | None = None
+        self._leaves: dict[int, dict[int, Relation]] = {}
         self._bound: dict[int, Bound] = {}
         self._shapes = batch.encode_shapes({})
         self._open: _Open | None = None
@@ -301,11 +303,14 @@ class _Feed:
         relation = pgoutput.decode(payload)
         assert isinstance(relation, Relation)
         of = self._of
+        before, of._described = of._described, relation.relid
+        table = (relation.namespace, relation.name)
+        entity = of._entities.get(table)
+        if entity is None and before is not None:
+            self._leaf(before, relation)
         known = of._relations.get(relation.relid)
         if known == relation:
             return
-        table = (relation.namespace, relation.name)
-        entity = of._entities.get(table)
         if known is not None or any(bound.binding.entity is entity for bound in of._bound.values()):
             self._flush()  # rows before this were read by the one before, or by the table that had the name before
         of._relations[relation.relid] = relation
@@ -316,11 +321,35 @@ class _Feed:
             self._assembled.altered.append(_altered(known, relation, self._here()))
             if of._listener is not None:
                 of._listener.discard(table)
-        binding = of._binder.bind(entity, relation, crossing=table in of._partitioned)
-        of._bound[relation.relid] = Bound(binding=binding, template=Template(binding))
+        of._bound[relation.relid] = self._binding(entity, relation)
         of._shapes = batch.encode_shapes(
             {bound.binding.entity.name: bound.binding.shape for bound in of._bound.values()}
         )
+
+    def _leaf(self, root: int, leaf: Relation) -> None:
+        """A partition is described right behind the table as which its rows are published, and before any of them.
+
+        (`maybe_send_schema` in the server's pgoutput.c.) It says what the partition logs of an old row.
+        """
+        of = self._of
+        bound = of._bound.get(root)
+        if bound is None or not bound.binding.crossing:
+            return
+        of._leaves.setdefault(root, {})[leaf.relid] = leaf
+        found = self._binding(bound.binding.entity, of._relations[root])
+        if found.binding.leaves != bound.binding.leaves:
+            self._flush(but_a_delete=True)
+            of._bound[root] = found
+
+    def _binding(self, entity: Entity, relation: Relation) -> Bound:
+        of = self._of
+        binding = of._binder.bind(
+            entity,
+            relation,
+            crossing=(relation.namespace, relation.name) in of._partitioned,
+            leaves=of._leaves.get(relation.relid, {}).values(),
+        )
+        return Bound(binding=binding, template=Template(binding))
 
     def _here(self) -> Position:
         open_ = self._opened()
@@ -372,15 +401,23 @@ class _Feed:
                 f"the stream sent {type(message).__name__}, which belongs to an option that was not asked for",
             )
 
-    def _flush(self) -> None:
-        """Encodes the rows that are spanned but not yet encoded, and tells the listener."""
+    def _flush(self, *, but_a_delete: bool = False) -> None:
+        """Encodes the rows that are spanned but not yet encoded, and tells the listener.
+
+        All `but_a_delete` at their end, which may belong to an insert behind it.
+        """
         if self._spanned == self._encoded:
             return
-        here = self._rows[self._encoded : self._spanned]
-        block = Block(data=self._data, starts=self._starts[here], ends=self._ends[here], spans=self._spans)
+        end = self._spanned
+        if but_a_delete and self._data[self._starts[self._rows[end - 1]]] == ord("D"):
+            end -= 1
+        if end == self._encoded:
+            return
+        here = self._rows[self._encoded : end]
+        spans, self._spans = _parted(self._spans, self._spanned - end)
+        block = Block(data=self._data, starts=self._starts[here], ends=self._ends[here], spans=spans)
         encoded = encode(self._of._origin, self._of._bound, block)
-        self._encoded = self._spanned
-        self._spans = []
+        self._encoded = end
         if encoded.rows.num_rows:
             self._found.append((batch.with_encoded_shapes(encoded.rows, self._of._shapes), encoded.commits))
         self._assembled.unstamped += encoded.unstamped
@@ -411,6 +448,16 @@ class _Feed:
         if open_ is not None and self._found:
             self._assembled.partial = int(self._found[-1][1][-1]) == open_.transaction.commit
         return self._assembled
+
+
+def _parted(spans: list[Span], kept: int) -> tuple[list[Span], list[Span]]:
+    """Those spans but for their last `kept` rows, which are of one span, and these rows."""
+    if not kept:
+        return spans, []
+    *whole, last = spans
+    before = last.rows - kept
+    rest = [replace(last, ordinal=last.ordinal + before, rows=kept)]
+    return [*whole, replace(last, rows=before)] if before else whole, rest
 
 
 def _altered(before: Relation, after: Relation, position: Position) -> Altered:

@@ -1,6 +1,6 @@
 """A relation of the log bound to the entity that it feeds: how each of its columns is published."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -30,7 +30,8 @@ class Binding:
     """What turns the tuples of one relation into an entity's messages.
 
     `width` is the number of columns in a tuple. `identity` holds the places of the columns that a
-    key-only old tuple carries. `crossing` says that rows may move between partitions of the table.
+    key-only old tuple carries. `crossing` says that rows may move between partitions of the table,
+    and `leaves` holds the identities of those partitions that do not log their whole old rows.
     """
 
     entity: Entity
@@ -42,17 +43,13 @@ class Binding:
     identity: frozenset[int]
     full: bool
     crossing: bool
+    leaves: frozenset[frozenset[int]]
     mask: str | None
 
     @property
     def shape(self) -> Struct:
         """The published columns and their types, in order."""
         return Struct(fields=tuple((field.name, field.codec.column_type) for field in self.fields))
-
-    @property
-    def key_places(self) -> frozenset[int]:
-        """The places of the key's columns."""
-        return frozenset(field.index for field in self.key)
 
     @property
     def placed_by_key(self) -> bool:
@@ -70,8 +67,8 @@ class Binder:
     resolve: Callable[[int], PgType]
     hmac_key: bytes
 
-    def bind(self, entity: Entity, relation: Relation, *, crossing: bool) -> Binding:
-        """The binding of `relation`, as the log describes it at this point, to `entity`.
+    def bind(self, entity: Entity, relation: Relation, *, crossing: bool, leaves: Collection[Relation] = ()) -> Binding:
+        """The binding of `relation`, as the log describes it and its partitions at this point, to `entity`.
 
         Raises ChangelogError when the log no longer carries what the entity's key needs.
         """
@@ -100,6 +97,7 @@ class Binder:
             identity=identity,
             full=full,
             crossing=crossing,
+            leaves=_identities(names, leaves),
             mask=mask.mask_id(entity.masks, self.hmac_key),
         )
 
@@ -134,6 +132,16 @@ class Binder:
             codec=codec,
             json=json and kind is None,
         )
+
+
+def _identities(names: Sequence[str], leaves: Collection[Relation]) -> frozenset[frozenset[int]]:
+    """What partitions log of an old row, as places in the table's row; a name that it has no more has no place."""
+    places = {name: index for index, name in enumerate(names)}
+    return frozenset(
+        frozenset(places[column.name] for column in leaf.columns if column.key and column.name in places)
+        for leaf in leaves
+        if leaf.replica_identity != "f"
+    )
 
 
 def _is_published(entity: Entity, column: str) -> bool:

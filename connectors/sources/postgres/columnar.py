@@ -209,9 +209,9 @@ def _shape(scan: _Scan, bound: Bound, places: Ints, op: Op, *, old: bool) -> tup
     if old:
         before, starts, unchanged, bad = scan.tuples(starts, ends, binding.width)
         bad |= unchanged.any(axis=0)
-        if binding.crossing:
-            others = [place for place in range(binding.width) if place not in binding.key_places]
-            bad |= before.null[others].all(axis=0)  # see rows.is_whole
+        for logged in binding.leaves:  # see rows.is_whole
+            others = [place for place in range(binding.width) if place not in logged]
+            bad |= before.null[others].all(axis=0) & before.null.any(axis=0)
     after: Columns | None = None
     if op is not Op.DELETE:
         if old:

@@ -194,12 +194,15 @@ def _update(origin: Origin, binding: Binding, row: Update, change: Change) -> li
 def is_whole(binding: Binding, kind: str | None, old: Tuple) -> bool:
     """Whether an old tuple has the whole row.
 
-    Of a partitioned table it says what the table's replica identity is, and holds what the partition's is: where
-    nothing but the key has a value, the partition logs no more.
+    Of a partitioned table it says what the table's replica identity is, and holds what the partition's is, with null
+    for the rest. Which partition it is of, it does not say: where one is known that logs no more than what has a
+    value here, the nulls may be its.
     """
-    if kind != "O" or not binding.crossing:
+    if kind != "O" or None not in old:
         return kind == "O"
-    return any(value is not None for place, value in enumerate(old) if place not in binding.key_places)
+    return all(
+        any(value is not None for place, value in enumerate(old) if place not in logged) for logged in binding.leaves
+    )
 
 
 def _delete(origin: Origin, binding: Binding, row: Delete, change: Change) -> Record:
@@ -261,8 +264,11 @@ def _side(binding: Binding, values: Tuple, full_old: Tuple | None) -> _Side:
 def _old_side(binding: Binding, old: Tuple, *, whole: bool) -> _Side:
     if whole:
         return _side(binding, old, None)
-    known = binding.key_places if binding.full else binding.identity
-    return _side(binding, [value if place in known else UNCHANGED for place, value in enumerate(old)], None)
+    known = [
+        value if value is not None and (binding.full or place in binding.identity) else UNCHANGED
+        for place, value in enumerate(old)
+    ]
+    return _side(binding, known, None)  # no column of a replica identity is ever null
 
 
 def _envelope(

@@ -299,7 +299,7 @@ def test_what_is_passed_over_neither_stops_nor_signals() -> None:
 # A row that crosses partitions
 
 
-@pytest.mark.parametrize("between", [[], [relation(20_001, "orders_2027"), relation()]])
+@pytest.mark.parametrize("between", [[], [relation(), relation(20_001, "orders_2027", identity="d")]])
 @pytest.mark.parametrize("rows_max", [1, 2, 100])
 def test_a_delete_and_insert_of_one_key_are_one_update_however_they_arrive(
     between: list[Decoded], rows_max: int
