@@ -343,7 +343,7 @@ def test_no_null_is_invented(data: st.DataObject) -> None:
         for kind in ["f" if each is None else "d"]
     ]
     changes: list[Decoded] = []
-    truth: list[Mapping[str, str | None]] = []
+    truth: list[dict[str, str | None]] = []
     for number in range(data.draw(st.integers(1, 6))):
         leaf = data.draw(st.sampled_from(leaves))
         optional = st.sampled_from(["x", "y"]) if leaf.replica_identity == "d" else st.sampled_from(["x", None])
