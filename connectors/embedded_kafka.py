@@ -8,9 +8,11 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 import uuid
 from base64 import urlsafe_b64encode
@@ -19,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from connectors.unprivileged import free_port, give_away, launch, run, temporary_folder
+from connectors.unprivileged import free_port, give_away, launch, reachable, run, temporary_folder
 from envelope.errors import ChangelogError, Kind
 
 DEFAULT_SETTINGS: Mapping[str, str] = {
@@ -243,19 +245,9 @@ def temporary_broker(
 ) -> Iterator[Broker]:
     """A running broker in a new temporary folder; both are gone afterwards. By default from `find_lib`."""
     with temporary_folder("changelog-kafka-") as folder:
-        jars = _reachable(lib or find_lib(), folder)
+        jars = reachable(lib or find_lib(), folder)
         with Broker(jars, folder / "kafka", heap=heap, settings=settings) as broker:
             yield broker
-
-
-def _reachable(lib: Path, folder: Path) -> Path:
-    """`lib`, or a copy in `folder` when it lies where the broker's user may not enter."""
-    try:
-        run(["test", "-r", *map(str, list(lib.glob("kafka_*.jar"))[:1])])
-    except subprocess.CalledProcessError:
-        shutil.copytree(lib, folder / "lib")
-        return folder / "lib"
-    return lib
 
 
 def _describe(port: int) -> str | None:
@@ -276,3 +268,20 @@ def _describe(port: int) -> str | None:
     end = 12 + size[0]
     brokers = answer[end + 4 : end + 5]
     return answer[13:end].decode("utf-8", "replace") if brokers > b"\1" else None
+
+
+def main() -> None:
+    """Runs a broker of new data until SIGINT or SIGTERM: `make kafka`."""
+    try:
+        with temporary_broker() as broker:
+            sys.stdout.write(f"Kafka listens at {broker.bootstrap_servers}; Ctrl-C ends it, with all its data\n")
+            sys.stdout.flush()
+            ends = {signal.SIGINT, signal.SIGTERM}
+            signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+            signal.sigwait(ends)
+    except ChangelogError as error:
+        sys.exit(f"{error}")
+
+
+if __name__ == "__main__":
+    main()

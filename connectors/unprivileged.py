@@ -53,6 +53,15 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
+def reachable(programs: Path, folder: Path) -> Path:
+    """The folder `programs`, or a copy in `folder` when the servers' user may not read it where it is."""
+    try:
+        run(["test", "-r", str(programs), "-a", "-x", str(programs)])
+    except subprocess.CalledProcessError:
+        return Path(shutil.copytree(programs, folder / programs.name, symlinks=True))
+    return programs
+
+
 def run(command: Sequence[str]) -> bytes:
     """Runs a program to its end and gives what it printed; errors are those of `subprocess.run` with check=True."""
     user, group = identity()

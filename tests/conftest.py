@@ -8,9 +8,14 @@ import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from connectors.embedded import Server, temporary_server
-from tests.servers import SETTINGS, fresh_database, postgres_15_bin
+from connectors.embedded_kafka import Broker, temporary_broker
+from tests.servers import SETTINGS, fetched, fresh_database, java_needed, kafka_lib, postgres_bin
+from tests.servers.registry import Registry, temporary_registry
 
 SEED_VARIABLE = "CHANGELOG_TEST_SEED"
+
+DEAR = {"broker", "registry"}
+"""Fixtures that take a Java virtual machine each."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its option
@@ -20,6 +25,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = int(seed)
     set_hypothesis_home_dir(config.rootpath / ".cache" / "hypothesis")
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Has one worker run all tests of a server that is dear to start."""
+    for item in items:
+        if isinstance(item, pytest.Function) and not DEAR.isdisjoint(item.fixturenames):
+            item.add_marker(pytest.mark.xdist_group("kafka"))
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -40,9 +53,45 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
+def server_14() -> Iterator[Server]:
+    """PostgreSQL 14, the oldest we support."""
+    with temporary_server(postgres_bin(14), settings=SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def server_15() -> Iterator[Server]:
-    """PostgreSQL 15, the older end of what we test with."""
-    with temporary_server(postgres_15_bin(), settings=SETTINGS) as running:
+    """PostgreSQL 15, the oldest with row filters."""
+    with temporary_server(postgres_bin(15), settings=SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def server_16() -> Iterator[Server]:
+    """PostgreSQL 16."""
+    with temporary_server(postgres_bin(16), settings=SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def server_17() -> Iterator[Server]:
+    """PostgreSQL 17."""
+    with temporary_server(postgres_bin(17), settings=SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """An Apache Kafka."""
+    with temporary_broker(kafka_lib()) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def registry() -> Iterator[Registry]:
+    """A schema registry."""
+    java_needed()
+    with temporary_registry(fetched("registry")) as running:
         yield running
 
 

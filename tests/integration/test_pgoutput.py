@@ -12,7 +12,7 @@ import pytest
 from connectors.embedded import Server, find_bin, temporary_server
 from connectors.sources.postgres import pgoutput
 from connectors.sources.postgres.pgoutput import Decoded, StreamStart, StreamStop, decode
-from tests.servers import SETTINGS, postgres_15_bin
+from tests.servers import SETTINGS, postgres_bin
 from tests.unit.postgres.pgoutput_encoder import encode
 
 TWO_PHASE = {"max_prepared_transactions": "4", **SETTINGS}
@@ -52,7 +52,7 @@ KINDS = set("BCORYIUDTMSEcAbPKrp")
 
 @pytest.fixture(scope="module", params=["18", "15"])
 def prepared_server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    bin_dir = find_bin() if request.param == "18" else postgres_15_bin()
+    bin_dir = find_bin() if request.param == "18" else postgres_bin(15)
     with temporary_server(bin_dir, settings=TWO_PHASE) as running:
         yield running
 

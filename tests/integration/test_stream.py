@@ -17,7 +17,7 @@ from connectors.sources.postgres.stream import Stream
 from connectors.sources.postgres.wire import ReplicationConnection
 from envelope.checkpoint import parse_lsn
 from envelope.errors import ChangelogError, Kind
-from tests.servers import SETTINGS, fresh_database, postgres_15_bin
+from tests.servers import SETTINGS, fresh_database, postgres_bin
 
 OPTIONS = {"proto_version": "1", "publication_names": '"p"', "messages": "true"}
 COMMIT = struct.Struct("!x8x8x8xcBQQq")
@@ -161,7 +161,7 @@ def test_session_settings_are_made(dsn: str) -> None:
 
 
 def test_timeline_history_after_a_promotion() -> None:
-    for programs in (None, postgres_15_bin()):
+    for programs in (None, postgres_bin(15)):
         with temporary_server(programs, settings=SETTINGS) as server:
             server.stop()
             (server.data_dir / "standby.signal").touch()
@@ -345,7 +345,7 @@ def test_a_slot_that_is_missing(dsn: str, slot: str) -> None:
 
 def test_a_slot_that_lost_its_log() -> None:
     settings = {**SETTINGS, "max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
-    for programs in (None, postgres_15_bin()):
+    for programs in (None, postgres_bin(15)):
         with temporary_server(programs, settings=settings) as server:
             with connected(server.dsn()) as connection:
                 connection.create_slot("s")
@@ -358,7 +358,7 @@ def test_a_slot_that_lost_its_log() -> None:
 
 
 def test_wal_level_replica() -> None:
-    for programs in (None, postgres_15_bin()):
+    for programs in (None, postgres_bin(15)):
         with (
             temporary_server(programs, settings={**SETTINGS, "wal_level": "replica"}) as server,
             connected(server.dsn()) as connection,
@@ -371,7 +371,7 @@ def test_wal_level_replica() -> None:
 @pytest.fixture(scope="module", params=["18", "15"])
 def strict_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server that asks the role `reader` for a password (scram) and admits nobody else but postgres."""
-    with temporary_server(None if request.param == "18" else postgres_15_bin(), settings=SETTINGS) as server:
+    with temporary_server(None if request.param == "18" else postgres_bin(15), settings=SETTINGS) as server:
         execute(server.dsn(), "CREATE ROLE reader LOGIN REPLICATION PASSWORD 'right'", "CREATE ROLE plain LOGIN")
         rules = "host all,replication postgres,plain 127.0.0.1/32 trust\nhost all reader 127.0.0.1/32 scram-sha-256\n"
         _write(server.data_dir / "pg_hba.conf", rules)

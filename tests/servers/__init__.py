@@ -5,27 +5,63 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import psycopg
 import pytest
 from psycopg import sql
 
-from connectors.embedded import Server
+from connectors.embedded import Server, find_bin
+from connectors.embedded_kafka import find_java
+from envelope.errors import ChangelogError
+
+CACHE = Path(__file__).parents[2] / ".cache"
+"""Where make puts what it fetches."""
 
 POSTGRES_15_BIN = Path("/usr/lib/postgresql/15/bin")
+POSTGRES_VERSIONS = (14, 15, 16, 17, 18)
 
 SETTINGS = {"fsync": "off"}
 """No test pulls the plug of the machine; killing the server loses nothing without fsync."""
 
 
-def postgres_15_bin() -> Path:
-    """Debian's PostgreSQL 15; skips the test where it is absent, and fails it where CI=true."""
-    if not (POSTGRES_15_BIN / "postgres").exists():
-        missing = "PostgreSQL 15 is missing: apt-get install postgresql-15"
-        if os.environ.get("CI") == "true":
-            pytest.fail(missing)
-        pytest.skip(missing)
-    return POSTGRES_15_BIN
+def postgres_bin(version: int) -> Path:
+    """The programs of a PostgreSQL: the wheel's 18, Debian's 15, others as fetched; skips or fails without them."""
+    if version == 18:
+        return find_bin()
+    if version == 15:
+        if not (POSTGRES_15_BIN / "postgres").exists():
+            missing("PostgreSQL 15 is missing: apt-get install postgresql-15")
+        return POSTGRES_15_BIN
+    return fetched(f"postgres-{version}") / "bin"
+
+
+def fetched(name: str) -> Path:
+    """The folder of a server that make fetches; skips or fails without it."""
+    if not (CACHE / name / ".done").exists():
+        missing(f"{name} was not fetched: make .cache/{name}/.done")
+    return CACHE / name
+
+
+def kafka_lib() -> Path:
+    """Kafka's jars, with a Java to run them; skips or fails without."""
+    java_needed()
+    return fetched("kafka") / "lib"
+
+
+def java_needed() -> None:
+    """Skips or fails without a Java that is new enough."""
+    try:
+        find_java()
+    except ChangelogError as error:
+        missing(str(error))
+
+
+def missing(what: str) -> NoReturn:
+    """Skips the test for want of a system package or a server, and fails it where CI=true."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(what)
+    pytest.skip(what)
 
 
 @contextlib.contextmanager

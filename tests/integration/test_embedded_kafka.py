@@ -1,0 +1,97 @@
+"""The Kafka of our own, and the way to it through a proxy."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
+from connectors.embedded_kafka import LIB_VARIABLE, Broker, find_java, find_lib
+from connectors.unprivileged import temporary_folder
+from envelope.errors import ChangelogError, Kind
+from tests.proxy import Proxy
+from tests.servers import kafka_lib
+from tests.servers.registry import Registry
+
+TIMEOUT_S = 60
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with temporary_folder("changelog-test-") as made:
+        yield made
+
+
+@pytest.mark.xdist_group("kafka")
+def test_what_was_committed_survives_a_crash_and_a_restart_behind_a_proxy(folder: Path) -> None:
+    broker = Broker(kafka_lib(), folder / "kafka")
+    with Proxy("127.0.0.1", broker.port) as proxy:
+        broker.advertised = proxy.address
+        with broker:
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+            admin.create_topics([NewTopic("t", 1, 1)])["t"].result(TIMEOUT_S)
+            producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "one"})
+            producer.init_transactions(TIMEOUT_S)
+            _commit(producer, b"before")
+            broker.kill()
+            assert not broker.running
+            broker.start()
+            _commit(producer, b"after a crash")
+            broker.stop()
+            broker.start()
+            _commit(producer, b"after a restart")
+            producer.begin_transaction()
+            producer.produce("t", b"never")
+            producer.flush(TIMEOUT_S)
+            producer.abort_transaction(TIMEOUT_S)
+            proxy.stop()  # clients came through it, and can go around it
+            assert _read(broker.direct_servers, 3) == [b"before", b"after a crash", b"after a restart"]
+
+
+def test_the_registry_knows_avro(registry: Registry) -> None:
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        known = client.register_schema("embedded-value", Schema('"string"', "AVRO"))
+        assert client.get_schema(known).schema_str == '"string"'
+        client.delete_subject("embedded-value")
+
+
+def test_what_is_missing_is_said_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LIB_VARIABLE, str(tmp_path))
+    with pytest.raises(ChangelogError, match="make kafka") as jars:
+        find_lib()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ChangelogError, match="apt-get install openjdk") as java:
+        find_java()
+    (tmp_path / "bin").mkdir()
+    old = tmp_path / "bin" / "java"
+    old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_412\"' >&2\n")
+    old.chmod(0o755)
+    with pytest.raises(ChangelogError, match="is Java 8;"):
+        find_java()
+    assert jars.value.kind is java.value.kind is Kind.PRECONDITION
+
+
+@pytest.mark.xdist_group("kafka")
+def test_a_broker_that_cannot_start_says_why(folder: Path) -> None:
+    broken = Broker(kafka_lib(), folder / "kafka", settings={"log.retention.hours": "soon"})
+    with pytest.raises(ChangelogError, match=r"log\.retention\.hours") as error, broken:
+        pass
+    assert "\n" not in str(error.value)
+
+
+def _commit(producer: Producer, value: bytes) -> None:
+    producer.begin_transaction()
+    producer.produce("t", value)
+    producer.commit_transaction(TIMEOUT_S)
+
+
+def _read(servers: str, count: int) -> list[bytes | None]:
+    """The first `count` values of t, as a consumer of committed messages sees them."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "reader", "auto.offset.reset": "earliest"})
+    try:
+        consumer.subscribe(["t"])
+        return [message.value() for message in consumer.consume(count, TIMEOUT_S)]
+    finally:
+        consumer.close()

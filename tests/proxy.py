@@ -1,0 +1,131 @@
+"""A TCP proxy that fails in the ways networks do."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self
+
+from connectors.unprivileged import free_port
+
+CHUNK = 65_536
+ABORT = struct.pack("ii", 1, 0)
+"""SO_LINGER with 0 seconds: close sends RST."""
+
+
+class Proxy:
+    """Stands before `host`:`port` and forwards what comes to `address`.
+
+    A context manager; its address stays the same while it lives. Each method returns when what it says is so.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self.port = free_port()
+        self._target = (host, port)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._server: asyncio.Server | None = None
+        self._serving = asyncio.Event()
+        self._links: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
+        self._serving.set()
+        self._thread.start()
+        self._call(self._listen())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        """Where to connect, as HOST:PORT."""
+        return f"127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        """Closes all links and refuses new ones, as a host does whose service is down."""
+        self._call(self._stop())
+
+    def hang(self) -> None:
+        """Accepts and keeps links, and forwards nothing, as a network that loses every packet."""
+        self._call(self._hang())
+
+    def reset(self) -> None:
+        """Breaks all links with RST; new ones are served as before."""
+        self._call(self._drop(abort=True))
+
+    def resume(self) -> None:
+        """Serves again: the links that hang, and new ones."""
+        self._call(self._resume())
+
+    def close(self) -> None:
+        """Ends the proxy, and all its links."""
+        self._call(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, doing: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(doing, self._loop).result()
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+
+    async def _stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        await self._drop()
+
+    async def _hang(self) -> None:
+        self._serving.clear()
+
+    async def _resume(self) -> None:
+        self._serving.set()
+        if self._server is None:
+            await self._listen()
+
+    async def _drop(self, *, abort: bool = False) -> None:
+        links = dict(self._links)
+        for task, writers in links.items():
+            for writer in writers:
+                if abort:
+                    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORT)
+                writer.transport.abort()
+            task.cancel()
+        await asyncio.gather(*links, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers = [writer]
+        task = self._loop.create_task(self._forward(reader, writers))
+        self._links[task] = writers
+        task.add_done_callback(self._links.pop)
+
+    async def _forward(self, reader: asyncio.StreamReader, writers: list[asyncio.StreamWriter]) -> None:
+        """One link, until either end closes it. `writers` are its client's and, once there, its server's."""
+        with contextlib.suppress(OSError):
+            try:
+                await self._serving.wait()
+                back, server = await asyncio.open_connection(*self._target)
+                writers.append(server)
+                ways = [asyncio.ensure_future(self._pump(*way)) for way in ((reader, server), (back, writers[0]))]
+                try:
+                    await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for way in ways:
+                        way.cancel()
+                    await asyncio.gather(*ways, return_exceptions=True)
+            finally:
+                for writer in writers:
+                    writer.close()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(CHUNK):
+            await self._serving.wait()
+            writer.write(data)
+            await writer.drain()

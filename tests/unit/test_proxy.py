@@ -1,0 +1,106 @@
+"""The proxy of the fault tests fails as it says, before a server that echoes."""
+
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.proxy import Proxy
+
+
+class _Echo(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        while data := self.request.recv(65_536):
+            self.request.sendall(data)
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        pass  # its links are broken on purpose
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    with _Server(("127.0.0.1", 0), _Echo) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        with Proxy("127.0.0.1", server.server_address[1]) as proxy:
+            yield proxy
+        server.shutdown()
+        thread.join()
+
+
+def _connect(proxy: Proxy) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
+
+
+def _echoes(link: socket.socket, data: bytes = b"ping") -> bool:
+    threading.Thread(target=link.sendall, args=(data,)).start()
+    with link.makefile("rb") as answers:
+        return answers.read(len(data)) == data
+
+
+def test_it_forwards_much_both_ways(proxy: Proxy) -> None:
+    with _connect(proxy) as link:
+        assert _echoes(link, bytes(range(256)) * 20_000)
+
+
+def test_a_link_that_hangs_stays_open_and_goes_on(proxy: Proxy) -> None:
+    with _connect(proxy) as before:
+        assert _echoes(before)
+        proxy.hang()
+        with _connect(proxy) as after:
+            for link in (before, after):
+                link.sendall(b"held")
+                link.settimeout(0.1)
+                with pytest.raises(TimeoutError):
+                    link.recv(1)
+                link.settimeout(10)
+            proxy.resume()
+            for link in (before, after):
+                with link.makefile("rb") as answers:
+                    assert answers.read(4) == b"held"
+                assert _echoes(link)
+
+
+def test_reset_breaks_links_and_serves_new_ones(proxy: Proxy) -> None:
+    with _connect(proxy) as link:
+        assert _echoes(link)
+        proxy.reset()
+        with pytest.raises(ConnectionResetError):
+            link.recv(1)
+    with _connect(proxy) as link:
+        assert _echoes(link)
+
+
+def test_stop_refuses_until_it_resumes(proxy: Proxy) -> None:
+    with _connect(proxy) as link:
+        assert _echoes(link)
+        proxy.stop()
+        assert link.recv(1) == b""
+    with pytest.raises(ConnectionRefusedError):
+        _connect(proxy)
+    proxy.resume()
+    with _connect(proxy) as link:
+        assert _echoes(link)
+
+
+def test_a_link_whose_client_leaves_is_gone(proxy: Proxy) -> None:
+    with _connect(proxy) as link:
+        assert _echoes(link)
+        link.shutdown(socket.SHUT_WR)
+        assert link.recv(1) == b""
+
+
+def test_what_hangs_can_be_reset(proxy: Proxy) -> None:
+    with _connect(proxy) as link:
+        assert _echoes(link)
+        proxy.hang()
+        link.sendall(b"lost")
+        proxy.reset()
+        with pytest.raises(ConnectionResetError):
+            link.recv(1)
