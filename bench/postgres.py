@@ -23,6 +23,7 @@ from threading import Event
 import psycopg
 import pyarrow as pa
 
+from bench import backlog
 from connectors.embedded import Server, temporary_server
 from connectors.publish import Cadence, Observer, publish
 from connectors.sinks import Sink
@@ -36,24 +37,9 @@ from envelope.model import Stamp
 
 ROWS = 400_000
 ROUNDS = 3
-TRANSACTION_ROWS = 1000
 SIDES = ("pg_recvlogical", "ours", "files")
 
-TABLE = """
-CREATE TABLE orders (
-    id bigint PRIMARY KEY, guest_id bigint NOT NULL, status text NOT NULL, amount numeric(12,2) NOT NULL,
-    currency text NOT NULL, quantity integer NOT NULL, discount double precision, paid boolean NOT NULL,
-    note text, room text NOT NULL, created_at timestamptz NOT NULL, arrives date NOT NULL);
-ALTER TABLE orders REPLICA IDENTITY FULL;
-CREATE PUBLICATION bench FOR TABLE orders WITH (publish_via_partition_root = true);
-"""
-INSERT = """
-INSERT INTO orders SELECT g, g %% 5000, 'NEW', (g %% 90000) / 100.0, 'EUR', g %% 7, g / 7.0, g %% 2 = 0,
-    CASE WHEN g %% 3 = 0 THEN 'arrives late, wants the room with a view of the sea' END, 'room ' || g %% 300,
-    timestamptz '2026-01-01' + g * interval '1 second', date '2026-06-01' + (g %% 200)::int
-FROM generate_series(%s::bigint, %s::bigint) AS g
-"""
-UPDATE = "UPDATE orders SET status = 'PAID', paid = true, quantity = quantity + 1 WHERE id BETWEEN %s AND %s"
+PUBLICATION = "CREATE PUBLICATION bench FOR TABLE orders WITH (publish_via_partition_root = true)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,17 +84,10 @@ def _parse_args() -> argparse.Namespace:
 def _backlog(server: Server, rows: int) -> str:
     """Fills the log; gives its end."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
-        connection.execute(TABLE)
+        connection.execute(backlog.TABLE)
+        connection.execute(PUBLICATION)
         connection.execute("SELECT pg_create_logical_replication_slot('base', 'pgoutput')")
-        for first in range(1, rows // 2 + 1, TRANSACTION_ROWS // 2):
-            last = min(first + TRANSACTION_ROWS // 2 - 1, rows // 2)
-            with connection.transaction():
-                connection.execute(
-                    "SELECT pg_logical_emit_message(true, 'provenance', %s)",
-                    [json.dumps({"apiVersion": "v2", "serviceName": "order-api", "identifier": f"req-{first}"})],
-                )
-                connection.execute(INSERT, [first, last])
-                connection.execute(UPDATE, [first, last])
+        backlog.fill(connection, rows)
         connection.execute("CHECKPOINT")
         row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
     assert row is not None

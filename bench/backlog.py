@@ -1,0 +1,37 @@
+"""What sources are measured by: a table of 12 columns with REPLICA IDENTITY FULL, half inserts, half updates."""
+
+import json
+
+import psycopg
+
+TRANSACTION_ROWS = 1000
+
+TABLE = """
+CREATE TABLE orders (
+    id bigint PRIMARY KEY, guest_id bigint NOT NULL, status text NOT NULL, amount numeric(12,2) NOT NULL,
+    currency text NOT NULL, quantity integer NOT NULL, discount double precision, paid boolean NOT NULL,
+    note text, room text NOT NULL, created_at timestamptz NOT NULL, arrives date NOT NULL);
+ALTER TABLE orders REPLICA IDENTITY FULL;
+"""
+_INSERT = """
+INSERT INTO orders SELECT g, g %% 5000, 'NEW', (g %% 90000) / 100.0, 'EUR', g %% 7, g / 7.0, g %% 2 = 0,
+    CASE WHEN g %% 3 = 0 THEN 'arrives late, wants the room with a view of the sea' END, 'room ' || g %% 300,
+    timestamptz '2026-01-01' + g * interval '1 second', date '2026-06-01' + (g %% 200)::int
+FROM generate_series(%s::bigint, %s::bigint) AS g
+"""
+_UPDATE = "UPDATE orders SET status = 'PAID', paid = true, quantity = quantity + 1 WHERE id BETWEEN %s AND %s"
+
+
+def fill(connection: psycopg.Connection, rows: int) -> None:
+    """Commits `rows` changes, in transactions of `TRANSACTION_ROWS`."""
+    for first in range(1, rows // 2 + 1, TRANSACTION_ROWS // 2):
+        with connection.transaction():
+            change(connection, first, min(first + TRANSACTION_ROWS // 2 - 1, rows // 2))
+
+
+def change(connection: psycopg.Connection, first: int, last: int) -> None:
+    """Within a transaction: stamps it, inserts the orders from `first` to `last`, and updates each."""
+    stamp = {"apiVersion": "v2", "serviceName": "order-api", "identifier": f"req-{first}"}
+    connection.execute("SELECT pg_logical_emit_message(true, 'provenance', %s)", [json.dumps(stamp)])
+    connection.execute(_INSERT, [first, last])
+    connection.execute(_UPDATE, [first, last])
