@@ -198,8 +198,9 @@ class Broker:
             try:
                 run([java, "-XX:TieredStopAtLevel=1", "-cp", f"{self.lib}/*", *tool])
             except subprocess.CalledProcessError as error:
-                said = error.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
-                raise ChangelogError(Kind.PRECONDITION, f"Kafka cannot format {self.folder}: {said[-1]}") from error
+                said = error.stderr.decode("utf-8", "replace").splitlines()
+                last = next((line for line in reversed(said) if not line.startswith("\tat ")), "it said nothing")
+                raise ChangelogError(Kind.PRECONDITION, f"Kafka cannot format {self.folder}: {last}") from error
         found = re.search(r"^cluster\.id=(.+)$", meta.read_text(encoding="utf-8"), re.MULTILINE)
         if found is None:
             raise ChangelogError(
