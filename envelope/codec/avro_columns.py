@@ -8,6 +8,7 @@ row; a value that its column's shortcut does not know (an infinite date, an esca
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Final
 
 import msgspec
@@ -28,11 +29,14 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Unsigned = npt.NDArray[np.uint8]
 
-FEW_ROWS: Final = 24
+FEW_ROWS: Final = 32
 """Fewer rows are encoded faster one by one."""
 
+ROWS_MAX: Final = 4096
+"""Larger batches are cut in two: their buffers would not stay in the processor's cache."""
+
 NBYTES_MAX: Final = 64 << 20
-"""Batches above are cut in two, so that no buffer comes near the 2 GiB that its offsets can count."""
+"""As for `ROWS_MAX`: no buffer comes near the 2 GiB that its offsets can count."""
 
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 _BRACKETS = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
@@ -42,18 +46,22 @@ _DEPTHS = np.zeros(256, np.int8)
 _DEPTHS[list(_BRACKETS)] = list(_BRACKETS.values())
 
 # What stands behind the texts, for values that a cast must be given where there are none.
-_BLANKS = b"0", b"1970-01-01T00:00:00.000000Z", b"00:00:00"
-_ZERO, _MOMENT, _MIDNIGHT = 0, len(_BLANKS[0]), len(_BLANKS[0]) + len(_BLANKS[1])
+_BLANKS = b"0", b"1970-01-01T00:00:00.000000Z", b"00:00:00", b"00000000-0000-0000-0000-000000000000"
+_ZERO, _MOMENT, _MIDNIGHT, _UUID = accumulate(map(len, _BLANKS[:-1]), initial=0)
+
+_UUID_LENGTH = len(_BLANKS[-1])
+_UUID_FORM = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 _POSITION = b'"position":"'
 _SOURCE = b',"source":{'
 _AFTER_POSITION = len('","transaction":"')
 _AFTER_TRANSACTION = len('","committedAt":"') + len("2026-11-21T03:10:02.886044Z")
-_POSITION_LENGTH = 35
+_POSITION_LENGTH = len("00000000/0000000000000000/00000000")
+_STAMP_LENGTH = len('{"apiVersion":"","serviceName":"","identifier":""')
 
 
 class ColumnarEncoder:
-    """Encodes batches (`envelope.batch.SCHEMA`) of one entity under the schema of `codec`; `header` begins each value."""
+    """Encodes batches (`envelope.batch.SCHEMA`) of one entity as `codec` does, each value behind `header`."""
 
     def __init__(self, codec: AvroCodec, header: bytes) -> None:
         self._codec, self._header = codec, header
@@ -65,19 +73,12 @@ class ColumnarEncoder:
         rows = batch.num_rows
         if rows <= FEW_ROWS:
             return [self._plain(batch, row) for row in range(rows)]
-        if batch.nbytes > NBYTES_MAX:
+        if rows > ROWS_MAX or batch.nbytes > NBYTES_MAX:
             return [*self.encode(batch.slice(0, rows // 2)), *self.encode(batch.slice(rows // 2))]
         provenance = _Provenance(batch)
-        pool = Pool(b"")
-        segments: list[Segment] = [(pool.add(self._header), len(self._header)), *provenance.segments(pool)]
-        good = np.ones(rows, bool)
-        for name, unavailable in (
-            ("current", [source.unavailable for source in provenance.sources]),
-            ("original", [source.unavailable_original for source in provenance.sources]),
-        ):
-            segment, fine = self._side(pool, batch.column(name), unavailable, provenance.codes)
-            segments.append(segment)
-            good &= fine
+        pool = Pool(self._header)
+        (current, original), good = self._states(pool, batch, provenance)
+        segments = [(0, len(self._header)), *provenance.segments(pool), current, original]
         values = _pieces(pool, rows, segments)
         for row in np.flatnonzero(~good).tolist():
             values[row] = self._plain(batch, row)
@@ -93,40 +94,50 @@ class ColumnarEncoder:
             None if original is None else original.encode(),
         )
 
-    def _side(
-        self, pool: Pool, texts: pa.StringArray, unavailable: Sequence[Sequence[str]], codes: Ints
-    ) -> tuple[Segment, Mask]:
-        """One state of every row with its branch, and which rows have it right."""
+    def _states(
+        self, pool: Pool, batch: pa.RecordBatch, provenance: "_Provenance"
+    ) -> tuple[tuple[Segment, Segment], Mask]:
+        """Both states of each row, each behind its branch, and which rows have them right."""
+        rows = batch.num_rows
+        texts = pa.concat_arrays([batch.column("current"), batch.column("original")])
         there = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
-        good = np.ones(len(texts), bool)
-        starts = np.full(len(texts), pool.add(NULL), np.int32)
-        lengths = np.ones(len(texts), np.int32)
-        if not len(there):
-            return (starts, lengths), good
-        if len(there) < len(texts):
-            texts, codes = texts.take(pa.array(there)), codes[there]
-        scan = _Scan(texts, nested=self._nested)
-        tokens = [scan.step(step) for step in self._walk]
-        fine = scan.done()
+        starts = np.full(2 * rows, pool.add(NULL), np.int32)
+        lengths = np.full(2 * rows, len(NULL), np.int32)
+        good = np.ones(2 * rows, bool)
+        if len(there):
+            scan = _Scan(texts if len(there) == 2 * rows else texts.drop_null(), nested=self._nested)
+            tokens = [scan.step(step) for step in self._walk]
+            good[there] = fine = self._fine(scan.done(), tokens, provenance, there)
+            kept = np.flatnonzero(fine)
+            if len(kept):
+                if len(kept) < len(fine):
+                    tokens = [token.take(kept) for token in tokens]
+                offsets, data = self._render(scan, tokens, len(kept))
+                starts[there[kept]] = offsets[:-1] + pool.add(data)
+                lengths[there[kept]] = np.diff(offsets)
+        sides = (starts[:rows], lengths[:rows]), (starts[rows:], lengths[rows:])
+        return sides, good[:rows] & good[rows:]
+
+    def _fine(self, fine: Mask, tokens: Sequence["_Tokens"], provenance: "_Provenance", there: Ints) -> Mask:
+        """The states whose missing columns are unavailable, and whose keys are not null."""
+        codes, sources = provenance.codes, provenance.sources
         for step, token in zip(self._walk, tokens, strict=True):
-            if not token.present.all():
-                known = np.array([step.name in names for names in unavailable])
-                fine &= token.present | known[codes]
             if not step.nullable:
                 fine &= ~token.null
-        kept = np.flatnonzero(fine)
-        good[there] = fine
-        if len(kept):
-            inner = Pool(scan.data)
-            parts: list[Segment] = [(inner.add(PRESENT), len(PRESENT))]
-            for step, encode, token in zip(self._walk, self._codec.encoders, tokens, strict=True):
-                parts += step.render(_Values(inner, scan, token if len(kept) == len(fine) else token.take(kept), step, encode))
-            offsets, data = gather(inner.buffer(), len(kept), parts)
-            ends = offsets[:: len(parts)]
-            base = pool.add(data.to_pybytes())
-            starts[there[kept]] = ends[:-1] + base
-            lengths[there[kept]] = np.diff(ends)
-        return (starts, lengths), good
+            if not token.present.all():
+                current = np.array([step.name in source.unavailable for source in sources])
+                original = np.array([step.name in source.unavailable_original for source in sources])
+                fine &= token.present | np.append(current[codes], original[codes])[there]
+        return fine
+
+    def _render(self, scan: "_Scan", tokens: Sequence["_Tokens"], count: int) -> tuple[Offsets, bytes]:
+        """The states that the tokens are of, one behind the other, and where each begins and ends."""
+        pool = Pool(scan.data)
+        segments: list[Segment] = [(pool.add(PRESENT), len(PRESENT))]
+        for step, encode, token in zip(self._walk, self._codec.encoders, tokens, strict=True):
+            segments += step.render(_Values(pool, scan, token, step, encode))
+        offsets, data = gather(pool.buffer(), count, segments)
+        return offsets[:: len(segments)], data.to_pybytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +164,12 @@ class _Scan:
     """A walk over JSON objects, a member at a time in all of them."""
 
     def __init__(self, texts: pa.StringArray, *, nested: bool) -> None:
-        _, offsets_buffer, data = texts.buffers()
-        offsets = np.frombuffer(offsets_buffer, np.int32, len(texts) + 1, texts.offset * 4).astype(np.int64)
-        self.data = data.slice(offsets[0], offsets[-1] - offsets[0]).to_pybytes() + b"".join(_BLANKS)
-        self.blanks = len(self.data) - sum(map(len, _BLANKS))
-        self.buffer: Bytes = np.frombuffer(self.data + bytes(INLINE), np.uint8)
-        self._ends = offsets[1:] - offsets[0]
-        self.backslashes = np.flatnonzero(self.buffer == _BACKSLASH)
+        offsets, data = _raw(texts)
+        self.blanks = len(data)
+        self.data = b"".join((data, *_BLANKS, bytes(INLINE)))
+        self.buffer: Bytes = np.frombuffer(self.data, np.uint8)
+        self._ends = offsets[1:]
+        self.backslashes = np.flatnonzero(self.buffer == _BACKSLASH) if b"\\" in data else np.empty(0, np.int64)
         quotes = self._quotes(nested=nested)
         bounds = np.searchsorted(quotes, np.append(0, self._ends))
         self._at, self._last = bounds[:-1].copy(), bounds[1:]
@@ -199,28 +209,28 @@ class _Scan:
     def step(self, step: "_Step") -> _Tokens:
         """The tokens of the next member, which is of this column where it is present."""
         at, quotes, buffer = self._at, self._quotes_at, self.buffer
-        before, after = quotes[at], quotes[at + 1]
         label = step.label
-        present = (at < self._last) & (after - before == len(label) - 2)
-        labels: npt.NDArray[np.void] = np.ndarray(
-            (len(buffer) - len(label) + 1,), f"V{len(label)}", buffer=buffer, strides=(1,)
-        )
-        present &= labels[np.minimum(before, len(labels) - 1)] == np.void(label)
-        starts = np.where(present, after + 2, self.blanks)
+        before = quotes[at]
+        windows = _windows(buffer, len(label))
+        present = (at < self._last) & (windows[np.minimum(before, len(windows) - 1)] == np.void(label))
+        starts = before + len(label)
+        if not present.all():
+            starts[~present] = self.blanks
         first = buffer[starts]
-        quoted = present & (first == _QUOTE)
+        quoted = first == _QUOTE
         following = at + 2 * present + 2 * quoted
-        row_end = self._ends - 1
-        next_ = np.where(following < self._last, quotes[following] - 1, row_end)
-        ends = np.where(quoted, quotes[at + 3] + 1, next_)
-        null = ~present | (first == ord("n"))
-        self._sound &= ~present | ((ends == next_) & (first > ord(" ")) & (buffer[ends - 1] > ord(" ")))
+        ends = np.where(following < self._last, quotes[following], self._ends) - 1
+        self._sound &= ~present | (first > ord(" ")) & np.where(
+            quoted, quotes[at + 3] + 1 == ends, buffer[ends - 1] > ord(" ")
+        )
         self._at = following
+        null = ~present | (first == ord("n"))
         return _Tokens(starts=starts, ends=ends, present=present, null=null, quoted=quoted)
 
     def done(self) -> Mask:
         """The objects that had no other member, and no blank around one."""
-        return self._sound & (self._at == self._last)
+        done: Mask = self._sound & (self._at == self._last)
+        return done
 
 
 class _Values:
@@ -238,17 +248,7 @@ class _Values:
 
     def longs(self, values: Ints) -> tuple[Unsigned, Offsets]:
         """The branch and a long, a row each, and how many bytes of it count."""
-        lead = len(self.step.lead)
-        zigzag = ((values << 1) ^ (values >> 63)).astype(np.uint64)
-        width = max(1, (int(zigzag.max()).bit_length() + 6) // 7)
-        matrix = np.empty((self.rows, lead + width), np.uint8)
-        lengths = np.full(self.rows, lead + 1, np.int32)
-        for place in range(width):
-            left = zigzag >> np.uint64(7 * place)
-            more = left > 0x7F
-            matrix[:, lead + place] = (left & np.uint64(0x7F)).astype(np.uint8) | (more.astype(np.uint8) << 7)
-            lengths += more
-        return matrix, lengths
+        return _longs(values, len(self.step.lead))
 
     def finish(self, matrix: Unsigned, lengths: Offsets, usual: Mask, *more: Segment) -> list[Segment]:
         """Each row's bytes, and more behind them; null is null, and what is not usual is encoded one by one."""
@@ -257,7 +257,7 @@ class _Values:
             matrix[:, 0] = lead[0]
             matrix[~self.some, 0] = NULL[0]
         lengths = np.where(self.some, lengths, len(NULL)).astype(np.int32)
-        starts = (np.arange(self.rows) * matrix.shape[1] + self.pool.add(matrix.tobytes())).astype(np.int32)
+        starts = _table(self.pool, matrix)
         odd = np.flatnonzero(self.some & ~usual)
         for row, token in zip(odd.tolist(), self._odd(odd), strict=True):
             starts[row], lengths[row] = self.pool.add(token), len(token)
@@ -265,9 +265,7 @@ class _Values:
 
     def _odd(self, rows: Ints) -> list[bytes]:
         starts, ends, data = self.tokens.starts[rows].tolist(), self.tokens.ends[rows].tolist(), self.scan.data
-        return [
-            encoded(self._encode, self.step.name, data[start:end]) for start, end in zip(starts, ends, strict=True)
-        ]
+        return [encoded(self._encode, self.step.name, data[start:end]) for start, end in zip(starts, ends, strict=True)]
 
     def one_by_one(self) -> list[Segment]:
         """All of them without a shortcut."""
@@ -285,7 +283,13 @@ def _strings(values: _Values) -> list[Segment]:
 
 
 def _uuids(values: _Values) -> list[Segment]:
-    return values.one_by_one()
+    """The server prints them in one way; a text that is no UUID is left to the codec, which refuses it."""
+    tokens = values.tokens
+    starts, ends = tokens.starts + 1, tokens.ends - 1
+    usual = values.some & tokens.quoted & (ends - starts == _UUID_LENGTH)
+    if not pc.all(pc.match_substring_regex(values.texts(starts, ends, usual, _UUID, _UUID_LENGTH), _UUID_FORM)).as_py():
+        return values.one_by_one()
+    return _counted(values, starts, ends, usual)
 
 
 def _jsons(values: _Values) -> list[Segment]:
@@ -339,9 +343,7 @@ def _booleans(values: _Values) -> list[Segment]:
     return values.finish(matrix, np.full(values.rows, lead + 1, np.int32), usual)
 
 
-def _moments(
-    type_: pa.DataType, blank: int, form: str, *, longer: int = 0
-) -> Callable[[_Values], list[Segment]]:
+def _moments(type_: pa.DataType, blank: int, form: str, *, longer: int = 0) -> Callable[[_Values], list[Segment]]:
     """Dates and times of the very form of `form`, with up to `longer` more bytes; others one by one."""
     marks = [(place, ord(mark)) for place, mark in enumerate(form) if not mark.isdigit()]
 
@@ -484,35 +486,40 @@ class _Provenance:
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
         self._rows = batch.num_rows
-        texts = batch.column("provenance")
-        self._before, first = self._shared(texts, self._slices(texts, _SOURCE, _POSITION))
-        self.codes, self.sources = self._shared(texts, self._tails(texts))
-        self._first = first
+        self._texts = batch.column("provenance")
+        offsets, self._data = _raw(self._texts)
+        self._buffer = np.frombuffer(self._data + bytes(INLINE), np.uint8)
+        self._offsets = offsets[:-1]
+        stamps = [self._lengths(name) for name in ("api_version", "service_name", "identifier")]
+        begins = self._find(_SOURCE, _STAMP_LENGTH + np.sum(stamps, axis=0))
+        ops = self._lengths("op")
+        first = self._data.find(_POSITION, begins[0], offsets[1]) - begins[0] - ops[0]
+        positions = self._find(_POSITION, begins - self._offsets + first + ops)
+        self._before, self._first = self._shared(begins, positions)
+        ends = positions + len(_POSITION) + _POSITION_LENGTH + _AFTER_POSITION + _AFTER_TRANSACTION
+        self.codes, self.sources = self._shared(ends + self._lengths("transaction"), offsets[1:])
 
-    def _slices(self, texts: pa.StringArray, begin: bytes, end: bytes) -> tuple[Ints, Ints]:
-        offsets = self._offsets(texts)
-        starts = offsets[:-1] + pc.find_substring(texts, begin.decode()).to_numpy()
-        return starts, offsets[:-1] + pc.find_substring(texts, end.decode()).to_numpy()
-
-    def _tails(self, texts: pa.StringArray) -> tuple[Ints, Ints]:
-        offsets = self._offsets(texts)
-        position = offsets[:-1] + pc.find_substring(texts, _POSITION.decode()).to_numpy() + len(_POSITION)
-        transactions = pc.binary_length(self._batch.column("transaction")).to_numpy()
-        return position + _POSITION_LENGTH + _AFTER_POSITION + transactions + _AFTER_TRANSACTION, offsets[1:]
-
-    def _offsets(self, texts: pa.StringArray) -> Ints:
-        found: Ints = np.frombuffer(texts.buffers()[1], np.int32, len(texts) + 1, texts.offset * 4).astype(np.int64)
+    def _lengths(self, name: str) -> Ints:
+        found: Ints = pc.binary_length(self._batch.column(name)).to_numpy().astype(np.int64)
         return found
 
-    def _shared(self, texts: pa.StringArray, slices: tuple[Ints, Ints]) -> tuple[Ints, list[Source]]:
+    def _find(self, mark: bytes, guess: Ints) -> Ints:
+        """Where `mark` stands in each text, perhaps at `guess`; no string in JSON can hold its quotes."""
+        places = self._offsets + guess
+        windows = _windows(self._buffer, len(mark))
+        wrong = np.flatnonzero(windows[np.clip(places, 0, len(windows) - 1)] != np.void(mark))
+        if len(wrong):
+            found = pc.find_substring(self._texts.take(pa.array(wrong)), mark.decode()).to_numpy()
+            places[wrong] = self._offsets[wrong] + found
+        return places
+
+    def _shared(self, starts: Ints, ends: Ints) -> tuple[Ints, list[Source]]:
         """For each row the number of its slice among the different ones, and a source that has each."""
-        starts, ends = slices
-        data = np.frombuffer(texts.buffers()[2].to_pybytes() + bytes(INLINE), np.uint8)
-        parts = splice(data, self._rows, [(starts.astype(np.int32), (ends - starts).astype(np.int32))])
-        found = parts.dictionary_encode()
+        slices = (starts.astype(np.int32), (ends - starts).astype(np.int32))
+        found = splice(self._buffer, self._rows, [slices]).dictionary_encode()
         codes: Ints = found.indices.to_numpy().astype(np.int64)
         _, rows = np.unique(codes, return_index=True)
-        return codes, [json_codec.decode_provenance(texts[row].as_py()).source for row in rows.tolist()]
+        return codes, [json_codec.decode_provenance(self._texts[row].as_py()).source for row in rows.tolist()]
 
     def segments(self, pool: Pool) -> list[Segment]:
         """The record `changelog.Provenance` of each row."""
@@ -521,25 +528,56 @@ class _Provenance:
             found += self._strings(pool, name)
         found.append(_coded(pool, [opening(source) for source in self._first], self._before))
         found += self._strings(pool, "position") + self._strings(pool, "transaction")
-        found.append(self._committed_at(pool))
+        found.append(_long_segment(pool, self._batch.column("committed_at").cast(pa.int64()).to_numpy()))
         found.append(_coded(pool, [closing(source) for source in self.sources], self.codes))
         return found
 
     def _strings(self, pool: Pool, name: str) -> list[Segment]:
-        texts = self._batch.column(name)
-        offsets = self._offsets(texts)
-        base = pool.add(texts.buffers()[2].to_pybytes()) if texts.buffers()[2] is not None else 0
+        offsets, data = _raw(self._batch.column(name))
+        starts = (offsets[:-1] + pool.add(data)).astype(np.int32)
         lengths = np.diff(offsets)
-        different, codes = np.unique(lengths, return_inverse=True)
-        return [
-            _coded(pool, [long(length) for length in different.tolist()], codes),
-            ((offsets[:-1] + base).astype(np.int32), lengths.astype(np.int32)),
-        ]
+        return [_long_segment(pool, lengths), (starts, lengths.astype(np.int32))]
 
-    def _committed_at(self, pool: Pool) -> Segment:
-        moments = self._batch.column("committed_at").cast(pa.int64()).to_numpy()
-        different, codes = np.unique(moments, return_inverse=True)
-        return _coded(pool, [long(moment) for moment in different.tolist()], codes)
+
+def _raw(texts: pa.StringArray) -> tuple[Ints, bytes]:
+    """The offsets of the texts, one more than there are, in the bytes given with them."""
+    _, offsets_buffer, data = texts.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32, len(texts) + 1, texts.offset * 4).astype(np.int64)
+    if data is None:
+        return offsets, b""
+    return offsets - offsets[0], data.slice(offsets[0], offsets[-1] - offsets[0]).to_pybytes()
+
+
+def _windows(buffer: Bytes, length: int) -> npt.NDArray[np.void]:
+    """The `length` bytes from each place of the buffer on."""
+    return np.ndarray((len(buffer) - length + 1,), f"V{length}", buffer=buffer, strides=(1,))
+
+
+def _longs(values: Ints, lead: int = 0) -> tuple[Unsigned, Offsets]:
+    """A row for each value: `lead` bytes for others to fill, then the long; and how many bytes of a row count."""
+    zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
+    width = max(1, (int(zigzag.max()).bit_length() + 6) // 7)
+    matrix = np.empty((len(values), lead + width), np.uint8)
+    lengths = np.full(len(values), lead + 1, np.int32)
+    for place in range(width - 1):
+        left = zigzag >> np.uint64(7)
+        more = left > 0
+        matrix[:, lead + place] = zigzag.astype(np.uint8) & 0x7F | more.view(np.uint8) << 7
+        lengths += more
+        zigzag = left
+    matrix[:, lead + width - 1] = zigzag
+    return matrix, lengths
+
+
+def _table(pool: Pool, matrix: Unsigned) -> Offsets:
+    """Where each row of a matrix begins in the buffer."""
+    rows, width = matrix.shape
+    return np.arange(0, rows * width, width, dtype=np.int32) + np.int32(pool.add(matrix.tobytes()))
+
+
+def _long_segment(pool: Pool, values: Ints) -> Segment:
+    matrix, lengths = _longs(values)
+    return _table(pool, matrix), lengths
 
 
 def _coded(pool: Pool, texts: Sequence[bytes], codes: Ints) -> Segment:
@@ -555,4 +593,4 @@ def _pieces(pool: Pool, rows: int, segments: Sequence[Segment]) -> list[bytes]:
     offsets, data = gather(pool.buffer(), rows, segments)
     whole = data.to_pybytes()
     ends = offsets[:: len(segments)].tolist()
-    return [whole[start:end] for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    return [whole[start:end] for start, end in pairwise(ends)]

@@ -223,10 +223,10 @@ def _time_of_day(token: bytes) -> bytes:
 def _instant(zone: str) -> Encode:
     def encode(token: bytes) -> bytes:
         text = _content(token)
-        since = datetime.fromisoformat(text.removesuffix(zone)).replace(tzinfo=None) - _EPOCH
-        us = since.days * DAY_US + since.seconds * 1_000_000 + since.microseconds
-        _alike(text, _moment(us) + zone)
-        return long(us)
+        at = datetime.fromisoformat(text.removesuffix(zone))
+        _alike(text, at.isoformat(timespec="microseconds") + zone)
+        since = at.replace(tzinfo=None) - _EPOCH
+        return long(since.days * DAY_US + since.seconds * 1_000_000 + since.microseconds)
 
     return encode
 
