@@ -1,0 +1,100 @@
+"""Message values as Avro in Confluent's wire format: a zero byte, the schema's id in four bytes, big-endian, the body.
+
+https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from connectors.sinks.kafka.names import topic
+from connectors.sinks.kafka.registry import Registry
+from envelope import batch
+from envelope.codec import json_codec
+from envelope.codec.avro_codec import AvroCodec
+from envelope.codec.avro_columns import ColumnarEncoder
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Envelope
+from schemas.avro import value_schema
+from schemas.types import Struct
+
+MAGIC = 0
+HEADER_BYTES = 5
+
+
+def subject(prefix: str, entity: str) -> str:
+    """The subject of the schemas of an entity's values: Confluent's TopicNameStrategy."""
+    return f"{topic(prefix, entity)}-value"
+
+
+class AvroValues:
+    """Values under the schema that follows from the columns which each batch names (`envelope.batch.shapes`).
+
+    `keys` are the key columns of each entity. Other columns in the stream are another schema, which `registry` has,
+    registers or refuses. An entity without columns, of records that were set aside, is JSON.
+    """
+
+    def __init__(self, registry: Registry, prefix: str, keys: Mapping[str, Sequence[str]]) -> None:
+        self._registry, self._prefix, self._keys = registry, prefix, keys
+        self._encoders: dict[str, tuple[Struct, ColumnarEncoder]] = {}
+        self._codecs: dict[int, AvroCodec] = {}
+
+    def encode(self, rows: pa.RecordBatch) -> list[bytes]:
+        """The values of a batch of `envelope.batch.SCHEMA`, one a row.
+
+        Raises ChangelogError: what `Registry.id_of` raises, and MALFORMED for a state that its columns do not fit.
+        """
+        shapes = batch.shapes(rows)
+        entities = rows.column("entity").dictionary_encode()
+        codes = entities.indices.to_numpy()
+        values: list[bytes] = [b""] * rows.num_rows
+        for code, entity in enumerate(entities.dictionary.to_pylist()):
+            if len(entities.dictionary) == 1:
+                return self._values(entity, shapes.get(entity), rows)
+            places = np.flatnonzero(codes == code)
+            part = self._values(entity, shapes.get(entity), rows.take(pa.array(places)))
+            for place, value in zip(places.tolist(), part, strict=True):
+                values[place] = value
+        return values
+
+    def decode(self, value: bytes) -> Envelope:
+        """The envelope of a value, JSON or Avro. Raises MALFORMED, and what `Registry.schema` raises."""
+        if not value or value[0] != MAGIC:
+            return json_codec.decode(value)
+        if len(value) < HEADER_BYTES:
+            raise ChangelogError(Kind.MALFORMED, "a message ends within the id of its schema")
+        return self._codec(int.from_bytes(value[1:HEADER_BYTES], "big")).decode(value[HEADER_BYTES:])
+
+    def _values(self, entity: str, shape: Struct | None, rows: pa.RecordBatch) -> list[bytes]:
+        if shape is None:
+            return _as_json(rows)
+        try:
+            return self._encoder(entity, shape).encode(rows)
+        except ChangelogError as error:
+            if error.kind is not Kind.MALFORMED:
+                raise
+            raise ChangelogError(Kind.MALFORMED, f"entity {entity}: {error.message}", hint=error.hint) from error
+
+    def _encoder(self, entity: str, shape: Struct) -> ColumnarEncoder:
+        known = self._encoders.get(entity)
+        if known is None or known[0] != shape:
+            schema = value_schema(entity, shape, self._keys[entity], self._prefix)
+            id_ = self._registry.id_of(subject(self._prefix, entity), schema)
+            header = bytes([MAGIC]) + id_.to_bytes(HEADER_BYTES - 1, "big")
+            known = self._encoders[entity] = shape, ColumnarEncoder(AvroCodec(schema), header)
+        return known[1]
+
+    def _codec(self, id_: int) -> AvroCodec:
+        if id_ not in self._codecs:
+            try:
+                self._codecs[id_] = AvroCodec(self._registry.schema(id_))
+            except ValueError as error:
+                raise ChangelogError(
+                    Kind.MALFORMED, f"schema {id_} of the registry is not that of an envelope"
+                ) from error
+        return self._codecs[id_]
+
+
+def _as_json(rows: pa.RecordBatch) -> list[bytes]:
+    return [json_codec.encode(record.envelope) for record in batch.records(rows)]

@@ -1,0 +1,159 @@
+"""The schema registry: which id a schema has under a subject, and which schema an id has.
+
+Over confluent-kafka's client, whose options pass through as they are. API and error codes:
+https://docs.confluent.io/platform/current/schema-registry/develop/api.html
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
+
+# The client raises what this library raises; which of two it is, only this module of the client knows.
+from confluent_kafka.schema_registry.common._httpx_compat import httpx
+from confluent_kafka.schema_registry.error import OAuthTokenError
+
+from envelope.errors import ChangelogError, Kind
+from schemas import avro
+
+COMMAND = "changelog schemas register"
+
+_NO_SUBJECT, _NO_SCHEMA = 40401, 40403
+_DETAIL_MAX = 300
+
+
+class Registry:
+    """A registry at `url` (several with commas between), reached with `options` of confluent-kafka's client.
+
+    `auto_register` lets `id_of` register what is not there. Every method raises ChangelogError: CONNECTION when the
+    registry cannot be reached or is in trouble, ACCESS when it wants other credentials, PRECONDITION when it refuses.
+    Raises USAGE when an option is wrong.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any], *, auto_register: bool = False) -> None:
+        self.where = ",".join(map(_without_credentials, url.split(",")))
+        self._auto_register = auto_register
+        self._schemas: dict[int, avro.Schema] = {}
+        try:
+            self._client = SchemaRegistryClient({**options, "url": url})
+        except (ValueError, TypeError) as error:
+            detail = "is not an address; it begins with http:// or https://" if "url" in str(error) else str(error)
+            raise ChangelogError(Kind.USAGE, f"[sink] registry or registry_client: {detail}") from None
+        except OSError as error:
+            raise ChangelogError(
+                Kind.USAGE, f"[sink] registry_client: a certificate or key cannot be read ({error.strerror})"
+            ) from error
+
+    def id_of(self, subject: str, schema: avro.Schema) -> int:
+        """The schema's id under `subject`, registered first where that is allowed."""
+        found = self.look_up(subject, schema)
+        if found is None and self._auto_register:
+            found = self.register(subject, schema)
+        if found is None:
+            raise ChangelogError(
+                Kind.PRECONDITION,
+                f"subject {subject} of the registry {self.where} has no schema for these columns",
+                hint=f"register it with `{COMMAND} --yes`, or set [sink] auto_register = true",
+            )
+        return found
+
+    def look_up(self, subject: str, schema: avro.Schema) -> int | None:
+        """The schema's id under `subject`; None when it is not registered there."""
+        with self._translated(f"looking up {subject}"):
+            try:
+                return _id(self._client.lookup_schema(subject, _avro(schema)))
+            except SchemaRegistryError as error:
+                if error.error_code in (_NO_SUBJECT, _NO_SCHEMA):
+                    return None
+                raise
+
+    def register(self, subject: str, schema: avro.Schema) -> int:
+        """Registers the schema, unless it is there, and gives its id."""
+        with self._translated(f"registering {subject}"):
+            return self._client.register_schema(subject, _avro(schema))
+
+    def is_compatible(self, subject: str, schema: avro.Schema) -> bool | None:
+        """Whether the registry would take the schema, by the subject's level; None when it would be the first one."""
+        with self._translated(f"checking {subject}"):
+            try:
+                return self._client.test_compatibility_all_versions(subject, _avro(schema))
+            except SchemaRegistryError as error:
+                if error.error_code == _NO_SUBJECT:
+                    return None
+                raise
+
+    def schema(self, id_: int) -> avro.Schema:
+        """The schema behind an id, which never changes. Raises PRECONDITION when there is none."""
+        if id_ not in self._schemas:
+            with self._translated(f"asking for schema {id_}"):
+                found = self._client.get_schema(id_)
+            self._schemas[id_] = json.loads(found.schema_str or "null")
+        return self._schemas[id_]
+
+    def close(self) -> None:
+        """Ends the link."""
+        self._client.close()
+
+    @contextmanager
+    def _translated(self, doing: str) -> Iterator[None]:
+        where = f"{doing} at the registry {self.where}"
+        try:
+            yield
+        except SchemaRegistryError as error:
+            raise _error(error, where) from error
+        except OAuthTokenError as error:
+            raise ChangelogError(Kind.ACCESS, f"{where}: no token was given", hint=_CREDENTIALS) from error
+        except httpx.TransportError as error:
+            detail = _line(str(error)) or type(error).__name__
+            raise ChangelogError(Kind.CONNECTION, f"{where}: {detail}") from error
+        except (ValueError, TypeError, KeyError, httpx.HTTPError) as error:
+            raise ChangelogError(
+                Kind.PRECONDITION, f"{where}: the answer is none of a registry", hint=_ADDRESS
+            ) from error
+
+
+_CREDENTIALS = "give other credentials in [sink] registry_client"
+_ADDRESS = "correct [sink] registry; Confluent's own is at http://HOST:8081, others have a path"
+
+
+def _error(error: SchemaRegistryError, where: str) -> ChangelogError:
+    """The one table from the registry's answers to ours."""
+    detail = f"{where}: {_line(error.error_message or 'refused')} (HTTP {error.http_status_code})"
+    match error.http_status_code:
+        case 401 | 403:
+            return ChangelogError(Kind.ACCESS, detail, hint=_CREDENTIALS)
+        case 409:
+            return ChangelogError(
+                Kind.PRECONDITION, detail, hint="older readers could not read it: see the subject's compatibility level"
+            )
+        case 404 if error.error_code in (_NO_SUBJECT, _NO_SCHEMA):
+            return ChangelogError(Kind.PRECONDITION, detail, hint="it may be another registry's; see [sink] registry")
+        case 404 | 405:
+            return ChangelogError(Kind.PRECONDITION, detail, hint=_ADDRESS)
+        case 408 | 429:
+            return ChangelogError(Kind.CONNECTION, detail)
+        case status if status >= 500:
+            return ChangelogError(Kind.CONNECTION, detail)
+    return ChangelogError(Kind.PRECONDITION, detail)
+
+
+def _avro(schema: avro.Schema) -> Schema:
+    return Schema(msgspec.json.encode(schema).decode(), "AVRO")
+
+
+def _id(found: Any) -> int:
+    id_: int = found.schema_id
+    return id_
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:_DETAIL_MAX]
+
+
+def _without_credentials(url: str) -> str:
+    parts = urlsplit(url.strip())
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
