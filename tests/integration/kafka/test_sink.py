@@ -1,0 +1,295 @@
+"""The sink over a real broker: what a reader of committed messages sees, and what it never sees."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from connectors.embedded_kafka import Broker
+from connectors.sinks.kafka import dead, sink
+from connectors.sinks.kafka.client import Client
+from connectors.sinks.kafka.messages import JsonValues
+from connectors.sinks.kafka.sink import KafkaSink, Settings
+from connectors.sinks.kafka.topics import Topic, TopicSettings, ensure, findings, topics_of
+from envelope import batch
+from envelope.checkpoint import Checkpoint
+from envelope.entity import Entity
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Op, Record, Stamp
+from tests.unit.records import checkpoint, record
+
+NAME = "app"
+
+
+def entity(name: str = "order", partitions: int = 1) -> Entity:
+    return Entity(
+        name=name,
+        table=("public", name),
+        key=("id",),
+        partition_by=("id",),
+        partitions=partitions,
+        masks={},
+        default_stamp=Stamp(api_version="", service_name="", identifier=""),
+    )
+
+
+@pytest.fixture
+def settings(broker: Broker, request: pytest.FixtureRequest) -> Settings:
+    """A prefix of its own for each test."""
+    prefix = f"t{abs(hash(request.node.name)) % 10**9}"
+    return Settings(client=Client(bootstrap_servers=broker.bootstrap_servers), name=NAME, prefix=prefix)
+
+
+@contextlib.contextmanager
+def opened(settings: Settings, *entities: Entity) -> Iterator[KafkaSink]:
+    with closing(KafkaSink(settings, JsonValues())) as made:
+        made.prepare(entities or [entity()])
+        made.recover()
+        yield made
+
+
+def store(into: KafkaSink, commit: int, *records: Record) -> Checkpoint:
+    into.add([batch.from_records(records)])
+    into.commit(checkpoint(commit))
+    return checkpoint(commit)
+
+
+def read(settings: Settings, topic: str, *, committed: bool = True) -> list[Message]:
+    """All messages of a topic's first partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": settings.client.bootstrap_servers,
+            "group.id": "test",
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([TopicPartition(f"{settings.prefix}.{topic}", 0, 0)])
+    found: list[Message] = []
+    with contextlib.closing(consumer):
+        while True:
+            message = consumer.poll(10)
+            assert message is not None, "the broker is silent"
+            error = message.error()
+            if error is not None:
+                assert error.name() == "_PARTITION_EOF"
+                return found
+            found.append(message)
+
+
+def headers_of(message: Message) -> list[tuple[str, bytes]]:
+    return list(dict(message.headers() or ()).items())  # type: ignore[arg-type]
+
+
+def values(messages: Sequence[Message]) -> list[Any]:
+    return [None if message.value() is None else json.loads(message.value() or b"") for message in messages]
+
+
+def limit(settings: Settings, nbytes: int) -> Settings:
+    return replace(settings, entities={"order": TopicSettings(settings={"max.message.bytes": str(nbytes)})})
+
+
+def test_a_commit_holds_rows_and_checkpoint(settings: Settings) -> None:
+    with opened(settings) as made:
+        stored = store(made, 1, record(Op.CREATE, '{"id":42}', commit=1))
+        assert made.recover() == stored
+    [message] = read(settings, "order")
+    assert (message.key(), message.partition()) == (b"42", 0)
+    assert values([message])[0]["current"] == {"id": 42}
+    assert dict(message.headers() or ()) == {
+        "op": b"create",
+        "position": b"00000001/0000000000000001/00000002",
+        "transaction": b"701",
+        "serviceName": b"order-api",
+    }
+    assert message.timestamp()[1] == 1795230603886
+    [kept] = read(settings, "positions")
+    assert kept.key() == NAME.encode()
+    assert Checkpoint.from_json(kept.value() or b"") == stored
+
+
+def test_a_new_changelog_has_no_checkpoint(settings: Settings) -> None:
+    with closing(KafkaSink(settings, JsonValues())) as made:
+        made.prepare([entity()])
+        assert made.recover() is None
+
+
+def test_a_delete_is_followed_by_its_tombstone(settings: Settings) -> None:
+    with opened(settings) as made:
+        store(
+            made, 1, record(Op.CREATE, '{"id":42}', commit=1), record(Op.DELETE, None, '{"id":42}', commit=1, ordinal=4)
+        )
+    _, deleted, tombstone = read(settings, "order")
+    assert values([deleted, tombstone])[0]["current"] is None
+    assert tombstone.value() is None
+    assert (tombstone.key(), tombstone.headers()) == (deleted.key(), deleted.headers())
+
+
+def test_what_is_not_committed_is_never_seen(settings: Settings) -> None:
+    with opened(settings) as made:
+        store(made, 1, record(Op.CREATE, '{"id":1}', commit=1))
+        made.add([batch.from_records([record(Op.UPDATE, '{"id":2}', '{"id":1}', commit=2)])])
+        made.abandon()
+        store(made, 3, record(Op.UPDATE, '{"id":3}', '{"id":1}', commit=3))
+        made.add([batch.from_records([record(Op.UPDATE, '{"id":4}', '{"id":3}', commit=4)])])
+    with opened(settings) as made:
+        assert made.recover() == checkpoint(3)
+    assert [each["current"]["id"] for each in values(read(settings, "order"))] == [1, 3]
+    assert len(read(settings, "order", committed=False)) >= 2
+
+
+def test_an_older_instance_stores_nothing_more(settings: Settings) -> None:
+    with opened(settings) as older:
+        store(older, 1, record(Op.CREATE, '{"id":1}', commit=1))
+        older.add([batch.from_records([record(Op.UPDATE, '{"id":2}', '{"id":1}', commit=2)])])
+        with opened(settings) as newer:
+            store(newer, 2, record(Op.UPDATE, '{"id":5}', '{"id":1}', commit=2))
+            with pytest.raises(ChangelogError, match="another instance of this service took over") as caught:
+                older.commit(checkpoint(2))
+            assert caught.value.kind is Kind.IN_USE
+            store(newer, 3, record(Op.UPDATE, '{"id":6}', '{"id":5}', commit=3))
+    assert [each["current"]["id"] for each in values(read(settings, "order"))] == [1, 5, 6]
+
+
+def test_a_broker_that_crashes_is_gone_for_a_while_only(
+    settings: Settings, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(sink, "_CALL_S", 1.0)
+    with opened(settings) as made:
+        store(made, 1, record(Op.CREATE, '{"id":1}', commit=1))
+        broker.kill()
+        try:
+            with pytest.raises(ChangelogError) as caught:
+                store(made, 2, record(Op.UPDATE, '{"id":2}', '{"id":1}', commit=2))
+        finally:
+            broker.start()
+        assert caught.value.kind is Kind.CONNECTION
+        monkeypatch.undo()
+        assert made.recover() == checkpoint(1)
+        store(made, 2, record(Op.UPDATE, '{"id":2}', '{"id":1}', commit=2))
+    assert [each["current"]["id"] for each in values(read(settings, "order"))] == [1, 2]
+
+
+# Messages that are too large
+
+
+def large(commit: int) -> list[Record]:
+    text = json.dumps({"id": 1, "note": "x" * 5000})
+    return [record(Op.CREATE, '{"id":0}', commit=commit), record(Op.CREATE, text, commit=commit, ordinal=4, key="7")]
+
+
+def test_a_message_that_is_too_large_stops_with_its_position(settings: Settings) -> None:
+    with opened(limit(settings, 4000)) as made:
+        with pytest.raises(ChangelogError, match=r"a message to \S+ has \d+ bytes and the topic takes 4000") as caught:
+            made.add([batch.from_records(large(1))])
+        assert caught.value.kind is Kind.STOP
+        assert str(caught.value.position) == "00000001/0000000000000001/00000004"
+        assert "changelog accept" in str(caught.value)
+        store(made, 2, record(Op.CREATE, "{}", commit=2))
+    assert len(read(settings, "order")) == 1
+
+
+@pytest.mark.parametrize("decision", ["skip", "dead-letter"])
+def test_a_message_that_is_too_large_goes_where_it_was_decided(settings: Settings, decision: str) -> None:
+    settings = limit(settings, 4000)
+    with opened(settings) as made:
+        made.commit(replace(checkpoint(1), decisions={"00000001/0000000000000002/00000004": decision}))
+        made.recover()
+        store(made, 2, *large(2))
+    assert [message.key() for message in read(settings, "order")] == [b"42"]
+    set_aside = read(settings, "dead")
+    assert bool(set_aside) == (decision == "dead-letter")
+
+
+def test_what_is_set_aside_can_be_replayed(settings: Settings) -> None:
+    settings = replace(limit(settings, 4000), on_too_large="dead-letter")
+    with opened(settings) as made:
+        store(made, 1, *large(1))
+    parts = [
+        dead.Message(
+            topic=message.topic() or "",
+            partition=0,
+            key=message.key() or b"",
+            value=message.value(),
+            headers=headers_of(message),
+            timestamp_ms=message.timestamp()[1],
+        )
+        for message in read(settings, "dead")
+    ]
+    found = dead.whole(parts)
+    assert (found.topic, found.key) == (f"{settings.prefix}.order", b"7")
+    assert json.loads(found.value or b"")["current"] == {"id": 1, "note": "x" * 5000}
+    assert dict(found.headers)["op"] == b"create"
+
+
+# Topics
+
+
+def test_topics_are_made_as_they_are_to_be(settings: Settings) -> None:
+    kept = replace(settings, entities={"event": TopicSettings(profile="history", retention_days=5)})
+    entities = [entity(partitions=4), entity("event", 2)]
+    with opened(kept, *entities):
+        wanted = topics_of(kept.prefix, entities, kept.entities)
+        found = ensure(kept.client, wanted, create=False, replication_factor=None)
+    assert {name.partition(".")[2]: each.partitions for name, each in found.items()} == {
+        "order": 4,
+        "event": 2,
+        "positions": 1,
+        "dead": 1,
+    }
+    assert found[f"{kept.prefix}.event"].settings["retention.ms"] == str(5 * 86_400_000)
+    assert all(each.status == "ok" for each in findings(kept.client, wanted, create=False))
+
+
+def test_another_number_of_partitions_is_refused(settings: Settings) -> None:
+    with opened(settings, entity(partitions=2)):
+        pass
+    with pytest.raises(ChangelogError, match="has 2 partitions, and 3 are configured") as caught:
+        KafkaSink(settings, JsonValues()).prepare([entity(partitions=3)])
+    assert caught.value.kind is Kind.PRECONDITION
+
+
+def test_topics_may_be_made_by_others_alone(settings: Settings) -> None:
+    with pytest.raises(ChangelogError, match=r"topic \S+\.order does not exist; create it with 1 partitions"):
+        KafkaSink(replace(settings, create_topics=False), JsonValues()).prepare([entity()])
+
+
+def test_drifted_settings_are_told_with_the_command_that_puts_them_back(settings: Settings) -> None:
+    with opened(settings):
+        pass
+    name = f"{settings.prefix}.order"
+    wanted = [Topic(name=name, partitions=1, settings={"cleanup.policy": "delete", "segment.ms": "86400000"})]
+    _, drift = findings(settings.client, wanted, create=True)
+    assert (drift.status, drift.message) == ("warn", "cleanup.policy is compact, not delete")
+    assert drift.hint == f"kafka-configs --alter --topic {name} --add-config cleanup.policy=delete"
+
+
+def test_a_changelog_that_is_later_than_the_retention_is_told(settings: Settings) -> None:
+    kept = replace(settings, entities={"order": TopicSettings(profile="history", retention_days=1)})
+    with opened(kept):
+        wanted = topics_of(kept.prefix, [entity()], kept.entities)[:1]
+    assert [each.status for each in findings(kept.client, wanted, create=True, lag_s=3600)] == ["ok", "ok"]
+    late = list(findings(kept.client, wanted, create=True, lag_s=15 * 3600))
+    assert late[-1].message == "the changelog is 15.0 h behind, and the topic forgets after 24.0 h"
+
+
+# Options
+
+
+def test_options_on_which_exactly_once_rests_are_not_the_users(broker: Broker) -> None:
+    with pytest.raises(ChangelogError, match="acks is not yours to set"):
+        Client(bootstrap_servers=broker.bootstrap_servers, options={"acks": "1"})
+
+
+def test_an_option_that_is_none_is_named(settings: Settings) -> None:
+    client = Client(bootstrap_servers=settings.client.bootstrap_servers, options={"no.such": "x"})
+    with pytest.raises(ChangelogError, match=r"no\.such") as caught:
+        KafkaSink(replace(settings, client=client), JsonValues()).prepare([entity()])
+    assert caught.value.kind is Kind.PRECONDITION
