@@ -1,4 +1,4 @@
-"""Compares a file log with the second reader, with itself, and with the tables."""
+"""Compares a changelog with the second reader, with itself, and with the tables."""
 
 import json
 import re
@@ -81,7 +81,7 @@ class Verdict:
 
 
 def rows(path: Path) -> Iterator[Row]:
-    """The log's rows, in its order."""
+    """A file log's rows, in its order."""
     for batch in read_log(path):
         yield from map(Row, *(batch.column(name).to_pylist() for name in _COLUMNS))
 
@@ -161,10 +161,17 @@ class Fold:
 
 
 def judge(dsn: str, log: Path, expected: Iterator[Expected]) -> Verdict:
-    """Raises AssertionError unless the log is what it must be: `expected`, consistent in itself, and the tables."""
-    verdict = Verdict()
+    """Raises AssertionError unless the file log is what it must be: see `judge_rows`."""
+    return judge_rows(dsn, rows(log), expected, Verdict())
+
+
+def judge_rows(dsn: str, log: Iterator[Row], expected: Iterator[Expected], verdict: Verdict) -> Verdict:
+    """Raises AssertionError unless the rows are as they must be: `expected`, consistent in themselves, and the tables.
+
+    `verdict` may hold already what was found while they were read.
+    """
     fold = Fold(verdict)
-    compare(rows(log), expected, verdict, fold)
+    compare(log, expected, verdict, fold)
     compare_tables(dsn, fold, verdict)
     verdict.check()
     return verdict

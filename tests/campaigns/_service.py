@@ -18,10 +18,10 @@ ROOT = Path(__file__).parents[2]
 STOP_TIMEOUT_S = 60.0
 IN_USE = "is read by process"
 
+LOOP_FAIL_POINTS = ("loop:read", "loop:published", "loop:confirmed")
+
 FAIL_POINTS = (
-    "loop:read",
-    "loop:published",
-    "loop:confirmed",
+    *LOOP_FAIL_POINTS,
     "files:written",
     "files:synced",
     "files:linked",
@@ -35,9 +35,9 @@ FAIL_POINTS = (
 class Service:
     """`changelog run` over one configuration file; `log` collects what its processes say."""
 
-    def __init__(self, config: Path) -> None:
+    def __init__(self, config: Path, log: Path | None = None) -> None:
         self._config = config
-        self.log = config.with_suffix(".log")
+        self.log = log or config.with_suffix(".log")
         self.starts = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -84,6 +84,24 @@ class Service:
             time.sleep(0.02)
         return False
 
+    def pause(self) -> None:
+        """SIGSTOP: alive, and deaf."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """SIGCONT: it goes on where it was, knowing nothing of the time between."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def ended(self, timeout_s: float) -> int:
+        """Waits until the process ends by itself; its exit code."""
+        assert self._process is not None
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the service goes on after {timeout_s:.0f} s: {self.said()[-2000:]}") from None
+
     def kill(self) -> None:
         """kill -9."""
         if self._process is not None:
@@ -110,11 +128,17 @@ class Service:
                 time.sleep(0.01)
 
     def until(self, path: Path, reached: Callable[[Checkpoint], bool], timeout_s: float) -> None:
-        """Waits until the checkpoint of the log at `path` is as wanted."""
+        """Waits until the checkpoint of the file log at `path` is as wanted."""
+        self.until_stored(lambda: read_checkpoint(path), reached, timeout_s)
+
+    def until_stored(
+        self, read: Callable[[], Checkpoint | None], reached: Callable[[Checkpoint], bool], timeout_s: float
+    ) -> None:
+        """Waits until the checkpoint that `read` gives is as wanted."""
         deadline = time.monotonic() + timeout_s
         while True:
             self.check()
-            checkpoint = read_checkpoint(path)
+            checkpoint = read()
             if checkpoint is not None and reached(checkpoint):
                 return
             if time.monotonic() > deadline:
