@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from envelope.errors import ChangelogError, Kind
 
@@ -108,6 +109,24 @@ class Client:
             **self.options,
             **{name.replace("_", "."): value for name, value in ours.items()},
         }
+
+    def admin(self) -> AdminClient:
+        """Who asks for topics, and makes them."""
+        with translated("connecting to Kafka"):
+            return AdminClient(self.config())
+
+    def reader(self) -> Consumer:
+        """Who reads what is committed, of partitions that it is assigned; it joins no group and stores no offset."""
+        with translated("connecting to Kafka"):
+            return Consumer(
+                self.config(
+                    {"auto.offset.reset": "earliest"},
+                    group_id="changelog",
+                    isolation_level="read_committed",
+                    enable_auto_commit=False,
+                    enable_partition_eof=True,
+                )
+            )
 
 
 class _Logger(logging.Logger):

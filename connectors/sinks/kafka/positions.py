@@ -2,7 +2,7 @@
 
 from contextlib import closing
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from connectors.sinks.kafka.client import Client, error_of, translated
 from connectors.sinks.kafka.names import positions_topic
@@ -27,16 +27,7 @@ def _newest(client: Client, topic: str, key: bytes) -> bytes | None:
     """The value of the key's newest message in the topic's one partition; None when there is none, or a tombstone."""
     doing = f"reading {topic}"
     found: bytes | None = None
-    consumer = Consumer(
-        client.config(
-            {"auto.offset.reset": "earliest"},
-            group_id="changelog",  # never joined: partitions are assigned, and no offset is committed
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            enable_partition_eof=True,
-        )
-    )
-    with closing(consumer), translated(doing):
+    with closing(client.reader()) as consumer, translated(doing):
         consumer.assign([TopicPartition(topic, 0, 0)])
         while True:
             message = consumer.poll(SILENCE_S)

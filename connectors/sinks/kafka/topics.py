@@ -116,7 +116,7 @@ def ensure(
     Raises ChangelogError: PRECONDITION when one is missing and not to be created, or has another number of
     partitions (a change of which would part the keys from their order), and what the cluster answers.
     """
-    admin = AdminClient(client.config())
+    admin = client.admin()
     found = read(admin, topics)
     missing = [each for each in topics if each.name not in found]
     if missing and not create:
@@ -155,7 +155,7 @@ def read(admin: AdminClient, topics: Iterable[Topic]) -> dict[str, Found]:
 def findings(client: Client, topics: Sequence[Topic], *, create: bool, lag_s: float | None = None) -> Iterator[Finding]:
     """What `check` says of the topics; `lag_s` is how far behind the changelog is, in seconds, where that is known."""
     try:
-        found = read(AdminClient(client.config()), topics)
+        found = read(client.admin(), topics)
     except ChangelogError as error:
         yield fail("kafka", error.message, error.hint or "start the broker, or mend [sink] bootstrap_servers")
         return
