@@ -11,7 +11,7 @@ import structlog
 
 from connectors.sources import Piece, Recover
 from connectors.sources.postgres.assembler import Altered, Assembled, Assembler, Xids
-from connectors.sources.postgres.binding import Binder
+from connectors.sources.postgres.binding import Binder, Binding
 from connectors.sources.postgres.catalog import Table, read_tables
 from connectors.sources.postgres.check import Wanted, findings, publication, refuse
 from connectors.sources.postgres.columnar import Bound
@@ -415,8 +415,18 @@ def _read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Con
     """How an entity's table is read now: bound as the stream's rows would be, were its columns these."""
     entity = entities[name]
     table = next(table for table in read_tables(connection) if (table.schema, table.name) == entity.table)
+    binding = bind_table(connection, entity, table, hmac_key)
+    return ReadTable(
+        signature=signature(connection, entity.table),
+        bound=Bound(binding=binding, template=Template(binding)),
+        columns=tuple(column.name for column in table.columns if column.published),
+        where=entity.where,
+    )
+
+
+def bind_table(connection: Connection, entity: Entity, table: Table, hmac_key: bytes) -> Binding:
+    """The binding that the stream's rows would have, were the table's columns those in the catalogue."""
     types = TypeCatalog(lambda query, values: connection.execute(query.encode(), values).fetchall())
-    columns = [column for column in table.columns if column.published]
     relation = Relation(
         relid=table.oid,
         namespace=table.schema,
@@ -424,16 +434,11 @@ def _read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Con
         replica_identity="f",
         columns=tuple(
             RelationColumn(key=True, name=column.name, type_oid=column.type_oid, typmod=column.typmod)
-            for column in columns
+            for column in table.columns
+            if column.published
         ),
     )
-    binding = Binder(resolve=types.resolve, hmac_key=hmac_key).bind(entity, relation, crossing=False)
-    return ReadTable(
-        signature=signature(connection, entity.table),
-        bound=Bound(binding=binding, template=Template(binding)),
-        columns=tuple(column.name for column in columns),
-        where=entity.where,
-    )
+    return Binder(resolve=types.resolve, hmac_key=hmac_key).bind(entity, relation, crossing=False)
 
 
 def _report_altered(altered: Altered) -> None:

@@ -1,0 +1,134 @@
+"""`changelog schemas register`: the schemas of the live tables, into the registry."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import msgspec
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from connectors import config, entities, show
+from connectors.config import Config
+from connectors.sinks.kafka.avro import subject
+from connectors.sinks.kafka.registry import Registry
+from connectors.sources.postgres.catalog import read_tables
+from connectors.sources.postgres.connection import connect
+from connectors.sources.postgres.source import CATALOG_SETTINGS, bind_table
+from envelope.errors import ChangelogError, Kind
+from schemas import avro
+
+State = Literal["registered", "new", "compatible", "incompatible"]
+
+STATES: dict[State, tuple[str, str, str]] = {
+    "registered": ("✓", "green", "is registered"),
+    "new": ("+", "cyan", "would be the first one"),
+    "compatible": ("+", "cyan", "would be a new version, which the registry takes"),
+    "incompatible": ("✗", "bold red", "is not compatible with the versions before: the registry refuses it"),
+}
+
+FOUND = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the registry says of an entity's schema; `id` is there once it is registered."""
+
+    entity: str
+    subject: str
+    state: State
+    id: int | None = None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `changelog schemas` takes."""
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
+    summary = "register the Avro schemas of the live tables; without --yes, say what that would do"
+    register = verbs.add_parser("register", help=summary, description=summary[0].upper() + summary[1:] + ".")
+    register.add_argument("entity", nargs="*", metavar="ENTITY", help="default: all entities")
+    register.add_argument("--yes", action="store_true", help="register them")
+    register.add_argument("--json", action="store_true", help="print the verdicts as JSON, the schemas with them")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Prints a verdict for each entity; 1 when the registry refuses one, and then none is registered."""
+    settings = config.load(arguments.config, os.environ)
+    sink = settings.sink
+    if sink.kind != "kafka" or sink.registry is None:
+        raise ChangelogError(
+            Kind.USAGE,
+            f"{arguments.config}: no registry is named",
+            hint='set [sink] kind = "kafka", codec = "avro" and registry = "http://HOST:8081"',
+        )
+    schemas = live_schemas(settings, arguments.entity, sink.prefix or settings.name)
+    registry = Registry(sink.registry, sink.registry_client)
+    try:
+        verdicts = [judge(registry, *each) for each in schemas]
+        refused = any(verdict.state == "incompatible" for verdict in verdicts)
+        if arguments.yes and not refused:
+            verdicts = [
+                Verdict(entity=entity, subject=subject, state="registered", id=registry.register(subject, schema))
+                for entity, subject, schema in schemas
+            ]
+    finally:
+        registry.close()
+    if arguments.json:
+        print(
+            msgspec.json.encode(
+                [{**asdict(verdict), "schema": schema} for verdict, (*_, schema) in zip(verdicts, schemas, strict=True)]
+            ).decode()
+        )
+    else:
+        print_verdicts(show.console(), verdicts, done=arguments.yes)
+    return FOUND if refused else 0
+
+
+def live_schemas(settings: Config, names: Sequence[str], prefix: str) -> list[tuple[str, str, avro.Schema]]:
+    """Entity, subject and schema of what the service would publish, were the stream's columns those in the catalogue.
+
+    Of the entities `names`, or of all. Raises ChangelogError (USAGE) when there is none of such a name.
+    """
+    hmac_key = b"" if settings.mask is None else settings.mask.key.encode()
+    with connect(settings.source.dsn, settings=CATALOG_SETTINGS) as connection:
+        tables = read_tables(connection)
+        resolved = {entity.name: entity for entity in entities.resolve(settings, tables)}
+        by_name = {(table.schema, table.name): table for table in tables}
+        found = []
+        for name in names or resolved:
+            if name not in resolved:
+                raise ChangelogError(
+                    Kind.USAGE, f"there is no entity {name}", hint=f"there are: {', '.join(sorted(resolved))}"
+                )
+            entity = resolved[name]
+            shape = bind_table(connection, entity, by_name[entity.table], hmac_key).shape
+            found.append((name, subject(prefix, name), avro.value_schema(name, shape, entity.key, prefix)))
+    return found
+
+
+def judge(registry: Registry, entity: str, subject: str, schema: avro.Schema) -> Verdict:
+    """What the registry says of a schema; nothing is registered."""
+    id_ = registry.look_up(subject, schema)
+    if id_ is not None:
+        return Verdict(entity=entity, subject=subject, state="registered", id=id_)
+    states: dict[bool | None, State] = {None: "new", True: "compatible", False: "incompatible"}
+    return Verdict(entity=entity, subject=subject, state=states[registry.is_compatible(subject, schema)])
+
+
+def print_verdicts(console: Console, verdicts: Sequence[Verdict], *, done: bool) -> None:
+    """One subject a line, and a line that says what to do."""
+    grid = Grid.grid(padding=(0, 1))
+    grid.add_column()
+    grid.add_column(style="bold", overflow="fold")
+    grid.add_column(overflow="fold")
+    for verdict in verdicts:
+        mark, style, text = STATES[verdict.state]
+        id_ = "" if verdict.id is None else f" with id {verdict.id}"
+        grid.add_row(Text(mark, style=style), verdict.subject, f"{text}{id_}")
+    console.print(grid)
+    if any(verdict.state == "incompatible" for verdict in verdicts):
+        console.print("\nnothing was registered", style="bold red")
+    elif not done and any(verdict.id is None for verdict in verdicts):
+        console.print("\nnothing was registered; --yes does it")

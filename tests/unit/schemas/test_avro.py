@@ -1,0 +1,133 @@
+"""Schemas: the one place where column types and Avro types meet."""
+
+import json
+import re
+
+import fastavro
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import avro
+from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+from tests.unit.schemas.strategies import names, shapes, types
+
+P = Primitive
+
+ORDER = Struct(
+    fields=(
+        ("id", P.LONG),
+        ("größe in %", P.INT),
+        ("amount", Decimal(precision=10, scale=2)),
+        ("lines", Array(element=Struct(fields=(("n", P.INT), ("at", Struct(fields=(("day", P.DATE),))))))),
+        ("labels", Map(value=P.STRING)),
+        ("doc", P.JSON),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("type_", "schema"),
+    [
+        (P.BOOLEAN, ["null", "boolean"]),
+        (P.INT, ["null", "int"]),
+        (P.LONG, ["null", "long"]),
+        (P.FLOAT, ["null", "float"]),
+        (P.DOUBLE, ["null", "double"]),
+        (P.STRING, ["null", "string"]),
+        (P.BYTES, ["null", "bytes"]),
+        (P.UUID, ["null", {"type": "string", "logicalType": "uuid"}]),
+        (P.DATE, ["null", {"type": "int", "logicalType": "date"}, "string"]),
+        (P.TIME, ["null", {"type": "long", "logicalType": "time-micros"}, "string"]),
+        (P.TIMESTAMP, ["null", {"type": "long", "logicalType": "local-timestamp-micros"}, "string"]),
+        (P.TIMESTAMP_TZ, ["null", {"type": "long", "logicalType": "timestamp-micros"}, "string"]),
+        (P.JSON, ["null", {"type": "string", "format": "json"}]),
+        (
+            Decimal(precision=10, scale=2),
+            ["null", {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}, "string"],
+        ),
+        (Array(element=P.INT), ["null", {"type": "array", "items": ["null", "int"]}, "string"]),
+        (Map(value=P.STRING), ["null", {"type": "map", "values": ["null", "string"]}]),
+        (
+            Struct(fields=(("a", P.INT),)),
+            [
+                "null",
+                {
+                    "type": "record",
+                    "name": "x",
+                    "fields": [{"name": "a", "type": ["null", "int"], "default": None}],
+                },
+                "string",
+            ],
+        ),
+    ],
+)
+def test_the_table_of_types(type_: ColumnType, schema: object) -> None:
+    assert avro.to_avro(type_, nullable=True, path=["x"]) == schema
+    assert avro.of_avro(schema) == (type_, True)
+
+
+@given(types, st.booleans())
+def test_a_type_comes_back(type_: ColumnType, nullable: bool) -> None:
+    assert avro.of_avro(avro.to_avro(type_, nullable=nullable, path=["x"])) == (type_, nullable)
+
+
+@given(shapes)
+def test_a_shape_comes_back_from_a_schema_that_avro_accepts(shape: Struct) -> None:
+    key = [shape.fields[0][0]]
+    schema = avro.value_schema("order", shape, key, "booking")
+    fastavro.parse_schema(json.loads(json.dumps(schema)))
+    assert schema == avro.value_schema("order", shape, key, "booking")
+    columns = avro.columns(schema)
+    assert tuple((column.name, column.type) for column in columns) == shape.fields
+    assert [column.name for column in columns if not column.nullable] == key
+
+
+def test_a_schema_as_it_is_registered() -> None:
+    schema = avro.value_schema("order-item", ORDER, ["id"], "my.booking")
+    assert (schema["namespace"], schema["name"]) == ("my.booking.order_x002D_item", "Envelope")
+    current, original = schema["fields"][1:]
+    state = current["type"][1]
+    assert (state["name"], original["type"]) == ("State", ["null", "State"])
+    fields = state["fields"]
+    assert fields[0] == {"name": "id", "type": "long"}
+    assert fields[1] == {
+        "name": "gr_x00F6__x00DF_e_x0020_in_x0020__x0025_",
+        "type": ["null", "int"],
+        "default": None,
+        "column": "größe in %",
+    }
+    line = fields[3]["type"][1]["items"][1]
+    assert line["name"] == "State_x002F_lines"
+    assert line["fields"][1]["type"][1]["name"] == "State_x002F_lines_x002F_at"
+
+
+@given(names)
+def test_a_name_is_made_safe_and_comes_back(name: str) -> None:
+    assert re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", avro.safe(name))
+    assert avro.true_name(avro.safe(name)) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"),
+    [
+        ("status", "status"),
+        ("order id", "order_x0020_id"),
+        ("1st", "_x0031_st"),
+        ("_x0020_", "_x005F_x0020_"),
+        ("a_x", "a_x005F_x"),
+        ("😀", "_x01F600_"),
+    ],
+)
+def test_names(name: str, safe: str) -> None:
+    assert (avro.safe(name), avro.true_name(safe)) == (safe, name)
+
+
+def test_what_is_not_ours_is_refused() -> None:
+    for schema in ("string", {"fields": []}, {"fields": [{"name": "current", "type": ["null", "State"]}]}):
+        with pytest.raises(ValueError, match="not that of an envelope"):
+            avro.columns(schema)
+    with pytest.raises(ValueError, match="a union is not one of ours"):
+        avro.of_avro(["null", "int", "string"])
+    with pytest.raises(ValueError, match="a type is not one of ours"):
+        avro.of_avro({"type": "fixed", "name": "f", "size": 4})
