@@ -1,6 +1,6 @@
 """Rows as Kafka messages, and back: the headers, and the values as a codec has them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -14,6 +14,7 @@ from envelope.model import Envelope, Op, Place, Record
 Headers = list[tuple[str, bytes]]
 
 _BINARY = pa.binary()
+_HEADERS = {"op": "op", "position": "position", "transaction": "transaction", "serviceName": "service_name"}
 _MOVES = {"movedTo": "moved_to", "movedFrom": "moved_from"}
 
 
@@ -48,7 +49,11 @@ class JsonValues:
         return values
 
     def decode(self, value: bytes) -> Envelope:
-        """See `Values`."""
+        """See `Values`; says so where the value is Avro's, which begins with a zero byte."""
+        if value[:1] == b"\0":
+            raise ChangelogError(
+                Kind.MALFORMED, "a message is in Avro, not in JSON", hint='set [sink] codec = "avro", and its registry'
+            )
         return json_codec.decode(value)
 
 
@@ -57,12 +62,7 @@ JSON: Final = JsonValues()
 
 def headers(batch: pa.RecordBatch) -> list[Headers]:
     """What a reader can route by without decoding, for each row."""
-    columns = (
-        _headed("op", batch.column("op")),
-        [("position", position) for position in batch.column("position").cast(_BINARY).to_pylist()],
-        _headed("transaction", batch.column("transaction")),
-        _headed("serviceName", batch.column("service_name")),
-    )
+    columns = (_header(name, batch.column(column)) for name, column in _HEADERS.items())
     made: list[Headers] = list(map(list, zip(*columns, strict=True)))
     moved = batch.column("moved")
     if moved.null_count < len(moved):
@@ -90,6 +90,13 @@ def record(
     """The record that a message of `entity` holds; a tombstone is none. Raises ChangelogError (MALFORMED)."""
     moves = {_MOVES[name]: _place(text) for name, text in heads if name in _MOVES}
     return Record(entity=entity, place=Place(key=key.decode(), partition=partition), envelope=decode(value), **moves)
+
+
+def _header(name: str, column: pa.StringArray) -> Iterator[tuple[str, bytes]]:
+    """One header of each row; rows of one value share it."""
+    distinct = column.cast(_BINARY).dictionary_encode()
+    found = [(name, value) for value in distinct.dictionary.to_pylist()]
+    return map(found.__getitem__, distinct.indices.tolist())
 
 
 def _place(text: bytes) -> Place:

@@ -1,0 +1,66 @@
+"""Rows as Kafka messages: the values are `json_codec`'s, and a message is read back as the record it was made of."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.sinks.kafka.messages import JSON, headers, record
+from envelope import batch
+from envelope.codec import json_codec
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Op, Place, Record
+from tests.unit import records as made
+from tests.unit.envelope.strategies import records
+
+some = st.lists(records(), max_size=4)
+
+
+@given(some)
+def test_values_are_those_of_the_codec(given: list[Record]) -> None:
+    rows = batch.from_records(given)
+    assert JSON.encode(rows) == [json_codec.encode(each.envelope) for each in given]
+    assert JSON.encode(rows.slice(1)) == [json_codec.encode(each.envelope) for each in given[1:]]
+
+
+@given(some)
+def test_a_message_is_read_back_as_its_record(given: list[Record]) -> None:
+    rows = batch.from_records(given)
+    found = [
+        record(each.entity, each.place.partition, each.place.key.encode(), value, heads, JSON.decode)
+        for each, value, heads in zip(given, JSON.encode(rows), headers(rows), strict=True)
+    ]
+    assert found == given
+
+
+def test_headers_route() -> None:
+    rows = batch.from_records(
+        [
+            made.record(Op.CREATE, "{}"),
+            made.record(Op.DELETE, None, "{}", commit=2, moved_to=Place(key='["é",1]', partition=3)),
+        ]
+    )
+    first, second = headers(rows)
+    assert first == [
+        ("op", b"create"),
+        ("position", b"00000001/0000000000000001/00000002"),
+        ("transaction", b"701"),
+        ("serviceName", b"order-api"),
+    ]
+    assert [name for name, _ in second] == ["op", "position", "transaction", "serviceName", "movedTo"]
+    assert json.loads(second[-1][1]) == {"key": '["é",1]', "partition": 3}
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"\xff", b"\0\0\0\0\1\2"])
+def test_what_is_no_envelope_is_refused(value: bytes) -> None:
+    with pytest.raises(ChangelogError) as caught:
+        record("order", 0, b"42", value, [], JSON.decode)
+    assert caught.value.kind is Kind.MALFORMED
+    assert ('codec = "avro"' in str(caught.value)) == value.startswith(b"\0")
+
+
+def test_a_move_to_nowhere_is_refused() -> None:
+    (value,) = JSON.encode(batch.from_records([made.record(Op.CREATE, "{}")]))
+    with pytest.raises(ChangelogError, match="header says no place"):
+        record("order", 0, b"42", value, [("movedTo", b"{}")], JSON.decode)
