@@ -103,6 +103,13 @@ def database(server: Server) -> Iterator[str]:
 
 
 @pytest.fixture
+def database_14(server_14: Server) -> Iterator[str]:
+    """The connection string of a fresh database of `server_14`."""
+    with fresh_database(server_14) as dsn:
+        yield dsn
+
+
+@pytest.fixture
 def database_15(server_15: Server) -> Iterator[str]:
     """The connection string of a fresh database of `server_15`."""
     with fresh_database(server_15) as dsn:

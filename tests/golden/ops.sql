@@ -66,11 +66,3 @@ INSERT INTO orders VALUES (4, 'D', 9) ON CONFLICT (id) DO UPDATE SET status = ex
 -> {"entity": "orders", "key": "4", "provenance": {"source": {"table": "public.orders", "op": "update", "ordinal": 0}},
     "current": {"id":4,"status":"D","amount":"1.00","paid":false},
     "original": {"id":4,"status":"A","amount":"1.00","paid":false}}
-
-MERGE INTO orders USING (VALUES (5), (9)) AS wanted (id) ON orders.id = wanted.id
-  WHEN MATCHED THEN DELETE
-  WHEN NOT MATCHED THEN INSERT (id, status) VALUES (wanted.id, 'MERGED');
--> {"entity": "orders", "key": "5", "provenance": {"source": {"table": "public.orders", "op": "delete", "ordinal": 0}},
-    "current": null, "original": {"id":5,"status":"B","amount":"2.00","paid":false}}
--> {"entity": "orders", "key": "9", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 2}},
-    "current": {"id":9,"status":"MERGED","amount":null,"paid":false}}

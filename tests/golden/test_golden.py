@@ -1,4 +1,4 @@
-"""What the changelog says of each statement in the golden files, on the newest and on an older server."""
+"""What the changelog says of each statement in the golden files, on every supported version of the server."""
 
 from pathlib import Path
 
@@ -6,18 +6,18 @@ import pytest
 
 from tests.golden.run import run_golden
 from tests.golden.script import Script, parse, plain, render
-from tests.servers import fresh_database
+from tests.servers import VERSIONS, fresh_database, server_name
 
 FILES = sorted(Path(__file__).parent.glob("*.sql"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-@pytest.mark.parametrize(("name", "version"), [("server", 18), ("server_15", 15)])
-def test_golden(file: Path, name: str, version: int, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_golden(file: Path, version: int, request: pytest.FixtureRequest) -> None:
     script = parse(file.read_text())
     if script.config.get("server", 0) > version:
         pytest.skip(f"needs PostgreSQL {script.config['server']}")
-    with fresh_database(request.getfixturevalue(name)) as dsn:
+    with fresh_database(request.getfixturevalue(server_name(version))) as dsn:
         found = run_golden(script, dsn)
     assert [[plain(message) for message in messages] for messages in found] == _expected(script)
 

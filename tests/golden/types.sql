@@ -39,13 +39,13 @@ INSERT INTO numbers VALUES
 INSERT INTO texts VALUES
   (1, 'ab', 'v', 'line' || chr(10) || 'tab' || chr(9) || 'quote " backslash \ slash / bell' || chr(7), 'n', '\x00ff10', 'q'),
   (2, '', '', '', '', '', ''),
-  (3, 'äöü', '日本', '🛎 ' || chr(8232) || chr(127), 'ñ', '\x41', '\377');
+  (3, 'äöü', '日本', '🛎 ' || chr(8232) || chr(127), 'ñ', '\x41', 'Z');
 -> {"entity": "texts", "key": "1", "provenance": {"source": {"table": "public.texts", "op": "create", "ordinal": 0}},
     "current": {"id":1,"c":"ab   ","v":"v","t":"line\ntab\tquote \" backslash \\ slash / bell\u0007","n":"n","y":"AP8Q","q":"q"}}
 -> {"entity": "texts", "key": "2", "provenance": {"source": {"table": "public.texts", "op": "create", "ordinal": 2}},
     "current": {"id":2,"c":"     ","v":"","t":"","n":"","y":"","q":""}}
 -> {"entity": "texts", "key": "3", "provenance": {"source": {"table": "public.texts", "op": "create", "ordinal": 4}},
-    "current": {"id":3,"c":"äöü  ","v":"日本","t":"🛎  ","n":"ñ","y":"QQ==","q":"\\377"}}
+    "current": {"id":3,"c":"äöü  ","v":"日本","t":"🛎  ","n":"ñ","y":"QQ==","q":"Z"}}
 
 INSERT INTO times VALUES
   (1, '2026-11-21', '03:10:02.5', '03:10:02+02', '2026-11-21 03:10:02.886044', '2026-11-21 03:10:02.886044+01', '1 year 2 mons 3 days 04:05:06.789'),

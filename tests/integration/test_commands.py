@@ -274,6 +274,15 @@ def test_the_older_end(database_15: str, tmp_path: Path, capsys: pytest.CaptureF
     assert run(path, "status") == 0
 
 
+@pytest.mark.xdist_group("postgres-14")
+def test_a_server_without_row_filters(database_14: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with psycopg.connect(database_14, autocommit=True) as connection:
+        connection.execute("CREATE TABLE guest (id int PRIMARY KEY)")
+    path = write(tmp_path / "c.toml", database_14, "[entities.guest]\ntable = 'public.guest'\nwhere = 'id > 0'")
+    assert findings(path, capsys)["fail"] == ["guest: PostgreSQL 14 has no row filters"]
+    assert run(path, "check", "--fix") == 1
+
+
 def test_the_printed_grants_are_enough(
     written: Path, tables: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,12 @@ CACHE = Path(__file__).parents[2] / ".cache"
 """Where make puts what it fetches."""
 
 POSTGRES_15_BIN = Path("/usr/lib/postgresql/15/bin")
-POSTGRES_VERSIONS = (14, 15, 16, 17, 18)
+
+VERSIONS = [
+    *(pytest.param(version, marks=pytest.mark.xdist_group(f"postgres-{version}")) for version in (14, 16, 17)),
+    *(15, 18),
+]
+"""Parameters for tests on every supported PostgreSQL; one worker starts those that serve nothing else."""
 
 SETTINGS = {"fsync": "off"}
 """No test pulls the plug of the machine; killing the server loses nothing without fsync."""
@@ -34,6 +39,11 @@ def postgres_bin(version: int) -> Path:
             missing("PostgreSQL 15 is missing: apt-get install postgresql-15")
         return POSTGRES_15_BIN
     return fetched(f"postgres-{version}") / "bin"
+
+
+def server_name(version: int) -> str:
+    """The fixture of a PostgreSQL."""
+    return "server" if version == 18 else f"server_{version}"
 
 
 def fetched(name: str) -> Path:

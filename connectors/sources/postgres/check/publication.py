@@ -11,7 +11,7 @@ from connectors.findings import Finding, fail, ok
 from connectors.sources.postgres.catalog import Table
 from connectors.sources.postgres.check.finding import mend, quote
 from connectors.sources.postgres.check.rights import Relation
-from connectors.sources.postgres.check.server import Facts
+from connectors.sources.postgres.check.server import ROW_FILTERS, Facts
 from connectors.sources.postgres.connection import translated
 from connectors.sources.postgres.setup import OPERATIONS, publication_sql, published_as
 from envelope.entity import Entity
@@ -104,7 +104,8 @@ def _absent(
         entities = [entity for entity, _ in bound]
         create = publication_sql(name, entities, server_version=connection.info.server_version)
         message = f"{name} is not there yet; `changelog run` or --fix makes it"
-        return ok("publication", message, fix=(create,) if bound else ())
+        refused = facts.version < ROW_FILTERS and any(entity.where for entity in entities)  # told with the table
+        return ok("publication", message, fix=(create,) if bound and not refused else ())
     why = f"the tables belong to {', '.join(foreign)}" if foreign else f"it lacks CREATE on database {facts.database}"
     return fail(
         "publication",

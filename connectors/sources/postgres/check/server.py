@@ -14,6 +14,9 @@ from connectors.sources.postgres.setup import SlotState
 OLDEST, NEWEST = 14, 18
 """The major versions that the source is tested with."""
 
+ROW_FILTERS = 15
+"""The first whose publications have them."""
+
 _FAILOVER_SLOTS = 17
 
 

@@ -8,11 +8,10 @@ from connectors.sources.postgres.catalog import Leaf, Table, identity_problem
 from connectors.sources.postgres.check.finding import quote
 from connectors.sources.postgres.check.publication import Publication
 from connectors.sources.postgres.check.rights import Relation, access
-from connectors.sources.postgres.check.server import Facts
+from connectors.sources.postgres.check.server import ROW_FILTERS, Facts
 from envelope.entity import Entity
 
 _STORED_GENERATED = 18
-_ROW_FILTERS = 15
 
 
 def findings(
@@ -83,7 +82,7 @@ def _row_filter(
     facts: Facts,
 ) -> Iterator[Finding]:
     """Its columns must be in the replica identity: those that the server found, or else the words of `where`."""
-    if entity.where is not None and facts.version < _ROW_FILTERS:
+    if entity.where is not None and facts.version < ROW_FILTERS:
         hint = f"take where off [entities.{entity.name}]"
         yield fail(entity.name, f"PostgreSQL {facts.version} has no row filters", hint)
         return
