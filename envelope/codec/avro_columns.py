@@ -241,10 +241,16 @@ class _Values:
         self.rows = len(tokens.starts)
         self.some = ~tokens.null
 
-    def texts(self, begin: Ints, end: Ints, usual: Mask, blank: int, length: int) -> pa.StringArray:
-        """The usual texts; in place of the others, the blank that stands behind the texts."""
-        starts = np.where(usual, begin, self.scan.blanks + blank).astype(np.int32)
-        return splice(self.scan.buffer, self.rows, [(starts, np.where(usual, end - begin, length).astype(np.int32))])
+    def texts(
+        self, begin: Ints, end: Ints, usual: Mask, blank: int, length: int, prefix: tuple[int, int] | None = None
+    ) -> pa.StringArray:
+        """The usual texts, and for the others a blank of those that stand behind the texts; before each the prefix."""
+        blanks = self.scan.blanks
+        starts = np.where(usual, begin, blanks + blank).astype(np.int32)
+        segments: list[Segment] = [(starts, np.where(usual, end - begin, length).astype(np.int32))]
+        if prefix is not None:
+            segments.insert(0, (blanks + prefix[0], prefix[1]))
+        return splice(self.scan.buffer, self.rows, segments)
 
     def longs(self, values: Ints) -> tuple[Unsigned, Offsets]:
         """The branch and a long, a row each, and how many bytes of it count."""
@@ -343,7 +349,9 @@ def _booleans(values: _Values) -> list[Segment]:
     return values.finish(matrix, np.full(values.rows, lead + 1, np.int32), usual)
 
 
-def _moments(type_: pa.DataType, blank: int, form: str, *, longer: int = 0) -> Callable[[_Values], list[Segment]]:
+def _moments(
+    type_: pa.DataType, blank: int, form: str, *, longer: int = 0, prefix: tuple[int, int] | None = None
+) -> Callable[[_Values], list[Segment]]:
     """Dates and times of the very form of `form`, with up to `longer` more bytes; others one by one."""
     marks = [(place, ord(mark)) for place, mark in enumerate(form) if not mark.isdigit()]
 
@@ -356,7 +364,7 @@ def _moments(type_: pa.DataType, blank: int, form: str, *, longer: int = 0) -> C
             usual &= buffer[np.minimum(starts + place, len(buffer) - 1)] == mark
         if longer:
             usual &= (extra == 0) | (buffer[ends - 1] != ord("0"))
-        found = _cast(values.texts(starts, ends, usual, blank, len(form)), type_)
+        found = _cast(values.texts(starts, ends, usual, blank, len(form), prefix), type_)
         if found is None:
             return values.one_by_one()
         numbers = found.cast(pa.int32() if type_ == pa.date32() else pa.int64()).to_numpy().astype(np.int64)
@@ -433,7 +441,7 @@ _SHORTCUTS: Final = {
     Primitive.BYTES: _Values.one_by_one,
     Primitive.UUID: _uuids,
     Primitive.DATE: _moments(pa.date32(), _MOMENT, "0000-00-00"),
-    Primitive.TIME: _moments(pa.time64("us"), _MIDNIGHT, "00:00:00", longer=7),
+    Primitive.TIME: _moments(pa.timestamp("us"), _MIDNIGHT, "00:00:00", longer=7, prefix=(_MOMENT, len("1970-01-01T"))),
     Primitive.TIMESTAMP: _moments(pa.timestamp("us"), _MOMENT, "0000-00-00T00:00:00.000000"),
     Primitive.TIMESTAMP_TZ: _moments(pa.timestamp("us", "UTC"), _MOMENT, "0000-00-00T00:00:00.000000Z"),
     Primitive.JSON: _jsons,

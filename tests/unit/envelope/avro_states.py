@@ -1,0 +1,132 @@
+"""Random JSON states of a shape, as sources write them: compact, the columns in their order."""
+
+import base64
+import struct
+from datetime import UTC, datetime
+
+import msgspec
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from envelope import floats
+from envelope.codec.avro_values import json_object, quoted
+from envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source, Stamp
+from envelope.position import Position
+from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+from tests.unit.envelope.strategies import values
+
+P = Primitive
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.text('\\"{}[]:, \n', max_size=6)
+
+
+def strings(of: st.SearchStrategy[str]) -> st.SearchStrategy[bytes]:
+    return of.map(quoted)
+
+
+def _clock(micros: int) -> str:
+    text = datetime.fromtimestamp(micros // 1_000_000, UTC).strftime("%H:%M:%S")
+    fraction = micros % 1_000_000
+    return text + (f".{fraction:06d}".rstrip("0") if fraction else "")
+
+
+dates = st.dates().map(str) | st.sampled_from(["infinity", "-infinity", "0044-03-15 BC", "10000-01-01"])
+instants = st.datetimes().map(lambda at: at.isoformat(timespec="microseconds")) | st.sampled_from(
+    ["infinity", "0044-03-15 10:00:00 BC", "10000-01-01 00:00:00"]
+)
+singles = st.integers(0, 2**32 - 1).map(lambda bits: struct.unpack("<f", bits.to_bytes(4, "little"))[0])
+documents = values.map(msgspec.json.encode) | st.sampled_from(
+    [b'{"a" : 1e5,"a":-0}', b'"\\ud800"', b'[1, "\\"", {"b":"]"}]', b'"\\\\"', b"1.50"]
+)
+
+_TOKENS: dict[Primitive, st.SearchStrategy[bytes]] = {
+    P.BOOLEAN: st.sampled_from([b"true", b"false"]),
+    P.INT: st.integers(-(2**31), 2**31 - 1).map(lambda value: b"%d" % value),
+    P.LONG: st.integers(-(2**63), 2**63 - 1).map(lambda value: b"%d" % value),
+    P.FLOAT: singles.map(lambda value: floats.token(value, single=True)),
+    P.DOUBLE: st.floats().map(lambda value: floats.token(value, single=False)),
+    P.STRING: strings(texts),
+    P.BYTES: st.binary(max_size=5).map(lambda value: quoted(base64.b64encode(value).decode())),
+    P.UUID: strings(st.uuids().map(str)),
+    P.DATE: strings(dates),
+    P.TIME: strings(st.integers(0, 86_400_000_000 - 1).map(_clock) | st.just("24:00:00")),
+    P.TIMESTAMP: strings(instants),
+    P.TIMESTAMP_TZ: strings(instants.map(lambda text: text if " " in text or "y" in text else text + "Z")),
+    P.JSON: documents,
+}
+
+
+def tokens(type_: ColumnType) -> st.SearchStrategy[bytes]:
+    """JSON values of a type, with those that its Avro type does not hold."""
+    match type_:
+        case Primitive():
+            return _TOKENS[type_]
+        case Decimal(precision=precision, scale=scale):
+            usual = st.integers(-(10**precision) + 1, 10**precision - 1).map(lambda value: _point(value, scale))
+            return strings(usual | st.sampled_from(["NaN", "1.5", "-0", "12345678901234567890.1"]))
+        case Array(element=element):
+            row = st.lists(tokens(element) | st.just(b"null"), max_size=3).map(_list)
+            return row | st.lists(row, min_size=1, max_size=2).map(_list) | st.just(b'"[0:1]={1,2}"')
+        case Map(value=value):
+            return st.dictionaries(texts, tokens(value) | st.just(b"null"), max_size=3).map(
+                lambda found: json_object([(quoted(name), each) for name, each in found.items()])
+            )
+        case Struct(fields=fields):
+            return st.tuples(*(tokens(each) | st.just(b"null") for _, each in fields)).map(
+                lambda found: json_object([(quoted(name), each) for (name, _), each in zip(fields, found, strict=True)])
+            ) | strings(st.just("(1,2"))
+
+
+@st.composite
+def states(draw: st.DrawFn, shape: Struct, key: str) -> tuple[bytes, tuple[str, ...]]:
+    """The JSON of a state, and the columns that are unavailable in it."""
+    members, unavailable = [], []
+    for name, type_ in shape.fields:
+        if name != key and draw(st.integers(0, 9)) == 0:
+            unavailable.append(name)
+            continue
+        members.append((quoted(name), draw(tokens(type_) if name == key else tokens(type_) | st.just(b"null"))))
+    return json_object(members), tuple(unavailable)
+
+
+@st.composite
+def record(draw: st.DrawFn, shape: Struct, key: str) -> Record:
+    """A change of an entity of that shape."""
+    op = draw(st.sampled_from(Op))
+    current, unavailable = draw(states(shape, key))
+    original, unavailable_original = draw(states(shape, key))
+    there = op in (Op.UPDATE, Op.DELETE)
+    source = Source(
+        connector="postgres",
+        name="booking",
+        database="app",
+        table=draw(st.sampled_from(["public.orders", 'public."a\\"'])),
+        op=op,
+        position=Position(1, draw(st.integers(0, 2**64 - 1)), draw(st.integers(0, 2**32 - 1))),
+        transaction=str(draw(st.integers(0, 2**64 - 1))),
+        committed_at=draw(st.datetimes(timezones=st.just(UTC))),
+        unavailable=() if op in (Op.DELETE, Op.TRUNCATE) else unavailable,
+        unavailable_original=unavailable_original if there else (),
+        mask=draw(st.none() | st.just("00ff")),
+    )
+    return Record(
+        entity="order",
+        place=Place(key="1", partition=0),
+        envelope=Envelope(
+            provenance=Provenance(
+                stamp=Stamp(api_version="v2", service_name=draw(texts), identifier=draw(texts)), source=source
+            ),
+            current=None if op in (Op.DELETE, Op.TRUNCATE) else Raw(current),
+            original=Raw(original) if there else None if op is Op.TRUNCATE else MISSING,
+        ),
+    )
+
+
+def _list(items: list[bytes]) -> bytes:
+    return b"[%b]" % b",".join(items)
+
+
+def _point(value: int, scale: int) -> str:
+    digits = str(abs(value)).rjust(scale + 1, "0")
+    whole, fraction = digits[: len(digits) - scale], digits[len(digits) - scale :]
+    return ("-" if value < 0 else "") + whole + ("." if scale else "") + fraction

@@ -1,0 +1,249 @@
+"""Avro: the round trip gives the same canonical text, by rows and by columns the same bytes."""
+
+import io
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal as Number
+from typing import Any
+
+import fastavro
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from envelope import batch, canonical
+from envelope.codec import avro_columns
+from envelope.codec.avro_codec import AvroCodec
+from envelope.codec.avro_columns import ColumnarEncoder
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Envelope, Missing, Op, Record
+from schemas import avro
+from schemas.types import Array, Decimal, Map, Primitive, Struct
+from tests.unit import records
+from tests.unit.envelope.avro_states import record
+from tests.unit.schemas.strategies import shapes
+
+P = Primitive
+
+WIDE = Struct(
+    fields=(
+        ("id", P.LONG),
+        ("status", P.STRING),
+        ("amount", Decimal(precision=10, scale=2)),
+        ("whole", Decimal(precision=18, scale=0)),
+        ("huge", Decimal(precision=40, scale=3)),
+        ("paid", P.BOOLEAN),
+        ("n", P.INT),
+        ("ratio", P.FLOAT),
+        ("score", P.DOUBLE),
+        ("day", P.DATE),
+        ("at", P.TIME),
+        ("seen", P.TIMESTAMP),
+        ("made", P.TIMESTAMP_TZ),
+        ("ref", P.UUID),
+        ("data", P.BYTES),
+        ('a "name"', P.STRING),
+    )
+)
+NESTED = Struct(
+    fields=(
+        ("id", P.STRING),
+        ("doc", P.JSON),
+        ("tags", Array(element=P.STRING)),
+        ("labels", Map(value=P.STRING)),
+        ("line", Struct(fields=(("n", P.INT), ("price", Decimal(precision=5, scale=1))))),
+        ("docs", Array(element=P.JSON)),
+        ("note", P.STRING),
+    )
+)
+
+few = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _columns_even_for_few_rows() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(avro_columns, "FEW_ROWS", 0)
+        yield
+
+
+def codec_of(shape: Struct) -> AvroCodec:
+    return AvroCodec(avro.value_schema("order", shape, [shape.fields[0][0]], "booking"))
+
+
+def check(shape: Struct, found: list[Record]) -> None:
+    """Each comes back as it was, and fastavro reads it by the schema as anybody would."""
+    schema = avro.value_schema("order", shape, [shape.fields[0][0]], "booking")
+    codec, parsed = AvroCodec(schema), fastavro.parse_schema(schema)
+    bodies = [codec.encode(each.envelope) for each in found]
+    for each, body in zip(found, bodies, strict=True):
+        again = codec.decode(body)
+        assert again.provenance == each.envelope.provenance
+        assert same(again.current, each.envelope.current)
+        assert same(again.original, each.envelope.original)
+        read = stock(body, parsed)
+        assert read["provenance"]["source"]["op"] == each.envelope.provenance.source.op
+    assert ColumnarEncoder(codec, b"head").encode(batch.from_records(found)) == [b"head" + body for body in bodies]
+
+
+def same(left: Raw | None | Missing, right: Raw | None | Missing) -> bool:
+    if isinstance(left, Raw) and isinstance(right, Raw):
+        return canonical.equal(left, right)
+    return left is right
+
+
+def stock(body: bytes, schema: Any) -> Any:
+    stream = io.BytesIO(body)
+    datum = fastavro.schemaless_reader(stream, schema, None)
+    assert stream.read() == b""
+    return datum
+
+
+@settings(few, max_examples=20)
+@given(st.data())
+def test_any_shape(data: st.DataObject) -> None:
+    shape = data.draw(shapes)
+    check(shape, data.draw(st.lists(record(shape, shape.fields[0][0]), min_size=1, max_size=3)))
+
+
+@few
+@given(st.lists(record(WIDE, "id"), min_size=1, max_size=8))
+def test_columns_of_every_plain_type(found: list[Record]) -> None:
+    check(WIDE, found)
+
+
+@few
+@given(st.lists(record(NESTED, "id"), min_size=1, max_size=8))
+def test_nested_columns(found: list[Record]) -> None:
+    check(NESTED, found)
+
+
+def test_what_a_stock_reader_sees() -> None:
+    state = (
+        '{"id":42,"status":null,"amount":"-13.50","whole":"7","huge":"NaN","paid":true,"n":-1,"ratio":1.5,'
+        '"score":"NaN","day":"infinity","at":"03:10:02.5","seen":"2026-11-21T03:10:02.500000",'
+        '"made":"2026-11-21T03:10:02.500000Z","ref":"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11","data":"AP8Q",'
+        '"a \\"name\\"":"x"}'
+    )
+    envelope = records.record(Op.CREATE, state).envelope
+    schema = avro.value_schema("order", WIDE, ["id"], "booking")
+    read = stock(AvroCodec(schema).encode(envelope), fastavro.parse_schema(schema))
+    assert read["original"] is None
+    assert read["provenance"]["source"]["committedAt"] == envelope.provenance.source.committed_at
+    current = read["current"]
+    assert current.pop("score") != current.get("score")
+    assert str(current.pop("ref")) == "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+    assert current == {
+        "id": 42,
+        "status": None,
+        "amount": Number("-13.50"),
+        "whole": Number(7),
+        "huge": "NaN",
+        "paid": True,
+        "n": -1,
+        "ratio": 1.5,
+        "day": "infinity",
+        "at": time(3, 10, 2, 500000),
+        "seen": datetime(2026, 11, 21, 3, 10, 2, 500000),  # noqa: DTZ001
+        "made": datetime(2026, 11, 21, 3, 10, 2, 500000, UTC),
+        "data": b"\x00\xff\x10",
+        "a_x0020__x0022_name_x0022_": "x",
+    }
+
+
+def test_arrays_of_several_dimensions_are_json_text() -> None:
+    shape = Struct(fields=(("id", P.INT), ("grid", Array(element=P.INT)), ("days", Array(element=P.DATE))))
+    schema = avro.value_schema("order", shape, ["id"], "booking")
+    envelope = records.record(Op.CREATE, '{"id":1,"grid":[[1,2],[3,4]],"days":["2026-11-21",null,"infinity"]}').envelope
+    read = stock(AvroCodec(schema).encode(envelope), fastavro.parse_schema(schema))
+    assert read["current"] == {"id": 1, "grid": "[[1,2],[3,4]]", "days": [date(2026, 11, 21), None, "infinity"]}
+
+
+def test_null_and_unavailable_are_two_things() -> None:
+    codec = codec_of(NESTED)
+    state = '{"id":"1","doc":null,"tags":[],"labels":{},"line":null,"docs":[null]}'
+    envelope = records.record(Op.CREATE, state, unavailable=("note",)).envelope
+    again = codec.decode(codec.encode(envelope))
+    assert again == envelope
+    assert bytes(again.current or b"").decode() == state
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ('{"id":1,"n":2147483648}', "a value of column n does not fit its type in the schema"),
+        ('{"id":1,"n":"7"}', "a value of column n does not fit its type in the schema"),
+        ('{"id":null,"n":7}', "a value of column id does not fit its type in the schema"),
+        ('{"id":1}', "column n is neither there nor unavailable"),
+        ('{"id":1,"n":7,"extra":1}', "column extra is not in the schema"),
+        ("[1]", "a state is not a JSON object"),
+    ],
+)
+def test_a_state_of_another_shape_is_refused(state: str, message: str) -> None:
+    codec = codec_of(Struct(fields=(("id", P.INT), ("n", P.INT))))
+    bad = records.record(Op.CREATE, state)
+    for encode in (
+        lambda: codec.encode(bad.envelope),
+        lambda: ColumnarEncoder(codec, b"").encode(
+            batch.from_records([records.record(Op.CREATE, '{"id":1,"n":2}'), bad])
+        ),
+    ):
+        with pytest.raises(ChangelogError) as caught:
+            encode()
+        assert (caught.value.kind, caught.value.message) == (Kind.MALFORMED, message)
+        assert caught.value.__cause__ is None or "2147483648" not in str(caught.value.__cause__)
+
+
+def test_members_in_another_order_or_with_blanks_are_read() -> None:
+    codec = codec_of(Struct(fields=(("id", P.INT), ("n", P.STRING))))
+    plain, other = (records.record(Op.CREATE, text) for text in ('{"id":1,"n":"x"}', '{ "n" : "x" , "id" : 1 }'))
+    values = ColumnarEncoder(codec, b"").encode(batch.from_records([plain, other, plain]))
+    assert values == [codec.encode(plain.envelope)] * 3
+
+
+def test_many_rows_and_slices_of_batches() -> None:
+    codec = codec_of(WIDE)
+    state = (
+        '{{"id":{0},"status":"{1}","amount":"{0}.25","whole":"{0}","huge":"0.125","paid":false,"n":{0},"ratio":0.1,'
+        '"score":1e+20,"day":"2026-11-21","at":"03:10:02","seen":"1969-12-31T23:59:59.999999",'
+        '"made":"0001-01-01T00:00:00.000000Z","ref":"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11","data":"",'
+        '"a \\"name\\"":"{1}"}}'
+    )
+    states = [state.format(number, "x" * (number % 300)) for number in range(avro_columns.ROWS_MAX + 5)]
+    found = [records.record(Op.UPDATE, text, text, commit=number) for number, text in enumerate(states)]
+    rows = batch.from_records(found).slice(3)
+    assert ColumnarEncoder(codec, b"").encode(rows) == [codec.encode(each.envelope) for each in found[3:]]
+
+
+def test_a_commit_time_in_another_zone() -> None:
+    codec = codec_of(Struct(fields=(("id", P.INT),)))
+    envelope = records.record(Op.CREATE, '{"id":1}').envelope
+    source = envelope.provenance.source
+    moved = source.committed_at.astimezone(timezone(timedelta(hours=5)))
+    assert moved.utcoffset()
+    again = codec.decode(codec.encode(_at(envelope, moved)))
+    assert again.provenance.source.committed_at == source.committed_at
+    with pytest.raises(ValueError, match="needs a zone"):
+        codec.encode(_at(envelope, moved.replace(tzinfo=None)))
+
+
+def _at(envelope: Envelope, moment: datetime) -> Envelope:
+    provenance = envelope.provenance
+    return replace(envelope, provenance=replace(provenance, source=replace(provenance.source, committed_at=moment)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_damaged_bytes_are_malformed_or_another_envelope(data: st.DataObject) -> None:
+    codec = codec_of(NESTED)
+    state = (
+        '{"id":"1","doc":{},"tags":["a",null],"labels":{"a":"b"},"line":{"n":1,"price":"1.5"},"docs":[1],"note":""}'
+    )
+    body = bytearray(codec.encode(records.record(Op.UPDATE, state, state).envelope))
+    for place in data.draw(st.lists(st.integers(0, len(body) - 1), max_size=2)):
+        body[place] = data.draw(st.integers(0, 255))
+    with suppress(ChangelogError):  # and nothing else
+        assert isinstance(codec.decode(bytes(body[: data.draw(st.integers(0, len(body)))])), Envelope)
