@@ -14,6 +14,7 @@ from envelope import batch
 from envelope.codec import json_codec
 from envelope.codec.avro_codec import AvroCodec
 from envelope.codec.avro_columns import ColumnarEncoder
+from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Envelope
 from schemas.avro import value_schema
@@ -39,6 +40,10 @@ class AvroValues:
         self._registry, self._prefix, self._keys = registry, prefix, keys
         self._encoders: dict[str, tuple[Struct, ColumnarEncoder]] = {}
         self._codecs: dict[int, AvroCodec] = {}
+
+    def prepare(self, entities: Sequence[Entity]) -> None:
+        """See `Values`: the columns of a key are never null."""
+        self._keys = {entity.name: entity.key for entity in entities}
 
     def encode(self, rows: pa.RecordBatch) -> list[bytes]:
         """The values of a batch of `envelope.batch.SCHEMA`, one a row.

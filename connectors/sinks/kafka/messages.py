@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from envelope.codec import json_codec
+from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Envelope, Op, Place, Record
 
@@ -21,6 +22,9 @@ _MOVES = {"movedTo": "moved_to", "movedFrom": "moved_from"}
 class Values(Protocol):
     """A codec: what the value of a message is."""
 
+    def prepare(self, entities: Sequence[Entity]) -> None:
+        """Hears of the entities whose rows it is to encode."""
+
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
         """The value of each row's message, in the rows' order."""
 
@@ -30,6 +34,9 @@ class Values(Protocol):
 
 class JsonValues:
     """The envelope as JSON; column by column what `json_codec.encode` makes of a record."""
+
+    def prepare(self, entities: Sequence[Entity]) -> None:
+        """See `Values`: all are alike."""
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
         """See `Values`."""

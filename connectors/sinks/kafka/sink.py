@@ -99,6 +99,7 @@ class KafkaSink:
     def prepare(self, entities: Sequence[Entity]) -> None:
         """Creates the topics that are missing, if it may. Raises ChangelogError, see `topics.ensure`."""
         settings = self._settings
+        self._values.prepare(entities)
         found = topics.ensure(
             settings.client,
             topics.topics_of(settings.prefix, entities, settings.entities),
