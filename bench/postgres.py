@@ -23,7 +23,7 @@ from threading import Event
 import psycopg
 import pyarrow as pa
 
-from bench import backlog
+from bench.measure import backlog
 from connectors.embedded import Server, temporary_server
 from connectors.publish import Cadence, Observer, publish
 from connectors.sinks import Sink

@@ -1,0 +1,68 @@
+"""A topic, as a consumer of committed messages sees it."""
+
+import time
+from collections.abc import Mapping
+
+from confluent_kafka import Consumer, IsolationLevel, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+TIMEOUT_S = 30.0
+COUNT_S_MAX = 300.0
+COUNT_BATCH = 10_000
+
+
+class Topic:
+    """The topic `name` of a broker; it need not exist yet."""
+
+    def __init__(self, servers: str, name: str, partitions: int) -> None:
+        self.name, self._servers = name, servers
+        self._partitions = [TopicPartition(name, number) for number in range(partitions)]
+        self._admin = AdminClient({"bootstrap.servers": servers})
+
+    def create(self) -> None:
+        """Makes it, with the broker's own settings."""
+        for made in self._admin.create_topics([NewTopic(self.name, len(self._partitions))]).values():
+            made.result()
+
+    def delete(self) -> None:
+        """Frees what it takes on the disk."""
+        for deleted in self._admin.delete_topics([self.name], operation_timeout=TIMEOUT_S).values():
+            deleted.result()
+
+    def ends(self) -> Mapping[int, int]:
+        """For each partition, the offset behind what is committed: the end of the last transaction, and its marker."""
+        wanted = {partition: OffsetSpec.latest() for partition in self._partitions}  # type: ignore[no-untyped-call]
+        answers = self._admin.list_offsets(
+            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
+        )
+        return {partition.partition: answer.result().offset for partition, answer in answers.items()}
+
+    def visible(self) -> int:
+        """How much is committed: messages, and the markers of transactions. Cheap: no message is read."""
+        return sum(self.ends().values())
+
+    def consumer(self, offsets: Mapping[int, int]) -> Consumer:
+        """A reader of committed messages from the `offsets` on."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._servers,
+                "group.id": "bench",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+            }
+        )
+        consumer.assign([TopicPartition(self.name, number, offset) for number, offset in offsets.items()])
+        return consumer
+
+    def count(self) -> int:
+        """How many messages are committed, each of them read."""
+        consumer = self.consumer({partition.partition: 0 for partition in self._partitions})
+        found, ended = 0, 0
+        deadline = time.monotonic() + COUNT_S_MAX
+        while ended < len(self._partitions) and time.monotonic() < deadline:
+            messages: list[Message] = consumer.consume(COUNT_BATCH, timeout=1.0)
+            met = sum(message.error() is not None for message in messages)
+            found, ended = found + len(messages) - met, ended + met
+        consumer.close()
+        return found
