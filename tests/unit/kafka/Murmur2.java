@@ -1,0 +1,18 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.util.Base64;
+import org.apache.kafka.common.utils.Utils;
+
+/** For each key on standard input, base64 a line: its hash, and the same made positive, as Kafka's Java client has them. */
+class Murmur2 {
+    public static void main(String[] arguments) throws Exception {
+        var lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
+        var answers = new StringBuilder();
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            int hash = Utils.murmur2(Base64.getDecoder().decode(line));
+            answers.append(hash).append(' ').append(Utils.toPositive(hash)).append('\n');
+        }
+        System.out.print(answers);
+    }
+}

@@ -1,0 +1,48 @@
+"""Keys land where Kafka's own Java client puts them: its real class says where."""
+
+import random
+import subprocess
+from base64 import b64encode
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from connectors.embedded_kafka import find_java
+from envelope.key import murmur2, partition, partitions
+from tests.servers import kafka_lib
+
+KEYS = 5_000
+COUNTS = (1, 2, 3, 12, 50, 9_973)
+
+Answers = list[tuple[bytes, int, int]]
+
+
+@pytest.fixture(scope="module")
+def answers(seed: int) -> Answers:
+    """Keys, each with `Utils.murmur2` and `Utils.toPositive` of it."""
+    chance = random.Random(seed)
+    keys = [b"", b"\0", "Zürich".encode(), "東京".encode(), "🏨".encode(), b"\xff" * 9, b"x" * 100_000]
+    keys += [chance.randbytes(chance.randrange(40)) for _ in range(KEYS)]
+    keys += [str(chance.randrange(10**12)).encode() for _ in range(KEYS)]
+    keys += ["".join(chr(chance.randrange(0x20, 0xD800)) for _ in range(n % 20)).encode() for n in range(KEYS)]
+    program = Path(__file__).with_name("Murmur2.java")
+    jars = f"{kafka_lib()}/*"
+    java = [find_java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", jars, str(program)]
+    asked = b"\n".join(map(b64encode, keys)) + b"\n"
+    told = subprocess.run(java, input=asked, capture_output=True, check=True).stdout.splitlines()
+    pairs = [tuple(map(int, line.split())) for line in told]
+    return [(key, hash_, positive) for key, (hash_, positive) in zip(keys, pairs, strict=True)]
+
+
+def test_the_hash_is_javas(answers: Answers) -> None:
+    assert {hash_ < 0 for _, hash_, _ in answers} == {True, False}
+    for key, hash_, _ in answers:
+        assert murmur2(key) == hash_ & 0xFFFFFFFF, key[:80]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_the_partition_is_javas_for_one_key_and_for_a_column(answers: Answers, count: int) -> None:
+    wanted = [positive % count for _, _, positive in answers]
+    assert [partition(key, count) for key, _, _ in answers] == wanted
+    assert partitions(pa.array([key for key, _, _ in answers], pa.binary()), count).tolist() == wanted
