@@ -273,13 +273,15 @@ def _describe(port: int) -> str | None:
 
 def main() -> None:
     """Runs a broker of new data until SIGINT or SIGTERM: `make kafka`."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with temporary_broker() as broker:
             sys.stdout.write(f"Kafka listens at {broker.bootstrap_servers}; Ctrl-C ends it, with all its data\n")
             sys.stdout.flush()
-            ends = {signal.SIGINT, signal.SIGTERM}
-            signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-            signal.sigwait(ends)
+            while True:
+                signal.pause()
+    except KeyboardInterrupt:
+        sys.exit(0)
     except ChangelogError as error:
         sys.exit(f"{error}")
 
