@@ -21,6 +21,7 @@ class Kind(StrEnum):
     MALFORMED = "malformed"  # bytes that no peer of ours should have sent or stored
     STORAGE = "storage"  # the sink cannot store, for lack of room or rights
     LIMIT = "limit"  # a bound was reached
+    IN_DOUBT = "in doubt"  # whether a batch was stored is not known; the same again, by its ids, does no harm
 
 
 RETRIED = frozenset({Kind.CONNECTION, Kind.ALTERED})

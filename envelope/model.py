@@ -44,7 +44,11 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a change was read."""
+    """Where a change was read.
+
+    An event that a service published itself (`connectors.producer`) was read nowhere: it has an `id`, and its position
+    is `UNPLACED` until a reader finds it at its offset.
+    """
 
     connector: str
     name: str
@@ -59,6 +63,7 @@ class Source:
     json_null: tuple[str, ...] = ()
     json_null_original: tuple[str, ...] = ()
     mask: str | None = None
+    id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 _TEXT = re.compile(r"([0-9A-F]{8})/([0-9A-F]{16})/([0-9A-F]{8})")
 
@@ -31,3 +31,12 @@ class Position:
         if match is None:
             raise ValueError(f"{text!r} is not a position, such as 00000001/0000000001781838/00000006")
         return cls(*(int(part, 16) for part in match.groups()))
+
+
+UNPLACED: Final = Position(0, (1 << 64) - 1, (1 << 32) - 1)
+"""Of an event that a service publishes itself: it has no position until a store has taken it."""
+
+
+def at_offset(partition: int, offset: int) -> Position:
+    """The position of an event that was published without one: where Kafka put it. No source has epoch 0."""
+    return Position(0, offset, partition)

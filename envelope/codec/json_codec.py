@@ -13,18 +13,19 @@ from msgspec import Raw
 
 from envelope.errors import ChangelogError, Kind
 from envelope.model import MISSING, Envelope, Missing, Op, Provenance, Source, Stamp
-from envelope.position import Position
+from envelope.position import UNPLACED, Position
 
 _ABSENT: Final = b""
+_UNPLACED: Final = ""
 
 
-class _Source(msgspec.Struct, rename="camel", omit_defaults=True):
+class _Source(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     connector: str
     name: str
     database: str
     table: str
     op: Op
-    position: str
+    position: str = _UNPLACED
     transaction: str
     committed_at: str
     unavailable: tuple[str, ...] = ()
@@ -32,6 +33,7 @@ class _Source(msgspec.Struct, rename="camel", omit_defaults=True):
     json_null: tuple[str, ...] = ()
     json_null_original: tuple[str, ...] = ()
     mask: str | None = None
+    id: str | None = None
 
 
 class _Provenance(msgspec.Struct, rename="camel"):
@@ -112,7 +114,7 @@ def provenance_json(provenance: Provenance) -> bytes:
                 database=source.database,
                 table=source.table,
                 op=source.op,
-                position=str(source.position),
+                position=_position_text(source),
                 transaction=source.transaction,
                 committed_at=time_text(source.committed_at),
                 unavailable=source.unavailable,
@@ -120,6 +122,7 @@ def provenance_json(provenance: Provenance) -> bytes:
                 json_null=source.json_null,
                 json_null_original=source.json_null_original,
                 mask=source.mask,
+                id=source.id,
             ),
         )
     )
@@ -177,7 +180,7 @@ def _provenance(wire: _Provenance) -> Provenance:
             database=source.database,
             table=source.table,
             op=source.op,
-            position=Position.parse(source.position),
+            position=_position(source),
             transaction=source.transaction,
             committed_at=_time(source.committed_at),
             unavailable=source.unavailable,
@@ -185,8 +188,18 @@ def _provenance(wire: _Provenance) -> Provenance:
             json_null=source.json_null,
             json_null_original=source.json_null_original,
             mask=source.mask,
+            id=source.id,
         ),
     )
+
+
+def _position_text(source: Source) -> str:
+    return _UNPLACED if source.position == UNPLACED and source.id is not None else str(source.position)
+
+
+def _position(source: _Source) -> Position:
+    """Only an event with an id may be without a position."""
+    return UNPLACED if source.position == _UNPLACED and source.id is not None else Position.parse(source.position)
 
 
 def _time(text: str) -> datetime:

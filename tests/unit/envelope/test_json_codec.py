@@ -1,5 +1,6 @@
 import json
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -11,6 +12,7 @@ from envelope import Envelope, Position, Provenance
 from envelope.codec import json_codec
 from envelope.errors import ChangelogError, Kind
 from envelope.model import MISSING, Op, Source, Stamp
+from envelope.position import UNPLACED
 from tests.unit.envelope.strategies import envelopes
 
 UPDATE = (
@@ -153,3 +155,23 @@ def test_a_state_that_nests_too_deep_is_refused() -> None:
 def test_damaged_bytes_raise_nothing_else(at: int, damage: bytes) -> None:
     with suppress(ChangelogError):
         json_codec.decode(UPDATE[:at] + damage + UPDATE[at + len(damage) :])
+
+
+def test_an_event_that_a_service_published_has_an_id_in_place_of_a_position() -> None:
+    direct = Envelope(
+        provenance=provenance(replace(source(op=Op.CREATE), position=UNPLACED, id="e-1")),
+        current=Raw("{}"),
+        original=MISSING,
+    )
+    text = json_codec.encode(direct)
+    assert b"position" not in text
+    assert b'"id":"e-1"' in text
+    assert json_codec.decode(text) == direct
+
+
+def test_without_an_id_a_position_is_needed() -> None:
+    text = UPDATE.replace(b'"position":"00000001/0000000001781838/00000006",', b"")
+    assert text != UPDATE
+    with pytest.raises(ChangelogError, match="not an envelope") as caught:
+        json_codec.decode(text)
+    assert caught.value.kind is Kind.MALFORMED

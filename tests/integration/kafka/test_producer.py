@@ -1,0 +1,282 @@
+"""Events straight from a service, over a real broker: all of a batch or nothing, each known by its id."""
+
+import contextlib
+import itertools
+import json
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from connectors.embedded_kafka import Broker
+from connectors.producer import EVENTS_MAX, ChangelogProducer, Event
+from connectors.unprivileged import free_port, temporary_folder
+from envelope.codec import json_codec
+from envelope.errors import ChangelogError, Kind
+from envelope.key import partition
+from envelope.position import UNPLACED
+from tests.proxy import Proxy
+from tests.servers import kafka_lib
+
+AT = datetime(2026, 11, 21, 3, 10, 2, 886044, UTC)
+PARTITIONS = 3
+
+_numbers = itertools.count()
+
+Open = Callable[..., ChangelogProducer]
+
+
+@pytest.fixture
+def prefix(broker: Broker) -> str:
+    """A prefix of its own, with the topic of `viewed`."""
+    prefix = f"events{next(_numbers)}"
+    create(broker, f"{prefix}.viewed")
+    return prefix
+
+
+@pytest.fixture
+def opened(broker: Broker, prefix: str) -> Iterator[Open]:
+    """Makes producers of service `web`, instance `web-0`, which end with the test."""
+    with contextlib.ExitStack() as ends:
+
+        def make(servers: str = broker.bootstrap_servers, *, instance: str = "web-0", **more: Any) -> ChangelogProducer:
+            producer = ChangelogProducer(
+                servers, prefix=prefix, service_name="web", api_version="v3", instance=instance, **more
+            )
+            return ends.enter_context(producer)
+
+        yield make
+
+
+def create(broker: Broker, topic: str, **settings: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.direct_servers})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=settings)])[topic].result()
+
+
+def event(number: int, **more: Any) -> Event:
+    return replace(
+        Event(entity="viewed", id=f"e-{number}", key=(str(number),), state={"id": number, "page": "Zürich"}, at=AT),
+        **more,
+    )
+
+
+def read(broker: Broker, topic: str) -> list[Message]:
+    """What a reader of committed messages sees, partition by partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.direct_servers,
+            "group.id": "test",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    found: list[Message] = []
+    ended: set[int | None] = set()
+    with contextlib.closing(consumer):
+        while len(ended) < PARTITIONS:
+            message = consumer.poll(30)
+            assert message is not None, "the broker is silent"
+            error = message.error()
+            if error is None:
+                found.append(message)
+            else:
+                assert error.name() == "_PARTITION_EOF"
+                ended.add(message.partition())
+    return found
+
+
+def heads(message: Message) -> dict[str, Any]:
+    return dict(message.headers() or ())
+
+
+def ids(messages: Sequence[Message]) -> list[str]:
+    return sorted(heads(message)["id"].decode() for message in messages)
+
+
+def test_an_event_is_a_message_like_every_other(broker: Broker, prefix: str, opened: Open) -> None:
+    opened().publish([event(7, identifier="req-1"), event(8, key=("a", "b"), partition_by=("g",))])
+    by_id = {heads(each)["id"]: each for each in read(broker, f"{prefix}.viewed")}
+    first, second = by_id[b"e-7"], by_id[b"e-8"]
+    assert (first.key(), first.partition()) == (b"7", partition(b"7", PARTITIONS))
+    assert (second.key(), second.partition()) == (b'["a","b"]', partition(b"g", PARTITIONS))
+    assert first.timestamp()[1] == int(AT.timestamp() * 1000)
+    assert heads(second) == {
+        "op": b"create",
+        "transaction": b"e-7",
+        "serviceName": b"web",
+        "id": b"e-8",
+    }
+    assert json.loads(first.value() or b"") == {
+        "provenance": {
+            "apiVersion": "v3",
+            "serviceName": "web",
+            "identifier": "req-1",
+            "source": {
+                "connector": "producer",
+                "name": "web",
+                "database": "",
+                "table": "",
+                "op": "create",
+                "transaction": "e-7",
+                "committedAt": "2026-11-21T03:10:02.886044Z",
+                "id": "e-7",
+            },
+        },
+        "current": {"id": 7, "page": "Zürich"},
+    }
+    assert json_codec.decode(first.value() or b"").provenance.source.position == UNPLACED
+
+
+def test_a_key_keeps_its_order(broker: Broker, prefix: str, opened: Open) -> None:
+    producer = opened()
+    producer.publish([event(n, key=("7",)) for n in range(50)])
+    producer.publish([event(n, key=("7",)) for n in range(50, 100)])
+    found = read(broker, f"{prefix}.viewed")
+    assert [json.loads(each.value() or b"")["current"]["id"] for each in found] == list(range(100))
+
+
+def test_of_a_batch_with_a_message_too_large_nothing_is_seen(broker: Broker, prefix: str, opened: Open) -> None:
+    create(broker, f"{prefix}.small", **{"max.message.bytes": "2000"})
+    producer = opened()
+    too_large = event(3, entity="small", state={"text": random.Random(1).randbytes(5000).hex()})
+    with pytest.raises(ChangelogError, match="nothing of it is stored") as caught:
+        producer.publish([event(1), event(2, entity="small"), too_large])
+    assert caught.value.kind is Kind.LIMIT
+    assert read(broker, f"{prefix}.viewed") == read(broker, f"{prefix}.small") == []
+    producer.publish([event(1), event(2, entity="small")])
+    assert ids(read(broker, f"{prefix}.viewed")) == ["e-1"]
+    assert ids(read(broker, f"{prefix}.small")) == ["e-2"]
+
+
+def test_a_message_that_the_client_itself_refuses_leaves_nothing_open(
+    broker: Broker, prefix: str, opened: Open
+) -> None:
+    producer = opened()
+    with pytest.raises(ChangelogError, match="nothing of it is stored") as caught:
+        producer.publish([event(1), event(2, state={"text": "x" * 2_000_000})])
+    assert caught.value.kind is Kind.LIMIT
+    producer.publish([event(3)])
+    assert ids(read(broker, f"{prefix}.viewed")) == ["e-3"]
+
+
+def test_an_older_instance_publishes_nothing_more(broker: Broker, prefix: str, opened: Open) -> None:
+    older, newer = opened(), opened()
+    older.publish([event(1)])
+    newer.publish([event(2)])
+    for _ in range(2):  # nor does it take the name back
+        with pytest.raises(ChangelogError, match="another process has the name") as caught:
+            older.publish([event(3)])
+        assert caught.value.kind is Kind.IN_USE
+    newer.publish([event(4)])
+    assert ids(read(broker, f"{prefix}.viewed")) == ["e-1", "e-2", "e-4"]
+
+
+def test_instances_of_other_names_publish_side_by_side(broker: Broker, prefix: str, opened: Open) -> None:
+    one, other = opened(instance="web-0"), opened(instance="web-1")
+    for number in range(3):
+        one.publish([event(2 * number)])
+        other.publish([event(2 * number + 1)])
+    assert ids(read(broker, f"{prefix}.viewed")) == [f"e-{number}" for number in range(6)]
+
+
+def test_a_repeat_is_known_by_its_id(broker: Broker, prefix: str, opened: Open) -> None:
+    opened().publish([event(1), event(2)])
+    opened().publish([event(1), event(2)])
+    found = read(broker, f"{prefix}.viewed")
+    assert ids(found) == ["e-1", "e-1", "e-2", "e-2"]
+    assert len({(message.key(), message.value()) for message in found}) == 2
+
+
+def test_after_an_unknown_outcome_the_same_ids_are_published_again() -> None:
+    port = free_port()
+    with (
+        temporary_folder("changelog-test-") as folder,
+        Proxy("127.0.0.1", port) as proxy,
+        Broker(kafka_lib(), folder, port=port, advertised=proxy.address) as broker,
+        ChangelogProducer(proxy.address, prefix="p", service_name="web", instance="web-0", timeout_s=5) as producer,
+    ):
+        create(broker, "p.viewed")
+        producer.publish([event(1)])
+        proxy.hang()
+        with pytest.raises(ChangelogError) as caught:
+            producer.publish([event(2), event(3)])
+        assert caught.value.kind is Kind.IN_DOUBT
+        assert caught.value.hint == "publish the same events again, with the same ids"
+        proxy.resume()
+        producer.publish([event(2), event(3)])
+        assert sorted(set(ids(read(broker, "p.viewed")))) == ["e-1", "e-2", "e-3"]
+
+
+def test_threads_take_turns(broker: Broker, prefix: str, opened: Open) -> None:
+    producer = opened()
+    threads = [threading.Thread(target=producer.publish, args=([event(n), event(n + 10)],)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ids(read(broker, f"{prefix}.viewed"))) == 16
+
+
+def test_another_number_of_partitions_is_refused(broker: Broker, prefix: str, opened: Open) -> None:
+    with pytest.raises(ChangelogError, match="has 3 partitions, and 4 are expected") as caught:
+        opened(partitions={"viewed": 4}).publish([event(1)])
+    assert caught.value.kind is Kind.PRECONDITION
+    opened(partitions={"viewed": 3}).publish([event(2)])
+    assert ids(read(broker, f"{prefix}.viewed")) == ["e-2"]
+
+
+def test_a_missing_topic_is_said(opened: Open) -> None:
+    with pytest.raises(ChangelogError, match=r"topic .*\.nothing") as caught:
+        opened().publish([event(1, entity="nothing")])
+    assert caught.value.kind is Kind.PRECONDITION
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"id": ""}, "needs an id"),
+        ({"key": ()}, "needs an id, a key"),
+        ({"at": AT.replace(tzinfo=None)}, "a time with a zone"),
+        ({"state": {"n": float("nan")}}, "not JSON"),
+        ({"state": {"at": AT}}, "not JSON"),
+        ({"state": {"text": "\ud800"}}, "not JSON"),
+        ({"key": ("\ud800",)}, "no Unicode"),
+        ({"identifier": "\ud800"}, "no Unicode"),
+        ({"entity": "Viewed"}, "no name of an entity"),
+        ({"entity": "positions"}, "no name of an entity"),
+    ],
+)
+def test_an_event_that_is_not_as_it_must_be_is_refused_with_its_batch(
+    broker: Broker, prefix: str, opened: Open, changes: dict[str, Any], says: str
+) -> None:
+    producer = opened()
+    with pytest.raises(ChangelogError, match=says) as caught:
+        producer.publish([event(1), event(2, **changes)])
+    assert caught.value.kind is Kind.USAGE
+    assert read(broker, f"{prefix}.viewed") == []
+
+
+def test_a_batch_has_a_bound(opened: Open) -> None:
+    with pytest.raises(ChangelogError, match="may have 10000") as caught:
+        opened().publish([event(1)] * (EVENTS_MAX + 1))
+    assert caught.value.kind is Kind.LIMIT
+
+
+def test_a_closed_producer_says_so(opened: Open) -> None:
+    producer = opened()
+    producer.close()
+    with pytest.raises(ChangelogError, match="closed"):
+        producer.publish([event(1)])
+
+
+def test_names_that_cannot_be_told_apart_are_refused() -> None:
+    with pytest.raises(ChangelogError, match="instance should be made of"):
+        ChangelogProducer("127.0.0.1:1", prefix="a", service_name="b", instance="c/d")
