@@ -201,14 +201,14 @@ def _drain(
     """Samples from the moment that the slot is read until the last change became visible."""
     pids = [process.pid, servers.broker.pid, servers.postgres.pid]
     _wait_read(process, place)
-    samples = [Sample(at=time.monotonic(), visible=0, cpu_seconds=cpu_seconds(pids))]
+    samples = [Sample(at=time.monotonic(), visible=0, cpu_seconds=[*map(cpu_seconds, pids)])]
     deadline = samples[0].at + DRAIN_S_MAX
     while samples[-1].visible < rows or time.monotonic() < samples[-1].at + SETTLED_S:
         _go_on(process, place, deadline)
         time.sleep(POLL_S)
         visible = topic.visible()
         if visible > samples[-1].visible:
-            samples.append(Sample(at=time.monotonic(), visible=visible, cpu_seconds=cpu_seconds(pids)))
+            samples.append(Sample(at=time.monotonic(), visible=visible, cpu_seconds=[*map(cpu_seconds, pids)]))
     return samples
 
 
