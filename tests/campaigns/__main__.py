@@ -9,13 +9,15 @@ import pkgutil
 import platform
 import random
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tests.campaigns
+from tests.campaigns._pieces import Kept, run
 
-MEASURED = Path(__file__).parents[2] / "docs" / "measured.md"
+CHECKOUT = Path(__file__).parents[2]
+MEASURED = CHECKOUT / "docs" / "measured.md"
+KEPT = CHECKOUT / ".cache" / "soak"
 
 
 def names() -> list[str]:
@@ -31,12 +33,18 @@ def line(name: str, rounds: int, seed: int, figures: Mapping[str, object], secon
     return f"| {now.isoformat()} | {name} | {rounds} | {seed} | {seconds:.0f} | {told} | {machine} |\n"
 
 
+def unfinished(name: str, rounds: int) -> int | None:
+    """The seed of the last run of this campaign that was interrupted; None without one."""
+    files = sorted(KEPT.glob(f"{name}-*-{rounds}.json"), key=lambda file: file.stat().st_mtime)
+    return int(files[-1].stem.split("-")[-2]) if files else None
+
+
 def main(arguments: Sequence[str]) -> int:
     """Runs the campaign that the arguments name; gives the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.campaigns", description=__doc__)
     parser.add_argument("name", nargs="?", choices=names(), help="the campaign")
     parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--seed", type=int, help="repeats a run; a new one otherwise")
+    parser.add_argument("--seed", type=int, help="repeats a run; else the interrupted one goes on, or a new one begins")
     parser.add_argument("--list", action="store_true", help="names the campaigns")
     chosen = parser.parse_args(arguments)
     if chosen.list:
@@ -44,14 +52,24 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if chosen.name is None:
         parser.error("which campaign?")
-    seed = random.SystemRandom().randrange(2**32) if chosen.seed is None else chosen.seed
-    print(f"campaign {chosen.name}: {chosen.rounds} rounds, seed {seed}", flush=True)
-    started = time.monotonic()
-    figures = importlib.import_module(f"tests.campaigns.{chosen.name}").run(chosen.rounds, seed)
+    seed = unfinished(chosen.name, chosen.rounds) if chosen.seed is None else chosen.seed
+    if seed is None:
+        seed = random.SystemRandom().randrange(2**32)
+    kept = Kept(KEPT / f"{chosen.name}-{seed}-{chosen.rounds}.json")
+    before = f", going on behind {len(kept.done)} done parts" if kept.done else ""
+    print(f"campaign {chosen.name}: {chosen.rounds} rounds, seed {seed}{before}", flush=True)
+    campaign = importlib.import_module(f"tests.campaigns.{chosen.name}").campaign()
+    try:
+        figures = run(campaign, chosen.rounds, seed, kept)
+    except BaseException:
+        again = f"make soak CAMPAIGN={chosen.name} ROUNDS={chosen.rounds} SEED={seed}"
+        print(f"not finished: `{again}` goes on with the first part that is not done", file=sys.stderr)
+        raise
     now = datetime.datetime.now(datetime.UTC).date()
-    row = line(chosen.name, chosen.rounds, seed, figures, time.monotonic() - started, now)
+    row = line(chosen.name, chosen.rounds, seed, figures, kept.seconds, now)
     with MEASURED.open("a", encoding="utf-8") as measured:
         measured.write(row)
+    kept.forget()
     print(row, end="")
     return 0
 

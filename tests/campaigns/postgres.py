@@ -7,13 +7,14 @@ itself (each original is the state before, versions grow), and with the tables (
 import random
 import tempfile
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 from connectors.embedded import Server, temporary_server
 from tests.campaigns._judge import judge
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import Oracle
+from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._service import FAIL_POINTS, Service, is_read
 
 SETTINGS = {"fsync": "off", "max_wal_size": "4GB", "shared_buffers": "256MB"}
@@ -34,13 +35,17 @@ listen = "127.0.0.1:0"
 """
 
 
-def run(rounds: int, seed: int, seconds: float = 15.0) -> dict[str, object]:
-    """`rounds` kills, one in about `seconds` each."""
-    with (
-        tempfile.TemporaryDirectory(prefix="changelog-soak-") as folder,
-        temporary_server(settings=SETTINGS) as server,
-    ):
-        return _Soak(server, Path(folder), seed).run(rounds, seconds)
+def campaign(seconds: float = 15.0) -> Campaign:
+    """A round is a kill, one in about `seconds`; ten of them under one load, on a new server."""
+
+    def one(piece: Piece) -> Figures:
+        with (
+            tempfile.TemporaryDirectory(prefix="changelog-soak-") as folder,
+            temporary_server(settings=SETTINGS) as server,
+        ):
+            return _Soak(server, Path(folder), piece.seed).run(piece.rounds, seconds)
+
+    return Campaign(site=lambda: nullcontext(one), rounds=10)
 
 
 class _Soak:
@@ -56,7 +61,7 @@ class _Soak:
         self._kills: dict[str, int] = {}
         self._fail_at = ""
 
-    def run(self, rounds: int, seconds: float) -> dict[str, object]:
+    def run(self, rounds: int, seconds: float) -> Figures:
         prepare(self._dsn, SCALE.universe // 2)
         oracle = Oracle(self._dsn, self._folder / "frames")
         with closing(_Stopping(oracle, self._service)):
@@ -80,8 +85,9 @@ class _Soak:
             "changes": verdict.changes,
             "reads": verdict.reads,
             "transactions": verdict.transactions,
-            "changes_per_s": round(verdict.changes / loaded_s),
-            "caught_up_s": round(caught_up_s, 1),
+            "load_s": round(loaded_s),
+            "changes_per_s": [round(verdict.changes / loaded_s)],
+            "caught_up_s": [round(caught_up_s, 1)],
             "lost": verdict.lost,
             "repeated": verdict.repeated,
             "reordered": verdict.reordered,

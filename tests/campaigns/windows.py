@@ -12,8 +12,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -23,6 +22,7 @@ from connectors.embedded import Server, temporary_server
 from tests.campaigns._judge import judge
 from tests.campaigns._load import CONFLICTS, ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import TABLES, Oracle
+from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._service import FAIL_POINTS, Service, is_read
 from tests.servers import fresh_database
 
@@ -30,7 +30,6 @@ STANDBY = "held"
 SETTINGS = {"fsync": "off", "synchronous_standby_names": STANDBY, "max_wal_size": "4GB"}
 ROWS = 3_000
 DISTURBED_S = 1.5
-AT_ONCE = 2
 CATCH_UP_S = 60.0
 
 CONFIG = """
@@ -49,36 +48,29 @@ listen = "127.0.0.1:0"
 """
 
 
-def run(rounds: int, seed: int) -> dict[str, object]:
-    """`rounds` times a new database, read from its first row to its last."""
-    rng = random.Random(seed)
-    totals = {"kills": 0, "reads": 0, "changes": 0, "commits_held": 0, "truncates": 0, "rewrites": 0}
+def campaign() -> Campaign:
+    """A round is a new database, read from its first row to its last."""
+    return Campaign(site=_site, at_once=2)
+
+
+@contextlib.contextmanager
+def _site() -> Iterator[Callable[[Piece], Figures]]:
     with (
         tempfile.TemporaryDirectory(prefix="changelog-windows-") as name,
         temporary_server(settings=SETTINGS) as server,
         _standby(server, Path(name)) as standby,
     ):
 
-        def one(number: int, seed: int) -> dict[str, int]:
-            folder = Path(name) / str(number)
+        def one(piece: Piece) -> Figures:
+            folder = Path(name) / str(piece.first)
             folder.mkdir()
             try:
                 with fresh_database(server) as dsn:
-                    return _Round(f"w{number}", dsn, folder, standby, random.Random(seed)).run()
-            except AssertionError as error:
-                raise AssertionError(f"round {number} (seed {seed}): {error}") from error
+                    return _Round(f"w{piece.first}", dsn, folder, standby, random.Random(piece.seed)).run()
             finally:
                 shutil.rmtree(folder)
 
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            try:
-                for found in pool.map(one, range(rounds), [rng.randrange(1 << 32) for _ in range(rounds)]):
-                    for key, value in found.items():
-                        totals[key] += value
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-    return {"rounds": rounds, **totals, "stale": 0, "lost": 0, "repeated": 0, "reordered": 0}
+        yield one
 
 
 class _Standby:
@@ -111,7 +103,8 @@ def _standby(server: Server, folder: Path) -> Iterator[_Standby]:
     dsn = psycopg.conninfo.make_conninfo(server.dsn(), application_name=STANDBY)
     command = [str(server.bin_dir / "pg_receivewal"), "-D", str(received), "--synchronous", "-d", dsn]
     with (folder / "standby.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        # In a session of its own: an interrupt must not end it before the rounds, whose commits wait for it.
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
         yield _Standby(process)
     finally:
@@ -132,7 +125,7 @@ class _Round:
         self._over = threading.Event()
         self._failures: list[BaseException] = []
 
-    def run(self) -> dict[str, int]:
+    def run(self) -> Figures:
         rng = self._rng
         prepare(self._dsn, ROWS)
         oracle = Oracle(self._dsn, self._folder / "frames", f"oracle_{self._name}")
@@ -161,7 +154,15 @@ class _Round:
         if self._failures:
             raise self._failures[0]
         verdict = judge(self._dsn, self._log, oracle.expected(since))
-        return {**self._figures, "reads": verdict.reads, "changes": verdict.changes}
+        return {
+            **self._figures,
+            "reads": verdict.reads,
+            "changes": verdict.changes,
+            "stale": verdict.stale,
+            "lost": verdict.lost,
+            "repeated": verdict.repeated,
+            "reordered": verdict.reordered,
+        }
 
     def _fail_at(self) -> str | None:
         if self._rng.random() < 0.4:

@@ -16,6 +16,7 @@ from tests.campaigns import postgres, windows
 from tests.campaigns._judge import judge
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import Oracle
+from tests.campaigns._pieces import run
 from tests.campaigns._service import FAIL_POINTS, ROOT, Service, is_read
 from tests.servers import SETTINGS, fresh_database
 
@@ -139,10 +140,10 @@ def test_a_table_that_is_locked_is_said_and_holds_up_no_end(site: Site) -> None:
 
 
 def test_campaign_postgres(seed: int) -> None:
-    figures = postgres.run(rounds=4, seed=seed, seconds=3.0)
+    figures = run(postgres.campaign(seconds=3.0), 4, seed)
     assert figures["kills"] == 4
 
 
 def test_campaign_windows(seed: int) -> None:
-    figures = windows.run(rounds=4, seed=seed)
+    figures = run(windows.campaign(), 4, seed)
     assert figures["reads"]

@@ -2,6 +2,8 @@
 
 import datetime
 import importlib.util
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 import tests.campaigns.__main__ as campaigns
+from tests.campaigns._pieces import Campaign, Figures, Kept, Piece, run
 
 CHECKOUT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = {
@@ -57,6 +60,41 @@ def test_a_campaign_is_found_by_its_name_and_its_figures_become_a_row() -> None:
     assert row.startswith("| 2026-11-21 | postgres | 50 | 7 | 601 | kills 50, lost 0 | ")
     header = (CHECKOUT / "docs" / "measured.md").read_text("utf-8").split("\n|---")[0].splitlines()[-1]
     assert row.count("|") == header.count("|")
+
+
+def _stub(fault_at: int | None, tried: list[int]) -> Campaign:
+    """Pieces of two rounds; the one that begins with `fault_at` finds a fault."""
+
+    def one(piece: Piece) -> Figures:
+        tried.append(piece.first)
+        assert piece.first != fault_at, "lost a row"
+        return {"kills": piece.rounds, "at": {"here": piece.rounds, str(piece.first): 1}, "rates": [piece.seed % 7]}
+
+    return Campaign(site=lambda: nullcontext(one), rounds=2)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_an_interrupted_campaign_goes_on_with_what_is_not_done(tmp_path: Path, at_once: int) -> None:
+    file, tried = tmp_path / "soak" / "kept.json", list[int]()
+    with pytest.raises(AssertionError, match=r"round 2 to 3 \(seed \d+\): lost a row"):
+        run(_stub(2, tried), 5, seed=7, kept=Kept(file))
+    assert tried == [0, 2]
+    tried.clear()
+    figures = run(replace(_stub(None, tried), at_once=at_once), 5, seed=7, kept=Kept(file))
+    assert sorted(tried) == [2, 4]
+    assert figures == run(_stub(None, []), 5, seed=7)
+    assert figures.pop("rates") != run(_stub(None, []), 5, seed=8).pop("rates")
+    assert figures == {"rounds": 5, "kills": 5, "at": {"here": 5, "0": 1, "2": 1, "4": 1}}
+
+
+def test_a_campaign_without_a_seed_goes_on_with_the_interrupted_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaigns, "KEPT", tmp_path)
+    assert campaigns.unfinished("postgres", 50) is None
+    for name in ("postgres-7-50", "windows-8-50", "postgres-9-40"):
+        Kept(tmp_path / f"{name}.json").add(Piece(first=0, rounds=1, seed=1), {})
+    assert campaigns.unfinished("postgres", 50) == 7
 
 
 def test_an_unknown_campaign_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
