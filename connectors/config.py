@@ -10,11 +10,21 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    ValidationError,
+)
 from pydantic_core import ErrorDetails
 
 from envelope.entity import RESERVED
@@ -22,6 +32,12 @@ from envelope.errors import ChangelogError, Kind
 
 PREFIX = "CHANGELOG__"
 """What an overriding environment variable's name starts with; `__` parts the rest: CHANGELOG__SINK__PATH."""
+
+TOPIC_KEYS = frozenset({"profile", "retention_days", "topic_settings"})
+"""Keys of an entity that only a topic has."""
+
+REGISTRY_KEYS = frozenset({"registry", "registry_client", "auto_register"})
+"""Keys of a Kafka sink that only Avro needs."""
 
 REFERENCE = re.compile(r"(env|file):(.+)", re.DOTALL)
 
@@ -51,7 +67,11 @@ Text = Annotated[str, StringConstraints(min_length=1)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]+$")]
 EntityName = Annotated[Name, AfterValidator(_entity_name)]
 SlotName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,63}$")]
+Prefix = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,150}$")]
 Columns = Annotated[tuple[Text, ...], Field(min_length=1)]
+CommitSeconds = Annotated[float, Field(gt=0, le=60)]
+CommitBytes = Annotated[int, Field(ge=1 << 16, le=1 << 30)]
+CommitRows = Annotated[int, Field(ge=1, le=10_000_000)]
 Mask = Literal["drop", "null", "sha256"]
 
 
@@ -71,14 +91,44 @@ class SourceConfig(_Section):
     snapshot_pages: int = Field(default=256, ge=1, le=1 << 16)
 
 
-class SinkConfig(_Section):
-    """`[sink]`: where the changelog goes. A commit closes at the first of its three bounds."""
+class FilesConfig(_Section):
+    """`[sink] kind = "files"`: a log of files in a folder. A commit closes at the first of its three bounds."""
 
     kind: Literal["files"] = "files"
     path: Path
-    commit_seconds: float = Field(default=1.0, gt=0, le=60)
-    commit_bytes: int = Field(default=64 << 20, ge=1 << 16, le=1 << 30)
-    commit_rows: int = Field(default=100_000, ge=1, le=10_000_000)
+    commit_seconds: CommitSeconds = 1.0
+    commit_bytes: CommitBytes = 64 << 20
+    commit_rows: CommitRows = 100_000
+
+
+class KafkaConfig(_Section):
+    """`[sink] kind = "kafka"`: topics of one prefix. `client` and `registry_client` go to these clients as they are."""
+
+    kind: Literal["kafka"]
+    bootstrap_servers: Text
+    prefix: Prefix | None = None
+    codec: Literal["json", "avro"] = "json"
+    registry: Text | None = Field(default=None, repr=False)
+    registry_client: dict[str, Any] = Field(default={}, repr=False)
+    auto_register: bool = False
+    client: dict[str, str] = Field(default={}, repr=False)
+    replication_factor: int | None = Field(default=None, ge=1, le=100)
+    create_topics: bool = True
+    on_too_large: Literal["stop", "dead-letter"] = "stop"
+    transaction_timeout_seconds: int = Field(default=60, ge=10, le=900)
+    commit_seconds: CommitSeconds = 0.05
+    commit_bytes: CommitBytes = 64 << 20
+    commit_rows: CommitRows = 100_000
+
+
+def _sink_kind(sink: Any) -> Any:
+    return sink.get("kind", "files") if isinstance(sink, Mapping) else getattr(sink, "kind", "files")
+
+
+SinkConfig = Annotated[
+    Annotated[FilesConfig, Tag("files")] | Annotated[KafkaConfig, Tag("kafka")], Discriminator(_sink_kind)
+]
+"""`[sink]`: where the changelog goes."""
 
 
 class TablesConfig(_Section):
@@ -118,6 +168,9 @@ class EntityConfig(_Section):
     on_change_of_immutable: Literal["stop", "ignore"] = "stop"
     on_truncate: Literal["stop", "publish"] = "stop"
     provenance: ProvenanceConfig | None = None
+    profile: Literal["changelog", "aggressive", "history"] = "changelog"
+    retention_days: int = Field(default=3, ge=1, le=36_500)
+    topic_settings: dict[str, str] = {}
 
 
 class MaskConfig(_Section):
@@ -160,9 +213,15 @@ class Config(_Section):
         """The publication's name."""
         return self.source.publication or self.name.replace("-", "_")
 
+    @property
+    def prefix(self) -> str:
+        """What the names of all topics begin with."""
+        return (self.sink.prefix if isinstance(self.sink, KafkaConfig) else None) or self.name
+
 
 Loc = tuple[str | int, ...]
 NOWHERE: Loc = ()
+_KINDS = (("files",), ("kafka",))
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Config:
@@ -179,12 +238,15 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
         config = Config.model_validate(tree)
     except ValidationError as error:
         for details in error.errors(include_url=False):
-            problems.setdefault(tuple(part for part in details["loc"] if part != "[key]"), _remedy(details))
+            problems.setdefault(_place(details), _remedy(details))
     else:
         problems = {**dict(_cross_check(config)), **problems}
     if problems:
         raise_problems(str(path), [f"{_spell(loc, origins)}: {text}" for loc, text in problems.items()])
-    return config.model_copy(update={"sink": config.sink.model_copy(update={"path": path.parent / config.sink.path})})
+    if isinstance(config.sink, FilesConfig):
+        sink = config.sink.model_copy(update={"path": path.parent / config.sink.path})
+        return config.model_copy(update={"sink": sink})
+    return config
 
 
 def raise_problems(where: str, problems: list[str]) -> None:
@@ -280,6 +342,29 @@ def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
             yield ("entities", name, "table"), 'is missing; add table = "SCHEMA.TABLE"'
         if "sha256" in entity.mask.values() and config.mask is None:
             yield ("entities", name, "mask"), 'sha256 needs a secret; add [mask] key = "env:NAME"'
+        for key in sorted(TOPIC_KEYS & entity.model_fields_set):
+            if not isinstance(config.sink, KafkaConfig):
+                yield ("entities", name, key), "is of a topic, and the sink is files; leave it out"
+            elif key == "retention_days" and entity.profile != "history":
+                yield ("entities", name, key), 'is kept by profile = "history" alone; add that, or leave it out'
+    if isinstance(config.sink, KafkaConfig):
+        yield from _check_codec(config.sink)
+
+
+def _check_codec(sink: KafkaConfig) -> Iterator[tuple[Loc, str]]:
+    if sink.codec == "avro" and sink.registry is None:
+        yield ("sink", "registry"), 'is missing, and codec = "avro" needs one; add registry = "http://HOST:8081"'
+    if sink.codec == "json":
+        for key in sorted(REGISTRY_KEYS & sink.model_fields_set):
+            yield ("sink", key), 'is for codec = "avro" alone; set that, or leave it out'
+
+
+def _place(details: ErrorDetails) -> Loc:
+    """Where in the file an error is: its location without what pydantic puts in to say which key or kind it means."""
+    loc = tuple(part for part in details["loc"] if part != "[key]")
+    if details["type"] == "union_tag_invalid":
+        return (*loc, "kind")
+    return loc[:1] + loc[2:] if loc[:1] == ("sink",) and loc[1:2] in _KINDS else loc
 
 
 def _remedy(details: ErrorDetails) -> str:
@@ -287,6 +372,8 @@ def _remedy(details: ErrorDetails) -> str:
     match details["type"]:
         case "missing":
             return "is missing; add it"
+        case "union_tag_invalid":
+            return f"should be {details['ctx']['expected_tags'].replace(', ', ' or ')}"
         case "extra_forbidden":
             return _unknown(details["loc"])
         case "string_pattern_mismatch":
@@ -314,18 +401,35 @@ def _unknown(loc: Loc) -> str:
 
 def _known(loc: Loc) -> list[str]:
     """The keys that the table at `loc` may have; none when any may."""
-    model: Any = Config
+    found: list[Any] = [Config]
     for part in loc:
-        if isinstance(model, type) and issubclass(model, BaseModel):
-            by_key = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
-            model = by_key.get(str(part))
-        else:
-            model = get_args(model)[-1:] and get_args(model)[-1]
-        if type(None) in get_args(model):
-            model = get_args(model)[0]
-    if isinstance(model, type) and issubclass(model, BaseModel):
-        return [field.alias or name for name, field in model.model_fields.items()]
-    return []
+        found = [each for annotation in found for each in _below(annotation, part)]
+    return list(dict.fromkeys(str(key) for annotation in found for key in _fields(annotation)))
+
+
+def _below(annotation: Any, part: str | int) -> list[Any]:
+    """What may stand under the key `part` of a table of this type; a sink's kind, as a part, chooses that kind."""
+    fields = _fields(annotation)
+    if fields:
+        if (part,) == get_args(fields.get("kind")):
+            return [annotation]
+        return _alternatives(fields[part]) if part in fields else []
+    return list(get_args(annotation)[-1:])
+
+
+def _fields(annotation: Any) -> dict[str | int, Any]:
+    """The types of a section's keys; none of what is no section."""
+    if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        return {}
+    return {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    if get_origin(annotation) is Annotated:
+        return _alternatives(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [each for part in get_args(annotation) for each in _alternatives(part)]
+    return [annotation]
 
 
 def _spell(loc: Loc, origins: Mapping[Loc, str]) -> str:

@@ -1,11 +1,36 @@
 """From the configuration to the store of the changelog."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from connectors import failpoints
-from connectors.config import Config
+from connectors.config import Config, FilesConfig
 from connectors.sinks import Sink
 from connectors.sinks.files import FileSink
+from envelope.errors import ChangelogError, Kind
 
 
 def open_sink(config: Config, *, reach: failpoints.Reach = failpoints.nowhere) -> Sink:
     """The sink that the configuration names; nothing is held yet."""
-    return FileSink(config.sink.path, reach=reach)
+    if isinstance(config.sink, FilesConfig):
+        return FileSink(config.sink.path, reach=reach)
+    with extra_needed():
+        from connectors import kafka  # noqa: PLC0415
+
+        return kafka.open_sink(config, config.sink, reach=reach)
+
+
+@contextmanager
+def extra_needed() -> Iterator[None]:
+    """Around an import of `connectors.kafka`: raises ChangelogError (USAGE) where its extra is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("connectors", "envelope", "schemas"):
+            raise
+        raise ChangelogError(
+            Kind.USAGE,
+            f"[sink] kind is kafka, and {missing} is not installed",
+            hint='pip install "changelog-publisher[kafka]"',
+        ) from error

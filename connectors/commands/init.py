@@ -33,8 +33,7 @@ kind = "postgres"
 dsn = "env:{variable}"
 
 [sink]
-kind = "files"
-path = "data/changelog"
+{sink}
 
 [provenance]                    # of changes that their application did not stamp
 missing = "default"
@@ -45,6 +44,17 @@ listen = "127.0.0.1:9464"       # /live, /ready and /metrics
 """
 
 
+FILES = """\
+kind = "files"
+path = "data/changelog\""""
+
+KAFKA = """\
+kind = "kafka"
+bootstrap_servers = {servers}
+codec = "json"                  # or "avro", with registry = "http://HOST:8081"
+client = {{}}                     # options of librdkafka: {{ "security.protocol" = "SASL_SSL", … }}"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `changelog init` takes."""
     parser.add_argument("--dsn", help=f"the database; default: the environment's {DSN_VARIABLE}")
@@ -52,6 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tables", nargs="+", default=["*"], metavar="PATTERN", help="only tables like this, as in 'public.*'"
     )
+    parser.add_argument("--sink", choices=("files", "kafka"), default="files", help="where the changelog goes")
+    parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="Kafka's; with --sink kafka")
     parser.add_argument("--force", action="store_true", help="write over an existing file")
     parser.add_argument("--grants", action="store_true", help="write nothing; print the SQL for a setup and a run role")
 
@@ -61,6 +73,8 @@ def execute(arguments: argparse.Namespace) -> int:
     path: Path = arguments.config
     if path.exists() and not (arguments.force or arguments.grants):
         raise ChangelogError(Kind.USAGE, f"{path} is there already", hint="--force writes over it")
+    if (arguments.sink == "kafka") != (arguments.bootstrap_servers is not None):
+        raise ChangelogError(Kind.USAGE, "--sink kafka and --bootstrap-servers go together", hint="give both")
     dsn = arguments.dsn or os.environ.get(DSN_VARIABLE)
     if dsn is None:
         raise ChangelogError(Kind.USAGE, "no database is named", hint=f"give --dsn, or set {DSN_VARIABLE}")
@@ -71,14 +85,18 @@ def execute(arguments: argparse.Namespace) -> int:
             print(grants(read_owned(connection, tables), database=database))
             return 0
     name = arguments.name or re.sub(r"[^a-z0-9_-]+", "_", database.lower())
-    _write(path, config_text(name, tables))
+    _write(path, config_text(name, tables, bootstrap_servers=arguments.bootstrap_servers))
     _show(path, tables)
     return 0
 
 
-def config_text(name: str, tables: Sequence[Table]) -> str:
-    """A configuration that publishes every table which has a usable key; the others stand in it as comments."""
-    return "\n".join([HEAD.format(name=_toml(name), variable=DSN_VARIABLE), *_entities(tables)])
+def config_text(name: str, tables: Sequence[Table], *, bootstrap_servers: str | None = None) -> str:
+    """A configuration that publishes every table which has a usable key; the others stand in it as comments.
+
+    To Kafka at `bootstrap_servers`, else to files.
+    """
+    sink = FILES if bootstrap_servers is None else KAFKA.format(servers=_toml(bootstrap_servers))
+    return "\n".join([HEAD.format(name=_toml(name), variable=DSN_VARIABLE, sink=sink), *_entities(tables)])
 
 
 def usable_key(table: Table) -> tuple[str, ...] | None:

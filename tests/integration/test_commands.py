@@ -108,6 +108,16 @@ def test_init_keeps_what_is_there(written: Path, capsys: pytest.CaptureFixture[s
     assert list(tomllib.loads(written.read_text())["entities"]) == ["sales-orders"]
 
 
+def test_init_writes_kafka_where_it_is_asked_to(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(written, "init", "--force", "--sink", "kafka", "--bootstrap-servers", "one:9092,two:9092") == 0
+    sink = config.load(written, os.environ).sink
+    assert sink.kind == "kafka"
+    assert sink.bootstrap_servers == "one:9092,two:9092"
+    for words in (["--sink", "kafka"], ["--bootstrap-servers", "one:9092"]):
+        assert run(written, "init", "--force", *words) == 2
+        assert "--sink kafka and --bootstrap-servers go together" in capsys.readouterr().err
+
+
 def test_every_table_becomes_an_entity(tables: str, tmp_path: Path) -> None:
     rest = """
     [tables]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from connectors import config
+from connectors.config import FilesConfig, KafkaConfig
 from envelope.errors import ChangelogError, Kind
 
 WHOLE = """
@@ -50,6 +51,8 @@ def test_a_whole_file(file: Path) -> None:
     found = config.load(file, ENVIRON)
     assert found.slot == found.publication == "booking_eu"
     assert found.source.dsn == "postgresql://ada:opensesame@db/app"
+    assert isinstance(found.sink, FilesConfig)
+    assert found.sink.commit_seconds == 1
     assert found.sink.path == file.parent / "data/changelog"
     assert found.sink.commit_bytes == 64 << 20
     assert found.entities["order"].partition_by == ("guest_id",)
@@ -90,6 +93,108 @@ def test_a_variable_may_refer_to_another(file: Path) -> None:
     assert found.source.dsn == "dbname=app"
 
 
+KAFKA = """
+name = "booking"
+source = { kind = "postgres", dsn = "dbname=app" }
+tables = { include = ["*"] }
+[sink]
+kind = "kafka"
+bootstrap_servers = "one:9092,two:9092"
+"""
+
+
+@pytest.fixture
+def kafka(file: Path) -> Path:
+    file.write_text(KAFKA)
+    return file
+
+
+def test_a_changelog_on_kafka(kafka: Path) -> None:
+    found = config.load(kafka, {})
+    assert isinstance(found.sink, KafkaConfig)
+    assert found.prefix == "booking"
+    assert (found.sink.codec, found.sink.on_too_large, found.sink.commit_seconds) == ("json", "stop", 0.05)
+    assert found.sink.replication_factor is None
+    assert found.sink.create_topics
+
+
+def test_the_environment_makes_it_kafka_and_its_secrets_are_in_no_representation(file: Path) -> None:
+    environ = {
+        **ENVIRON,
+        "CHANGELOG__SINK__KIND": "kafka",
+        "CHANGELOG__SINK__BOOTSTRAP_SERVERS": "broker:9092",
+        "CHANGELOG__SINK__PREFIX": "shop.eu",
+        "CHANGELOG__SINK__CODEC": "avro",
+        "CHANGELOG__SINK__REGISTRY": "http://ada:opensesame@registry:8081",
+        "CHANGELOG__SINK__CLIENT": '{"sasl.username": "ada", "sasl.password": "env:KAFKA_PASSWORD"}',
+        "CHANGELOG__SINK__REGISTRY_CLIENT": '{"basic.auth.user.info": "file:mask.key", "timeout": 5}',
+        "CHANGELOG__ENTITIES__ORDER__PROFILE": "history",
+        "CHANGELOG__ENTITIES__ORDER__RETENTION_DAYS": "9",
+        "CHANGELOG__ENTITIES__ORDER__TOPIC_SETTINGS": '{"segment.ms": "1000"}',
+        "KAFKA_PASSWORD": "opensesame",
+    }
+    file.write_text(WHOLE.replace('path = "data/changelog"', ""))
+    found = config.load(file, environ)
+    assert isinstance(found.sink, KafkaConfig)
+    assert found.prefix == "shop.eu"
+    assert found.sink.client == {"sasl.username": "ada", "sasl.password": "opensesame"}
+    assert found.sink.registry_client == {"basic.auth.user.info": "sixteen bytes or more", "timeout": 5}
+    order = found.entities["order"]
+    assert (order.profile, order.retention_days, order.topic_settings) == ("history", 9, {"segment.ms": "1000"})
+    assert "opensesame" not in repr(found)
+    assert "sixteen" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ('kind = "oracle"', ["sink.kind: should be 'files' or 'kafka'"]),
+        ("kind = 5", ["sink.kind: should be 'files' or 'kafka'"]),
+        ('kind = "kafka"', ["sink.bootstrap_servers: is missing; add it"]),
+        (
+            'kind = "kafka"\npath = "x"\nbootstrap_server = "a:1"\nclient = { acks = 1 }\nreplication_factor = 0',
+            [
+                "sink.bootstrap_servers: is missing; add it",
+                "sink.client.acks: should be a valid string",
+                "sink.replication_factor: should be greater than or equal to 1",
+                "sink.path: is not known; known here: kind, ",
+                "sink.bootstrap_server: is not known; did you mean bootstrap_servers?",
+            ],
+        ),
+        ('kind = "kafka"\nbootstrap_servers = "a:1"\nprefix = "a/b"', ["sink.prefix: should be made of "]),
+        (
+            'kind = "kafka"\nbootstrap_servers = "a:1"\ncodec = "avro"',
+            ['sink.registry: is missing, and codec = "avro" needs one; add registry = "http://HOST:8081"'],
+        ),
+        (
+            'kind = "kafka"\nbootstrap_servers = "a:1"\nregistry = "http://a"\nauto_register = true',
+            [
+                'sink.auto_register: is for codec = "avro" alone; set that, or leave it out',
+                'sink.registry: is for codec = "avro" alone; set that, or leave it out',
+            ],
+        ),
+        (
+            'path = "x"\n[entities.order]\nprofile = "history"\ntopic_settings = {}',
+            [
+                "entities.order.profile: is of a topic, and the sink is files; leave it out",
+                "entities.order.topic_settings: is of a topic, and the sink is files; leave it out",
+            ],
+        ),
+        (
+            'kind = "kafka"\nbootstrap_servers = "a:1"\n[entities.order]\nretention_days = 9',
+            ['entities.order.retention_days: is kept by profile = "history" alone; add that, or leave it out'],
+        ),
+    ],
+)
+def test_a_sink_that_is_not_one(kafka: Path, text: str, problems: list[str]) -> None:
+    kafka.write_text(KAFKA.partition('kind = "kafka"')[0] + text)
+    lines = refusal(kafka, {})
+    found = lines[1:] if len(lines) > 1 else [lines[0].removeprefix(f"{kafka}: ")]
+    assert len(found) == len(problems), found
+    for line, problem in zip(found, problems, strict=True):
+        assert line.startswith(problem)
+
+
 def test_all_errors_at_once(file: Path) -> None:
     file.write_text(
         """
@@ -99,7 +204,6 @@ def test_all_errors_at_once(file: Path) -> None:
         dsn = "env:DATABASE_URL"
         slot = "Upper"
         [sink]
-        kind = "kafka"
         paht = "x"
         commit_rows = 0
         [entities.dead]
@@ -114,14 +218,13 @@ def test_all_errors_at_once(file: Path) -> None:
         """
     )
     assert refusal(file, {"CHANGELOG__SOURCE__SLOTT": "x", "CHANGELOG__NAM__X": "y"}) == [
-        f"{file}: 16 problems",
+        f"{file}: 15 problems",
         "nam: is not a table, so CHANGELOG__NAM__X cannot set anything in it; unset the variable",
         "source.dsn: the environment has no DATABASE_URL; set it",
         "name: is missing; add it",
         "source.kind: should be 'postgres'",
         "source.slot: should be made of a-z, 0-9 and _",
         "source.slott (from CHANGELOG__SOURCE__SLOTT): is not known; did you mean slot?",
-        "sink.kind: should be 'files'",
         "sink.path: is missing; add it",
         "sink.commit_rows: should be greater than or equal to 1",
         "sink.paht: is not known; did you mean path?",
