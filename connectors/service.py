@@ -237,7 +237,7 @@ class _Watch(Observer):
         """See `Observer`."""
         self._metrics.restarts.inc()
         self._state.enter(RECONNECTING, ready=False)
-        _log.warning("source lost", error=str(error), retry_in_s=round(wait_s, 1))
+        _log.warning("connection lost", error=str(error), retry_in_s=round(wait_s, 1))
 
     def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float) -> None:
         """See `Observer`."""

@@ -517,7 +517,7 @@ def test_a_server_that_is_restarted_and_one_that_is_not_there_yet(begun: Site, s
         begun.sql("INSERT INTO guest VALUES (2)")
         running.until(lambda: len(begun.ops("guest")) == 2)
         stopped_in_s = _duration_s(lambda: server.stop("fast"))
-        running.until(lambda: running.said("source lost") and running.phase == "not ready")
+        running.until(lambda: running.said("connection lost") and running.phase == "not ready")
         server.start()
         running.until(lambda: running.phase == "streaming")
         begun.sql("INSERT INTO guest VALUES (3)")
@@ -526,11 +526,11 @@ def test_a_server_that_is_restarted_and_one_that_is_not_there_yet(begun: Site, s
     assert begun.ops("guest") == [("read", "1"), ("create", "2"), ("create", "3")]
     server.stop("fast")
     with begun.running() as running:
-        running.until(lambda: running.said("source lost"))
+        running.until(lambda: running.said("connection lost"))
         server.start()
         begun.sql("INSERT INTO guest VALUES (4)")
         running.until(lambda: len(begun.ops("guest")) == 4)
-        [lost, *_] = [each for each in running.events() if each["event"] == "source lost"]
+        [lost, *_] = [each for each in running.events() if each["event"] == "connection lost"]
     assert "Connection refused; is it running and reachable?" in lost["error"]
     assert lost["level"] == "warning"
     assert lost["retry_in_s"] >= 0.5
