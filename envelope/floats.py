@@ -10,7 +10,8 @@ import numpy as np
 
 _FIXED_FROM = -4
 _FIXED_BELOW = 15, 6  # exponents from here on are written with an e: of double, of single precision
-_EXACT_FROM = 2**52, 2**23  # above, neighbours are a whole number apart, and a short text can be just between two
+_BITS = 53, 24
+_EXACT_FROM = 2**53, 2**24  # from here on neighbours are more than 1 apart, and a short text can be just between two
 
 
 def token(value: float, *, single: bool) -> bytes:
@@ -38,11 +39,9 @@ def _shortest(value: float, *, single: bool) -> tuple[str, int]:
 
 def _inside(value: float, *, single: bool) -> tuple[str, int]:
     """The shortest integer, trailing zeros apart, that is nearer to `value` than half way to its neighbours."""
-    if single:
-        of = np.float32(value)
-        below, above = int(of) - int(np.nextafter(of, np.float32(0))), int(np.spacing(of))
-    else:
-        below, above = int(value) - int(math.nextafter(value, 0)), int(math.ulp(value))
+    mantissa, exponent = math.frexp(value)
+    above = 1 << exponent - _BITS[single]
+    below = above // 2 if mantissa == 0.5 else above
     exact = int(value)
     for power in range(len(str(exact)) - 1, -1, -1):
         step = 10**power

@@ -12,7 +12,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from connectors import config, entities, show
-from connectors.config import Config
+from connectors.config import Config, KafkaConfig
 from connectors.sinks.kafka.avro import subject
 from connectors.sinks.kafka.registry import Registry
 from connectors.sources.postgres.catalog import read_tables
@@ -57,13 +57,13 @@ def execute(arguments: argparse.Namespace) -> int:
     """Prints a verdict for each entity; 1 when the registry refuses one, and then none is registered."""
     settings = config.load(arguments.config, os.environ)
     sink = settings.sink
-    if sink.kind != "kafka" or sink.registry is None:
+    if not isinstance(sink, KafkaConfig) or sink.registry is None:
         raise ChangelogError(
             Kind.USAGE,
             f"{arguments.config}: no registry is named",
             hint='set [sink] kind = "kafka", codec = "avro" and registry = "http://HOST:8081"',
         )
-    schemas = live_schemas(settings, arguments.entity, sink.prefix or settings.name)
+    schemas = live_schemas(settings, arguments.entity)
     registry = Registry(sink.registry, sink.registry_client)
     try:
         verdicts = [judge(registry, *each) for each in schemas]
@@ -86,7 +86,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return FOUND if refused else 0
 
 
-def live_schemas(settings: Config, names: Sequence[str], prefix: str) -> list[tuple[str, str, avro.Schema]]:
+def live_schemas(settings: Config, names: Sequence[str]) -> list[tuple[str, str, avro.Schema]]:
     """Entity, subject and schema of what the service would publish, were the stream's columns those in the catalogue.
 
     Of the entities `names`, or of all. Raises ChangelogError (USAGE) when there is none of such a name.
@@ -104,7 +104,8 @@ def live_schemas(settings: Config, names: Sequence[str], prefix: str) -> list[tu
                 )
             entity = resolved[name]
             shape = bind_table(connection, entity, by_name[entity.table], hmac_key).shape
-            found.append((name, subject(prefix, name), avro.value_schema(name, shape, entity.key, prefix)))
+            schema = avro.value_schema(name, shape, entity.key, settings.prefix)
+            found.append((name, subject(settings.prefix, name), schema))
     return found
 
 

@@ -155,8 +155,8 @@ def closing(source: Source) -> bytes:
     """The fields of `changelog.Source` after its commit time."""
     lists = (source.unavailable, source.unavailable_original, source.json_null, source.json_null_original)
     blocks = [long(len(names)) + texts(names) + NULL if names else NULL for names in lists]
-    mask = NULL if source.mask is None else long(1) + counted(source.mask.encode())
-    return b"".join(blocks) + mask
+    optional = [NULL if text is None else long(1) + counted(text.encode()) for text in (source.mask, source.id)]
+    return b"".join((*blocks, *optional))
 
 
 def texts(values: Sequence[str]) -> bytes:
@@ -189,6 +189,7 @@ def _provenance(datum: dict[str, Any]) -> Provenance:
             json_null=tuple(source["jsonNull"]),
             json_null_original=tuple(source["jsonNullOriginal"]),
             mask=source["mask"],
+            id=source["id"],
         ),
     )
 

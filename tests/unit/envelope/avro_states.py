@@ -108,6 +108,7 @@ def record(draw: st.DrawFn, shape: Struct, key: str) -> Record:
         unavailable=() if op in (Op.DELETE, Op.TRUNCATE) else unavailable,
         unavailable_original=unavailable_original if there else (),
         mask=draw(st.none() | st.just("00ff")),
+        id=draw(st.none() | texts),
     )
     return Record(
         entity="order",

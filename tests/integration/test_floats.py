@@ -1,0 +1,48 @@
+"""Floats are printed as the server prints them, digit by digit."""
+
+import math
+import struct
+
+import numpy as np
+import psycopg
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectors.embedded import Server
+from envelope import floats
+
+POWERS = [2.0**power for power in range(-1074, 1024)] + [float(f"1e{power}") for power in range(-323, 309)]
+"""Where neighbours lie unevenly, and where a short text can be just between two."""
+
+DOUBLES = st.floats(allow_nan=False, allow_infinity=False)
+SINGLES = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+def check(server: Server, values: list[float], *, single: bool) -> None:
+    name = "float4" if single else "float8"
+    with psycopg.connect(server.dsn()) as connection:
+        rows = connection.execute(
+            f"SELECT (v::{name})::text FROM unnest(%s::float8[]) WITH ORDINALITY AS t (v, n) ORDER BY n", [values]
+        ).fetchall()
+    assert [floats.token(value, single=single).decode() for value in values] == [text for (text,) in rows]
+
+
+def test_powers(server: Server) -> None:
+    check(server, POWERS + [math.nextafter(power, 0) for power in POWERS], single=False)
+    singles = [float(np.float32(power)) for power in POWERS if 1e-45 < power < 3e38]
+    check(server, singles + [float(np.nextafter(np.float32(one), np.float32(0))) for one in singles], single=True)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(DOUBLES, min_size=50, max_size=50), st.lists(SINGLES, min_size=50, max_size=50))
+def test_any(server: Server, doubles: list[float], singles: list[float]) -> None:
+    check(server, doubles, single=False)
+    check(server, singles, single=True)
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_what_is_no_number_in_json_is_a_string(*, single: bool) -> None:
+    nan = struct.unpack("<d", b"\x01\0\0\0\0\0\xf8\xff")[0]
+    found = [floats.token(value, single=single) for value in (nan, math.inf, -math.inf)]
+    assert found == [b'"NaN"', b'"Infinity"', b'"-Infinity"']
