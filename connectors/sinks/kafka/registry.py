@@ -22,6 +22,9 @@ from schemas import avro
 
 COMMAND = "changelog schemas register"
 
+TIMEOUT_S = 10
+"""Without one, a registry that hangs would hold the service for good; the option `timeout` sets another."""
+
 _NO_SUBJECT, _NO_SCHEMA = 40401, 40403
 _DETAIL_MAX = 300
 
@@ -39,7 +42,7 @@ class Registry:
         self._auto_register = auto_register
         self._schemas: dict[int, avro.Schema] = {}
         try:
-            self._client = SchemaRegistryClient({**options, "url": url})
+            self._client = SchemaRegistryClient({"timeout": TIMEOUT_S, **options, "url": url})
         except (ValueError, TypeError) as error:
             detail = "is not an address; it begins with http:// or https://" if "url" in str(error) else str(error)
             raise ChangelogError(Kind.USAGE, f"[sink] registry or registry_client: {detail}") from None

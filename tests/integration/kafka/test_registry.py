@@ -1,0 +1,240 @@
+"""Avro values and their schemas, with a real registry; its own client reads them as any consumer would."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from decimal import Decimal as Number
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import msgspec
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from connectors.sinks.kafka.avro import AvroValues, subject
+from connectors.sinks.kafka.registry import Registry
+from connectors.unprivileged import free_port
+from envelope import batch
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Op
+from schemas import avro
+from schemas.types import Decimal, Primitive, Struct
+from tests.integration.site import Site
+from tests.servers.registry import Registry as Server
+from tests.unit.records import record
+
+P = Primitive
+
+OLD = Struct(fields=(("id", P.LONG), ("amount", Decimal(precision=10, scale=2))))
+NEW = Struct(fields=(*OLD.fields, ("note", P.STRING)))
+QUICK = {"max.retries": 0, "timeout": 5}
+
+
+@pytest.fixture
+def prefix(request: pytest.FixtureRequest) -> str:
+    """One of its own for each test, for all share the registry."""
+    return str(request.node.name.replace("_", "-"))
+
+
+@contextmanager
+def linked(url: str, *, auto_register: bool = False) -> Iterator[Registry]:
+    with closing(Registry(url, QUICK, auto_register=auto_register)) as made:
+        yield made
+
+
+def test_an_unknown_schema_is_refused_with_the_command_and_then_registered(registry: Server, prefix: str) -> None:
+    rows = batch.with_shapes(
+        batch.from_records([record(Op.UPDATE, '{"id":42,"amount":"13.50"}', '{"id":42,"amount":"NaN"}')]),
+        {"order": OLD},
+    )
+    with linked(registry.url) as strict, linked(registry.url, auto_register=True) as free:
+        values = AvroValues(strict, prefix, {"order": ["id"]})
+        with pytest.raises(ChangelogError) as caught:
+            values.encode(rows)
+        assert caught.value.kind is Kind.PRECONDITION
+        assert f"subject {prefix}.order-value" in caught.value.message
+        assert "`changelog schemas register --yes`" in str(caught.value)
+        (by_other,) = AvroValues(free, prefix, {"order": ["id"]}).encode(rows)
+        (value,) = values.encode(rows)
+        assert value == by_other
+        assert values.decode(value) == next(batch.records(rows)).envelope
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        context = SerializationContext(f"{prefix}.order", MessageField.VALUE)
+        read = AvroDeserializer(client)(value, context)
+    assert read is not None
+    assert read["current"] == {"id": 42, "amount": Number("13.50")}
+    assert read["original"] == {"id": 42, "amount": "NaN"}
+
+
+def test_another_shape_in_the_stream_is_another_version(registry: Server, prefix: str) -> None:
+    old = batch.with_shapes(batch.from_records([record(Op.CREATE, '{"id":1,"amount":null}')]), {"order": OLD})
+    new = batch.with_shapes(
+        batch.from_records([record(Op.CREATE, '{"id":1,"amount":null,"note":"x"}')]), {"order": NEW}
+    )
+    with linked(registry.url, auto_register=True) as client:
+        values = AvroValues(client, prefix, {"order": ["id"]})
+        first, second, again = (values.encode(rows)[0] for rows in (old, new, old))
+        assert first == again
+        assert first[1:5] != second[1:5]
+        for rows, value in ((old, first), (new, second)):
+            assert values.decode(value) == next(batch.records(rows)).envelope
+    with SchemaRegistryClient({"url": registry.url}) as client_of_theirs:
+        assert client_of_theirs.get_versions(subject(prefix, "order")) == [1, 2]
+
+
+def test_entities_of_one_batch_and_records_without_columns(registry: Server, prefix: str) -> None:
+    found = [
+        record(Op.CREATE, '{"id":1,"amount":"1.00"}', entity="order"),
+        record(Op.CREATE, '{"any":"thing"}', entity="dead"),
+        record(Op.CREATE, '{"id":2,"amount":"2.00","note":null}', entity="bill"),
+        record(Op.DELETE, None, '{"id":1,"amount":"1.00"}', entity="order"),
+        record(Op.TRUNCATE, None, None, entity="bill"),
+    ]
+    rows = batch.with_shapes(batch.from_records(found), {"order": OLD, "bill": NEW})
+    with linked(registry.url, auto_register=True) as client:
+        values = AvroValues(client, prefix, {"order": ["id"], "bill": ["id"]})
+        encoded = values.encode(rows)
+        assert [value[:1] for value in encoded] == [b"\0", b"{", b"\0", b"\0", b"\0"]
+        assert [values.decode(value) for value in encoded] == [each.envelope for each in found]
+        wrong = batch.with_shapes(batch.from_records([record(Op.CREATE, '{"id":1,"note":1}')]), {"order": OLD})
+        with pytest.raises(ChangelogError, match="entity order: column amount is neither there nor unavailable"):
+            values.encode(wrong)
+    assert values.encode(rows.slice(0, 0)) == []
+
+
+def test_what_is_no_message_of_ours(registry: Server, prefix: str) -> None:
+    with linked(registry.url) as client:
+        values = AvroValues(client, prefix, {})
+        other = client.register(f"{prefix}-other", {"type": "record", "name": "R", "fields": []})
+        for value, kind in (
+            (b"\0\0\0", Kind.MALFORMED),
+            (b"\0" + other.to_bytes(4, "big"), Kind.MALFORMED),
+            (b"\0\x7f\xff\xff\xff", Kind.PRECONDITION),
+            (b"", Kind.MALFORMED),
+        ):
+            with pytest.raises(ChangelogError) as caught:
+                values.decode(value)
+            assert caught.value.kind is kind
+
+
+def test_an_incompatible_schema_is_refused_by_the_registry(registry: Server, prefix: str) -> None:
+    name = subject(prefix, "order")
+    lost = avro.value_schema("order", OLD, ["id"], prefix)
+    with linked(registry.url) as client:
+        assert client.look_up(name, lost) is None
+        assert client.register(name, lost) == client.look_up(name, lost)
+        with SchemaRegistryClient({"url": registry.url}) as theirs:
+            theirs.set_compatibility(name, "FULL_TRANSITIVE")
+        changed = avro.value_schema("order", Struct(fields=(("id", P.STRING),)), ["id"], prefix)
+        assert client.is_compatible(name, changed) is False
+        assert client.is_compatible(name, avro.value_schema("order", NEW, ["id"], prefix)) is True
+        with pytest.raises(ChangelogError) as caught:
+            client.register(name, changed)
+    assert caught.value.kind is Kind.PRECONDITION
+    assert "\n" not in str(caught.value)
+
+
+def test_a_registry_that_is_not_there(registry: Server) -> None:
+    with linked(f"http://user:secret@127.0.0.1:{free_port()}") as client, pytest.raises(ChangelogError) as caught:
+        client.schema(1)
+    assert caught.value.kind is Kind.CONNECTION
+    assert "secret" not in str(caught.value)
+    with linked(registry.url + "/nowhere") as client, pytest.raises(ChangelogError) as caught:
+        client.look_up("a", "string")
+    assert caught.value.kind is Kind.PRECONDITION
+    assert caught.value.hint is not None
+    assert "[sink] registry" in caught.value.hint
+
+
+class _Answer(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        status = int(self.path.rpartition("/")[2].partition("?")[0])
+        body = b"<html>" if status == 200 else json.dumps({"error_code": status, "message": "no\nway"}).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002, as the base class has it
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(401, Kind.ACCESS), (403, Kind.ACCESS), (429, Kind.CONNECTION), (500, Kind.CONNECTION), (200, Kind.PRECONDITION)],
+)
+def test_what_a_registry_answers(status: int, kind: Kind) -> None:
+    with HTTPServer(("127.0.0.1", 0), _Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with linked(f"http://127.0.0.1:{server.server_port}") as client, pytest.raises(ChangelogError) as caught:
+                client.schema(status)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert caught.value.kind is kind
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("localhost:8081", {}),
+        ("http://localhost:8081", {"no.such.option": 1}),
+        ("http://localhost:8081", {"ssl.ca.location": "/no/such/file"}),
+    ],
+)
+def test_wrong_options_are_bad_usage(url: str, options: dict[str, object]) -> None:
+    with pytest.raises(ChangelogError) as caught:
+        Registry(url, options)
+    assert caught.value.kind is Kind.USAGE
+    assert "[sink] registry" in caught.value.message
+
+
+def test_the_command_shows_first_and_registers_then(
+    registry: Server, database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = Site(database, tmp_path)
+    site.sql(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, amount numeric(10,2), secret text)",
+        "CREATE TABLE rooms (no text PRIMARY KEY)",
+    )
+    head = f"""
+name = "{site.name.replace("_", "-")}"
+source = {{ kind = "postgres", dsn = {json.dumps(database)} }}
+sink = {{ kind = "kafka", bootstrap_servers = "localhost:1", codec = "avro", registry = "{registry.url}" }}
+tables = {{ include = ["public.*"] }}
+entities.orders.mask = {{ secret = "sha256" }}
+mask.key = "0123456789abcdef"
+"""
+    site.config.write_text(head, "utf-8")
+
+    def verdicts(*words: str, code: int = 0) -> list[dict[str, object]]:
+        capsys.readouterr()
+        assert site.call("schemas", "register", *words, "--json") == (code, [])
+        found: list[dict[str, object]] = msgspec.json.decode(capsys.readouterr().out)
+        return found
+
+    shown = verdicts()
+    assert [(each["entity"], each["state"], each["id"]) for each in shown] == [
+        ("orders", "new", None),
+        ("rooms", "new", None),
+    ]
+    assert verdicts("orders", "--yes")[0]["state"] == "registered"
+    assert [each["state"] for each in verdicts()] == ["registered", "new"]
+    assert verdicts()[0]["schema"] == shown[0]["schema"]
+    columns = {column.name: column.type for column in avro.columns(shown[0]["schema"])}
+    assert columns == {"id": P.LONG, "amount": Decimal(precision=10, scale=2), "secret": P.STRING}
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        client.set_compatibility(str(shown[0]["subject"]), "FULL")
+    site.sql("ALTER TABLE orders ADD note text")
+    assert [each["state"] for each in verdicts("orders")] == ["compatible"]
+    site.sql("ALTER TABLE orders ALTER amount TYPE boolean USING true")
+    assert [each["state"] for each in verdicts("--yes", code=1)] == ["incompatible", "new"]
+    assert site.call("schemas", "register") == (1, [])
+    assert "nothing was registered" in capsys.readouterr().out
+    assert "there is no entity nothing" in site.refused("schemas", "register", "nothing", code=2)
