@@ -1,7 +1,5 @@
 """From the configuration to what there is on Kafka. It needs the extra `kafka`: `connectors.stores` loads it late."""
 
-from collections.abc import Sequence
-
 from connectors import failpoints
 from connectors.config import Config, KafkaConfig
 from connectors.sinks.kafka.avro import AvroValues
@@ -10,7 +8,6 @@ from connectors.sinks.kafka.messages import JSON, Values
 from connectors.sinks.kafka.registry import Registry
 from connectors.sinks.kafka.sink import KafkaSink, Settings
 from connectors.sinks.kafka.topics import TopicSettings
-from envelope.entity import Entity
 
 
 def client(sink: KafkaConfig) -> Client:
@@ -18,12 +15,11 @@ def client(sink: KafkaConfig) -> Client:
     return Client(bootstrap_servers=sink.bootstrap_servers, options=sink.client)
 
 
-def values(config: Config, sink: KafkaConfig, keys: dict[str, tuple[str, ...]]) -> Values:
-    """The codec; `keys` has the key columns of the entities that are encoded."""
+def values(config: Config, sink: KafkaConfig) -> Values:
+    """The codec."""
     if sink.registry is None:
         return JSON
-    registry = Registry(sink.registry, sink.registry_client, auto_register=sink.auto_register)
-    return AvroValues(registry, config.prefix, keys)
+    return AvroValues(Registry(sink.registry, sink.registry_client, auto_register=sink.auto_register), config.prefix)
 
 
 def topic_settings(config: Config) -> dict[str, TopicSettings]:
@@ -38,26 +34,15 @@ def topic_settings(config: Config) -> dict[str, TopicSettings]:
 
 def open_sink(config: Config, sink: KafkaConfig, *, reach: failpoints.Reach) -> KafkaSink:
     """The sink; nothing is held yet."""
-    return _Sink(config, sink, reach)
+    settings = Settings(
+        client=client(sink),
+        name=config.name,
+        prefix=config.prefix,
+        entities=topic_settings(config),
+        create_topics=sink.create_topics,
+        replication_factor=sink.replication_factor,
+        on_too_large=sink.on_too_large,
+        transaction_timeout_s=sink.transaction_timeout_seconds,
+    )
+    return KafkaSink(settings, values(config, sink), reach=reach)
 
-
-class _Sink(KafkaSink):
-    """Tells the codec of the entities' keys, which are known once their tables are."""
-
-    def __init__(self, config: Config, sink: KafkaConfig, reach: failpoints.Reach) -> None:
-        self._keys: dict[str, tuple[str, ...]] = {}
-        settings = Settings(
-            client=client(sink),
-            name=config.name,
-            prefix=config.prefix,
-            entities=topic_settings(config),
-            create_topics=sink.create_topics,
-            replication_factor=sink.replication_factor,
-            on_too_large=sink.on_too_large,
-            transaction_timeout_s=sink.transaction_timeout_seconds,
-        )
-        super().__init__(settings, values(config, sink, self._keys), reach=reach)
-
-    def prepare(self, entities: Sequence[Entity]) -> None:
-        self._keys.update({entity.name: entity.key for entity in entities})
-        super().prepare(entities)

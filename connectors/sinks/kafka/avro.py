@@ -32,12 +32,12 @@ def subject(prefix: str, entity: str) -> str:
 class AvroValues:
     """Values under the schema that follows from the columns which each batch names (`envelope.batch.shapes`).
 
-    `keys` are the key columns of each entity. Other columns in the stream are another schema, which `registry` has,
+    `keys` are the key columns of each entity that is encoded; `prepare` tells them too. Other columns in the stream are another schema, which `registry` has,
     registers or refuses. An entity without columns, of records that were set aside, is JSON.
     """
 
-    def __init__(self, registry: Registry, prefix: str, keys: Mapping[str, Sequence[str]]) -> None:
-        self._registry, self._prefix, self._keys = registry, prefix, keys
+    def __init__(self, registry: Registry, prefix: str, keys: Mapping[str, Sequence[str]] | None = None) -> None:
+        self._registry, self._prefix, self._keys = registry, prefix, keys or {}
         self._encoders: dict[str, tuple[Struct, ColumnarEncoder]] = {}
         self._codecs: dict[int, AvroCodec] = {}
 
