@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.table import Table as Grid
@@ -80,7 +81,8 @@ def execute(arguments: argparse.Namespace) -> int:
         raise ChangelogError(Kind.USAGE, "no database is named", hint=f"give --dsn, or set {DSN_VARIABLE}")
     with connect(dsn) as connection:
         database = connection.info.dbname
-        tables = [table for table in read_tables(connection) if matches((table.schema, table.name), arguments.tables)]
+        wanted = partial(matches, patterns=arguments.tables)
+        tables = [table for table in read_tables(connection, sized=wanted) if wanted((table.schema, table.name))]
         if arguments.grants:
             print(grants(read_owned(connection, tables), database=database))
             return 0

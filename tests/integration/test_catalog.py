@@ -49,7 +49,7 @@ def slot(conn: Connection) -> str:
 
 
 def tables(conn: Connection) -> dict[tuple[str, str], Table]:
-    return {(table.schema, table.name): table for table in read_tables(conn)}
+    return {(table.schema, table.name): table for table in read_tables(conn, sized=lambda _: True)}
 
 
 def table(conn: Connection, *statements: str) -> Table:
@@ -104,6 +104,19 @@ def test_a_plain_table(conn: Connection) -> None:
     assert (index.columns, index.primary, index.unique, index.immediate) == (("id",), True, True, True)
     conn.execute("VACUUM FULL t")
     assert tables(conn)["public", "t"].leaves[0].filenode != leaf.filenode
+
+
+def test_only_what_is_sized_waits_for_locks(conn: Connection) -> None:
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1); CREATE TABLE locked (id int)")
+    with psycopg.connect(conn.info.dsn) as other:
+        other.execute("LOCK TABLE locked IN ACCESS EXCLUSIVE MODE")
+        conn.execute("SET lock_timeout = '50ms'")
+        found = {each.name: each for each in read_tables(conn, sized=lambda name: name == ("public", "t"))}
+        assert found["t"].nbytes >= found["t"].leaves[0].pages * 8192 > 0
+        assert (found["locked"].nbytes, found["locked"].leaves[0].pages) == (0, 0)
+        assert found["locked"].leaves[0].filenode
+        with pytest.raises(ChangelogError, match="lock timeout"):
+            tables(conn)
 
 
 def test_a_virtual_column_is_never_published(conn: Connection) -> None:

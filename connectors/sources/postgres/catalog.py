@@ -4,7 +4,7 @@ The stream's own Relation messages say how its rows are shaped; this is for sett
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,8 +48,9 @@ class Index:
 class Leaf:
     """What holds rows: a plain table itself, or a partition that is not partitioned further.
 
-    `pages` is its size in blocks, `filenode` changes when it is rewritten. `identity` names the columns that the log
-    has of an old row: None when it has all, empty when it has none and the server refuses UPDATE and DELETE.
+    `pages` is its size in blocks, 0 where it was not asked for; `filenode` changes when it is rewritten. `identity`
+    names the columns that the log has of an old row: None when it has all, empty when it has none and the server
+    refuses UPDATE and DELETE.
     """
 
     oid: int
@@ -65,7 +66,7 @@ class Leaf:
 class Table:
     """A plain (`kind` r) or partitioned (p) table that is not itself a partition.
 
-    `rows_estimate` and `nbytes` (with TOAST, without indexes) are of all its leaves.
+    `rows_estimate` and `nbytes` (with TOAST, without indexes; 0 where it was not asked for) are of all its leaves.
     """
 
     oid: int
@@ -80,12 +81,18 @@ class Table:
     nbytes: int
 
 
-def read_tables(conn: psycopg.Connection[Any]) -> list[Table]:
-    """All tables of the database that can be published, by schema and name; no temporary and no system tables."""
+def read_tables(
+    conn: psycopg.Connection[Any], *, sized: Callable[[tuple[str, str]], bool] = lambda _: False
+) -> list[Table]:
+    """All tables of the database that can be published, by schema and name; no temporary and no system tables.
+
+    `sized` says of which to ask the sizes, too: that waits while a table is locked in ACCESS EXCLUSIVE mode.
+    """
     with translated("reading the catalogue"), conn.transaction():
         tables = conn.execute(_TABLES).fetchall()
         oids = [oid for oid, *_ in tables]
-        leaves = _by_table(conn.execute(_LEAVES, [oids]).fetchall())
+        to_size = [oid for oid, schema, name, *_ in tables if sized((schema, name))]
+        leaves = _by_table(conn.execute(_LEAVES, [to_size, oids]).fetchall())
         columns = _by_table(conn.execute(_COLUMNS, [oids]).fetchall())
         indexes = _by_table(conn.execute(_INDEXES, [oids]).fetchall())
     version = conn.info.server_version
@@ -207,7 +214,7 @@ ORDER BY n.nspname, c.relname
 # The last two are reltuples and bytes; a relation that is dropped meanwhile has no size.
 _LEAVES = """
 SELECT t.oid::int8, l.oid::int8, n.nspname, l.relname,
-    coalesce(pg_relation_size(l.oid), 0) / current_setting('block_size')::int8,
+    CASE WHEN t.sized THEN coalesce(pg_relation_size(l.oid), 0) / current_setting('block_size')::int8 ELSE 0 END,
     coalesce(pg_relation_filenode(l.oid), 0)::int8, l.relreplident::text,
     ARRAY(
         SELECT a.attname::text FROM pg_index AS i
@@ -216,8 +223,8 @@ SELECT t.oid::int8, l.oid::int8, n.nspname, l.relname,
             AND CASE l.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
         ORDER BY a.attnum
     ),
-    greatest(l.reltuples, 0)::int8, coalesce(pg_table_size(l.oid), 0)
-FROM unnest(%s::int8[]) AS t(oid)
+    greatest(l.reltuples, 0)::int8, CASE WHEN t.sized THEN coalesce(pg_table_size(l.oid), 0) ELSE 0 END
+FROM (SELECT oid, oid = ANY (%s::int8[]) AS sized FROM unnest(%s::int8[]) AS u(oid)) AS t
 CROSS JOIN LATERAL (
     SELECT relid::oid FROM pg_partition_tree(t.oid::oid) WHERE isleaf UNION SELECT t.oid::oid
 ) AS found(oid)

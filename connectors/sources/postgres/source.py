@@ -94,7 +94,9 @@ class PostgresSource:
     def _open(self, entities: Sequence[Entity], recover: Recover) -> None:
         """1. Claims the slot. 2. Takes the changelog over, and learns where it ends. 3. Streams from there."""
         settings = self._settings
-        tables = {(table.schema, table.name): table for table in read_tables(self._catalog)}
+        self._tables = {entity.table for entity in entities}
+        found = read_tables(self._catalog, sized=self._tables.__contains__)
+        tables = {(table.schema, table.name): table for table in found}
         wanted = Wanted(
             slot=settings.slot, publication=settings.publication, failover=settings.failover, entities=entities
         )
@@ -162,7 +164,6 @@ class PostgresSource:
             settings=shapes,
             decisions={} if stored is None else stored.decisions,
         )
-        self._tables = {entity.table for entity in entities}
         self._fresh: Checkpoint | None = None if self._checkpoint == stored else self._checkpoint
 
     def _same_cluster(self, stored: Checkpoint) -> bool:
@@ -390,7 +391,6 @@ def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, 
             Kind.SETTINGS,
             f"{'; '.join(changes)}, while a transaction is half published",
             hint="put the configuration back, let the service pass that transaction, then change it",
-            position=stored.position,
         )
     if not accept:
         raise ChangelogError(
