@@ -43,7 +43,6 @@ def execute(arguments: argparse.Namespace) -> int:
                 Kind.USAGE,
                 f"the changelog is past this position already, at {checkpoint.position}",
                 hint="take the position from the error that the service stopped with",
-                position=position,
             )
         decisions = {**checkpoint.decisions, str(position): arguments.decision}
         sink.commit(replace(checkpoint, decisions=decisions))

@@ -55,7 +55,6 @@ class Lineage:
                 f"the slot has moved to {lsn_text(confirmed_flush)}, beyond the changelog's "
                 f"{lsn_text(stored.through_lsn)}: what lies between is lost",
                 hint=ANEW,
-                position=stored.position,
             )
         timelines = [*(timeline for timeline, _ in forks), system.timeline]
         ends = [*(switch for _, switch in forks), None]
@@ -98,7 +97,6 @@ def check_cluster(stored: Checkpoint, system: System) -> None:
             f"({stored.system_identifier})",
             hint="connect to the cluster of before; after an upgrade that lost nothing, "
             f"`changelog run --accept-cluster`; else {ANEW}",
-            position=stored.position,
         )
 
 
@@ -117,7 +115,6 @@ def _check_history(stored: Checkpoint, system: System, forks: list[tuple[int, in
             f"the changelog reaches {lsn_text(reached)} on timeline {stored.timeline}, but the server {where}: "
             "it lacks commits that were published",
             hint=f"connect to the server that has them, or {ANEW}",
-            position=stored.position,
         )
 
 

@@ -89,6 +89,20 @@ class Texts:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Marks:
+    """Where the constants inside values stand among a template's, each as start and length.
+
+    `fractions[n]` makes six digits of a fraction that has n bytes with its point; `fractions_z` ends them with Z.
+    """
+
+    true: tuple[int, int]
+    false: tuple[int, int]
+    t: tuple[int, int]
+    fractions: Offsets
+    fractions_z: Offsets
+
+
 class Template:
     """The constants of one binding, and the code that splices values between them."""
 
@@ -111,10 +125,13 @@ class Template:
             for number, field in enumerate(binding.fields)
         ]
         self._ends = np.array([put(b"}"), put(b'"}')], np.int32)
-        self._true, self._false = put(b"true"), put(b"false")
-        self._t = put(b"T")
-        self._fractions = np.array([put(b".000000"[length:]) for length in range(8)], np.int32)
-        self._fractions_z = np.array([put(b".000000"[length:] + b"Z") for length in range(8)], np.int32)
+        self._marks = _Marks(
+            true=put(b"true"),
+            false=put(b"false"),
+            t=put(b"T"),
+            fractions=np.array([put(b".000000"[length:]) for length in range(8)], np.int32),
+            fractions_z=np.array([put(b".000000"[length:] + b"Z") for length in range(8)], np.int32),
+        )
         self._brackets = put(b'["'), put(b'","'), put(b'"]')
         self._constants = bytes(blob)
 
@@ -208,7 +225,7 @@ class Template:
             return [(pool.add(b"{}"), 2)]
         for labels, field in zip(self._labels, self._binding.fields, strict=True):
             value = _Value(pool, data, buffer, columns, field)
-            begin = value.texts(self, base)
+            begin = value.texts(self._marks, base)
             states = value.states
             if isinstance(closes, bool) and states is None:
                 plan.constant(base, labels[int(closes)][_VALUE])
@@ -251,7 +268,7 @@ class _Value:
         if self._null.any():
             self.states = np.where(self._null, _NULL, _VALUE).astype(np.int8)
 
-    def texts(self, template: Template, base: int) -> list[Segment]:
+    def texts(self, marks: _Marks, base: int) -> list[Segment]:
         """The segments of the values; empty where the member is null."""
         match self._field.codec.shape:
             case Shape.RAW | Shape.PLAIN:
@@ -264,23 +281,23 @@ class _Value:
                 last = self._buffer[self._starts + np.maximum(self._lengths, 1) - 1]
                 return self._except([(self._starts, self._lengths)], np.flatnonzero((last > ord("9")) & ~self._null))
             case Shape.BOOL:
-                return self._booleans(template, base)
+                return self._booleans(marks, base)
             case Shape.TIMESTAMP:
-                return self._timestamps(template, base, 0, template._fractions)
+                return self._timestamps(marks, base, 0, marks.fractions)
             case Shape.TIMESTAMPTZ:
-                return self._timestamps(template, base, 3, template._fractions_z)
+                return self._timestamps(marks, base, 3, marks.fractions_z)
             case Shape.OTHER:
                 empty = np.zeros(len(self._starts), np.int32)
                 return self._except([(empty, empty.copy())], np.flatnonzero(~self._null))
 
-    def _booleans(self, template: Template, base: int) -> list[Segment]:
+    def _booleans(self, marks: _Marks, base: int) -> list[Segment]:
         truth = self._buffer[self._starts] == ord("t")
-        (true, true_length), (false, false_length) = template._true, template._false
+        (true, true_length), (false, false_length) = marks.true, marks.false
         lengths = np.where(truth, true_length, false_length)
         lengths[self._null] = 0
         return [(np.where(truth, base + true, base + false), lengths)]
 
-    def _timestamps(self, template: Template, base: int, zone: int, fractions: Offsets) -> list[Segment]:
+    def _timestamps(self, marks: _Marks, base: int, zone: int, fractions: Offsets) -> list[Segment]:
         """`2026-11-21 03:10:02.88[+00]` with a `T`, six digits and `Z`; other forms one by one."""
         starts, lengths, buffer = self._starts, self._lengths, self._buffer
         fraction = lengths - 19 - zone
@@ -293,7 +310,7 @@ class _Value:
         usual &= buffer[starts + np.maximum(lengths, 1) - 1] <= ord("9")  # not BC
         if zone:
             usual &= buffer[np.minimum(starts + lengths - zone, len(buffer) - 1)] == ord("+")
-        t, _ = template._t
+        t, _ = marks.t
         padding = fractions[np.where(usual, fraction, 0)]
         parts: list[Segment] = [
             (starts, np.where(usual, 10, 0).astype(np.int32)),

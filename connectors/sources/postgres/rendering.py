@@ -59,7 +59,13 @@ class Meta:
     def _spread(self, values: Sequence[int]) -> Ints:
         return np.array(values, np.int64)[self.spans]
 
+    @property
+    def count(self) -> int:
+        """How many spans there are."""
+        return len(self._spans)
+
     def span(self, number: int) -> Span:
+        """One of the spans; `spans` has the number of each row's."""
         return self._spans[number]
 
     def change(self, place: int) -> Change:
@@ -153,10 +159,10 @@ def _pick(values: Sequence[str], codes: Ints) -> pa.StringArray:
 def _stamps(parts: Sequence[Texts], meta: Meta, groups: Ints, spans: Ints) -> tuple[list[Stamp], Ints]:
     """The distinct stamps, defaults filled in, and for each row the number of its own."""
     numbers: dict[Stamp, int] = {}
-    pairs, codes = np.unique(groups * len(meta._spans) + spans, return_inverse=True)
+    pairs, codes = np.unique(groups * meta.count + spans, return_inverse=True)
     found = []
     for pair in pairs.tolist():
-        group, span = divmod(pair, len(meta._spans))
+        group, span = divmod(pair, meta.count)
         stamp = meta.span(span).stamp or parts[group].binding.entity.default_stamp
         found.append(numbers.setdefault(stamp, len(numbers)))
     return list(numbers), np.array(found, np.int64)[codes]

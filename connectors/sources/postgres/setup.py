@@ -146,7 +146,6 @@ def ensure_slot(
             Kind.GAP,
             f"replication slot {name} does not exist, and the changelog was begun with it",
             hint=f"a new slot cannot reach back to what was published; {ANEW}",
-            position=stored.position,
         )
     if state is None:
         replication.create_slot(name, failover=failover)

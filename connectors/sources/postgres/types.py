@@ -40,7 +40,7 @@ class Attribute:
 
 
 class TypeCatalog:
-    """Resolves type OIDs through `query`, and remembers them until `forget`."""
+    """Resolves type OIDs through `query`, and remembers them."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
@@ -51,10 +51,6 @@ class TypeCatalog:
         if oid not in self._known:
             self._known[oid] = self._read(oid)
         return self._known[oid]
-
-    def forget(self) -> None:
-        """Forgets every type: after a reconnect, the catalogue may have changed."""
-        self._known.clear()
 
     def _read(self, oid: int) -> PgType:
         rows = self._query(_TYPE, [oid])
