@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import psycopg
 
-from connectors.sources.postgres import pgoutput
+from connectors.sources.postgres import messages, pgoutput
 from connectors.sources.postgres.stream import Stream
 from connectors.sources.postgres.values import SETTINGS
 from connectors.sources.postgres.wire import ReplicationConnection
@@ -147,7 +147,7 @@ class Oracle:
                 frame = frames.read(_SIZE.unpack(size)[0])
                 message = pgoutput.decode(frame[_HEADER:])
                 transaction.add(message, _START.unpack_from(frame)[0])
-                if isinstance(message, pgoutput.Commit):
+                if isinstance(message, messages.Commit):
                     if message.commit_lsn >= since:
                         yield from transaction.rows()
                     transaction = _Transaction(transaction.relations)
@@ -157,7 +157,7 @@ class Oracle:
 class _Record:
     """A row, and where its log record begins; `block` counts the messages before it, as logged."""
 
-    message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete | pgoutput.Truncate
+    message: messages.Insert | messages.Update | messages.Delete | messages.Truncate
     start: int
     ordinal: int
     identifier: str
@@ -167,27 +167,27 @@ class _Record:
 class _Transaction:
     """One transaction's records, counted as the contract says (*Position*)."""
 
-    def __init__(self, relations: dict[int, pgoutput.Relation]) -> None:
+    def __init__(self, relations: dict[int, messages.Relation]) -> None:
         self.relations = relations
         self._commit = self._xid = 0
         self._identifier = ""
         self._records: list[_Record] = []
         self._ordinal = self._block = 0
 
-    def add(self, message: pgoutput.Decoded, start: int) -> None:
+    def add(self, message: messages.Decoded, start: int) -> None:
         match message:
-            case pgoutput.Begin():
+            case messages.Begin():
                 self._commit, self._xid = message.final_lsn, message.xid
-            case pgoutput.Relation():
+            case messages.Relation():
                 self.relations[message.relid] = message
-            case pgoutput.Message():
+            case messages.Message():
                 if message.transactional:
                     self._message(message)
-            case pgoutput.Insert() | pgoutput.Update() | pgoutput.Delete() | pgoutput.Truncate():
+            case messages.Insert() | messages.Update() | messages.Delete() | messages.Truncate():
                 self._records.append(_Record(message, start, self._ordinal, self._identifier, self._block))
                 self._ordinal += 1
 
-    def _message(self, message: pgoutput.Message) -> None:
+    def _message(self, message: messages.Message) -> None:
         """Counts, and stamps what was logged behind it, be it delivered before."""
         self._ordinal += 1
         self._block += 1
@@ -204,19 +204,19 @@ class _Transaction:
             if skipped:
                 skipped = False
                 continue
-            if isinstance(message, pgoutput.Truncate):
+            if isinstance(message, messages.Truncate):
                 yield from self._truncated(ordinal, record.identifier, message)
                 continue
             relation = self.relations[message.relid]
             table = TABLES[relation.name]
-            old = None if isinstance(message, pgoutput.Insert) else _values(relation, message.old)
-            new = None if isinstance(message, pgoutput.Delete) else _values(relation, message.new)
+            old = None if isinstance(message, messages.Insert) else _values(relation, message.old)
+            new = None if isinstance(message, messages.Delete) else _values(relation, message.new)
             if table.partitioned and new is None and (arrived := self._arriving(number, relation, table, old)):
                 skipped, new, ordinal = True, arrived, ordinal + 1
             yield from self._changed(ordinal, record.identifier, relation.name, old, new)
 
     def _arriving(
-        self, number: int, relation: pgoutput.Relation, table: Table, old: Mapping[str, str | None] | None
+        self, number: int, relation: messages.Relation, table: Table, old: Mapping[str, str | None] | None
     ) -> dict[str, str | None] | None:
         """The insert of the same key that stands right behind a delete in a partitioned table."""
         if number + 1 == len(self._records):
@@ -225,7 +225,7 @@ class _Transaction:
         if (inserted.ordinal, inserted.block) != (deleted.ordinal + 1, deleted.block):
             return None
         following = inserted.message
-        if not isinstance(following, pgoutput.Insert) or following.relid != relation.relid:
+        if not isinstance(following, messages.Insert) or following.relid != relation.relid:
             return None
         new = _values(relation, following.new)
         return new if old is not None and _text(old, table.key) == _text(new, table.key) else None
@@ -255,7 +255,7 @@ class _Transaction:
             yield left
             yield arrived
 
-    def _truncated(self, ordinal: int, identifier: str, record: pgoutput.Truncate) -> Iterator[Expected]:
+    def _truncated(self, ordinal: int, identifier: str, record: messages.Truncate) -> Iterator[Expected]:
         for relid in record.relids:
             entity = self.relations[relid].name
             for number in range(TABLES[entity].partitions):
@@ -268,7 +268,7 @@ def _text(values: Mapping[str, str | None], columns: Sequence[str]) -> str:
     return key_text([values[name] or "" for name in columns])
 
 
-def _values(relation: pgoutput.Relation, values: Sequence[pgoutput.Value] | None) -> dict[str, str | None]:
+def _values(relation: messages.Relation, values: Sequence[messages.Value] | None) -> dict[str, str | None]:
     assert values is not None, "the tables are all of REPLICA IDENTITY FULL"
     return {
         column.name: value.decode() if isinstance(value, bytes) else None

@@ -11,7 +11,8 @@ import pytest
 
 from connectors.embedded import Server, find_bin, temporary_server
 from connectors.sources.postgres import pgoutput
-from connectors.sources.postgres.pgoutput import Decoded, StreamStart, StreamStop, decode
+from connectors.sources.postgres.messages import Decoded, StreamStart, StreamStop
+from connectors.sources.postgres.pgoutput import decode
 from tests.servers import SETTINGS, postgres_bin
 from tests.unit.postgres.pgoutput_encoder import encode
 

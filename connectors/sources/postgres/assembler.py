@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from connectors.sources.postgres import pgoutput
+from connectors.sources.postgres import messages, pgoutput
 from connectors.sources.postgres.binding import Binder
 from connectors.sources.postgres.columnar import Block, Bound, encode
+from connectors.sources.postgres.messages import Message, Relation
 from connectors.sources.postgres.objects import Template
-from connectors.sources.postgres.pgoutput import Message, Relation
 from connectors.sources.postgres.rendering import Span
 from connectors.sources.postgres.rows import Change, Origin, Transaction
 from envelope import batch
@@ -393,9 +393,9 @@ class _Feed:
             behind = replace(span, stamp=stamp, ordinal=span.ordinal + before, rows=late)
             self._spans[-1:] = [replace(span, rows=before), behind] if before else [behind]
 
-    def _other(self, message: pgoutput.Decoded) -> None:
+    def _other(self, message: messages.Decoded) -> None:
         """Origin, Type and a stray StreamAbort say nothing that is published; the rest was not asked for."""
-        if not isinstance(message, pgoutput.Origin | pgoutput.Type | pgoutput.StreamAbort):
+        if not isinstance(message, messages.Origin | messages.Type | messages.StreamAbort):
             raise ChangelogError(
                 Kind.MALFORMED,
                 f"the stream sent {type(message).__name__}, which belongs to an option that was not asked for",

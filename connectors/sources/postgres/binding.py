@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from connectors.sources.postgres.pgoutput import Relation
+from connectors.sources.postgres.messages import Relation
 from connectors.sources.postgres.types import PgType
 from connectors.sources.postgres.values import Codec, Shape, codec_for
 from envelope import mask

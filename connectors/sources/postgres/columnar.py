@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from connectors.sources.postgres import pgoutput, rows
 from connectors.sources.postgres.binding import Binding
+from connectors.sources.postgres.messages import Delete, Insert, Truncate, Update
 from connectors.sources.postgres.objects import Columns, Template, Texts
-from connectors.sources.postgres.pgoutput import Delete, Insert, Truncate, Update
 from connectors.sources.postgres.rendering import Meta, Span, render
 from connectors.sources.postgres.rows import Origin
 from envelope import batch

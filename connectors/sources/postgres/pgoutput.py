@@ -1,236 +1,38 @@
-"""pgoutput's messages, decoded one at a time: bytes in, a frozen dataclass out.
+"""pgoutput's messages, decoded one at a time: bytes in, one of `messages` out.
 
 Source: PostgreSQL's documentation, "Logical Replication Message Formats", protocol versions 1 to 4.
 """
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
-from typing import Final, Literal, TypeVar
-
-from envelope.errors import ChangelogError, Kind
-
-
-class Unchanged(Enum):
-    """The type of `UNCHANGED`."""
-
-    UNCHANGED = "unchanged"
-
-    def __repr__(self) -> str:
-        return "UNCHANGED"
-
-
-UNCHANGED: Final = Unchanged.UNCHANGED
-"""A TOASTed value that did not change and so was not sent."""
-
-Value = bytes | None | Unchanged
-"""A column's value: the server's text, NULL, or not sent."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
-    """A transaction begins; `committed_at` is in microseconds since 2000-01-01 UTC, `xid` in 32 bits."""
-
-    final_lsn: int
-    committed_at: int
-    xid: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
-    """A transaction ends at `end_lsn`."""
-
-    flags: int
-    commit_lsn: int
-    end_lsn: int
-    committed_at: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """The transaction was replicated from another server."""
-
-    commit_lsn: int
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelationColumn:
-    """A column as the log has it; `key` says that it is in the replica identity."""
-
-    key: bool
-    name: str
-    type_oid: int
-    typmod: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Relation:
-    """What the tuples of `relid` hold from here on; `replica_identity` is d, n, f or i."""
-
-    relid: int
-    namespace: str
-    name: str
-    replica_identity: str
-    columns: tuple[RelationColumn, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Type:
-    """The name of a type that is not built in."""
-
-    type_oid: int
-    namespace: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Insert:
-    """A new row."""
-
-    relid: int
-    new: tuple[Value, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """A changed row; `old_kind` is O (the whole old row), K (its replica identity alone) or None."""
-
-    relid: int
-    old_kind: Literal["O", "K"] | None
-    old: tuple[Value, ...] | None
-    new: tuple[Value, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delete:
-    """A deleted row; `old_kind` as for Update."""
-
-    relid: int
-    old_kind: Literal["O", "K"]
-    old: tuple[Value, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Truncate:
-    """Truncated tables."""
-
-    relids: tuple[int, ...]
-    cascade: bool
-    restart_identity: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """A logical message (`pg_logical_emit_message`)."""
-
-    transactional: bool
-    lsn: int
-    prefix: str
-    content: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamStart:
-    """A block of a transaction that is still in progress."""
-
-    xid: int
-    first: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamStop:
-    """The end of such a block."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamCommit:
-    """A streamed transaction committed."""
-
-    xid: int
-    flags: int
-    commit_lsn: int
-    end_lsn: int
-    committed_at: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamAbort:
-    """A streamed transaction, or its subtransaction `subxid`, was rolled back; where and when if in parallel."""
-
-    xid: int
-    subxid: int
-    abort_lsn: int | None = None
-    aborted_at: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """What the messages of a two-phase commit share."""
-
-    lsn: int
-    end_lsn: int
-    at: int
-    xid: int
-    gid: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginPrepare(Prepared):
-    """A prepared transaction begins."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepare(Prepared):
-    """It is prepared."""
-
-    flags: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitPrepared(Prepared):
-    """It commits."""
-
-    flags: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RollbackPrepared(Prepared):
-    """It is rolled back, having been prepared at `prepared_at`."""
-
-    flags: int
-    prepared_at: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamPrepare(Prepared):
-    """A streamed transaction is prepared."""
-
-    flags: int
-
-
-Decoded = (
-    Begin
-    | Commit
-    | Origin
-    | Relation
-    | Type
-    | Insert
-    | Update
-    | Delete
-    | Truncate
-    | Message
-    | StreamStart
-    | StreamStop
-    | StreamCommit
-    | StreamAbort
-    | BeginPrepare
-    | Prepare
-    | CommitPrepared
-    | RollbackPrepared
-    | StreamPrepare
+from typing import TypeVar
+
+from connectors.sources.postgres.messages import (
+    UNCHANGED,
+    Begin,
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    Decoded,
+    Delete,
+    Insert,
+    Message,
+    Origin,
+    Prepare,
+    Relation,
+    RelationColumn,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    Type,
+    Update,
+    Value,
 )
+from envelope.errors import ChangelogError, Kind
 
 
 def decode(payload: bytes, *, streaming: bool = False) -> Decoded:

@@ -9,9 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec import Raw
 
-from connectors.sources.postgres import pgoutput
 from connectors.sources.postgres.binding import Binding, Field
-from connectors.sources.postgres.pgoutput import UNCHANGED, Delete, Insert, Update
+from connectors.sources.postgres.messages import UNCHANGED, Delete, Insert, Update, Value
 from connectors.sources.postgres.values import canonical
 from envelope.entity import DEAD, TRUNCATE_KEY
 from envelope.errors import ChangelogError, Kind
@@ -72,7 +71,7 @@ class _Side:
     json_null: tuple[str, ...]
 
 
-Tuple = Sequence[pgoutput.Value]
+Tuple = Sequence[Value]
 
 
 def records(origin: Origin, binding: Binding, row: Insert | Update | Delete, change: Change) -> list[Record]:

@@ -17,8 +17,8 @@ from connectors.sources.postgres.check import Wanted, findings, publication, ref
 from connectors.sources.postgres.columnar import Bound
 from connectors.sources.postgres.connection import ANEW, connect, translated
 from connectors.sources.postgres.lineage import Lineage, check_cluster, is_elsewhere
+from connectors.sources.postgres.messages import Relation, RelationColumn
 from connectors.sources.postgres.objects import Template
-from connectors.sources.postgres.pgoutput import Relation, RelationColumn
 from connectors.sources.postgres.progress import CHUNK_PAGES, LeafProgress, TableProgress, is_complete
 from connectors.sources.postgres.rows import Origin
 from connectors.sources.postgres.setup import claim_slot, ensure_publication, ensure_slot

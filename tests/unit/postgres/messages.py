@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from connectors.sources.postgres.assembler import Assembled, Assembler, Listener, Xids
 from connectors.sources.postgres.binding import Binder
-from connectors.sources.postgres.pgoutput import (
+from connectors.sources.postgres.messages import (
     Begin,
     Commit,
     Decoded,

@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Sequence
 
-from connectors.sources.postgres.pgoutput import (
+from connectors.sources.postgres.messages import (
     UNCHANGED,
     Begin,
     BeginPrepare,

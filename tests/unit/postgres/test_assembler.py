@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.sources.postgres.assembler import Assembled, Xids
-from connectors.sources.postgres.pgoutput import (
+from connectors.sources.postgres.messages import (
     Begin,
     Commit,
     Decoded,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.sources.postgres import columnar
-from connectors.sources.postgres.pgoutput import (
+from connectors.sources.postgres.messages import (
     UNCHANGED,
     Decoded,
     Delete,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sources.postgres.pgoutput import (
+from connectors.sources.postgres.messages import (
     UNCHANGED,
     Begin,
     BeginPrepare,
@@ -30,8 +30,8 @@ from connectors.sources.postgres.pgoutput import (
     Truncate,
     Type,
     Update,
-    decode,
 )
+from connectors.sources.postgres.pgoutput import decode
 from envelope.errors import ChangelogError, Kind
 from tests.unit.postgres.pgoutput_encoder import encode
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from connectors.sources.postgres import rows, snapshot
 from connectors.sources.postgres.binding import Binder
 from connectors.sources.postgres.columnar import Bound
+from connectors.sources.postgres.messages import Relation
 from connectors.sources.postgres.objects import Template
-from connectors.sources.postgres.pgoutput import Relation
 from connectors.sources.postgres.rows import Change, Origin, Transaction
 from connectors.sources.postgres.snapshot import ChunkRows, parse_copy
 from envelope import batch
