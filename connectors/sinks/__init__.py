@@ -1,12 +1,14 @@
 """Sinks: each keeps changelogs in one kind of store. They know nothing of sources."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
 
 
 class Sink(Protocol):
@@ -39,3 +41,45 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Lets go of the store."""
+
+
+class Log(Protocol):
+    """What a store holds, for its readers: they see what is committed, hold nothing up and take hold of nothing.
+
+    Rows come in batches of `envelope.batch.SCHEMA` that are never empty: those of `entity` and of the canonical text
+    `key`, where given. Rows of one partition stand in their order, and so do all rows of one key, wherever it stood.
+    Every method raises ChangelogError: USAGE when there is no such entity, PRECONDITION when there is no changelog.
+    """
+
+    @property
+    def where(self) -> str:
+        """Which changelog this is, as errors name it."""
+
+    def read(
+        self, *, entity: str | None = None, key: str | None = None, after: Position | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """What there is now, behind the position `after`."""
+
+    def follow(
+        self, *, entity: str | None = None, key: str | None = None, last: int | None = None, wait: Callable[[], bool]
+    ) -> Iterator[pa.RecordBatch]:
+        """The `last` rows, by default all, and then what is added.
+
+        `wait()` is called between looks, and ends it by giving False.
+        """
+
+    def counts(self) -> Mapping[str, Mapping[str, int]]:
+        """By entity, rows by op; or `messages`, at most, where a store knows no more without reading all."""
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The last checkpoint, None when there is none."""
+
+    def stored_at(self) -> float | None:
+        """When something was last stored, in seconds since 1970; None when nothing was."""
+
+
+def unknown_entity(log: Log, entity: str, known: Iterable[str]) -> ChangelogError:
+    """What a reader says who is asked for an entity that is not there."""
+    return ChangelogError(
+        Kind.USAGE, f"{log.where} has no entity {entity}", hint=f"it has: {', '.join(sorted(known)) or 'none yet'}"
+    )

@@ -1,6 +1,7 @@
 """Reads the file log: whole, from a position on, one entity or one key, and as it grows (docs/file-log.md)."""
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from connectors.sinks import unknown_entity
 from connectors.sinks.filelayout import (
     ArchiveFile,
     Manifest,
@@ -21,6 +23,7 @@ from connectors.sinks.filelayout import (
     read_checkpoint_of,
     read_manifest,
     refuse_holes,
+    resume_file,
     sequences,
 )
 from envelope.batch import SCHEMA
@@ -82,6 +85,68 @@ def counts(path: Path) -> dict[str, dict[str, int]]:
             ops = result.setdefault(row["entity"], {})
             ops[row["op"]] = ops.get(row["op"], 0) + row["count_all"]
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class FileLog:
+    """The file log at `path`. Implements `Log`; all rows stand in the order of their positions."""
+
+    path: Path
+
+    @property
+    def where(self) -> str:
+        return f"the changelog in {self.path}"
+
+    def read(
+        self, *, entity: str | None = None, key: str | None = None, after: Position | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        self._refuse_unknown(entity)
+        yield from read_log(self.path, entity=entity, key=key, after=after)
+
+    def follow(
+        self, *, entity: str | None = None, key: str | None = None, last: int | None = None, wait: Callable[[], bool]
+    ) -> Iterator[pa.RecordBatch]:
+        self._refuse_unknown(entity)
+        after = None if last is None else before_last(self.path, last, entity=entity, key=key)
+        yield from follow(self.path, entity=entity, key=key, after=after, wait=wait)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        return counts(self.path)
+
+    def checkpoint(self) -> Checkpoint | None:
+        return read_checkpoint(self.path)
+
+    def stored_at(self) -> float | None:
+        files = [resume_file(self.path), *log_folder(self.path).glob("*.parquet")]
+        return max((file.stat().st_mtime for file in files if file.exists()), default=None)
+
+    def _refuse_unknown(self, entity: str | None) -> None:
+        """An entity is known by its settings before it has rows, and by its rows when it is no longer configured."""
+        checkpoint = None if entity is None else self.checkpoint()
+        if checkpoint is None or entity is None or entity in checkpoint.settings:
+            return
+        stored = self.counts()
+        if entity not in stored:
+            raise unknown_entity(self, entity, {*checkpoint.settings, *stored})
+
+
+def before_last(path: Path, count: int, *, entity: str | None = None, key: str | None = None) -> Position | None:
+    """The position behind which the last `count` wanted rows stand, None when these are all.
+
+    Looks at the newest file, then at twice as many, and so on.
+    """
+    files = sequences(path)
+    back = 1
+    while True:
+        begin = _position(log_file(path, files[-back - 1])) if back < len(files) else None
+        newest: deque[str] = deque(maxlen=count + 1)
+        for rows in read_log(path, entity=entity, key=key, after=begin):
+            newest.extend(rows.column("position").to_pylist())
+        if len(newest) > count:
+            return Position.parse(newest[0])
+        if begin is None:
+            return None
+        back *= 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from contextlib import closing
 
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from connectors.sinks.kafka.client import Client, error_of, translated
 from connectors.sinks.kafka.names import positions_topic
@@ -19,14 +19,23 @@ def read_checkpoint(client: Client, prefix: str, name: str) -> Checkpoint | None
     Reads to the end of what is committed: an open transaction of another source holds that end back, never ours,
     which `init_transactions` has ended. Raises ChangelogError.
     """
+    found = read_stored(client, prefix, name)
+    return None if found is None else found[0]
+
+
+def read_stored(client: Client, prefix: str, name: str) -> tuple[Checkpoint, float] | None:
+    """As `read_checkpoint`, with when it was stored, in seconds since 1970."""
     found = _newest(client, positions_topic(prefix), name.encode())
-    return None if found is None else Checkpoint.from_json(found)
+    value = None if found is None else found.value()
+    if found is None or value is None:
+        return None
+    return Checkpoint.from_json(value), found.timestamp()[1] / 1000
 
 
-def _newest(client: Client, topic: str, key: bytes) -> bytes | None:
-    """The value of the key's newest message in the topic's one partition; None when there is none, or a tombstone."""
+def _newest(client: Client, topic: str, key: bytes) -> Message | None:
+    """The key's newest message in the topic's one partition; None when there is none."""
     doing = f"reading {topic}"
-    found: bytes | None = None
+    found: Message | None = None
     with closing(client.reader()) as consumer, translated(doing):
         consumer.assign([TopicPartition(topic, 0, 0)])
         while True:
@@ -35,7 +44,7 @@ def _newest(client: Client, topic: str, key: bytes) -> bytes | None:
                 raise ChangelogError(Kind.CONNECTION, f"{doing}: Kafka has been silent for {SILENCE_S:.0f} s")
             error = message.error()
             if error is None:
-                found = message.value() if message.key() == key else found
+                found = message if message.key() == key else found
             elif error.code() == KafkaError._PARTITION_EOF:
                 return found
             elif error.code() in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART):

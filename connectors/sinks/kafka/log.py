@@ -1,0 +1,291 @@
+"""Reads the changelog in the topics of one prefix: whole, one entity or one key, and as it grows (docs/kafka.md).
+
+The end of what is committed is asked for first; a partition is read when the reader's position has reached that end.
+Offsets have gaps, where transactions end and where messages were compacted, so no message need stand before it.
+"""
+
+import re
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import cast
+
+import pyarrow as pa
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from connectors.sinks import unknown_entity
+from connectors.sinks.kafka import dead
+from connectors.sinks.kafka.client import Client, error_of, translated
+from connectors.sinks.kafka.messages import Headers, Values, record
+from connectors.sinks.kafka.names import positions_topic, topic
+from connectors.sinks.kafka.positions import SILENCE_S, read_stored
+from connectors.sinks.kafka.topics import TIMEOUT_S
+from envelope import batch
+from envelope.checkpoint import Checkpoint
+from envelope.entity import DEAD, RESERVED
+from envelope.errors import ChangelogError, Kind
+from envelope.key import partition
+from envelope.model import Envelope, Place, Record
+from envelope.position import UNPLACED, Position, at_offset
+
+READ_ROWS = 8192
+"""The most rows of a batch that a reader gives."""
+
+TOPICS_S = 10.0
+"""How often a reader who follows looks for new topics."""
+
+_EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+_POLL_S = 1.0
+_GROWTH = 8
+
+Part = tuple[str, int]
+"""A topic and one of its partitions."""
+
+Spans = Mapping[Part, range]
+"""Which offsets of each partition are to be read."""
+
+
+class KafkaLog:
+    """The changelog of the source `name` in the topics of `prefix`. Implements `Log`.
+
+    Rows of several partitions stand by position only within what arrives together, or is asked for by `last` or `key`.
+    """
+
+    def __init__(self, client: Client, values: Values, *, prefix: str, name: str) -> None:
+        self._client, self._values, self._prefix, self._name = client, values, prefix, name
+        self._admin = client.admin()
+
+    @property
+    def where(self) -> str:
+        return f"the changelog {self._prefix} at {self._client.bootstrap_servers}"
+
+    def read(
+        self, *, entity: str | None = None, key: str | None = None, after: Position | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        with closing(self._client.reader()) as consumer:
+            arrived = self._records(consumer, self._spans(self._parts(entity, key)), key)
+            if key is not None:
+                arrived = iter([[each for found in arrived for each in found]])
+            for found in arrived:
+                kept = [each for _, each in found if after is None or _position(each) > after]
+                yield from _batches(kept)
+
+    def follow(
+        self, *, entity: str | None = None, key: str | None = None, last: int | None = None, wait: Callable[[], bool]
+    ) -> Iterator[pa.RecordBatch]:
+        parts = self._parts(entity, key)
+        spans = self._spans(parts)
+        listed_s = time.monotonic()
+        with closing(self._client.reader()) as consumer:
+            if last is not None:
+                yield from _batches(self._newest(consumer, spans, key, last))
+                spans = {part: range(span.stop, span.stop) for part, span in spans.items()}
+            while True:
+                for found in self._records(consumer, spans, key):
+                    yield from _batches([each for _, each in found])
+                if not wait():
+                    return
+                if time.monotonic() - listed_s > TOPICS_S:
+                    parts, listed_s = self._parts(entity, key), time.monotonic()
+                ends = self._offsets(parts, _LATEST)
+                spans = {part: range(spans[part].stop if part in spans else 0, end) for part, end in ends.items()}
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """By entity its `messages`, at most: tombstones, ends of transactions and what was compacted count too."""
+        found: dict[str, dict[str, int]] = {entity: {"messages": 0} for entity in self._entities()}
+        if found:
+            for (name, _), span in self._spans(self._parts(None, None)).items():
+                found[self._entity(name)]["messages"] += len(span)
+        return found
+
+    def checkpoint(self) -> Checkpoint | None:
+        found = self._stored()
+        return None if found is None else found[0]
+
+    def stored_at(self) -> float | None:
+        found = self._stored()
+        return None if found is None else found[1]
+
+    def _stored(self) -> tuple[Checkpoint, float] | None:
+        """What a reader of a topic that is not there would wait for is None at once."""
+        there = positions_topic(self._prefix) in self._topics()
+        return read_stored(self._client, self._prefix, self._name) if there else None
+
+    def _topics(self) -> dict[str, int]:
+        """Every topic, with the number of its partitions."""
+        with translated("asking Kafka for its topics"):
+            found = self._admin.list_topics(timeout=TIMEOUT_S).topics
+        return {name: len(each.partitions) for name, each in found.items()}
+
+    def _entities(self) -> dict[str, int]:
+        """The entities that have a topic, each with the number of its partitions."""
+        named = re.compile(re.escape(topic(self._prefix, "")) + "([a-z0-9_-]+)")
+        found = {match[1]: count for name, count in self._topics().items() if (match := named.fullmatch(name))}
+        return {entity: count for entity, count in found.items() if entity not in RESERVED - {DEAD}}
+
+    def _entity(self, name: str) -> str:
+        return name.removeprefix(topic(self._prefix, ""))
+
+    def _parts(self, entity: str | None, key: str | None) -> list[Part]:
+        """Where wanted rows may stand."""
+        found = self._entities()
+        if not found:
+            hint = "`changelog run` makes it; see [sink] prefix"
+            raise ChangelogError(Kind.PRECONDITION, f"there is no topic of {self.where}", hint=hint)
+        if entity is None:
+            return [(topic(self._prefix, each), number) for each, count in found.items() for number in range(count)]
+        if entity not in found:
+            raise unknown_entity(self, entity, found)
+        name, count = topic(self._prefix, entity), found[entity]
+        if key is not None and self._is_placed_by_key(entity, count):
+            return [(name, partition(key.encode(), count))]
+        return [(name, number) for number in range(count)]
+
+    def _is_placed_by_key(self, entity: str, count: int) -> bool:
+        checkpoint = self.checkpoint() if count > 1 else None
+        shape = None if checkpoint is None else checkpoint.settings.get(entity)
+        return shape is not None and shape["key"] == shape["partition_by"] and shape["partitions"] == count
+
+    def _spans(self, parts: Sequence[Part]) -> dict[Part, range]:
+        """All that is committed."""
+        begins, ends = self._offsets(parts, _EARLIEST), self._offsets(parts, _LATEST)
+        return {part: range(begins[part], ends[part]) for part in parts}
+
+    def _offsets(self, parts: Sequence[Part], which: OffsetSpec) -> dict[Part, int]:
+        wanted = {TopicPartition(*part): which for part in parts}
+        with translated("asking Kafka for offsets"):
+            answers = self._admin.list_offsets(
+                wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
+            )
+            return {(each.topic, each.partition): future.result().offset for each, future in answers.items()}
+
+    def _newest(self, consumer: Consumer, spans: Spans, key: str | None, count: int) -> list[Record]:
+        """The last `count` wanted records: looks at the newest messages of each partition, then at more of them."""
+        found: dict[Part, deque[Record]] = {}
+        short, back = dict(spans) if count else {}, 2 * count + 16
+        while short:
+            looked = {part: range(max(span.start, span.stop - back), span.stop) for part, span in short.items()}
+            found |= {part: deque(maxlen=count) for part in looked}
+            for arrived in self._records(consumer, looked, key):
+                for part, each in arrived:
+                    found[part].append(each)
+            short = {
+                part: span
+                for part, span in short.items()
+                if len(found[part]) < count and looked[part].start > span.start
+            }
+            back *= _GROWTH
+        newest = sorted((each for part in found.values() for each in part), key=_position)
+        return newest[max(len(newest) - count, 0) :]
+
+    def _records(self, consumer: Consumer, spans: Spans, key: str | None) -> Iterator[list[tuple[Part, Record]]]:
+        """The wanted records in the spans, as they arrive; those of one partition in their order."""
+        wanted = None if key is None else key.encode()
+        cut: dict[bytes, list[dead.Message]] = defaultdict(list)
+        for messages in _messages(consumer, spans):
+            found = []
+            for message in messages:
+                if message.value() is None or (wanted is not None and message.key() != wanted):
+                    continue  # a tombstone says nothing that its delete did not say
+                made = self._record(message, cut)
+                if made is not None:
+                    found.append((_part(message), made))
+            yield found
+
+    def _record(self, message: Message, cut: dict[bytes, list[dead.Message]]) -> Record | None:
+        """What a message holds; None of all parts but the last of one that was `cut` into parts."""
+        name, number = _part(message)
+        offset, key, value = message.offset() or 0, message.key() or b"", message.value() or b""
+        heads = cast(Headers, message.headers() or [])
+        try:
+            if name == topic(self._prefix, DEAD) and any(header == "deadPart" for header, _ in heads):
+                at = message.timestamp()[1]
+                part = dead.Message(topic=name, partition=number, key=key, value=value, headers=heads, timestamp_ms=at)
+                return self._set_aside(part, cut[key])
+            made = record(self._entity(name), number, key, value, heads, self._values.decode)
+        except ChangelogError as error:
+            where = f"{error.message}: {name}, partition {number}, offset {offset}"
+            raise ChangelogError(error.kind, where, hint=error.hint) from error
+        return replace(made, envelope=_placed(made.envelope, at_offset(number, offset)))
+
+    def _set_aside(self, part: dead.Message, before: list[dead.Message]) -> Record | None:
+        """The record of a message that was too large, once its last part is here; nothing where one is missing."""
+        number, _, count = dict(part.headers)["deadPart"].decode().partition("/")
+        if number == "1":
+            before.clear()
+        before.append(part)
+        if number != count or len(before) != int(count):
+            return None
+        envelope = self._values.decode(dead.whole(before).value or b"")
+        before.clear()
+        return Record(entity=DEAD, place=Place(key=part.key.decode(), partition=part.partition), envelope=envelope)
+
+
+def _messages(consumer: Consumer, spans: Spans) -> Iterator[list[Message]]:
+    """The messages in the spans, as they arrive."""
+    pending = {part: span for part, span in spans.items() if span}
+    doing = f"reading {len(pending)} partitions"
+    deadline = time.monotonic() + SILENCE_S
+    with translated(doing):
+        consumer.assign([TopicPartition(*part, span.start) for part, span in pending.items()])
+        while pending:
+            first = consumer.poll(_POLL_S)
+            arrived = [] if first is None else [first, *consumer.consume(READ_ROWS - 1, 0)]
+            wanted = _settle(arrived, pending, doing)
+            if wanted or not pending:
+                deadline = time.monotonic() + SILENCE_S
+            elif time.monotonic() >= deadline:
+                raise ChangelogError(Kind.CONNECTION, f"{doing}: Kafka has been silent for {SILENCE_S:.0f} s")
+            done = [part for part in spans if spans[part] and part not in pending]
+            if done and pending:
+                consumer.pause([TopicPartition(*part) for part in done])
+            yield wanted
+        consumer.unassign()
+
+
+def _settle(arrived: Iterable[Message], pending: dict[Part, range], doing: str) -> list[Message]:
+    """Those that are in the pending spans; a span that is read to its end is no longer pending."""
+    wanted = []
+    for message in arrived:
+        part, error = _part(message), message.error()
+        span = pending.get(part)
+        if error is None and span is not None:
+            offset = message.offset() or 0
+            if offset < span.stop:
+                wanted.append(message)
+            if offset >= span.stop - 1:
+                del pending[part]
+        elif error is not None and error.code() == KafkaError._PARTITION_EOF:
+            pending.pop(part, None)
+        elif error is not None and not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
+            raise error_of(error, doing)
+    return wanted
+
+
+def _part(message: Message) -> Part:
+    number = message.partition()
+    return message.topic() or "", -1 if number is None else number
+
+
+def _placed(envelope: Envelope, here: Position) -> Envelope:
+    """An event that was published without a position has the one that Kafka gave it."""
+    provenance = envelope.provenance
+    if provenance.source.position != UNPLACED:
+        return envelope
+    return replace(envelope, provenance=replace(provenance, source=replace(provenance.source, position=here)))
+
+
+def _position(each: Record) -> Position:
+    return each.envelope.provenance.source.position
+
+
+def _batches(found: Sequence[Record]) -> Iterator[pa.RecordBatch]:
+    """The records by position."""
+    ordered = sorted(found, key=_position)
+    for begin in range(0, len(ordered), READ_ROWS):
+        yield batch.from_records(ordered[begin : begin + READ_ROWS])

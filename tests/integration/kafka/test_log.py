@@ -1,0 +1,261 @@
+"""The reader over a real broker: what is committed, and nothing else, in an order that can be relied on."""
+
+import contextlib
+import itertools
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+
+from connectors.embedded_kafka import Broker
+from connectors.sinks.kafka.client import Client
+from connectors.sinks.kafka.log import KafkaLog
+from connectors.sinks.kafka.messages import JSON, headers
+from connectors.sinks.kafka.sink import KafkaSink, Settings
+from connectors.sinks.kafka.topics import TopicSettings
+from envelope import batch, key
+from envelope.entity import Entity
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Op, Place, Record, Stamp
+from envelope.position import UNPLACED, at_offset
+from tests.unit.records import checkpoint, record
+
+NAME = "app"
+PARTITIONS = 3
+
+
+def entity(name: str = "order", *, partition_by: str = "id", partitions: int = PARTITIONS) -> Entity:
+    return Entity(
+        name=name,
+        table=("public", name),
+        key=("id",),
+        partition_by=(partition_by,),
+        partitions=partitions,
+        masks={},
+        default_stamp=Stamp(api_version="", service_name="", identifier=""),
+    )
+
+
+@pytest.fixture
+def settings(broker: Broker) -> Settings:
+    """A prefix of its own for each test."""
+    client = Client(bootstrap_servers=broker.bootstrap_servers)
+    return Settings(client=client, name=NAME, prefix=f"log-{uuid.uuid4().hex[:12]}")
+
+
+def opened(settings: Settings) -> KafkaLog:
+    return KafkaLog(settings.client, JSON, prefix=settings.prefix, name=settings.name)
+
+
+@contextlib.contextmanager
+def writing(settings: Settings, *entities: Entity) -> Iterator[KafkaSink]:
+    with closing(KafkaSink(settings, JSON)) as made:
+        made.prepare(entities or [entity()])
+        made.recover()
+        yield made
+
+
+def change(commit: int, text: str, *, at: int | None = None, entity: str = "order") -> Record:
+    """A change of the key `text`, in that key's partition unless `at` names another."""
+    made = record(Op.CREATE, f'{{"id":"{text}"}}', commit=commit, key=text, entity=entity)
+    number = key.partition(text.encode(), PARTITIONS) if at is None else at
+    return replace(made, place=Place(key=text, partition=number))
+
+
+def store(into: KafkaSink, commit: int, *records: Record) -> None:
+    into.add([batch.from_records(records)])
+    shapes = {"order": entity().shape()}
+    into.commit(replace(checkpoint(commit), settings=shapes))
+
+
+def commits(rows: Sequence[pa.RecordBatch]) -> list[int]:
+    return [each.envelope.provenance.source.position.commit for one in rows for each in batch.records(one)]
+
+
+def once() -> bool:
+    return False
+
+
+def raw(
+    settings: Settings, name: str, records: Sequence[Record], *, commit: bool, values: Sequence[bytes] = ()
+) -> None:
+    """What another producer's transaction brings to the topic `name`."""
+    producer = Producer(settings.client.config(transactional_id=uuid.uuid4().hex))
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    rows = batch.from_records(records)
+    for each, value, heads in zip(records, values or JSON.encode(rows), headers(rows), strict=True):
+        producer.produce(
+            f"{settings.prefix}.{name}", value, each.place.key.encode(), each.place.partition, headers=list(heads)
+        )
+    producer.flush(30)
+    if commit:
+        producer.commit_transaction(30)
+    else:
+        producer.abort_transaction(30)
+
+
+def test_all_that_is_committed_is_read_and_nothing_else(settings: Settings) -> None:
+    stored = [change(commit, str(commit)) for commit in range(1, 9)]
+    with writing(settings) as made:
+        for number, each in enumerate(stored, 1):
+            store(made, number, each)
+        raw(settings, "order", [change(9, "5")], commit=False)
+        made.add([batch.from_records([change(10, "6")])])  # and an open transaction behind
+        log = opened(settings)
+        found = [each for rows in log.read() for each in batch.records(rows)]
+        assert sorted(commits(list(log.read()))) == list(range(1, 9))
+    assert {each.place.key: each for each in found} == {each.place.key: each for each in stored}
+
+
+def test_a_delete_is_read_once_and_moves_with_it(settings: Settings) -> None:
+    there = Place(key="8", partition=1)
+    gone = record(Op.DELETE, None, '{"id":42}', commit=2, moved_to=there)
+    with writing(settings) as made:
+        store(made, 1, record(Op.CREATE, '{"id":42}'))
+        store(made, 2, gone)
+    [rows] = opened(settings).read(entity="order", after=checkpoint(1).position)
+    assert list(batch.records(rows)) == [gone]
+
+
+def test_a_key_is_read_across_partitions_by_position(settings: Settings) -> None:
+    """As one that was moved by its guest and back."""
+    placed = entity(partition_by="guest_id")
+    with writing(settings, placed) as made:
+        for commit in range(1, 10):
+            made.add([batch.from_records([change(commit, "42", at=commit % PARTITIONS), change(commit, "7")])])
+            made.commit(replace(checkpoint(commit), settings={"order": placed.shape()}))
+    assert commits(list(opened(settings).read(entity="order", key="42"))) == list(range(1, 10))
+
+
+def test_of_a_key_that_places_itself_only_its_partition_is_read(settings: Settings) -> None:
+    elsewhere = (key.partition(b"42", PARTITIONS) + 1) % PARTITIONS
+    with writing(settings) as made:
+        store(made, 1, change(1, "42"), change(1, "7"))
+        raw(settings, "order", [change(2, "42", at=elsewhere)], commit=True)
+    assert commits(list(opened(settings).read(entity="order", key="42"))) == [1]
+
+
+@pytest.mark.parametrize("last", [0, 1, 5, 40])
+def test_the_last_are_the_newest_by_position(settings: Settings, last: int) -> None:
+    with writing(settings, entity(), entity("guest", partitions=1)) as made:
+        store(made, 1, change(1, "g", at=0, entity="guest"))
+        for commit in range(2, 31):
+            store(made, commit, change(commit, str(commit)))
+    assert commits(list(opened(settings).follow(last=last, wait=once))) == list(range(max(31 - last, 1), 31))
+
+
+def test_the_last_of_a_rare_key_are_looked_for_further_back(settings: Settings) -> None:
+    with writing(settings, entity(partitions=1)) as made:
+        store(made, 1, change(1, "rare", at=0))
+        for commit in range(2, 5):
+            store(made, commit, *(change(commit, f"often{n}", at=0) for n in range(200)))
+    log = opened(settings)
+    assert commits(list(log.follow(entity="order", key="rare", last=1, wait=once))) == [1]
+
+
+def test_who_follows_sees_what_is_committed_meanwhile(settings: Settings) -> None:
+    with writing(settings) as made:
+        store(made, 1, change(1, "1"))
+        coming = itertools.count(2)
+
+        def wait() -> bool:
+            commit = next(coming)
+            if commit == 4:
+                made.abandon()
+            elif commit < 7:
+                made.add([batch.from_records([change(commit, str(commit))])])
+                if commit != 3:
+                    made.commit(checkpoint(commit))
+            return commit < 8
+
+        assert commits(list(opened(settings).follow(last=10, wait=wait))) == [1, 2, 5, 6]
+
+
+def test_who_follows_sees_new_entities(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connectors.sinks.kafka.log.TOPICS_S", 0.0)
+    with writing(settings) as made:
+        store(made, 1, change(1, "1"))
+        steps = iter(range(2))
+
+        def wait() -> bool:
+            step = next(steps, None)
+            if step == 0:
+                made.prepare([entity(), entity("guest", partitions=1)])
+                store(made, 2, change(2, "g", at=0, entity="guest"))
+            return step is not None
+
+        assert commits(list(opened(settings).follow(last=10, wait=wait))) == [1, 2]
+
+
+def test_an_unknown_entity_is_named_with_those_there_are(settings: Settings) -> None:
+    with writing(settings, entity(), entity("guest", partitions=1)):
+        pass
+    with pytest.raises(ChangelogError, match=r"has no entity ordr; it has: dead, guest, order$") as caught:
+        list(opened(settings).read(entity="ordr"))
+    assert caught.value.kind is Kind.USAGE
+    assert list(opened(settings).read(entity="order")) == []
+
+
+def test_no_changelog_is_said(settings: Settings) -> None:
+    log = opened(settings)
+    with pytest.raises(ChangelogError, match=f"there is no topic of the changelog {settings.prefix} at ") as caught:
+        list(log.follow(wait=once))
+    assert caught.value.kind is Kind.PRECONDITION
+    assert log.counts() == {}
+    assert log.checkpoint() is None
+    assert log.stored_at() is None
+
+
+def test_how_far_it_is_and_how_much(settings: Settings) -> None:
+    with writing(settings) as made:
+        before = opened(settings).stored_at()
+        store(made, 1, change(1, "1"))
+        log = opened(settings)
+        first = log.stored_at()
+        store(made, 2, change(2, "2"))
+    assert before is None
+    stored = log.checkpoint()
+    assert stored is not None
+    assert stored.position == checkpoint(2).position
+    second = log.stored_at()
+    assert first is not None
+    assert second is not None
+    assert first < second
+    assert log.counts()["dead"] == {"messages": 0}
+    assert log.counts()["order"]["messages"] >= 2
+
+
+def test_a_message_that_is_none_of_ours_is_named(settings: Settings) -> None:
+    with writing(settings):
+        raw(settings, "order", [change(1, "1", at=2)], commit=True, values=[b"secret"])
+    with pytest.raises(ChangelogError) as caught:
+        list(opened(settings).read())
+    assert str(caught.value) == f"a message is not an envelope in JSON: {settings.prefix}.order, partition 2, offset 0"
+
+
+def test_an_event_has_the_position_that_kafka_gave_it(settings: Settings) -> None:
+    made = change(1, "e", at=1, entity="event")
+    provenance = made.envelope.provenance
+    source = replace(provenance.source, position=UNPLACED, id="one")
+    event = replace(made, envelope=replace(made.envelope, provenance=replace(provenance, source=source)))
+    with writing(settings, entity("event")):
+        raw(settings, "event", [event, event], commit=True)
+    [rows] = opened(settings).read(entity="event")
+    assert rows.column("position").to_pylist() == [str(at_offset(1, 0)), str(at_offset(1, 1))]
+
+
+def test_what_was_too_large_is_read_whole(settings: Settings) -> None:
+    small = TopicSettings(settings={"max.message.bytes": "4000"})
+    limited = replace(settings, entities={"order": small}, on_too_large="dead-letter")
+    text = "x" * 3_000_000
+    large = [record(Op.CREATE, f'{{"id":{n},"note":"{text}"}}', ordinal=2 * n, key=str(n)) for n in range(2)]
+    with writing(limited) as made:
+        store(made, 1, *large)
+    found = [each for rows in opened(limited).read(entity="dead") for each in batch.records(rows)]
+    assert [each.envelope for each in found] == [each.envelope for each in large]
+    assert [each.place.key for each in found] == [str(each.envelope.provenance.source.position) for each in large]
