@@ -15,9 +15,10 @@ class Topic:
     """The topic `name` of a broker; it need not exist yet."""
 
     def __init__(self, servers: str, name: str, partitions: int) -> None:
-        self.name, self._servers = name, servers
+        self.name = name
+        self._client = {"bootstrap.servers": servers, "log_level": 0}
         self._partitions = [TopicPartition(name, number) for number in range(partitions)]
-        self._admin = AdminClient({"bootstrap.servers": servers})
+        self._admin = AdminClient(self._client)
 
     def create(self) -> None:
         """Makes it, with the broker's own settings."""
@@ -45,7 +46,7 @@ class Topic:
         """A reader of committed messages from the `offsets` on."""
         consumer = Consumer(
             {
-                "bootstrap.servers": self._servers,
+                **self._client,
                 "group.id": "bench",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
