@@ -107,7 +107,7 @@ class ChangelogProducer:
         self._timeout_s = timeout_s
         self._counts: dict[str, int] = {}
         self._producer: Producer | None = None
-        self._ended: ChangelogError | None = None
+        self._ended: Callable[[], ChangelogError] | None = None
         self._turn = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -131,7 +131,7 @@ class ChangelogProducer:
             raise ChangelogError(Kind.LIMIT, f"a batch has {len(events)} events and may have {EVENTS_MAX}")
         with self._turn:
             if self._ended is not None:
-                raise self._ended
+                raise self._ended()
             if events:
                 calls = [self._call(event, transaction=events[0].id) for event in events]
                 self._store(self._connected(), calls)
@@ -139,7 +139,7 @@ class ChangelogProducer:
     def close(self) -> None:
         """Lets go of the connection; nothing more can be published."""
         with self._turn:
-            self._ended = self._ended or ChangelogError(Kind.USAGE, "the producer is closed")
+            self._ended = self._ended or _closed
             self._drop()
 
     def _connected(self) -> Producer:
@@ -154,7 +154,7 @@ class ChangelogProducer:
             )
             with translated("connecting to Kafka"):
                 producer = Producer(config)
-                self._insist(lambda: producer.init_transactions(_CALL_S))
+                self._insist(producer.init_transactions)
             self._producer = producer
         return self._producer
 
@@ -231,17 +231,17 @@ class ChangelogProducer:
             producer.begin_transaction()
             self._send(producer, calls, delivered)
             asked = True
-            self._insist(lambda: producer.commit_transaction(_CALL_S))
+            self._insist(producer.commit_transaction)
         except KafkaException as error:
             cause = error.args[0]
             in_doubt = asked and not cause.txn_requires_abort()
-            # The commit only says that messages were lost; why the first one was is in its delivery report.
-            raised = self._fate(cause if in_doubt or not lost else lost[0], in_doubt=in_doubt)
+            if lost and not in_doubt:
+                cause = lost[0]  # the commit only says that messages were lost
             if not in_doubt:
                 with suppress(KafkaException):  # it would keep readers waiting until its timeout
                     producer.abort_transaction(_CALL_S)
             self._drop()
-            raise raised from error
+            raise self._fate(cause, in_doubt=in_doubt) from error
         except BaseException:
             self._drop()
             raise
@@ -260,18 +260,18 @@ class ChangelogProducer:
         """What became of a batch that met `error`: in doubt, or not stored."""
         why = error_of(error, "publishing to Kafka")
         if why.kind is Kind.IN_USE:
-            self._ended = ChangelogError(Kind.IN_USE, "another process has the name of this instance now", hint=_NEXT)
-            return self._ended
+            self._ended = _taken_over
+            return _taken_over()
         if in_doubt:
             return ChangelogError(Kind.IN_DOUBT, f"{why.message}; it may be stored or not", hint=_AGAIN)
         return ChangelogError(why.kind, f"{why.message}; nothing of it is stored", hint=why.hint or _AGAIN)
 
-    def _insist(self, call: Callable[[], object]) -> None:
+    def _insist(self, call: Callable[[float], object]) -> None:
         """Makes a call that may be made again as it is until it is answered, for `timeout_s`."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
-                call()
+                call(min(_CALL_S, self._timeout_s))
             except KafkaException as error:
                 if not error.args[0].retriable() or time.monotonic() >= deadline:
                     raise
@@ -283,6 +283,14 @@ class ChangelogProducer:
         if producer is not None:
             with suppress(KafkaException):
                 producer.purge(blocking=False)
+
+
+def _taken_over() -> ChangelogError:
+    return ChangelogError(Kind.IN_USE, "another process has the name of this instance now", hint=_NEXT)
+
+
+def _closed() -> ChangelogError:
+    return ChangelogError(Kind.USAGE, "the producer is closed")
 
 
 def _json(state: Mapping[str, Any], where: str) -> Raw:

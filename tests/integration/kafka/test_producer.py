@@ -210,6 +210,7 @@ def test_after_an_unknown_outcome_the_same_ids_are_published_again() -> None:
             producer.publish([event(2), event(3)])
         assert caught.value.kind is Kind.IN_DOUBT
         assert caught.value.hint == "publish the same events again, with the same ids"
+        del caught  # and with it the producer whose doing it was
         proxy.resume()
         producer.publish([event(2), event(3)])
         assert sorted(set(ids(read(broker, "p.viewed")))) == ["e-1", "e-2", "e-3"]
