@@ -32,8 +32,9 @@ def subject(prefix: str, entity: str) -> str:
 class AvroValues:
     """Values under the schema that follows from the columns which each batch names (`envelope.batch.shapes`).
 
-    `keys` are the key columns of each entity that is encoded; `prepare` tells them too. Other columns in the stream are another schema, which `registry` has,
-    registers or refuses. An entity without columns, of records that were set aside, is JSON.
+    `keys` are the key columns of each entity that is encoded; `prepare` tells them too. Other columns in the stream are
+    another schema, which `registry` has, registers or refuses. An entity without columns, of records that were set
+    aside, is JSON.
     """
 
     def __init__(self, registry: Registry, prefix: str, keys: Mapping[str, Sequence[str]] | None = None) -> None:
