@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
@@ -114,9 +115,13 @@ def true_name(name: str) -> str:
 
 
 def _envelope() -> dict[str, Any]:
-    text = importlib.resources.files("schemas").joinpath("envelope.avsc").read_text("utf-8")
-    envelope: dict[str, Any] = json.loads(text)
+    envelope: dict[str, Any] = json.loads(_envelope_text())
     return envelope
+
+
+@cache
+def _envelope_text() -> str:
+    return importlib.resources.files("schemas").joinpath("envelope.avsc").read_text("utf-8")
 
 
 def _hex(code: int) -> str:

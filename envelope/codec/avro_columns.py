@@ -270,8 +270,11 @@ class _Values:
         return [(starts, lengths), *more]
 
     def _odd(self, rows: Ints) -> list[bytes]:
+        """The Avro of these rows' values; equal ones, as arrays often are, are encoded once."""
         starts, ends, data = self.tokens.starts[rows].tolist(), self.tokens.ends[rows].tolist(), self.scan.data
-        return [encoded(self._encode, self.step.name, data[start:end]) for start, end in zip(starts, ends, strict=True)]
+        tokens = [data[start:end] for start, end in zip(starts, ends, strict=True)]
+        known = {token: encoded(self._encode, self.step.name, token) for token in dict.fromkeys(tokens)}
+        return [known[token] for token in tokens]
 
     def one_by_one(self) -> list[Segment]:
         """All of them without a shortcut."""
