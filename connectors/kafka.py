@@ -4,6 +4,7 @@ from connectors import failpoints
 from connectors.config import Config, KafkaConfig
 from connectors.sinks.kafka.avro import AvroValues
 from connectors.sinks.kafka.client import Client
+from connectors.sinks.kafka.log import KafkaLog
 from connectors.sinks.kafka.messages import JSON, Values
 from connectors.sinks.kafka.registry import Registry
 from connectors.sinks.kafka.sink import KafkaSink, Settings
@@ -46,3 +47,7 @@ def open_sink(config: Config, sink: KafkaConfig, *, reach: failpoints.Reach) -> 
     )
     return KafkaSink(settings, values(config, sink), reach=reach)
 
+
+def open_log(config: Config, sink: KafkaConfig) -> KafkaLog:
+    """A reader of the changelog."""
+    return KafkaLog(client(sink), values(config, sink), prefix=config.prefix, name=config.name)

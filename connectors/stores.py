@@ -5,7 +5,8 @@ from contextlib import contextmanager
 
 from connectors import failpoints
 from connectors.config import Config, FilesConfig
-from connectors.sinks import Sink
+from connectors.sinks import Log, Sink
+from connectors.sinks.filelog import FileLog
 from connectors.sinks.files import FileSink
 from envelope.errors import ChangelogError, Kind
 
@@ -18,6 +19,16 @@ def open_sink(config: Config, *, reach: failpoints.Reach = failpoints.nowhere) -
         from connectors import kafka  # noqa: PLC0415
 
         return kafka.open_sink(config, config.sink, reach=reach)
+
+
+def open_log(config: Config) -> Log:
+    """A reader of the changelog that the configuration names."""
+    if isinstance(config.sink, FilesConfig):
+        return FileLog(config.sink.path)
+    with extra_needed():
+        from connectors import kafka  # noqa: PLC0415
+
+        return kafka.open_log(config, config.sink)
 
 
 @contextmanager

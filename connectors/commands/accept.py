@@ -6,8 +6,12 @@ from contextlib import closing
 from dataclasses import replace
 
 from connectors import config
+from connectors.commands.status import probe
+from connectors.config import Config, FilesConfig
 from connectors.sinks.filelayout import find_recovery
-from connectors.sinks.files import FileSink
+from connectors.sources.postgres.connection import connect, translated
+from connectors.sources.postgres.setup import slot_state
+from connectors.stores import open_log, open_sink
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 
@@ -30,24 +34,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Stores the decision with the position, so that every replay decides alike."""
     position: Position = arguments.position
-    path = config.load(arguments.config, os.environ).sink.path
-    damage = find_recovery(path).damage
-    if damage is not None:  # only the service can tell whether the log before it still joins on to the source
-        raise damage.error("start the service first, which sets it aside")
-    with closing(FileSink(path)) as sink:
+    settings = config.load(arguments.config, os.environ)
+    _refuse_unready(settings)
+    if open_log(settings).checkpoint() is None:
+        raise ChangelogError(Kind.USAGE, "the changelog is empty, so there is nothing to pass", position=position)
+    with closing(open_sink(settings)) as sink:
         checkpoint = sink.recover()
-        if checkpoint is None:
-            raise ChangelogError(Kind.USAGE, "the changelog is empty, so there is nothing to pass", position=position)
+        assert checkpoint is not None
         if checkpoint.position is not None and position <= checkpoint.position:
             raise ChangelogError(
                 Kind.USAGE,
                 f"the changelog is past this position already, at {checkpoint.position}",
                 hint="take the position from the error that the service stopped with",
+                position=position,
             )
         decisions = {**checkpoint.decisions, str(position): arguments.decision}
         sink.commit(replace(checkpoint, decisions=decisions))
     print(f"{position}: {arguments.decision}; now start the service again")
     return 0
+
+
+def _refuse_unready(settings: Config) -> None:
+    """A file log that is torn, or in Kafka a service that runs: it would be fenced. A file log refuses that itself."""
+    if isinstance(settings.sink, FilesConfig):
+        damage = find_recovery(settings.sink.path).damage
+        if damage is not None:  # only the service can tell whether the log before it still joins on to the source
+            raise damage.error("start the service first, which sets it aside")
+        return
+    refuse_running(settings)
+
+
+def refuse_running(settings: Config) -> None:
+    """Raises ChangelogError (IN_USE) while the service runs, also while it waits for its database."""
+    if probe(settings):
+        raise ChangelogError(
+            Kind.IN_USE, f"the service runs, and listens at {settings.service.listen}", hint="stop it first"
+        )
+    with connect(settings.source.dsn) as connection, translated("looking for the service"):
+        slot = slot_state(connection, settings.slot)
+    if slot is not None:
+        slot.refuse_if_read()
 
 
 def _position(text: str) -> Position:

@@ -8,9 +8,8 @@ from rich.text import Text
 
 from connectors import config, show
 from connectors.commands.tail import message_line
-from connectors.sinks.filelog import counts, read_log
+from connectors.stores import open_log
 from envelope import batch
-from envelope.errors import ChangelogError, Kind
 from envelope.key import key_text
 from envelope.model import Op, Record
 
@@ -24,21 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Prints every change of the key, the first one first."""
-    path = config.load(arguments.config, os.environ).sink.path
+    log = open_log(config.load(arguments.config, os.environ))
     key = key_text(arguments.key)
-    found = [record for rows in read_log(path, entity=arguments.entity, key=key) for record in batch.records(rows)]
+    found = [record for rows in log.read(entity=arguments.entity, key=key) for record in batch.records(rows)]
     if arguments.json:
         for record in found:
             print(message_line(record))
         return 0
-    if not found:
-        known = counts(path)
-        if arguments.entity not in known:
-            raise ChangelogError(
-                Kind.USAGE,
-                f"the changelog in {path} has no entity {arguments.entity}",
-                hint=f"it has: {', '.join(sorted(known)) or 'none yet'}",
-            )
     console = show.console()
     console.print(_title(arguments.entity, key, found))
     for line in show.history(found):

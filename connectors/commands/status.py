@@ -8,7 +8,6 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,10 +17,10 @@ from rich.text import Text
 
 from connectors import config, show
 from connectors.config import Config
-from connectors.sinks.filelayout import log_folder, resume_file
-from connectors.sinks.filelog import counts, read_checkpoint
+from connectors.sinks import MESSAGES, Log
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.setup import SlotState, slot_state
+from connectors.stores import open_log
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.model import Op
 
@@ -58,12 +57,13 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def read_status(settings: Config) -> dict[str, Any]:
-    """What `--json` prints.
+    """What `--json` prints; `entities` are the log's `counts`.
 
     `lag`: `bytes` of log behind the server's end, `seconds` since the last durable commit (0 without a lag), `xids`
     that the slot holds the server's catalogue back by; each null while unknown.
     """
-    checkpoint = read_checkpoint(settings.sink.path)
+    log = open_log(settings)
+    checkpoint = log.checkpoint()
     with connect(settings.source.dsn) as connection, translated("reading the status"):
         slot = slot_state(connection, settings.slot)
         end, xids = connection.execute(_SERVER, [settings.slot]).fetchone() or (0, None)
@@ -75,10 +75,10 @@ def read_status(settings: Config) -> dict[str, Any]:
         "service": {"running": running, "phase": said.get("phase")},
         "position": str(checkpoint.position) if checkpoint and checkpoint.position else None,
         "through_lsn": lsn_text(checkpoint.through_lsn) if checkpoint else None,
-        "lag": {**_lag(settings.sink.path, said, behind), "xids": xids},
+        "lag": {**_lag(log, said, behind), "xids": xids},
         "slot": _slot(settings, slot),
         "windows": dict(_progress(checkpoint)),
-        "entities": counts(settings.sink.path),
+        "entities": log.counts(),
     }
 
 
@@ -97,14 +97,13 @@ def probe(settings: Config) -> dict[str, Any]:
     return {"phase": said["phase"], **{name: float(value) for name, value in lags.items()}}
 
 
-def _lag(path: Path, said: Mapping[str, Any], behind: int | None) -> dict[str, Any]:
+def _lag(log: Log, said: Mapping[str, Any], behind: int | None) -> dict[str, Any]:
     """As the running service has it; else against the server's end of log, and since the last commit."""
     if "lag_bytes" in said:
         return {"bytes": int(said["lag_bytes"]), "seconds": said["lag_seconds"]}
     if not behind:
         return {"bytes": behind, "seconds": behind}
-    files = [resume_file(path), *log_folder(path).glob("*.parquet")]
-    stored_s = max((file.stat().st_mtime for file in files if file.exists()), default=None)
+    stored_s = log.stored_at()
     return {"bytes": behind, "seconds": None if stored_s is None else max(time.time() - stored_s, 0.0)}
 
 
@@ -169,6 +168,11 @@ def _windows(windows: Mapping[str, Mapping[str, Any]]) -> Grid:
 def _counts(entities: Mapping[str, Mapping[str, int]]) -> Grid:
     grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="dim", title=" ", title_justify="left")
     grid.add_column("entity", style="bold")
+    if any(MESSAGES in found for found in entities.values()):
+        grid.add_column("messages, at most", justify="right")
+        for name, found in sorted(entities.items()):
+            grid.add_row(name, f"{found[MESSAGES]:,}")
+        return grid
     for op in (*Op, "all"):
         grid.add_column(str(op), justify="right")
     for name, ops in sorted(entities.items()):

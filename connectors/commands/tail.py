@@ -3,19 +3,15 @@
 import argparse
 import os
 import time
-from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
 from connectors import config, show
-from connectors.sinks.filelayout import NotWholeError, log_file, read_checkpoint_of, sequences
-from connectors.sinks.filelog import follow, read_log
+from connectors.stores import open_log
 from envelope import batch
 from envelope.codec import json_codec
 from envelope.model import Place, Record
-from envelope.position import Position
 
 POLL_S = 0.2
 """Seconds between looks at the log."""
@@ -41,40 +37,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Prints the last changes, then new ones until interrupted."""
-    path = config.load(arguments.config, os.environ).sink.path
+    log = open_log(config.load(arguments.config, os.environ))
     output = printer(as_json=arguments.json)
-    after = before_last(path, arguments.last, entity=arguments.entity, key=arguments.key)
 
     def wait() -> bool:
         time.sleep(0 if arguments.no_follow else POLL_S)
         return not arguments.no_follow
 
     try:
-        for rows in follow(path, entity=arguments.entity, key=arguments.key, after=after, wait=wait):
+        for rows in log.follow(entity=arguments.entity, key=arguments.key, last=arguments.last, wait=wait):
             for record in batch.records(rows):
                 output(record)
     except KeyboardInterrupt:
         pass  # how one leaves
     return 0
-
-
-def before_last(path: Path, count: int, *, entity: str | None, key: str | None) -> Position | None:
-    """The position behind which the last `count` wanted rows stand, None when these are all.
-
-    Looks at the newest file, then at twice as many, and so on.
-    """
-    files = sequences(path)
-    back = 1
-    while True:
-        begin = _position(log_file(path, files[-back - 1])) if back < len(files) else None
-        newest: deque[str] = deque(maxlen=count + 1)
-        for rows in read_log(path, entity=entity, key=key, after=begin):
-            newest.extend(rows.column("position").to_pylist())
-        if len(newest) > count:
-            return Position.parse(newest[0])
-        if begin is None:
-            return None
-        back *= 2
 
 
 def printer(*, as_json: bool) -> Callable[[Record], None]:
@@ -97,13 +73,6 @@ def message_line(record: Record) -> str:
 
 def _place(place: Place) -> dict[str, object]:
     return {"key": place.key, "partition": place.partition}
-
-
-def _position(file: Path) -> Position | None:
-    try:
-        return read_checkpoint_of(file).position
-    except NotWholeError as damage:
-        raise damage.error("restore it from a copy") from damage
 
 
 def _count(text: str) -> int:

@@ -43,6 +43,10 @@ class Sink(Protocol):
         """Lets go of the store."""
 
 
+MESSAGES = "messages"
+"""What `Log.counts` counts where a store does not know its rows by op without reading them all."""
+
+
 class Log(Protocol):
     """What a store holds, for its readers: they see what is committed, hold nothing up and take hold of nothing.
 
@@ -69,7 +73,7 @@ class Log(Protocol):
         """
 
     def counts(self) -> Mapping[str, Mapping[str, int]]:
-        """By entity, rows by op; or `messages`, at most, where a store knows no more without reading all."""
+        """By entity, rows by op, or how many `MESSAGES` there are at most."""
 
     def checkpoint(self) -> Checkpoint | None:
         """The last checkpoint, None when there is none."""

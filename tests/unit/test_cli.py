@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,31 @@ def test_history_of_what_is_not_there(config_file: Path, log: Path, capsys: pyte
     assert "order 43  0 changes" in capsys.readouterr().out
     assert run(config_file, "history", "ordr", "43") == 2
     assert "has no entity ordr; it has: guest, order" in capsys.readouterr().err
+
+
+def test_tail_of_what_is_not_there(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(config_file, "tail", "ordr") == 2
+    assert "has no entity ordr; it has: guest, order" in capsys.readouterr().err
+    sink = FileSink(log)
+    sink.recover()
+    sink.commit(replace(checkpoint(5), position=checkpoint(4).position, settings={"event": {}}))
+    sink.close()
+    assert run(config_file, "tail", "event", "--no-follow") == 0  # known, and without a row yet
+    assert capsys.readouterr().out == ""
+
+
+def test_kafka_is_an_extra(
+    config_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config_file.write_text(CONFIG.replace('path = "log"', 'kind = "kafka", bootstrap_servers = "broker:9092"'))
+    for name in [name for name in sys.modules if name.startswith(("connectors.kafka", "connectors.sinks.kafka"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    assert run(config_file, "tail") == 2
+    assert capsys.readouterr().err == (
+        "changelog: [sink] kind is kafka, and confluent_kafka is not installed; "
+        'pip install "changelog-publisher[kafka]"\n'
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from connectors.sinks import unknown_entity
+from connectors.sinks import MESSAGES, unknown_entity
 from connectors.sinks.kafka import dead
 from connectors.sinks.kafka.client import Client, error_of, translated
 from connectors.sinks.kafka.messages import Headers, Values, record
@@ -96,11 +96,11 @@ class KafkaLog:
                 spans = {part: range(spans[part].stop if part in spans else 0, end) for part, end in ends.items()}
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """By entity its `messages`, at most: tombstones, ends of transactions and what was compacted count too."""
-        found: dict[str, dict[str, int]] = {entity: {"messages": 0} for entity in self._entities()}
+        """By entity its `MESSAGES`, at most: tombstones, ends of transactions and what was compacted count too."""
+        found: dict[str, dict[str, int]] = {entity: {MESSAGES: 0} for entity in self._entities()}
         if found:
             for (name, _), span in self._spans(self._parts(None, None)).items():
-                found[self._entity(name)]["messages"] += len(span)
+                found[self._entity(name)][MESSAGES] += len(span)
         return found
 
     def checkpoint(self) -> Checkpoint | None:
