@@ -214,6 +214,11 @@ class Config(_Section):
         return self.source.publication or self.name.replace("-", "_")
 
     @property
+    def codec(self) -> str:
+        """What the messages' values are: files hold JSON."""
+        return self.sink.codec if isinstance(self.sink, KafkaConfig) else "json"
+
+    @property
     def prefix(self) -> str:
         """What the names of all topics begin with."""
         return (self.sink.prefix if isinstance(self.sink, KafkaConfig) else None) or self.name

@@ -108,6 +108,7 @@ class Service:
             publication=config.publication,
             failover=config.source.failover,
             hmac_key=b"" if config.mask is None else config.mask.key.encode(),
+            codec=config.codec,
             workers=config.source.snapshot_workers,
             chunk_pages=config.source.snapshot_pages,
             patience_s=_FIRST_PATIENCE_S if self._watch.source is None else _LATER_PATIENCE_S,

@@ -40,6 +40,9 @@ CATALOG_SETTINGS: Mapping[str, str] = {**SETTINGS, "lock_timeout": f"{LOCK_TIMEO
 PUBLICATION_LOOK_S = 10.0
 """How often a running source makes sure that the publication still has its tables."""
 
+PLAIN_CODEC = "json"
+"""The codec of a changelog whose settings name none."""
+
 _FRAMES_MAX = 4096
 _TELL_EVERY_S = 10.0  # any role may write stamps that are none: they must not fill the service's log
 _INVALID = ""  # no entity has this name
@@ -52,7 +55,8 @@ class Settings:
     """What the source is told.
 
     `patience_s` is how long a slot may still be held by a session that is gone; `accept_settings` lets the source
-    go on although what shapes the changelog changed, `accept_cluster` although the cluster is another one.
+    go on although what shapes the changelog changed, `accept_cluster` although the cluster is another one. `codec` is
+    what the sink makes of the rows: of no interest here, but that it shapes the changelog, too.
     """
 
     name: str
@@ -61,6 +65,7 @@ class Settings:
     publication: str
     failover: bool
     hmac_key: bytes
+    codec: str = PLAIN_CODEC
     workers: int = 2
     chunk_pages: int = CHUNK_PAGES
     patience_s: float = 5.0
@@ -132,7 +137,7 @@ class PostgresSource:
     ) -> None:
         """Makes sure that the log joins on to what is stored; `_checkpoint` is then where."""
         settings, entities = self._settings, wanted.entities
-        shapes = _shapes(entities, settings.hmac_key)
+        shapes = _shapes(entities, settings)
         check_settings(stored, shapes, accept=settings.accept_settings)
         if stored is not None and self._same_cluster(stored):
             self._refuse_unpublished(
@@ -368,9 +373,13 @@ class PostgresSource:
         self._catalog.close()
 
 
-def _shapes(entities: Sequence[Entity], hmac_key: bytes) -> dict[str, dict[str, object]]:
+def _shapes(entities: Sequence[Entity], settings: Settings) -> dict[str, dict[str, object]]:
     """What shapes each entity's changelog, the masks' secret by its id."""
-    return {entity.name: {**entity.shape(), "mask_id": mask_id(entity.masks, hmac_key)} for entity in entities}
+    codec = {} if settings.codec == PLAIN_CODEC else {"codec": settings.codec}
+    return {
+        entity.name: {**entity.shape(), "mask_id": mask_id(entity.masks, settings.hmac_key), **codec}
+        for entity in entities
+    }
 
 
 def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, object]], *, accept: bool) -> None:
@@ -401,7 +410,7 @@ def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, 
 
 
 def _differences(kept: Mapping[str, object], wanted: Mapping[str, object]) -> str:
-    return ", ".join(name for name in wanted if kept.get(name) != wanted[name])
+    return ", ".join(name for name in dict.fromkeys([*wanted, *kept]) if kept.get(name) != wanted.get(name))
 
 
 def _options(publication: str, replication: ReplicationConnection) -> dict[str, str]:

@@ -1,0 +1,39 @@
+"""What shapes a changelog may not change unsaid."""
+
+from dataclasses import replace
+
+import pytest
+
+from connectors.sources.postgres.source import check_settings
+from envelope.errors import ChangelogError, Kind
+from tests.unit.records import checkpoint
+
+ORDER = {"key": ["id"], "partitions": 4}
+
+
+def refused(kept: dict[str, object], wanted: dict[str, object]) -> str:
+    with pytest.raises(ChangelogError) as caught:
+        check_settings(replace(checkpoint(1), settings={"order": kept}), {"order": wanted}, accept=False)
+    assert caught.value.kind is Kind.SETTINGS
+    return caught.value.message
+
+
+def test_what_is_as_it_was_goes_on() -> None:
+    check_settings(replace(checkpoint(1), settings={"order": ORDER}), {"order": ORDER, "guest": {}}, accept=False)
+
+
+def test_what_changed_is_named() -> None:
+    assert refused(ORDER, {**ORDER, "partitions": 5}).endswith("entity order has another partitions")
+
+
+def test_another_codec_is_a_change_in_either_direction() -> None:
+    avro = {**ORDER, "codec": "avro"}
+    assert refused(ORDER, avro).endswith("entity order has another codec")
+    assert refused(avro, ORDER).endswith("entity order has another codec")
+
+
+def test_a_change_is_accepted_but_not_in_mid_transaction() -> None:
+    kept = replace(checkpoint(1), settings={"order": ORDER})
+    check_settings(kept, {"order": {**ORDER, "codec": "avro"}}, accept=True)
+    with pytest.raises(ChangelogError, match="half published"):
+        check_settings(replace(kept, partial=True), {"order": {**ORDER, "codec": "avro"}}, accept=True)
