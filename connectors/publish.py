@@ -109,6 +109,7 @@ def publish(
                 raise
             wait_s = BACKOFF_S_MIN if run.progressed else min(2 * wait_s, BACKOFF_S_MAX)
             watcher.interrupted(error, wait_s)
+            run.abandon()
             stop.wait(wait_s)
 
 
@@ -140,13 +141,21 @@ class _Run:
         finally:
             source.close()
 
+    def abandon(self) -> None:
+        """Drops what was added and not committed, before the wait for the source: in a sink, it is in others' way."""
+        if not self._held:
+            return
+        try:
+            with self._sinking():
+                self._sink.abandon()
+        except ChangelogError as error:
+            if error.kind not in RETRIED:
+                raise
+
     def _recover(self) -> Checkpoint | None:
         if not self._held:
             self._stored = self._sink.recover()
             self._held = True
-        else:
-            with self._sinking():
-                self._sink.abandon()
         return self._stored
 
     @contextmanager

@@ -45,12 +45,14 @@ class World:
     refuses: dict[str, ChangelogError] = field(default_factory=dict)
     stored: Checkpoint | None = None
     added: int = 0
+    added_when_opened: list[int] = field(default_factory=list)
     recovered: int = 0
 
     def __post_init__(self) -> None:
         self.stop = _Stop(self)
 
     def open(self, recover: Recover) -> "World":
+        self.added_when_opened.append(self.added)
         self._fail("open")
         self.opened.append(recover())
         return self
@@ -297,6 +299,7 @@ def test_a_source_that_is_lost_does_not_take_the_sink_with_it() -> None:
     world = World([piece(1), lost(), piece(1), None])
     assert world.run(checkpoint(0)) == ["close", "publish 1: 1", "confirm 1", "close"]
     assert world.recovered == 1
+    assert world.added_when_opened == [0, 0], "however long the source is away"
 
 
 @pytest.mark.parametrize("step", ["add", "commit"])

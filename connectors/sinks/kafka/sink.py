@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from connectors.sinks.kafka import dead, topics
 from connectors.sinks.kafka.client import Client, error_of, translated
@@ -89,12 +89,20 @@ class KafkaSink:
     `reach` is called with each of `FAIL_POINTS` as it is passed, so that tests can crash there.
     """
 
-    def __init__(self, settings: Settings, values: Values, *, reach: Callable[[str], None] = _nowhere) -> None:
-        self._settings, self._values, self._reach = settings, values, reach
+    def __init__(
+        self,
+        settings: Settings,
+        values: Values,
+        *,
+        reach: Callable[[str], None] = _nowhere,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self._values, self._reach, self._clock = settings, values, reach, clock
         self._limits: dict[str, int] = {}
         self._producer: Producer | None = None
         self._checkpoint: Checkpoint | None = None
         self._begun = False
+        self._begun_at = 0.0
 
     def prepare(self, entities: Sequence[Entity]) -> None:
         """Creates the topics that are missing, if it may. Raises ChangelogError, see `topics.ensure`."""
@@ -184,7 +192,7 @@ class KafkaSink:
         if not self._begun:
             with translated("beginning a transaction in Kafka"):
                 self._held().begin_transaction()
-            self._begun = True
+            self._begun, self._begun_at = True, self._clock()
             self._reach("kafka:begun")
 
     def _calls(self, batch: pa.RecordBatch) -> list[_Call]:
@@ -267,7 +275,16 @@ class KafkaSink:
             except KafkaException as error:
                 cause = error.args[0]
                 if not cause.retriable() or time.monotonic() >= deadline:
-                    raise error_of(cause, doing) from error
+                    raise self._error(cause, doing) from error
                 _log.warning("kafka does not answer yet", doing=doing, why=cause.str())
             else:
                 return
+
+    def _error(self, error: KafkaError, doing: str) -> ChangelogError:
+        """A broker that ended a transaction for its age answers as if another had taken over (KIP-588): then nobody
+        has, or the next recovery finds the source in use.
+        """
+        found, timeout_s = error_of(error, doing), self._settings.transaction_timeout_s
+        if found.kind is Kind.IN_USE and self._begun and self._clock() - self._begun_at >= timeout_s:
+            return ChangelogError(Kind.CONNECTION, f"{doing}: a transaction was open for more than {timeout_s} s")
+        return found

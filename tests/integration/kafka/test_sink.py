@@ -157,6 +157,21 @@ def test_an_older_instance_stores_nothing_more(settings: Settings) -> None:
     assert [each["current"]["id"] for each in values(read(settings, "order"))] == [1, 5, 6]
 
 
+def test_a_transaction_that_was_open_for_too_long_was_taken_by_nobody(settings: Settings) -> None:
+    """The broker ends it, with the same answer to who comes later as when another instance took over."""
+    now = 0.0
+    with closing(KafkaSink(settings, JsonValues(), clock=lambda: now)) as older:
+        older.prepare([entity()])
+        older.recover()
+        store(older, 1, record(Op.CREATE, '{"id":1}', commit=1))
+        older.add([batch.from_records([record(Op.UPDATE, '{"id":2}', '{"id":1}', commit=2)])])
+        with opened(settings):
+            now += settings.transaction_timeout_s
+            with pytest.raises(ChangelogError, match="open for more than 60 s") as caught:
+                older.abandon()
+            assert caught.value.kind is Kind.CONNECTION
+
+
 def test_a_broker_that_crashes_is_gone_for_a_while_only(
     settings: Settings, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
