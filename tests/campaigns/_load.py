@@ -149,7 +149,8 @@ class Load:
         """Ends the threads, each after its transaction. Raises what one of them failed with."""
         self._stopping.set()
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
         if self.counts.failed:
             raise self.counts.failed[0]
 

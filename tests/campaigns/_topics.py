@@ -1,0 +1,241 @@
+"""A changelog on a broker, as plain consumers see it: nothing of the product reads here.
+
+Each partition is looked at in the order of its offsets; what `_judge` gets is all of them, merged by position.
+"""
+
+import heapq
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+
+from envelope.checkpoint import Checkpoint
+from envelope.key import key_text, partition
+from tests.campaigns._judge import Row, Verdict
+from tests.campaigns._oracle import TABLES, TRUNCATE_KEY
+
+PATIENCE_S, POLL_S = 60.0, 0.02
+HEADERS = {"op", "position", "transaction", "serviceName"}
+PREFETCH_KBYTES = 4096
+
+
+class Positions:
+    """Follows the checkpoint of the source `name` in `<prefix>.positions`; the broker may restart meanwhile."""
+
+    def __init__(self, servers: str, prefix: str, name: str) -> None:
+        self._consumer = _consumer(servers, "read_committed")
+        self._consumer.assign([TopicPartition(f"{prefix}.positions", 0, OFFSET_BEGINNING)])
+        self._name = name.encode()
+        self._newest: Checkpoint | None = None
+
+    def newest(self) -> Checkpoint | None:
+        """The last one committed, as far as it has come here."""
+        while (message := self._consumer.poll(POLL_S)) is not None:
+            if message.error() is None and message.key() == self._name:
+                self._newest = Checkpoint.from_json(message.value() or b"")
+        return self._newest
+
+    def close(self) -> None:
+        """Ends the consumer."""
+        self._consumer.close()
+
+
+@dataclass(slots=True)
+class Read:
+    """How many messages were read: those of committed transactions, and all that the broker has."""
+
+    committed: int = 0
+    stored: int = 0
+
+    @property
+    def aborted(self) -> int:
+        """Those that nobody may see."""
+        return self.stored - self.committed
+
+
+def rows(servers: str, prefix: str, verdict: Verdict, read: Read) -> Iterator[Row]:
+    """The rows of all partitions of all entities, merged by position; notes in `verdict` what is wrong in a partition.
+
+    `read` is complete at the end.
+    """
+    each = [
+        _Partition(servers, prefix, entity, number, verdict, read).rows()
+        for entity, table in TABLES.items()
+        for number in range(table.partitions)
+    ]
+    yield from _moves(heapq.merge(*each, key=lambda row: row.position), verdict)
+    read.stored = sum(
+        sum(1 for _ in messages(servers, f"{prefix}.{entity}", number, "read_uncommitted"))
+        for entity, table in TABLES.items()
+        for number in range(table.partitions)
+    )
+
+
+def messages(servers: str, topic: str, number: int, isolation: str) -> Iterator[Message]:
+    """All messages of a partition. Raises AssertionError when a transaction is still open there."""
+    consumer = _consumer(servers, isolation)
+    try:
+        place = TopicPartition(topic, number, OFFSET_BEGINNING)
+        consumer.assign([place])
+        while (message := consumer.poll(PATIENCE_S)) is not None:
+            error = message.error()
+            if error is None:
+                yield message
+            elif error.code() == KafkaError._PARTITION_EOF:
+                _, end = consumer.get_watermark_offsets(place, cached=True)
+                assert message.offset() == end, f"{topic}[{number}]: a transaction is open at {message.offset()}"
+                return
+            else:
+                raise AssertionError(f"{topic}[{number}]: {error.str()}")
+        raise AssertionError(f"{topic}[{number}] has no end")
+    finally:
+        consumer.close()
+
+
+class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
+    provenance: dict[str, object]
+    current: msgspec.Raw = msgspec.Raw(b"null")
+    original: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_decoder = msgspec.json.Decoder(_Envelope)
+
+
+class _Partition:
+    """One partition in the order of its offsets: positions grow, and behind each delete stands its tombstone."""
+
+    def __init__(self, servers: str, prefix: str, entity: str, number: int, verdict: Verdict, read: Read) -> None:
+        self._servers, self._topic = servers, f"{prefix}.{entity}"
+        self._entity, self._number, self._verdict, self._read = entity, number, verdict, read
+        self._last = ""
+        self._deleted: Message | None = None
+
+    def rows(self) -> Iterator[Row]:
+        """Its rows, tombstones left out."""
+        for message in messages(self._servers, self._topic, self._number, "read_committed"):
+            self._read.committed += 1
+            if message.value() is None:
+                self._tombstone(message)
+                continue
+            self._no_tombstone_due()
+            row = self._row(message)
+            self._in_order(row)
+            if row.op == "delete":
+                self._deleted = message
+            yield row
+        self._no_tombstone_due()
+
+    def _wrong(self, what: str, about: object) -> None:
+        self._verdict.wrong += 1
+        self._verdict.note(f"{self._topic}[{self._number}]: {what}", about)
+
+    def _tombstone(self, message: Message) -> None:
+        deleted, self._deleted = self._deleted, None
+        if deleted is None or (deleted.key(), deleted.headers()) != (message.key(), message.headers()):
+            self._wrong("a tombstone that is not of the delete before it", (message.key(), message.headers()))
+
+    def _no_tombstone_due(self) -> None:
+        if self._deleted is not None:
+            self._wrong("a delete without its tombstone", (self._deleted.key(), self._deleted.headers()))
+            self._deleted = None
+
+    def _in_order(self, row: Row) -> None:
+        if row.position == self._last:
+            self._verdict.repeated += 1
+            self._verdict.note("repeated position", row)
+        elif row.position < self._last:
+            self._verdict.reordered += 1
+            self._verdict.note(f"position after {self._last}", row)
+        self._last = row.position
+
+    def _row(self, message: Message) -> Row:
+        found: Any = message.headers() or []  # pairs, where producers may give a mapping as well
+        headers = {name: value.decode() for name, value in found}
+        moved = {name: json.loads(headers.pop(name)) for name in ("movedTo", "movedFrom") if name in headers}
+        envelope = _decoder.decode(message.value() or b"")
+        row = Row(
+            entity=self._entity,
+            partition=self._number,
+            key=(message.key() or b"").decode(),
+            op=headers.get("op", ""),
+            position=headers.get("position", ""),
+            transaction=headers.get("transaction", ""),
+            identifier=str(envelope.provenance.get("identifier", "")),
+            current=_text(envelope.current),
+            original=_text(envelope.original),
+            moved=json.dumps(moved) if moved else None,
+        )
+        self._same(row, headers, envelope.provenance, message.timestamp()[1])
+        if row.key != TRUNCATE_KEY:
+            self._in_place(row)
+        return row
+
+    def _same(self, row: Row, headers: dict[str, str], provenance: dict[str, object], timestamp_ms: int) -> None:
+        """Headers and timestamp say what the envelope says."""
+        source = provenance["source"]
+        assert isinstance(source, dict)
+        told = {
+            **{name: str(source[name]) for name in ("op", "position", "transaction")},
+            "serviceName": str(provenance["serviceName"]),
+        }
+        committed_ms = int(datetime.fromisoformat(source["committedAt"]).timestamp() * 1000)
+        if headers != told or timestamp_ms != committed_ms:
+            self._wrong(f"headers {headers} at {timestamp_ms}, and the envelope says {told} at {committed_ms}", row)
+
+    def _in_place(self, row: Row) -> None:
+        """The partition is that of the row's values; `_judge` compares the key."""
+        values = json.loads(row.current or row.original or "{}")
+        table = TABLES[self._entity]
+        text = key_text([str(values[column]) for column in table.partition_by])
+        if partition(text.encode(), table.partitions) != self._number:
+            self._wrong("in the wrong partition", row)
+
+
+def _text(raw: msgspec.Raw) -> str | None:
+    text = bytes(raw)
+    return None if text == b"null" else text.decode()
+
+
+def _moves(merged: Iterator[Row], verdict: Verdict) -> Iterator[Row]:
+    """Passes the rows on; the two halves of a move stand together, and each says where the other is."""
+    left: Row | None = None
+    for row in merged:
+        moved = json.loads(row.moved) if row.moved else {}
+        arrived = "movedFrom" in moved
+        if arrived != (left is not None) or (left is not None and not _halves(left, row)):
+            verdict.wrong += 1
+            verdict.note("half a move", (left, row))
+        left = row if "movedTo" in moved else None
+        yield row
+
+
+def _halves(left: Row, arrived: Row) -> bool:
+    to, back = json.loads(left.moved or "{}")["movedTo"], json.loads(arrived.moved or "{}")["movedFrom"]
+    return (
+        (left.entity, left.op, arrived.op) == (arrived.entity, "delete", "create")
+        and (left.place[0], left.place[1] + 1) == arrived.place
+        and (to["key"], to["partition"]) == (arrived.key, arrived.partition)
+        and (back["key"], back["partition"]) == (left.key, left.partition)
+    )
+
+
+def _consumer(servers: str, isolation: str) -> Consumer:
+    silent = logging.getLogger("tests.campaigns.kafka")
+    silent.setLevel(logging.CRITICAL)
+    return Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "judge",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+            "queued.max.messages.kbytes": PREFETCH_KBYTES,
+            "reconnect.backoff.max.ms": 500,
+            "logger": silent,
+        }
+    )

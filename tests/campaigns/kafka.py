@@ -1,0 +1,299 @@
+"""Full write load while the service, the broker, PostgreSQL and the links to both fail, and while zombies wake.
+
+Rounds go in blocks, each with servers of its own. At the end of a block faults cease and the service must catch up by
+itself; then a plain reader of committed messages gets what a second reader of PostgreSQL's log says, nothing lost,
+repeated or reordered, and the fold of it is the tables. What the broker holds of aborted transactions is counted:
+faults that abort nothing prove little.
+"""
+
+import os
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from pathlib import Path
+
+import psycopg
+
+from connectors.embedded import Server, temporary_server
+from connectors.embedded_kafka import Broker, find_lib
+from connectors.sinks.kafka.sink import FAIL_POINTS as SINK_FAIL_POINTS
+from connectors.unprivileged import reachable, temporary_folder
+from envelope.checkpoint import Checkpoint
+from tests.campaigns._judge import Verdict, judge_rows
+from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
+from tests.campaigns._oracle import Oracle
+from tests.campaigns._pieces import Campaign, Figures, Piece
+from tests.campaigns._service import LOOP_FAIL_POINTS, Service, is_read
+from tests.campaigns._topics import Positions, Read, rows
+from tests.proxy import Proxy
+
+NAME = "soak"
+BLOCK = 20
+KEEP = "CHANGELOG_KEEP"
+"""The environment variable that names a folder for what a failed block leaves."""
+
+TRANSACTION_S = 10
+POSTGRES = {"fsync": "off", "max_wal_size": "4GB", "wal_sender_timeout": "3s"}
+BROKER = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
+SCALE = Scale(universe=4_000, big=1_000, big_every=200, pause_s=0.02)
+
+LOADED_S_MAX = 2.5
+SHORT_S = (0.2, 3.0)
+LONG_S = (TRANSACTION_S + 2.0, TRANSACTION_S + 6.0)
+"""So long that the broker gives up whatever transaction is open."""
+CATCH_UP_S = 180.0
+REACHED_S = 20.0
+ENDED_S = 150.0
+
+FAIL_POINTS = (*LOOP_FAIL_POINTS, *SINK_FAIL_POINTS)
+TOOK_OVER = ("another instance of this service took over", "is read by process")
+
+CONFIG = """
+name = "{name}"
+[source]
+kind = "postgres"
+dsn = "{dsn}"
+snapshot_pages = 16
+[sink]
+kind = "kafka"
+bootstrap_servers = "{broker}"
+transaction_timeout_seconds = {transaction_s}
+commit_seconds = 0.05
+[sink.client]
+"socket.timeout.ms" = "3000"
+"socket.connection.setup.timeout.ms" = "2000"
+"reconnect.backoff.max.ms" = "500"
+[service]
+listen = "127.0.0.1:0"
+"""
+
+
+def campaign() -> Campaign:
+    """A round is a fault; BLOCK of them under one load, on servers of their own."""
+    return Campaign(site=lambda: nullcontext(_block), rounds=BLOCK)
+
+
+def _block(piece: Piece) -> Figures:
+    with temporary_folder("changelog-soak-kafka-") as folder:
+        try:
+            with _running(folder, piece.seed) as running:
+                return running.run(piece.rounds)
+        except BaseException:
+            if kept := os.environ.get(KEEP):
+                shutil.copytree(folder, Path(kept) / f"kafka-{piece.seed}", dirs_exist_ok=True)
+            raise
+
+
+@contextmanager
+def _running(folder: Path, seed: int) -> Iterator["_Block"]:
+    """Servers and links, and all that runs between them."""
+    with ExitStack() as stack:
+        server = stack.enter_context(temporary_server(settings=POSTGRES))
+        broker = Broker(reachable(find_lib(), folder), folder / "kafka", settings=BROKER)
+        to_server = stack.enter_context(Proxy("127.0.0.1", server.port))
+        to_broker = stack.enter_context(Proxy("127.0.0.1", broker.port))
+        broker.advertised = to_broker.address
+        stack.enter_context(broker)
+        running = _Block(folder, server, broker, to_server, to_broker, seed)
+        stack.enter_context(closing(running))
+        yield running
+
+
+class _Block:
+    def __init__(
+        self, folder: Path, server: Server, broker: Broker, to_server: Proxy, to_broker: Proxy, seed: int
+    ) -> None:
+        self._folder, self._server, self._broker = folder, server, broker
+        self._to_server, self._to_broker = to_server, to_broker
+        self._rng = random.Random(seed)
+        self._faults: Counter[str] = Counter()
+        self._dsn = server.dsn()
+        self._config = folder / "changelog.toml"
+        through = psycopg.conninfo.make_conninfo(self._dsn, port=to_server.port)
+        config = CONFIG.format(name=NAME, dsn=through, broker=to_broker.address, transaction_s=TRANSACTION_S)
+        self._config.write_text(config + ENTITIES, "utf-8")
+        self._service = Service(self._config)
+        self._zombie: Service | None = None
+        prepare(self._dsn, SCALE.universe // 2)
+        self._load = Load(self._dsn, SCALE, self._rng.randrange(1 << 32))
+        self._oracle = Oracle(self._dsn, folder / "frames")
+        self._positions = Positions(broker.direct_servers, NAME, NAME)
+
+    def close(self) -> None:
+        """Leaves nothing running."""
+        for service in (self._service, self._zombie):
+            if service is not None:
+                service.kill()
+        self._load.stop()
+        self._oracle.stop()
+        self._positions.close()
+
+    def run(self, rounds: int) -> Figures:
+        """`rounds` faults, and the verdict."""
+        self._service.start()
+        since = self._service.slot_made(self._dsn, NAME)
+        started = time.monotonic()
+        self._load.start()
+        self._advance()
+        for fault in self._dealt(rounds):
+            if self._rng.random() < 0.7:
+                self._advance()
+            self._loaded(self._rng.random() * LOADED_S_MAX)
+            fault()
+        self._load.stop()
+        loaded_s = time.monotonic() - started
+        self._catch_up()
+        read, verdict = Read(), Verdict()
+        log = rows(self._broker.direct_servers, NAME, verdict, read)
+        judge_rows(self._dsn, log, self._oracle.expected(since), verdict)
+        assert read.aborted or rounds < BLOCK, "no fault aborted anything"
+        return {
+            "faults": dict(sorted(self._faults.items())),
+            "changes": verdict.changes,
+            "reads": verdict.reads,
+            "transactions": verdict.transactions,
+            "messages": read.committed,
+            "aborted": read.aborted,
+            "load_s": round(loaded_s),
+            "changes_per_s": [round(verdict.changes / loaded_s)],
+            "lost": verdict.lost,
+            "repeated": verdict.repeated,
+            "reordered": verdict.reordered,
+        }
+
+    def _dealt(self, rounds: int) -> list[Callable[[], None]]:
+        """A hand of BLOCK faults, of which some rounds play some."""
+        deck = [
+            *[self._kill] * 3,
+            *[self._crash] * 5,
+            *[self._kill_broker] * 3,
+            *[self._part_from_broker] * 2,
+            *[self._part_from_broker_for_long],
+            *[self._kill_server] * 2,
+            *[self._part_from_server] * 2,
+            *[self._part_from_server_for_long],
+            *[self._take_over],
+        ]
+        assert len(deck) == BLOCK
+        self._rng.shuffle(deck)
+        return deck[:rounds]
+
+    def _count(self, what: str) -> None:
+        self._faults[what] += 1
+
+    def _loaded(self, seconds: float) -> None:
+        """Lets the service run; by itself it must not end."""
+        assert not self._service.wait(seconds), f"the service was killed by nobody: {self._service.said()[-2000:]}"
+
+    def _advance(self) -> Checkpoint:
+        """Waits until something more was committed."""
+        before = self._positions.newest()
+        self._service.until_stored(self._positions.newest, lambda found: found != before, CATCH_UP_S)
+        after = self._positions.newest()
+        assert after is not None
+        return after
+
+    def _meanwhile(self, seconds: float) -> None:
+        """Something is down; now and then, the service is killed meanwhile."""
+        if self._rng.random() < 0.75:
+            self._loaded(seconds)
+            return
+        until = self._rng.random() * seconds
+        self._loaded(until)
+        self._service.kill()
+        self._count("kill meanwhile")
+        self._service.start()
+        self._loaded(seconds - until)
+
+    def _kill(self) -> None:
+        """kill -9 of the service, at any moment."""
+        self._service.kill()
+        self._count("kill")
+        self._service.start()
+
+    def _crash(self) -> None:
+        """kill -9 at a place between two steps."""
+        point = self._rng.choice(FAIL_POINTS)
+        count = 1 if point == "kafka:recovered" else self._rng.randrange(1, 40)
+        self._service.kill()
+        self._service.start(f"{point}:{count}")
+        reached = self._service.wait(REACHED_S)
+        self._service.kill()
+        self._count(point if reached else "kill")
+        self._service.start()
+
+    def _kill_broker(self) -> None:
+        self._broker.kill()
+        self._count("broker killed")
+        self._meanwhile(self._rng.random() * 1.5)
+        self._broker.start()
+
+    def _kill_server(self) -> None:
+        self._server.kill()
+        self._count("postgres killed")
+        self._meanwhile(self._rng.random() * 1.5)
+        self._server.start()
+
+    def _part_from_broker(self) -> None:
+        self._part(self._to_broker, "link to broker", self._rng.choice(("stops", "hangs", "resets")), SHORT_S)
+
+    def _part_from_server(self) -> None:
+        self._part(self._to_server, "link to postgres", self._rng.choice(("stops", "hangs", "resets")), SHORT_S)
+
+    def _part_from_broker_for_long(self) -> None:
+        self._part(self._to_broker, "link to broker", self._rng.choice(("stops", "hangs")), LONG_S)
+
+    def _part_from_server_for_long(self) -> None:
+        self._part(self._to_server, "link to postgres", self._rng.choice(("stops", "hangs")), LONG_S)
+
+    def _part(self, link: Proxy, name: str, how: str, during_s: tuple[float, float]) -> None:
+        """The link fails for a while."""
+        self._count(f"{name} {how}{' for long' if during_s is LONG_S else ''}")
+        match how:
+            case "stops":
+                link.stop()
+            case "hangs":
+                link.hang()
+            case _:
+                link.reset()
+        self._meanwhile(self._rng.uniform(*during_s))
+        link.resume()
+
+    def _take_over(self) -> None:
+        """A service sleeps until PostgreSQL gave it up; another takes over; then it wakes."""
+        self._advance()
+        zombie = self._zombie = self._service
+        zombie.pause()
+        self._count("zombie")
+        self._slot_free()
+        self._service = Service(self._config, self._folder / f"changelog-{self._faults['zombie']}.log")
+        self._service.start()
+        self._advance()
+        zombie.wake()
+        code = zombie.ended(ENDED_S)
+        last = zombie.said().rstrip().rpartition("\n")[2]
+        assert code not in (0, None), f"the zombie ended as if all were well: {last}"
+        assert any(text in last for text in TOOK_OVER), f"the zombie ended with {code}: {last}"
+        self._zombie = None
+
+    def _slot_free(self) -> None:
+        deadline = time.monotonic() + CATCH_UP_S
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            while time.monotonic() < deadline:
+                query = "SELECT active_pid IS NULL FROM pg_replication_slots WHERE slot_name = %s"
+                if connection.execute(query, [NAME]).fetchone() == (True,):
+                    return
+                time.sleep(0.05)
+        raise AssertionError("PostgreSQL keeps the slot for a service that says nothing")
+
+    def _catch_up(self) -> None:
+        end = last_write(self._dsn)
+        self._service.until_stored(
+            self._positions.newest, lambda found: found.through_lsn > end and is_read(found), CATCH_UP_S
+        )
+        self._service.stop()
+        self._oracle.wait(end, CATCH_UP_S)
+        self._oracle.stop()
