@@ -14,40 +14,54 @@ SILENCE_S = 30.0
 
 
 def read_checkpoint(client: Client, prefix: str, name: str) -> Checkpoint | None:
-    """The last committed checkpoint of the source `name`; None when it has none, or the topic is not there.
+    """The last committed checkpoint of the source `name`; None when it has none.
 
-    Reads to the end of what is committed: an open transaction of another source holds that end back, never ours,
-    which `init_transactions` has ended. Raises ChangelogError.
+    For who is to go on from it: `init_transactions` has ended the last transaction of ours. What is committed behind
+    another source's open transaction is not seen before that has ended, and so is waited for. Raises ChangelogError,
+    CONNECTION while such a transaction, or the topic's absence, hides what may be there.
     """
-    found = read_stored(client, prefix, name)
-    return None if found is None else found[0]
+    found = _newest(client, positions_topic(prefix), name.encode(), whole=True)
+    return None if found is None or (value := found.value()) is None else Checkpoint.from_json(value)
 
 
 def read_stored(client: Client, prefix: str, name: str) -> tuple[Checkpoint, float] | None:
-    """As `read_checkpoint`, with when it was stored, in seconds since 1970."""
-    found = _newest(client, positions_topic(prefix), name.encode())
+    """The last checkpoint of the source `name` that readers see now, and when it was stored, in seconds since 1970;
+    None when there is none, or the topic is not there.
+    """
+    found = _newest(client, positions_topic(prefix), name.encode(), whole=False)
     value = None if found is None else found.value()
     if found is None or value is None:
         return None
     return Checkpoint.from_json(value), found.timestamp()[1] / 1000
 
 
-def _newest(client: Client, topic: str, key: bytes) -> Message | None:
-    """The key's newest message in the topic's one partition; None when there is none."""
+def _newest(client: Client, topic: str, key: bytes, *, whole: bool) -> Message | None:
+    """The key's newest message in the topic's one partition; None when there is none.
+
+    `whole` reads all that stands there at the beginning, and not only up to the first open transaction.
+    """
     doing = f"reading {topic}"
     found: Message | None = None
+    partition = TopicPartition(topic, 0, 0)
+    end: int | None = None
     with closing(client.reader()) as consumer, translated(doing):
-        consumer.assign([TopicPartition(topic, 0, 0)])
+        consumer.assign([partition])
         while True:
             message = consumer.poll(SILENCE_S)
             if message is None:
-                raise ChangelogError(Kind.CONNECTION, f"{doing}: Kafka has been silent for {SILENCE_S:.0f} s")
+                held_back = "" if end is None else ", or another source's transaction is open"
+                text = f"{doing}: Kafka has been silent for {SILENCE_S:.0f} s{held_back}"
+                raise ChangelogError(Kind.CONNECTION, text)
             error = message.error()
             if error is None:
                 found = message if message.key() == key else found
             elif error.code() == KafkaError._PARTITION_EOF:
-                return found
+                end = consumer.get_watermark_offsets(partition, cached=True)[1] if end is None else end
+                if not whole or (message.offset() or 0) >= end:
+                    return found
             elif error.code() in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART):
+                if whole:
+                    raise ChangelogError(Kind.CONNECTION, f"{doing}: the topic is not there")
                 return None
             elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
                 raise error_of(error, doing)

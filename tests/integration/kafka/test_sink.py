@@ -172,6 +172,26 @@ def test_a_transaction_that_was_open_for_too_long_was_taken_by_nobody(settings: 
             assert caught.value.kind is Kind.CONNECTION
 
 
+def test_a_checkpoint_is_found_behind_what_another_source_left_open(settings: Settings) -> None:
+    """A reader of committed messages comes no further than the first transaction that is open: that may be long."""
+    crashing = KafkaSink(replace(settings, name="other", transaction_timeout_s=1), JsonValues(), reach=_crash)
+    with opened(settings) as made:
+        store(made, 1, record(Op.CREATE, '{"id":1}', commit=1))
+        crashing.prepare([entity()])
+        crashing.recover()
+        with pytest.raises(ConnectionAbortedError):
+            crashing.commit(checkpoint(7))
+        while len(read(settings, "positions", committed=False)) < 2:
+            pass
+        store(made, 2, record(Op.UPDATE, '{"id":2}', '{"id":1}', commit=2))
+        assert made.recover() == checkpoint(2)
+
+
+def _crash(point: str) -> None:
+    if point == "kafka:positioned":
+        raise ConnectionAbortedError
+
+
 def test_a_broker_that_crashes_is_gone_for_a_while_only(
     settings: Settings, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
