@@ -24,7 +24,7 @@ from confluent_kafka import Producer
 from bench.measure import backlog
 from bench.measure.paced import Latency, latency
 from bench.measure.processes import cpu_seconds, peak_mib
-from bench.measure.publishers import Debezium, Ours, Place, Publisher, end, last_line
+from bench.measure.publishers import HEAP, Debezium, Ours, Place, Publisher, end, last_line
 from bench.measure.topic import Topic
 from connectors.embedded import Server, temporary_server
 from connectors.embedded_kafka import Broker, temporary_broker
@@ -103,6 +103,7 @@ def _parse_args() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one round of fewer changes")
     parser.add_argument("--json", action="store_true", help="a last line for programs")
     parser.add_argument("--side", action="append", choices=SIDES, help="only this side; may be repeated")
+    parser.add_argument("--heap", default=HEAP, help="Debezium's, as the JVM takes it (%(default)s)")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="where cProfile's figures of our service go")
     return parser.parse_args()
 
@@ -156,7 +157,7 @@ def _measured(side: str, number: int, servers: Servers, rows: int, options: argp
         psycopg.connect(dsn, autocommit=True) as connection,
     ):
         place = Place(name=name, dsn=dsn, broker=servers.broker, partitions=PARTITIONS, folder=Path(folder))
-        publisher = _publisher(side, place, servers, options.profile)
+        publisher = _publisher(side, place, servers, options)
         connection.execute(backlog.TABLE)
         publisher.prepare()
         backlog.fill(connection, rows)
@@ -175,14 +176,14 @@ def _measured(side: str, number: int, servers: Servers, rows: int, options: argp
     return _figures(samples, rows, peak, paced)
 
 
-def _publisher(side: str, place: Place, servers: Servers, profile: Path | None) -> Publisher:
+def _publisher(side: str, place: Place, servers: Servers, options: argparse.Namespace) -> Publisher:
     match side:
         case "debezium":
-            return Debezium(place, _fetched("debezium") / "lib")
+            return Debezium(place, _fetched("debezium") / "lib", heap=options.heap)
         case "avro":
-            return Ours(place, registry=servers.registry, profile=profile)
+            return Ours(place, registry=servers.registry, profile=options.profile)
         case _:
-            return Ours(place, profile=profile)
+            return Ours(place, profile=options.profile)
 
 
 @contextmanager

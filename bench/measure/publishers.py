@@ -63,8 +63,11 @@ CONNECTOR = {
 }
 """Raised from 2,048 and 8,192 changes, 500 ms, 16 KiB, 0 ms, none and 32 MiB, all for throughput but the third."""
 
-JVM = ("-Xms256m", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
-"""As Kafka's own connect-standalone.sh has it, with half its heap."""
+HEAP = "1g"
+"""Half of what connect-standalone.sh gives."""
+
+JVM = ("-Xms256m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
+"""As Kafka's own connect-standalone.sh has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,9 +140,9 @@ class Ours:
 class Debezium:
     """Debezium's connector in Kafka Connect, standalone: JSON without schemas, at least once."""
 
-    def __init__(self, place: Place, jars: Path) -> None:
+    def __init__(self, place: Place, jars: Path, *, heap: str = HEAP) -> None:
         self.topic = f"{place.name}.public.orders"
-        self._place, self._jars = place, jars
+        self._place, self._jars, self._heap = place, jars, heap
         with psycopg.connect(place.dsn) as connection:
             where = {name: str(value) for name, value in connection.info.get_parameters().items()}
         worker = {
@@ -175,7 +178,16 @@ class Debezium:
         folder = self._place.folder
         standalone = ["org.apache.kafka.connect.cli.ConnectStandalone", "worker.properties", "connector.properties"]
         return _launch(
-            [find_java(), *JVM, "-Dlog4j2.level=WARN", "-cp", f"{self._jars.absolute()}/*", *standalone], folder
+            [
+                find_java(),
+                *JVM,
+                f"-Xmx{self._heap}",
+                "-Dlog4j2.level=WARN",
+                "-cp",
+                f"{self._jars.absolute()}/*",
+                *standalone,
+            ],
+            folder,
         )
 
 

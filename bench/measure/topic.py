@@ -16,7 +16,7 @@ class Topic:
 
     def __init__(self, servers: str, name: str, partitions: int) -> None:
         self.name = name
-        self._client = {"bootstrap.servers": servers, "log_level": 0}
+        self._client: dict[str, str | int | float | bool] = {"bootstrap.servers": servers, "log_level": 0}
         self._partitions = [TopicPartition(name, number) for number in range(partitions)]
         self._admin = AdminClient(self._client)
 
