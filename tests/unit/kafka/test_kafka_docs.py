@@ -1,0 +1,43 @@
+"""docs/kafka.md says what the code does: the settings of topics, and commands that parse."""
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from connectors import cli
+from connectors.sinks.kafka.topics import TopicSettings
+
+TEXT = (Path(__file__).parents[3] / "docs" / "kafka.md").read_text("utf-8")
+POSITION = "00000001/0000000000000001/00000002"
+UNITS = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "MiB": 1 << 20}
+AGGRESSIVE = TEXT.partition('### `profile = "aggressive"`')[2].partition("###")[0]
+COMMANDS = sorted(set(re.findall(r"^changelog ([^#\n]+?) *(?:#|$)|`changelog ([^`]+)`", TEXT, re.MULTILINE)))
+
+
+def as_kafka_has_it(text: str) -> str:
+    number, _, unit = text.strip("`").partition(" ")
+    return str(int(number) * UNITS[unit]) if unit else number
+
+
+def test_the_changelog_profile() -> None:
+    rows = re.findall(r"^\| `([a-z.]+)` \| (.+?) \|", TEXT, re.MULTILINE)
+    assert {name: as_kafka_has_it(value) for name, value in rows} == TopicSettings().wanted()
+
+
+def test_the_aggressive_profile_differs_as_it_says() -> None:
+    rows = re.findall(r"`([a-z.]+)`\s+([\d.]+(?: (?:d|h|min|MiB))?)", AGGRESSIVE)
+    usual, wanted = TopicSettings().wanted(), TopicSettings(profile="aggressive").wanted()
+    said = {name: as_kafka_has_it(value) for name, value in rows}
+    assert said == {name: value for name, value in wanted.items() if value != usual[name]}
+
+
+@pytest.mark.parametrize("command", ["".join(found) for found in COMMANDS])
+def test_commands_parse(command: str) -> None:
+    words = [POSITION if word == "POSITION" else word for word in shlex.split(command)]
+    module: cli.Command = importlib.import_module(f"connectors.commands.{words[0]}")
+    shown = {"history": ["order", "42"], "schemas": ["register"]}
+    complete = words if len(words) > 1 else [*words, *shown.get(words[0], [])]
+    assert cli._parser(words[0], module).parse_args(complete).command == words[0]
