@@ -226,7 +226,7 @@ class ChangelogProducer:
             if error is not None:
                 lost.append(error)
 
-        asked = False
+        began, asked = time.monotonic(), False
         try:
             producer.begin_transaction()
             self._send(producer, calls, delivered)
@@ -241,7 +241,7 @@ class ChangelogProducer:
                 with suppress(KafkaException):  # it would keep readers waiting until its timeout
                     producer.abort_transaction(_CALL_S)
             self._drop()
-            raise self._fate(cause, in_doubt=in_doubt) from error
+            raise self._fate(cause, in_doubt=in_doubt, age_s=time.monotonic() - began) from error
         except BaseException:
             self._drop()
             raise
@@ -256,10 +256,14 @@ class ChangelogProducer:
                 else:
                     break
 
-    def _fate(self, error: KafkaError, *, in_doubt: bool) -> ChangelogError:
-        """What became of a batch that met `error`: in doubt, or not stored."""
+    def _fate(self, error: KafkaError, *, in_doubt: bool, age_s: float) -> ChangelogError:
+        """What became of a batch that met `error` after `age_s`: in doubt, or not stored.
+
+        A broker that ended a transaction for its age answers as if another had taken over (KIP-588).
+        """
         why = error_of(error, "publishing to Kafka")
-        if why.kind is Kind.IN_USE:
+        in_doubt |= why.kind is Kind.IN_USE
+        if why.kind is Kind.IN_USE and age_s < 2 * self._timeout_s:
             self._ended = _taken_over
             return _taken_over()
         if in_doubt:
