@@ -1,9 +1,12 @@
 """`changelog demo`: the whole story on this machine."""
 
 import argparse
+import os
 from pathlib import Path
 
-from connectors import demo, show
+from connectors import config, demo, show, stores
+from connectors.demo.stage import FileStage, Stage
+from envelope.errors import ChangelogError, Kind
 
 SECONDS = 6.0
 SEED = 1
@@ -21,12 +24,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"how long services write; default: {SECONDS:.0f}",
     )
+    parser.add_argument(
+        "--kafka", action="store_true", help="over a Kafka, of its own unless --bootstrap-servers names one"
+    )
+    parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="a Kafka that runs, for --kafka")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Runs the demo; nothing is left running."""
-    demo.run(show.console(), path=arguments.path, seconds=arguments.seconds, seed=SEED)
+    demo.run(
+        show.console(),
+        stage=_stage(arguments),
+        open_log=lambda file: stores.open_log(config.load(file, os.environ)),
+        path=arguments.path,
+        seconds=arguments.seconds,
+        seed=SEED,
+    )
     return 0
+
+
+def _stage(arguments: argparse.Namespace) -> Stage:
+    if not arguments.kafka:
+        if arguments.bootstrap_servers is not None:
+            raise ChangelogError(Kind.USAGE, "--bootstrap-servers is for --kafka", hint="give both")
+        return FileStage()
+    with stores.extra_needed():
+        from connectors.demo.kafka import KafkaStage  # noqa: PLC0415
+
+        return KafkaStage(arguments.bootstrap_servers)
 
 
 def _seconds(text: str) -> float:

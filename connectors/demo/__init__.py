@@ -1,7 +1,7 @@
 """`changelog demo`: the whole story on this machine, with nothing else installed.
 
 A PostgreSQL of its own with a hotel's bookings, services that write to it, and the real `changelog run`, which reads
-the tables while they are written to and then streams. It ends with one order's history.
+the tables while they are written to and then streams, into files or to Kafka. It ends with one order's history.
 """
 
 import os
@@ -22,22 +22,27 @@ import connectors
 from connectors import show
 from connectors.demo import booking
 from connectors.demo.interrupts import Interrupts
-from connectors.demo.reader import Reader
+from connectors.demo.reader import Reader, checkpoint_of
 from connectors.demo.screen import REFRESHES_PER_S, Screen
+from connectors.demo.stage import Stage
 from connectors.embedded import Server, temporary_server
-from connectors.sinks.filelayout import log_folder
-from connectors.sinks.filelog import read_checkpoint, read_log
+from connectors.sinks import Log
 from envelope import batch
 from envelope.errors import ChangelogError, Kind
 
 SNAPSHOT_TIMEOUT_S = 120.0
 CATCH_UP_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
+CONFIG_NAME = "changelog.toml"
 GUEST = 42
 """Whose order the story is about."""
 
 
-def run(console: Console, *, path: Path | None, seconds: float, seed: int) -> None:
+OpenLog = Callable[[Path], Log]
+"""Gives the changelog that a configuration file names."""
+
+
+def run(console: Console, *, stage: Stage, open_log: OpenLog, path: Path | None, seconds: float, seed: int) -> None:
     """Tells the story on `console`; leaves its files in `path`, a new temporary folder by default.
 
     The services write for about `seconds` after the snapshot. Whatever ends it, nothing is left running. Raises
@@ -47,41 +52,58 @@ def run(console: Console, *, path: Path | None, seconds: float, seed: int) -> No
     try:
         with Interrupts() as interrupts, ExitStack() as started:
             try:
-                order = _tell(console, folder, seconds, seed, interrupts, started)
+                order = _tell(console, stage, open_log, folder, seconds, seed, interrupts, started)
             finally:
                 with interrupts.held():
                     started.close()
-            _files(console, folder, order)
+            _end(console, stage, folder, order)
     except KeyboardInterrupt:
         shutil.rmtree(folder)
         console.print("\nstopped: nothing is left running, and no file is left")
         raise
 
 
-def _tell(console: Console, folder: Path, seconds: float, seed: int, interrupts: Interrupts, started: ExitStack) -> int:
+def _tell(
+    console: Console,
+    stage: Stage,
+    open_log: OpenLog,
+    folder: Path,
+    seconds: float,
+    seed: int,
+    interrupts: Interrupts,
+    started: ExitStack,
+) -> int:
     """The story up to its end; gives the id of its order."""
     console.print(Text("changelog demo", style="bold"), "- a hotel's booking database, and who changed what in it\n")
     watch = _Stopwatch(console)
+    with interrupts.held():
+        sink = started.enter_context(stage.opened(watch.lap))
     with interrupts.held():
         server = started.enter_context(temporary_server(settings={"fsync": "off", "max_wal_size": "2GB"}))
     booking.build(server.dsn())
     watch.lap(f"PostgreSQL {_version(server)} is up on port {server.port}, with {booking.ROWS:,} rows in four tables")
 
+    config = folder / CONFIG_NAME
+    config.write_text(booking.CONFIG.format(dsn=server.dsn(), sink=sink), "utf-8")
+    log = open_log(config)
     with interrupts.held():
-        service = started.enter_context(_service(folder, server))
-    reader = Reader(folder / "data" / "changelog")
+        service = started.enter_context(_service(config))
+    reader = Reader(log)
     watch.say("`changelog run` reads the tables while six services write, then streams; this reads along:\n")
     with Screen(console, reader) as screen:
-        order = _live(server, service, reader, screen, seconds, seed)
+        order = _live(server, service, log, reader, screen, seconds, seed)
     service.stop()
     reader.close()
     console.print()
     _compare(watch, server, reader)
-    _history(console, watch, folder, order)
+    stage.view(console, watch.say, reader.states)
+    _history(console, watch, log, order)
     return order
 
 
-def _live(server: Server, service: "_Service", reader: Reader, screen: Screen, seconds: float, seed: int) -> int:
+def _live(
+    server: Server, service: "_Service", log: Log, reader: Reader, screen: Screen, seconds: float, seed: int
+) -> int:
     """Snapshot and stream, under writes; gives the id of the story's order once its last change was read."""
 
     def wait(until: Callable[[], bool], timeout_s: float) -> bool:
@@ -97,7 +119,7 @@ def _live(server: Server, service: "_Service", reader: Reader, screen: Screen, s
     order: int | None = None
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         with booking.Traffic(server.dsn(), seed):
-            if not wait(lambda: _snapshot_is_complete(service.log_path), SNAPSHOT_TIMEOUT_S):
+            if not wait(lambda: _snapshot_is_complete(log), SNAPSHOT_TIMEOUT_S):
                 raise ChangelogError(Kind.LIMIT, f"the tables were not read within {SNAPSHOT_TIMEOUT_S:.0f} s")
             screen.happened("all tables are read; from here on the changes alone")
             for chapter in chapters[:-1]:
@@ -117,8 +139,8 @@ def _whose(chapter: booking.Chapter, order: int | None) -> str:
     return f"{who} writes to order {order}"
 
 
-def _snapshot_is_complete(log_path: Path) -> bool:
-    checkpoint = read_checkpoint(log_path) if log_folder(log_path).is_dir() else None
+def _snapshot_is_complete(log: Log) -> bool:
+    checkpoint = checkpoint_of(log)
     return checkpoint is not None and all(stored["complete"] for stored in checkpoint.windows.values())
 
 
@@ -134,27 +156,22 @@ def _compare(watch: "_Stopwatch", server: Server, reader: Reader) -> None:
     watch.lap(f"the service is stopped; the changelog, folded, equals the tables: {total:,} rows compared")
 
 
-def _history(console: Console, watch: "_Stopwatch", folder: Path, order: int) -> None:
-    found = [
-        record
-        for rows in read_log(folder / "data" / "changelog", entity="order", key=str(order))
-        for record in batch.records(rows)
-    ]
+def _history(console: Console, watch: "_Stopwatch", log: Log, order: int) -> None:
+    found = [record for rows in log.read(entity="order", key=str(order)) for record in batch.records(rows)]
     watch.say(f"One order's life, as `changelog history order {order}` tells it:\n")
     for line in show.history(found):
         console.print(line)
 
 
-def _files(console: Console, folder: Path, order: int) -> None:
-    log = list(log_folder(folder / "data" / "changelog").iterdir())
-    nbytes = show.size(sum(file.stat().st_size for file in log))
+def _end(console: Console, stage: Stage, folder: Path, order: int) -> None:
     console.print(f"\nAll is stopped again. The files are in {folder}:")
-    console.print(f"   data/changelog/log/   {len(log)} Parquet files, {nbytes}, which any Parquet reader can query")
     console.print("   changelog.toml        the configuration")
     console.print("   service.log           what the service logged")
+    if not stage.ending(console, folder):
+        return
     console.print("\nLook around:")
     for words in (f"history order {order}", f"history guest {GUEST}", "tail --no-follow"):
-        console.print(f"   {_command()} {words} --config {folder / 'changelog.toml'}", soft_wrap=True)
+        console.print(f"   {_command()} {words} --config {folder / CONFIG_NAME}", soft_wrap=True)
 
 
 def _command() -> str:
@@ -189,9 +206,8 @@ class _Stopwatch:
 class _Service:
     """`changelog run` in a process of its own."""
 
-    def __init__(self, folder: Path, config: Path) -> None:
-        self.log_path = folder / "data" / "changelog"
-        self._said = folder / "service.log"
+    def __init__(self, config: Path) -> None:
+        self._said = config.with_name("service.log")
         command = [sys.executable, "-P", "-m", "connectors", "run", "--config", str(config)]
         home = str(Path(connectors.__file__).parent.parent)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
@@ -228,10 +244,8 @@ class _Service:
 
 
 @contextmanager
-def _service(folder: Path, server: Server) -> Iterator[_Service]:
-    config = folder / "changelog.toml"
-    config.write_text(booking.CONFIG.format(dsn=server.dsn()), "utf-8")
-    service = _Service(folder, config)
+def _service(config: Path) -> Iterator[_Service]:
+    service = _Service(config)
     try:
         yield service
     finally:

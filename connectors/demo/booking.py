@@ -56,10 +56,7 @@ name = "booking"
 kind = "postgres"
 dsn = "{dsn}"
 
-[sink]
-kind = "files"
-path = "data/changelog"
-commit_seconds = 0.5
+{sink}
 
 [entities.guest]
 table = "public.guest"

@@ -3,38 +3,39 @@
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 
-from connectors.sinks.filelayout import log_folder
-from connectors.sinks.filelog import follow
-from envelope.errors import ChangelogError
+from connectors.sinks import Log
+from envelope.checkpoint import Checkpoint
+from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 
 POLL_S = 0.1
 
-_COLUMNS = ("entity", "key", "op", "service_name", "identifier", "current")
+_COLUMNS = ("entity", "key", "op", "position", "service_name", "identifier", "current")
 
 
 class Reader:
-    """Follows the file log in a thread, until `close`.
+    """Follows a changelog in a thread, until `close`.
 
     `changes` counts by entity and op; `read` are the rows read from tables, `streamed` all others, `writers` these by
-    service. `states` holds the newest state of each entity's keys as JSON text, `last` the newest identifier.
+    service. `states` holds the newest state of each entity's keys as JSON text, `last` the identifier at the newest
+    position.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, log: Log) -> None:
+        self._log = log
         self._stop = threading.Event()
+        self._looked_again = False
         self._failure: ChangelogError | None = None
         self._thread = threading.Thread(target=self._follow, name="reader", daemon=True)
         self.read = self.streamed = 0
         self.changes: Counter[tuple[str, str]] = Counter()
         self.writers: Counter[str] = Counter()
         self.states: dict[str, dict[str, str]] = {}
-        self.last = ""
+        self.last = self._newest = ""
         self._thread.start()
 
     def close(self) -> None:
@@ -57,23 +58,25 @@ class Reader:
         }
 
     def _follow(self) -> None:
-        while not log_folder(self._path).is_dir():
-            if self._stop.wait(POLL_S):
-                return
         try:
-            for rows in follow(self._path, wait=self._wait):
+            while checkpoint_of(self._log) is None:
+                if self._stop.wait(POLL_S):
+                    return
+            for rows in self._log.follow(wait=self._wait):
                 self._take(rows)
         except ChangelogError as error:
             self._failure = error
 
     def _wait(self) -> bool:
+        """Asked to stop, it looks once more: a store of several parts may have been read before its last change."""
         if self._stop.is_set():
-            return False
+            last, self._looked_again = self._looked_again, True
+            return not last
         time.sleep(POLL_S)
         return True
 
     def _take(self, rows: pa.RecordBatch) -> None:
-        for entity, key, op, service, identifier, current in zip(
+        for entity, key, op, position, service, identifier, current in zip(
             *(rows.column(name).to_pylist() for name in _COLUMNS), strict=True
         ):
             self.changes[entity, op] += 1
@@ -87,4 +90,15 @@ class Reader:
             else:
                 self.streamed += 1
                 self.writers[service] += 1
-                self.last = identifier
+                if position >= self._newest:
+                    self._newest, self.last = position, identifier
+
+
+def checkpoint_of(log: Log) -> Checkpoint | None:
+    """The changelog's checkpoint; None also before there is a changelog."""
+    try:
+        return log.checkpoint()
+    except ChangelogError as error:
+        if error.kind is Kind.PRECONDITION:
+            return None
+        raise

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from connectors.embedded_kafka import LIB_VARIABLE, Broker
+from tests.servers import java_needed, kafka_lib
+
 HOME = Path(__file__).parents[2]
 
 
@@ -90,3 +93,43 @@ def test_whatever_ends_it_nothing_is_left(temporary: Path, after: str, number: s
         assert told.endswith("stopped: nothing is left running, and no file is left\n")
         assert not list(temporary.iterdir())
     refuse_leftovers(temporary, told)
+
+
+def test_over_kafka_it_shows_what_a_consumer_sees(temporary: Path) -> None:
+    kafka_lib()
+    folder = temporary / "told"
+    with demo(temporary, "--kafka", "--seconds", "3", "--path", str(folder)) as process:
+        told, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, told
+    for said in ("Kafka is up", "equals the tables", "is the table again", "a tombstone", "changed  by unknown"):
+        assert said in told
+    assert list(temporary.iterdir()) == [folder]
+    refuse_leftovers(temporary, told)
+
+
+def test_over_a_kafka_that_runs_the_topics_stay(temporary: Path, broker: Broker) -> None:
+    words = ("--kafka", "--bootstrap-servers", broker.bootstrap_servers, "--seconds", "1")
+    with demo(temporary, *words, "--path", str(temporary / "told")) as process:
+        told, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+    history = re.search(r"connectors (history order \d+ --config \S+)", told)
+    assert history is not None, told
+    command = [sys.executable, "-m", "connectors", *history[1].split()]
+    looked = subprocess.run(command, cwd=HOME, capture_output=True, text=True, timeout=60, check=True)
+    assert "by front-desk v5" in looked.stdout
+
+
+def test_servers_are_for_kafka(temporary: Path) -> None:
+    with demo(temporary, "--bootstrap-servers", "127.0.0.1:1") as process:
+        told, _ = process.communicate(timeout=20)
+    assert (process.returncode, told) == (2, "changelog: --bootstrap-servers is for --kafka; give both\n")
+
+
+def test_without_jars_it_says_how_to_come_by_a_kafka(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java_needed()
+    monkeypatch.setenv(LIB_VARIABLE, str(temporary))
+    with demo(temporary, "--kafka") as process:
+        told, _ = process.communicate(timeout=20)
+    assert process.returncode == 3
+    assert "`make kafka`" in told
+    assert told.endswith("or name a Kafka that runs, with --bootstrap-servers\n")

@@ -1,0 +1,127 @@
+"""The demo over a Kafka: its own, or one that runs. It needs the extra `kafka`."""
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+from msgspec import Raw
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from connectors import show
+from connectors.embedded_kafka import Broker, find_java, find_lib, temporary_broker
+from connectors.sinks.kafka.client import Client
+from connectors.sinks.kafka.consumed import Consumed, consumed
+from connectors.sinks.kafka.names import topic
+from connectors.sinks.kafka.topics import read
+from envelope.codec import json_codec
+from envelope.errors import ChangelogError, Kind
+
+SINK = """\
+[sink]
+kind = "kafka"
+bootstrap_servers = "{servers}"
+prefix = "{prefix}\""""
+
+ENTITY = "session"
+"""The entity whose topic is shown: sessions change often, and are deleted."""
+
+SHOWN = 8
+BESIDE_VALUES = 42
+"""Columns of the terminal that offset, key, op and service take."""
+
+
+class KafkaStage:
+    """The changelog in topics: of the Kafka at `servers`, under a new prefix, or of one that ends with the demo."""
+
+    def __init__(self, servers: str | None) -> None:
+        self._named = servers
+        self._prefix = f"booking-{uuid.uuid4().hex[:6]}" if servers else "booking"
+        self._servers = servers or ""
+
+    @contextmanager
+    def opened(self, lap: Callable[[str], None]) -> Iterator[str]:
+        with self._broker() as broker:
+            if broker is None:
+                read(self._client().admin(), [])
+                lap(f"Kafka answers at {self._servers}")
+            else:
+                self._servers = broker.bootstrap_servers
+                lap(f"Kafka is up at {self._servers}, one broker with its data in a temporary folder")
+            yield SINK.format(servers=self._servers, prefix=self._prefix)
+
+    def view(self, console: Console, say: Callable[[str], None], states: Mapping[str, Mapping[str, str]]) -> None:
+        name = topic(self._prefix, ENTITY)
+        messages = list(consumed(self._client(), name))
+        tombstones = [message for message in messages if message.value is None]
+        if _folded(messages) != states[ENTITY]:
+            raise ChangelogError(Kind.DIVERGED, f"the newest values of {name} are not what its changes come to")
+        say(
+            f"A consumer of committed messages reads {name}: {len(messages):,} messages, {len(tombstones):,} of them"
+            f" tombstones;\n   the newest value of each key, {len(states[ENTITY]):,} of them, is the table again:\n"
+        )
+        last = (tombstones or messages)[-1]
+        partition = [message for message in messages if message.partition == last.partition]
+        end = partition.index(last) + 1
+        console.print(_table(partition[max(end - SHOWN, 0) : end], console.width - BESIDE_VALUES))
+        console.print(f"\n   (partition {last.partition}, up to {'its last tombstone' if tombstones else 'its end'})\n")
+
+    def ending(self, console: Console, folder: Path) -> bool:  # noqa: ARG002, the changelog is not in the folder
+        if self._named is None:
+            console.print(
+                "   (the topics are gone, with their broker; to keep them: `make kafka` in another terminal, and"
+            )
+            console.print("   `changelog demo --kafka --bootstrap-servers HOST:PORT`)")
+            return False
+        console.print(f"The topics {self._prefix}.* stay at {self._servers}, to look at and to delete")
+        return True
+
+    def _client(self) -> Client:
+        return Client(bootstrap_servers=self._servers)
+
+    def _broker(self) -> AbstractContextManager[Broker | None]:
+        if self._named is not None:
+            return nullcontext()
+        try:
+            find_java()
+            lib = find_lib()
+        except ChangelogError as error:
+            hint = f"{error.hint}; or name a Kafka that runs, with --bootstrap-servers"
+            raise ChangelogError(error.kind, error.message, hint=hint) from error
+        return temporary_broker(lib)
+
+
+def _folded(messages: Sequence[Consumed]) -> dict[str, str]:
+    """The newest state of each key; what a compacted topic comes to."""
+    newest = {message.key: message.value for message in messages}
+    states = {key: json_codec.decode(value).current for key, value in newest.items() if value is not None}
+    return {key: bytes(state).decode() for key, state in states.items() if state is not None}
+
+
+def _table(messages: Sequence[Consumed], value_width: int) -> Table:
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    table.add_column("   offset", justify="right")
+    for heading in ("key", "op"):
+        table.add_column(heading)
+    table.add_column("serviceName", style="blue")
+    table.add_column("value", no_wrap=True)
+    for message in messages:
+        table.add_row(
+            f"{message.offset:,}",
+            Text(show.safe(message.key)),
+            message.headers["op"],
+            Text(show.safe(message.headers["serviceName"])),
+            _short(message.value, value_width),
+        )
+    return table
+
+
+def _short(value: bytes | None, width: int) -> Text:
+    if value is None:
+        return Text("none: a tombstone", style="dim")
+    envelope = json_codec.decode(value)
+    name, state = ("original", envelope.original) if envelope.current is None else ("current", envelope.current)
+    text = f"{name} {bytes(state).decode()}" if isinstance(state, Raw) else name
+    return Text(show.safe(text if len(text) <= width else text[: width - 1] + "…"))

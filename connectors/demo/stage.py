@@ -1,0 +1,48 @@
+"""Where the demo keeps its changelog: in files here, on a broker in `connectors.demo.kafka`."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+
+from connectors import show
+from connectors.sinks.filelayout import log_folder
+
+SINK = """\
+[sink]
+kind = "files"
+path = "data/changelog"
+commit_seconds = 0.5"""
+
+
+class Stage(Protocol):
+    """What of the story depends on where the changelog is kept."""
+
+    def opened(self, lap: Callable[[str], None]) -> AbstractContextManager[str]:
+        """Starts what the changelog needs, and says so with `lap`; gives the configuration's `[sink]`."""
+
+    def view(self, console: Console, say: Callable[[str], None], states: Mapping[str, Mapping[str, str]]) -> None:
+        """Shows the changelog as its store has it; `states` is what another reader made of each entity's keys."""
+
+    def ending(self, console: Console, folder: Path) -> bool:
+        """Says where the changelog now is, when all is stopped; gives whether it can still be read."""
+
+
+class FileStage:
+    """The changelog as files in the demo's folder."""
+
+    def opened(self, lap: Callable[[str], None]) -> AbstractContextManager[str]:  # noqa: ARG002, nothing is started
+        return nullcontext(SINK)
+
+    def view(self, console: Console, say: Callable[[str], None], states: Mapping[str, Mapping[str, str]]) -> None:
+        """There is nothing to see that the reader did not show."""
+
+    def ending(self, console: Console, folder: Path) -> bool:
+        log = list(log_folder(folder / "data" / "changelog").iterdir())
+        nbytes = show.size(sum(file.stat().st_size for file in log))
+        console.print(
+            f"   data/changelog/log/   {len(log)} Parquet files, {nbytes}, which any Parquet reader can query"
+        )
+        return True

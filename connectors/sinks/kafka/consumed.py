@@ -1,0 +1,54 @@
+"""A topic as any consumer of committed messages reads it: message by message, tombstones too."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import cast
+
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+from connectors.sinks.kafka.client import Client, error_of, translated
+from connectors.sinks.kafka.positions import SILENCE_S
+from connectors.sinks.kafka.topics import TIMEOUT_S
+from envelope.errors import ChangelogError, Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumed:
+    """One message; a tombstone has no value."""
+
+    partition: int
+    offset: int
+    key: str
+    value: bytes | None
+    headers: dict[str, str]
+
+
+def consumed(client: Client, topic: str) -> Iterator[Consumed]:
+    """Every committed message of the topic that there is now, each partition in its order. Raises ChangelogError."""
+    doing = f"reading {topic}"
+    with closing(client.reader()) as consumer, translated(doing):
+        pending = set(consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, number, 0) for number in pending])
+        while pending:
+            message = consumer.poll(SILENCE_S)
+            if message is None:
+                raise ChangelogError(Kind.CONNECTION, f"{doing}: Kafka has been silent for {SILENCE_S:.0f} s")
+            error = message.error()
+            if error is None:
+                yield _consumed(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                pending.discard(cast(int, message.partition()))
+            elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
+                raise error_of(error, doing)
+
+
+def _consumed(message: Message) -> Consumed:
+    heads = cast(list[tuple[str, bytes]], message.headers() or [])
+    return Consumed(
+        partition=cast(int, message.partition()),
+        offset=cast(int, message.offset()),
+        key=cast(bytes, message.key()).decode(),
+        value=message.value(),
+        headers={name: value.decode() for name, value in heads},
+    )
