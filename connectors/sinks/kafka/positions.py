@@ -2,7 +2,8 @@
 
 from contextlib import closing
 
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, Message, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from connectors.sinks.kafka.client import Client, error_of, translated
 from connectors.sinks.kafka.names import positions_topic
@@ -20,7 +21,8 @@ def read_checkpoint(client: Client, prefix: str, name: str) -> Checkpoint | None
     another source's open transaction is not seen before that has ended, and so is waited for. Raises ChangelogError,
     CONNECTION while such a transaction, or the topic's absence, hides what may be there.
     """
-    found = _newest(client, positions_topic(prefix), name.encode(), whole=True)
+    topic = positions_topic(prefix)
+    found = _newest(client, topic, name.encode(), end=_end(client, topic))
     return None if found is None or (value := found.value()) is None else Checkpoint.from_json(value)
 
 
@@ -28,24 +30,37 @@ def read_stored(client: Client, prefix: str, name: str) -> tuple[Checkpoint, flo
     """The last checkpoint of the source `name` that readers see now, and when it was stored, in seconds since 1970;
     None when there is none, or the topic is not there.
     """
-    found = _newest(client, positions_topic(prefix), name.encode(), whole=False)
+    found = _newest(client, positions_topic(prefix), name.encode())
     value = None if found is None else found.value()
     if found is None or value is None:
         return None
     return Checkpoint.from_json(value), found.timestamp()[1] / 1000
 
 
-def _newest(client: Client, topic: str, key: bytes, *, whole: bool) -> Message | None:
+def _end(client: Client, topic: str) -> int:
+    """The offset behind all that the topic's one partition holds, of open transactions too.
+
+    It is asked for, because what a reader is told beside its messages may be out of date: a leader answers this only
+    once it knows what its predecessor had committed (KIP-207).
+    """
+    admin = client.admin()  # it must outlive the answer
+    partition, latest = TopicPartition(topic, 0), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    with translated(f"reading {topic}"):
+        asked = admin.list_offsets(
+            {partition: latest}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=SILENCE_S
+        )
+        return int(asked[partition].result().offset)
+
+
+def _newest(client: Client, topic: str, key: bytes, *, end: int | None = None) -> Message | None:
     """The key's newest message in the topic's one partition; None when there is none.
 
-    `whole` reads all that stands there at the beginning, and not only up to the first open transaction.
+    Reads as far as is committed, and waits until that is up to `end`, if it is given.
     """
     doing = f"reading {topic}"
     found: Message | None = None
-    partition = TopicPartition(topic, 0, 0)
-    end: int | None = None
     with closing(client.reader()) as consumer, translated(doing):
-        consumer.assign([partition])
+        consumer.assign([TopicPartition(topic, 0, 0)])
         while True:
             message = consumer.poll(SILENCE_S)
             if message is None:
@@ -56,11 +71,10 @@ def _newest(client: Client, topic: str, key: bytes, *, whole: bool) -> Message |
             if error is None:
                 found = message if message.key() == key else found
             elif error.code() == KafkaError._PARTITION_EOF:
-                end = consumer.get_watermark_offsets(partition, cached=True)[1] if end is None else end
-                if not whole or (message.offset() or 0) >= end:
+                if end is None or (message.offset() or 0) >= end:
                     return found
             elif error.code() in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART):
-                if whole:
+                if end is not None:
                     raise ChangelogError(Kind.CONNECTION, f"{doing}: the topic is not there")
                 return None
             elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
