@@ -23,7 +23,7 @@ COMMANDS = {
     "history": "all changes of one entity",
     "schemas": "the Avro schemas of what is published, in the registry",
     "accept": "let the service past a change that it stopped at",
-    "drop": "remove what the service left behind in the database",
+    "drop": "remove what the service left behind in the database, and on Kafka",
 }
 """Each is the module of this name in `connectors.commands`, loaded when it is asked for."""
 
@@ -60,6 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         command: Command | None = importlib.import_module(f"connectors.commands.{name}") if name else None
     except KeyboardInterrupt:
         return INTERRUPTED
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith(("connectors", "envelope", "schemas")):
+            raise
+        needs = f"`changelog {name}` needs {error.name}, which is not installed"
+        print(f'changelog: {needs}; pip install "changelog-publisher[kafka]"', file=sys.stderr)
+        return 2
     arguments = _parser(name, command).parse_args(words)
     if command is None:
         _parser(None, None).print_help()

@@ -1,14 +1,20 @@
 """From the configuration to what there is on Kafka. It needs the extra `kafka`: `connectors.stores` loads it late."""
 
+from collections.abc import Iterable, Iterator, Sequence
+
 from connectors import failpoints
 from connectors.config import Config, KafkaConfig
+from connectors.findings import Finding
+from connectors.sinks.kafka import removal, rights, topics
 from connectors.sinks.kafka.avro import AvroValues
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.log import KafkaLog
 from connectors.sinks.kafka.messages import JSON, Values
+from connectors.sinks.kafka.names import topic
 from connectors.sinks.kafka.registry import Registry
 from connectors.sinks.kafka.sink import KafkaSink, Settings
 from connectors.sinks.kafka.topics import TopicSettings
+from envelope.entity import Entity
 
 
 def client(sink: KafkaConfig) -> Client:
@@ -33,9 +39,9 @@ def topic_settings(config: Config) -> dict[str, TopicSettings]:
     }
 
 
-def open_sink(config: Config, sink: KafkaConfig, *, reach: failpoints.Reach) -> KafkaSink:
-    """The sink; nothing is held yet."""
-    settings = Settings(
+def sink_settings(config: Config, sink: KafkaConfig) -> Settings:
+    """What the sink is told."""
+    return Settings(
         client=client(sink),
         name=config.name,
         prefix=config.prefix,
@@ -45,9 +51,40 @@ def open_sink(config: Config, sink: KafkaConfig, *, reach: failpoints.Reach) -> 
         on_too_large=sink.on_too_large,
         transaction_timeout_s=sink.transaction_timeout_seconds,
     )
-    return KafkaSink(settings, values(config, sink), reach=reach)
+
+
+def open_sink(config: Config, sink: KafkaConfig, *, reach: failpoints.Reach) -> KafkaSink:
+    """The sink; nothing is held yet."""
+    return KafkaSink(sink_settings(config, sink), values(config, sink), reach=reach)
 
 
 def open_log(config: Config, sink: KafkaConfig) -> KafkaLog:
     """A reader of the changelog."""
     return KafkaLog(client(sink), values(config, sink), prefix=config.prefix, name=config.name)
+
+
+def findings(
+    config: Config, sink: KafkaConfig, entities: Sequence[Entity], *, running: bool, lag_s: float | None
+) -> Iterator[Finding]:
+    """What `check` says of the broker: reached, its topics, and our rights. While the service runs, it is let be."""
+    settings = sink_settings(config, sink)
+    wanted = topics.topics_of(config.prefix, entities, settings.entities)
+    found = list(topics.findings(settings.client, wanted, create=sink.create_topics, lag_s=lag_s))
+    yield from found
+    if found[0].status == "fail":
+        return
+    there = topics.read(settings.client.admin(), wanted)
+    if there:
+        yield from rights.topic_rights(settings.client, list(there))
+    if not running:
+        yield rights.transaction_rights(settings.client, settings.transactional_id)
+
+
+def forget(config: Config, sink: KafkaConfig) -> None:
+    """Drops the checkpoint."""
+    removal.forget_checkpoint(client(sink), config.prefix, config.name)
+
+
+def delete(config: Config, sink: KafkaConfig, entities: Iterable[str]) -> None:
+    """Deletes the topics of these entities."""
+    removal.delete_topics(client(sink), [topic(config.prefix, entity) for entity in entities])

@@ -4,7 +4,9 @@ import argparse
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,20 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from connectors import config, entities, show
-from connectors.config import Config
-from connectors.sinks.filelog import read_checkpoint
+from connectors.commands.status import probe
+from connectors.config import Config, FilesConfig, KafkaConfig
+from connectors.findings import Finding, Status
 from connectors.sources.postgres.catalog import read_tables
-from connectors.sources.postgres.check import Finding, Wanted, findings
+from connectors.sources.postgres.check import Wanted, findings
 from connectors.sources.postgres.connection import connect, translated
+from connectors.sources.postgres.setup import slot_state
 from connectors.sources.postgres.values import SETTINGS
+from connectors.stores import extra_needed, open_log
+from envelope.checkpoint import Checkpoint
+from envelope.entity import Entity
 from envelope.errors import ChangelogError
+
+REGISTER = "`changelog schemas register` says what would come of it, and with --yes does it"
 
 LITTLE_ROOM_BYTES = 1 << 30
 
@@ -63,7 +72,7 @@ def all_findings(connection: psycopg.Connection[Any], settings: Config) -> list[
             Finding(name="entities", status="fail", message=line.strip(), hint=error.hint)
             for line in error.message.splitlines()
         ]
-    stored = read_checkpoint(settings.sink.path)
+    stored, stored_at = _stored(settings)
     wanted = Wanted(
         slot=settings.slot,
         publication=settings.publication,
@@ -71,10 +80,64 @@ def all_findings(connection: psycopg.Connection[Any], settings: Config) -> list[
         entities=resolved,
         through_lsn=None if stored is None else stored.through_lsn,
     )
-    return [*findings(connection, wanted, tables), *unresolved, *sink_findings(settings.sink.path)]
+    slot = slot_state(connection, settings.slot)
+    said = probe(settings)
+    running = bool(said) or (slot is not None and slot.active_pid is not None)
+    lag_s = said.get("lag_seconds", None if stored_at is None else time.time() - stored_at)
+    sink = sink_findings(settings, resolved, running=running, lag_s=lag_s)
+    return [*findings(connection, wanted, tables), *unresolved, *sink]
 
 
-def sink_findings(path: Path) -> Iterator[Finding]:
+def sink_findings(
+    settings: Config, resolved: Sequence[Entity], *, running: bool, lag_s: float | None
+) -> Iterator[Finding]:
+    """Whether the changelog can be stored; `lag_s` is how far it is behind, as far as that is known."""
+    if isinstance(settings.sink, FilesConfig):
+        yield from folder_findings(settings.sink.path)
+        return
+    with extra_needed():
+        from connectors import kafka  # noqa: PLC0415
+
+        yield from kafka.findings(settings, settings.sink, resolved, running=running, lag_s=lag_s)
+        if settings.sink.registry is not None and resolved:
+            yield from registry_findings(settings, settings.sink)
+
+
+def registry_findings(settings: Config, sink: KafkaConfig) -> Iterator[Finding]:
+    """Whether the registry has the schemas of the live tables, or would take them."""
+    from connectors.commands import schemas  # noqa: PLC0415, it needs the extra
+    from connectors.sinks.kafka.registry import Registry  # noqa: PLC0415
+
+    assert sink.registry is not None
+    with closing(Registry(sink.registry, sink.registry_client)) as registry:
+        try:
+            found = [schemas.judge(registry, *each) for each in schemas.live_schemas(settings, ())]
+        except ChangelogError as error:
+            hint = error.hint or "start the registry, or correct [sink] registry"
+            yield Finding(name="registry", status="fail", message=error.message, hint=hint)
+            return
+    for verdict in found:
+        message = f"{verdict.subject} {schemas.STATES[verdict.state][2]}"
+        status: Status = "ok" if verdict.id is not None or _may_register(sink, verdict.state) else "fail"
+        yield Finding(name="registry", status=status, message=message, hint=None if status == "ok" else REGISTER)
+
+
+def _may_register(sink: KafkaConfig, state: str) -> bool:
+    return sink.auto_register and state != "incompatible"
+
+
+def _stored(settings: Config) -> tuple[Checkpoint | None, float | None]:
+    """The last checkpoint and when it was stored; of a store that cannot be reached, the findings tell."""
+    try:
+        log = open_log(settings)
+        return log.checkpoint(), log.stored_at()
+    except ChangelogError:
+        if isinstance(settings.sink, FilesConfig):
+            raise
+        return None, None
+
+
+def folder_findings(path: Path) -> Iterator[Finding]:
     """Whether the log can be written, and for how long."""
     nearest = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     if not nearest.is_dir():

@@ -27,6 +27,9 @@ sink = { path = "log" }
 tables = { include = ["*"] }
 """
 
+NO_CLIENT = (
+    'changelog: [sink] kind is kafka, and confluent_kafka is not installed; pip install "changelog-publisher[kafka]"\n'
+)
 INTERNAL = "changelog: internal error (ValueError); repeat with --verbose and report the traceback"
 
 STORY = [
@@ -183,8 +186,15 @@ def test_tail_of_what_is_not_there(config_file: Path, log: Path, capsys: pytest.
             'kind = "kafka", bootstrap_servers = "broker:9092"',
             "tail",
             2,
-            "changelog: [sink] kind is kafka, and confluent_kafka is not installed; "
-            'pip install "changelog-publisher[kafka]"\n',
+            NO_CLIENT,
+        ),
+        (
+            'path = "log"',
+            "schemas register",
+            2,
+            NO_CLIENT.replace(
+                "[sink] kind is kafka, and confluent_kafka", "`changelog schemas` needs confluent_kafka, which"
+            ),
         ),
     ],
 )

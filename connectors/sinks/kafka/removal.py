@@ -1,0 +1,36 @@
+"""Removes what a changelog left behind on a broker."""
+
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from connectors.sinks.kafka.client import Client, error_of, translated
+from connectors.sinks.kafka.names import positions_topic
+from connectors.sinks.kafka.topics import TIMEOUT_S
+from envelope.errors import ChangelogError, Kind
+
+
+def delete_topics(client: Client, names: Sequence[str]) -> None:
+    """Deletes these topics, with all that is in them. Raises ChangelogError."""
+    admin = client.admin()
+    with translated("deleting topics"):
+        for future in admin.delete_topics(list(names), request_timeout=TIMEOUT_S).values():
+            future.result()
+
+
+def forget_checkpoint(client: Client, prefix: str, name: str) -> None:
+    """Has the source `name` begin anew: a tombstone takes the place of its checkpoint. Raises ChangelogError."""
+    doing = f"writing to {positions_topic(prefix)}"
+    errors: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        errors.extend([error] if error is not None else [])
+
+    with translated(doing):
+        producer = Producer(client.config(enable_idempotence=True))
+        producer.produce(positions_topic(prefix), None, name.encode(), 0, on_delivery=delivered)
+        left = producer.flush(TIMEOUT_S)
+    if errors:
+        raise error_of(errors[0], doing)
+    if left:
+        raise ChangelogError(Kind.CONNECTION, f"{doing}: Kafka has been silent for {TIMEOUT_S:.0f} s")

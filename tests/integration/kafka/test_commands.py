@@ -1,0 +1,261 @@
+"""The commands over a changelog on Kafka, from its first row to the last that is left of it."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import structlog
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from connectors import cli, config
+from connectors.embedded_kafka import Broker, temporary_broker
+from connectors.service import Service
+from connectors.sinks.kafka.client import Client
+from connectors.stores import open_log
+from tests.integration.site import Running
+from tests.servers import kafka_lib
+from tests.servers.registry import Registry
+
+TABLES = """
+CREATE TABLE guest (id int PRIMARY KEY, name text NOT NULL);
+CREATE TABLE orders (id int PRIMARY KEY, status text);
+ALTER TABLE orders REPLICA IDENTITY FULL;
+INSERT INTO guest VALUES (1, 'Ada');
+"""
+
+
+class Site:
+    """One database with a changelog on a broker."""
+
+    def __init__(self, dsn: str, broker: Broker, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.dsn, self._capsys = dsn, capsys
+        self.name = str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"])
+        self.file = folder / "changelog.toml"
+        self.broker = broker
+        self.configure("")
+
+    def configure(self, sink: str, rest: str = "") -> None:
+        self.file.write_text(f"""
+            name = {json.dumps(self.name)}
+            source = {{ kind = "postgres", dsn = {json.dumps(self.dsn)} }}
+            service = {{ listen = "127.0.0.1:0" }}
+            tables = {{ include = ["public.*"] }}
+            [sink]
+            kind = "kafka"
+            bootstrap_servers = "{self.broker.bootstrap_servers}"
+            {sink}
+            {rest}
+        """)
+
+    def sql(self, *statements: str) -> None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def call(self, *words: str) -> tuple[int, str, str]:
+        """Exit code, output and errors of a command; logs left out."""
+        self._capsys.readouterr()
+        code = cli.main([words[0], "--config", str(self.file), *words[1:]])
+        said = self._capsys.readouterr()
+        return code, said.out, "".join(line for line in said.err.splitlines() if not line.startswith("{"))
+
+    def messages(self, *words: str) -> list[tuple[str, str, str]]:
+        """Entity, key and op of what `tail` or `history` gives."""
+        code, out, err = self.call(*words, "--json")
+        assert (code, err) == (0, "")
+        found = [json.loads(line) for line in out.splitlines()]
+        return [(each["entity"], each["key"], each["value"]["provenance"]["source"]["op"]) for each in found]
+
+    def findings(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {"ok": [], "warn": [], "fail": []}
+        _, out, err = self.call("check", "--json")
+        assert err == ""
+        for each in json.loads(out):
+            found[each["status"]].append(f"{each['name']}: {each['message']}")
+        return found
+
+    def service(self) -> Running:
+        return Running(Service(config.load(self.file, os.environ)))
+
+    def published(self, count: int) -> None:
+        """Runs the service until that many rows are there."""
+        log = open_log(config.load(self.file, os.environ))
+        service = self.service()
+        try:
+            service.until(lambda: log.checkpoint() is not None)
+            service.until(lambda: sum(rows.num_rows for rows in log.read()) >= count)
+        finally:
+            service.stop()
+        service.check()
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def site(database: str, broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Site:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(TABLES.encode())
+    return Site(database, broker, tmp_path, capsys)
+
+
+def test_one_changelog_from_its_beginning_to_its_end(site: Site) -> None:
+    code, _, err = site.call("tail")
+    assert code == 3
+    assert f"there is no topic of the changelog {site.name} at " in err
+    assert json.loads(site.call("status", "--json")[1])["entities"] == {}
+    found = site.findings()
+    assert found["fail"] == []
+    assert f"transactions: may be begun as changelog.{site.name}.{site.name}" in found["ok"]
+
+    site.published(1)
+    site.sql(
+        "INSERT INTO orders VALUES (7, 'NEW'), (8, 'NEW')",
+        "UPDATE orders SET status = 'PAID' WHERE id = 7",
+        "DELETE FROM orders WHERE id = 7",
+    )
+    site.published(5)
+    life = [("orders", "7", op) for op in ("create", "update", "delete")]
+    assert site.messages("tail", "--no-follow", "-n", "3") == [("orders", "8", "create"), *life[1:]]
+    assert site.messages("tail", "guest", "--no-follow") == [("guest", "1", "read")]
+    assert site.messages("history", "orders", "7") == life
+    assert "orders 7  3 changes" in site.call("history", "orders", "7")[1]
+    for command in (["tail", "ordrs"], ["history", "ordrs", "7"]):
+        code, _, err = site.call(*command)
+        assert code == 2
+        assert err.endswith("has no entity ordrs; it has: dead, guest, orders")
+
+    told = json.loads(site.call("status", "--json")[1])
+    assert told["entities"]["orders"]["messages"] >= 4
+    assert told["lag"]["bytes"] is not None
+    assert told["position"] is not None
+    assert "messages, at most" in site.call("status")[1]
+    assert "rights: 4 topics may be read and written" in site.findings()["ok"]
+
+    code, out, _ = site.call("drop", "--topics", "--positions")
+    assert code == 0
+    assert f"topic        {site.name}.orders: " in out
+    assert f"positions    {site.name}: there\nnothing is dropped" in out
+    code, out, _ = site.call("drop", "--topics", "--positions", "--slot", "--yes")
+    assert code == 0
+    assert out.endswith(f"dropped slot {site.name}\ndropped 2 topics\ndropped the checkpoint of {site.name}\n")
+    log = open_log(config.load(site.file, os.environ))
+    assert log.checkpoint() is None
+    assert log.counts().keys() == {"dead"}
+
+
+def test_a_stop_is_passed_and_a_service_that_runs_is_let_be(site: Site) -> None:
+    site.published(1)
+    site.sql("TRUNCATE orders", "INSERT INTO orders VALUES (1, 'NEW')")
+    error = site.service().ended()
+    assert error.position is not None
+    code, out, err = site.call("accept", str(error.position), "--as", "skip")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{error.position}: skip")
+    site.published(2)
+    assert site.messages("tail", "orders", "--no-follow") == [("orders", "1", "create")]
+    code, _, err = site.call("accept", str(error.position), "--as", "skip")
+    assert code == 2
+    assert "the changelog is past this position already" in err
+    service = site.service()
+    try:
+        service.until(lambda: service.said("streaming"))
+        for command in (
+            ["accept", "00000009/0000000000000001/00000002", "--as", "skip"],
+            ["drop", "--topics", "--yes"],
+        ):
+            code, _, err = site.call(*command)
+            assert code == 3
+            assert "in use by" in err or "is read by" in err
+        assert all(not each.startswith("transactions") for found in site.findings().values() for each in found)
+        site.sql("INSERT INTO orders VALUES (2, 'NEW')")
+        log = open_log(config.load(site.file, os.environ))
+        service.until(lambda: sum(rows.num_rows for rows in log.read(entity="orders")) == 2)
+    finally:
+        service.stop()
+    service.check()
+
+
+def test_accept_wants_a_changelog(site: Site) -> None:
+    code, _, err = site.call("accept", "00000001/0000000000000004/00000002", "--as", "skip")
+    assert code == 2
+    assert "the changelog is empty" in err
+
+
+def test_a_broker_that_cannot_be_reached_is_a_finding(site: Site) -> None:
+    site.broker = Broker(site.broker.lib, site.file.parent / "none", port=1)
+    site.configure('client = { "socket.connection.setup.timeout.ms" = "1000" }')
+    found = site.findings()["fail"]
+    assert [each.partition(":")[0] for each in found] == ["kafka"]
+    code, out, err = site.call("drop", "--topics", "--yes")
+    assert code == 3
+    assert "topics       unknown: " in out
+    assert len(err.splitlines()) == 1
+
+
+def test_topics_are_not_of_files(site: Site) -> None:
+    site.file.write_text(site.file.read_text().partition("[sink]")[0] + '[sink]\npath = "log"')
+    code, _, err = site.call("drop", "--topics", "--yes")
+    assert code == 2
+    assert "--topics and --positions are of Kafka, and the sink is files" in err
+
+
+def test_schemas_that_the_registry_lacks_are_findings(site: Site, registry: Registry) -> None:
+    site.configure(f'codec = "avro"\nregistry = "{registry.url}"')
+    subjects = [f"registry: {site.name}.{entity}-value" for entity in ("guest", "orders")]
+    assert [each.partition(" would")[0] for each in site.findings()["fail"]] == subjects
+    assert site.call("schemas", "register", "--yes")[0] == 0
+    found = site.findings()
+    assert found["fail"] == []
+    assert {f"{each} is registered" for each in subjects} <= set(found["ok"])
+    site.published(1)
+    assert site.messages("history", "guest", "1") == [("guest", "1", "read")]
+    site.configure('codec = "json"')
+    code, _, err = site.call("history", "guest", "1")
+    assert code == 3
+    assert "a message is in Avro, not in JSON" in err
+
+
+def test_rights_that_are_missing_are_findings(
+    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a broker that lets everybody do what no rule speaks of."""
+    rules = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with temporary_broker(kafka_lib(), settings=rules) as broker:
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute(TABLES.encode())
+        site = Site(database, broker, tmp_path, capsys)
+        site.published(1)
+        admin = Client(bootstrap_servers=broker.bootstrap_servers).admin()
+        rules_for = [
+            (ResourceType.TOPIC, f"{site.name}.orders", "User:*", AclOperation.READ),
+            (ResourceType.TOPIC, f"{site.name}.orders", "User:other", AclOperation.WRITE),
+            (ResourceType.TOPIC, f"{site.name}.orders", "User:*", AclOperation.DESCRIBE_CONFIGS),
+            (ResourceType.TRANSACTIONAL_ID, f"changelog.{site.name}.{site.name}", "User:other", AclOperation.WRITE),
+        ]
+        added = [
+            AclBinding(kind, name, ResourcePatternType.LITERAL, who, "*", operation, AclPermissionType.ALLOW)
+            for kind, name, who, operation in rules_for
+        ]
+        for future in admin.create_acls(added).values():
+            future.result()
+        found: list[Any] = site.findings()["fail"]
+        assert found[0] == f"rights: topic {site.name}.orders: this user lacks WRITE"
+        assert found[1].startswith("transactions: beginning transactions as ")
+        assert len(found) == 2
