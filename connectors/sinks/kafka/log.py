@@ -245,6 +245,7 @@ def _messages(consumer: Consumer, spans: Spans) -> Iterator[list[Message]]:
             if done and pending:
                 consumer.pause([TopicPartition(*part) for part in done])
             yield wanted
+        consumer.resume([TopicPartition(*part) for part in spans if spans[part]])  # a pause outlives the assignment
         consumer.unassign()
 
 

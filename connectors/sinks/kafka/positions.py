@@ -1,8 +1,9 @@
 """`<prefix>.positions`: how far each source is in the changelog."""
 
+import time
 from contextlib import closing
 
-from confluent_kafka import IsolationLevel, KafkaError, Message, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from connectors.sinks.kafka.client import Client, error_of, translated
@@ -12,6 +13,8 @@ from envelope.errors import ChangelogError, Kind
 
 SILENCE_S = 30.0
 """A broker that says nothing for so long is gone."""
+
+_ASK_AGAIN_S = 0.1
 
 
 def read_checkpoint(client: Client, prefix: str, name: str) -> Checkpoint | None:
@@ -45,11 +48,18 @@ def _end(client: Client, topic: str) -> int:
     """
     admin = client.admin()  # it must outlive the answer
     partition, latest = TopicPartition(topic, 0), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    with translated(f"reading {topic}"):
+    deadline = time.monotonic() + SILENCE_S
+    while True:
         asked = admin.list_offsets(
             {partition: latest}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=SILENCE_S
         )
-        return int(asked[partition].result().offset)
+        try:
+            return int(asked[partition].result().offset)
+        except KafkaException as error:
+            found = error_of(error.args[0], f"reading {topic}")
+            if found.kind is not Kind.CONNECTION or time.monotonic() >= deadline:
+                raise found from error
+            time.sleep(_ASK_AGAIN_S)  # a topic that was just made has no leader yet
 
 
 def _newest(client: Client, topic: str, key: bytes, *, end: int | None = None) -> Message | None:

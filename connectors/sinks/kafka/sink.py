@@ -213,19 +213,15 @@ class KafkaSink:
                 headed,
             )
         )
-        largest = max(map(len, values)) + max(map(len, keys)) + max(map(dead.headers_bytes, headed))
-        fit = largest + dead.OVERHEAD_BYTES <= min(self._limit(name) for name in names.values())
-        has_tombstones = pc.any(pc.equal(batch.column("op"), Op.DELETE.value)).as_py()
-        if fit and not has_tombstones:
-            return calls
-        ops, positions = batch.column("op").to_pylist(), batch.column("position").to_pylist()
-        return [
-            call
-            for row, op, position in zip(calls, ops, positions, strict=True)
-            for call in self._with_its_own(row, op, position)
-        ]
+        largest = dead.OVERHEAD_BYTES + max(map(len, values)) + max(map(len, keys)) + _headers_bytes_max(batch)
+        if largest > min(self._limit(name) for name in names.values()):
+            rows = zip(calls, batch.column("op").to_pylist(), batch.column("position").to_pylist(), strict=True)
+            return [call for row in rows for call in self._judged(*row)]
+        for index in reversed(pc.indices_nonzero(pc.equal(batch.column("op"), Op.DELETE.value)).to_pylist()):
+            calls[index + 1 : index + 1] = self._tombstone(calls[index])
+        return calls
 
-    def _with_its_own(self, row: _Call, op: str, position: str) -> Iterator[_Call]:
+    def _judged(self, row: _Call, op: str, position: str) -> Iterator[_Call]:
         """A row's message, or what was decided of one that is too large; behind a delete, its tombstone."""
         name, value, key, partition, _, _, at, heads = row
         message = dead.Message(topic=name, partition=partition, key=key, value=value, headers=heads, timestamp_ms=at)
@@ -235,8 +231,13 @@ class KafkaSink:
             graves = dead_topic(self._settings.prefix)
             for part in dead.parts(message, topic=graves, position=position, nbytes_max=self._limit(graves)):
                 yield part.topic, part.value, part.key, part.partition, None, None, at, part.headers
-        if op == Op.DELETE and name != dead_topic(self._settings.prefix):
-            yield name, None, key, partition, None, None, at, heads
+        if op == Op.DELETE:
+            yield from self._tombstone(row)
+
+    def _tombstone(self, row: _Call) -> Sequence[_Call]:
+        """What makes compaction forget the key of a delete; nothing where nothing is compacted."""
+        name, _, *rest = row
+        return [] if name == dead_topic(self._settings.prefix) else [(name, None, *rest)]
 
     def _decision(self, message: dead.Message, position: str) -> str:
         """What is to become of a message that is too large: `dead-letter` or `skip`; a STOP while nobody said."""
@@ -288,3 +289,9 @@ class KafkaSink:
         if found.kind is Kind.IN_USE and self._begun and self._clock() - self._begun_at >= timeout_s:
             return ChangelogError(Kind.CONNECTION, f"{doing}: a transaction was open for more than {timeout_s} s")
         return found
+
+
+def _headers_bytes_max(batch: pa.RecordBatch) -> int:
+    """What the values of a row's headers take at most; their names are in `dead.OVERHEAD_BYTES`."""
+    columns = ("op", "position", "transaction", "service_name", "moved")
+    return sum(pc.max(pc.binary_length(batch.column(name))).as_py() or 0 for name in columns)
