@@ -18,13 +18,16 @@ export UV_CACHE_DIR := $(CURDIR)/.cache/uv
 
 CAMPAIGN ?=
 ROUNDS ?= 50
+KAFKA ?=
 SEED ?=
 NAME ?= *
 
 SERVERS := kafka registry postgres-14 postgres-16 postgres-17
+BENCH_SERVERS := kafka registry debezium
 
 help:
 	@echo 'make demo    the whole story on this machine: a booking database, its changelog, one history'
+	@echo '             make demo KAFKA=1 tells it over a broker (Java 17 and Maven)'
 	@echo 'make kafka   a Kafka to try things out with, until Ctrl-C; it keeps nothing'
 	@echo 'make test    all tests'
 	@echo 'make soak    a fault campaign at length: CAMPAIGN=postgres ROUNDS=50 SEED=1'
@@ -34,8 +37,8 @@ help:
 	@echo 'make lock    pins the dependencies anew'
 	@echo 'make clean   removes what make set up (.venv, .cache, dist); never data'
 
-demo: .venv/.run
-	@$(RUN) -m connectors demo
+demo: .venv/.run $(if $(KAFKA),.cache/kafka/.done)
+	@$(RUN) -m connectors demo $(if $(KAFKA),--kafka)
 
 kafka: .venv/.run .cache/kafka/.done
 	@$(RUN) -m connectors.embedded_kafka
@@ -63,7 +66,7 @@ format: .venv/.dev
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: .venv/.dev
+bench: .venv/.dev $(if $(filter * kafka,$(NAME)),$(BENCH_SERVERS:%=.cache/%/.done))
 	@set -e; for file in bench/$(NAME).py; do $(RUN) $$file; done
 
 lock: .venv/.dev
