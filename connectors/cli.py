@@ -61,9 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except ModuleNotFoundError as error:
-        if str(error.name).startswith(("connectors", "envelope", "schemas")):
+        missing = str(error.name).partition(".")[0]
+        if missing in ("connectors", "envelope", "schemas"):
             raise
-        needs = f"`changelog {name}` needs {error.name}, which is not installed"
+        needs = f"`changelog {name}` needs {missing}, which is not installed"
         print(f'changelog: {needs}; pip install "changelog-publisher[kafka]"', file=sys.stderr)
         return 2
     arguments = _parser(name, command).parse_args(words)

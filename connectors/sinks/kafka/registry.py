@@ -5,6 +5,7 @@ https://docs.confluent.io/platform/current/schema-registry/develop/api.html
 """
 
 import json
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -50,6 +51,7 @@ class Registry:
             raise ChangelogError(
                 Kind.USAGE, f"[sink] registry_client: a certificate or key cannot be read ({error.strerror})"
             ) from error
+        weakref.finalize(self, self._client.close)  # a codec is not closed by who reads or writes with it
 
     def id_of(self, subject: str, schema: avro.Schema) -> int:
         """The schema's id under `subject`, registered first where that is allowed."""
