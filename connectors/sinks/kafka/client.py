@@ -120,7 +120,7 @@ class Client:
         with translated("connecting to Kafka"):
             return Consumer(
                 self.config(
-                    {"auto.offset.reset": "earliest"},
+                    {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 50},  # the end is waited for
                     group_id="changelog",
                     isolation_level="read_committed",
                     enable_auto_commit=False,
