@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from envelope.checkpoint import Checkpoint
 from envelope.key import key_text, partition
@@ -29,7 +29,7 @@ class Positions:
 
     def __init__(self, servers: str, prefix: str, name: str) -> None:
         self._consumer = _consumer(servers, "read_committed")
-        self._consumer.assign([TopicPartition(f"{prefix}.positions", 0, OFFSET_BEGINNING)])
+        self._consumer.assign([TopicPartition(f"{prefix}.positions", 0, 0)])
         self._name = name.encode()
         self._newest: Checkpoint | None = None
 
@@ -80,7 +80,7 @@ def messages(servers: str, topic: str, number: int, isolation: str) -> Iterator[
     """All messages of a partition. Raises AssertionError when a transaction is still open there."""
     consumer = _consumer(servers, isolation)
     try:
-        place = TopicPartition(topic, number, OFFSET_BEGINNING)
+        place = TopicPartition(topic, number, 0)
         consumer.assign([place])
         while (message := consumer.poll(PATIENCE_S)) is not None:
             error = message.error()
@@ -234,6 +234,8 @@ def _consumer(servers: str, isolation: str) -> Consumer:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": isolation,
+            "fetch.queue.backoff.ms": 10,
+            "fetch.wait.max.ms": 20,
             "queued.max.messages.kbytes": PREFETCH_KBYTES,
             "reconnect.backoff.max.ms": 500,
             "logger": silent,

@@ -38,7 +38,7 @@ KEEP = "CHANGELOG_KEEP"
 TRANSACTION_S = 10
 POSTGRES = {"fsync": "off", "max_wal_size": "4GB", "wal_sender_timeout": "3s"}
 BROKER = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
-SCALE = Scale(universe=4_000, big=1_000, big_every=200, pause_s=0.02)
+SCALE = Scale(universe=4_000, big=1_000, big_every=100, pause_s=0.05)
 
 LOADED_S_MAX = 2.5
 SHORT_S = (0.2, 3.0)
@@ -217,7 +217,7 @@ class _Block:
     def _crash(self) -> None:
         """kill -9 at a place between two steps."""
         point = self._rng.choice(FAIL_POINTS)
-        count = 1 if point == "kafka:recovered" else self._rng.randrange(1, 40)
+        count = 1 if point == "kafka:recovered" else self._rng.randrange(1, 15)
         self._service.kill()
         self._service.start(f"{point}:{count}")
         reached = self._service.wait(REACHED_S)

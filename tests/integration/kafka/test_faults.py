@@ -1,0 +1,94 @@
+"""The service killed at each named place of its sink once, and the campaign in few rounds."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from connectors.embedded_kafka import Broker
+from connectors.sinks.kafka.sink import FAIL_POINTS
+from tests.campaigns import kafka
+from tests.campaigns._judge import Verdict, judge_rows
+from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
+from tests.campaigns._oracle import Oracle
+from tests.campaigns._pieces import run
+from tests.campaigns._service import Service, is_read
+from tests.campaigns._topics import Positions, Read, rows
+from tests.servers import kafka_lib
+
+SCALE = Scale(universe=600, big=100, pause_s=0.05)
+WAIT_S = 60.0
+ROUNDS = 5
+
+pytestmark = pytest.mark.campaign
+
+
+class Site:
+    """A database under load with its second reader, and the service's place."""
+
+    def __init__(self, dsn: str, servers: str, folder: Path, seed: int) -> None:
+        self.dsn, self.servers = dsn, servers
+        self.name = str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"])
+        config = folder / "changelog.toml"
+        text = kafka.CONFIG.format(name=self.name, dsn=dsn, broker=servers, transaction_s=kafka.TRANSACTION_S)
+        config.write_text(text + ENTITIES, "utf-8")
+        prepare(dsn, 300)
+        self.service = Service(config)
+        self.load = Load(dsn, SCALE, seed)
+        self.oracle = Oracle(dsn, folder / "frames", f"oracle_{self.name}")
+        self.positions = Positions(servers, self.name, self.name)
+
+    def crash(self, fail_at: str) -> int:
+        """Starts the service, starts it again under load, and waits until it crashes; where its slot begins."""
+        self.service.start()
+        since = self.service.slot_made(self.dsn, self.name)
+        self.load.start()
+        self.service.kill()
+        self.service.start(fail_at)
+        assert self.service.wait(WAIT_S), f"{fail_at} was not reached"
+        return since
+
+    def judge(self, since: int) -> None:
+        """Lets the service, started again, read to the end, and looks at all that it stored."""
+        self.service.start()
+        time.sleep(0.5)
+        self.load.stop()
+        end = last_write(self.dsn)
+        self.service.until_stored(
+            self.positions.newest, lambda found: found.through_lsn > end and is_read(found), WAIT_S
+        )
+        self.oracle.wait(end, WAIT_S)
+        self.service.stop()
+        self.oracle.stop()
+        verdict = Verdict()
+        log = rows(self.servers, self.name, verdict, Read())
+        judge_rows(self.dsn, log, self.oracle.expected(since), verdict)
+
+    def close(self) -> None:
+        """Leaves nothing running."""
+        self.service.kill()
+        self.load.stop()
+        self.oracle.stop()
+        self.positions.close()
+
+
+@pytest.fixture
+def site(broker: Broker, database: str, tmp_path: Path, seed: int) -> Iterator[Site]:
+    found = Site(database, broker.bootstrap_servers, tmp_path, seed)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("name", FAIL_POINTS)
+def test_a_crash_there_loses_nothing_and_repeats_nothing(site: Site, name: str) -> None:
+    since = site.crash(name if name == "kafka:recovered" else f"{name}:4")
+    site.judge(since)
+
+
+@pytest.mark.xdist_group("kafka")
+def test_campaign_kafka(seed: int) -> None:
+    kafka_lib()
+    figures = run(kafka.campaign(), ROUNDS, seed)
+    assert sum(figures["faults"].values()) >= ROUNDS
