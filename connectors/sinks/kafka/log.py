@@ -211,7 +211,9 @@ class KafkaLog:
         except ChangelogError as error:
             where = f"{error.message}: {name}, partition {number}, offset {offset}"
             raise ChangelogError(error.kind, where, hint=error.hint) from error
-        return replace(made, envelope=_placed(made.envelope, at_offset(number, offset)))
+        if _position(made) == UNPLACED:
+            return replace(made, envelope=_placed(made.envelope, at_offset(number, offset)))
+        return made
 
     def _set_aside(self, part: dead.Message, before: list[dead.Message]) -> Record | None:
         """The record of a message that was too large, once its last part is here; nothing where one is missing."""
@@ -276,8 +278,6 @@ def _part(message: Message) -> Part:
 def _placed(envelope: Envelope, here: Position) -> Envelope:
     """An event that was published without a position has the one that Kafka gave it."""
     provenance = envelope.provenance
-    if provenance.source.position != UNPLACED:
-        return envelope
     return replace(envelope, provenance=replace(provenance, source=replace(provenance.source, position=here)))
 
 
