@@ -239,9 +239,7 @@ def _at(envelope: Envelope, moment: datetime) -> Envelope:
 @given(st.data())
 def test_damaged_bytes_are_malformed_or_another_envelope(data: st.DataObject) -> None:
     codec = codec_of(NESTED)
-    state = (
-        '{"id":"1","doc":{},"tags":["a",null],"labels":{"a":"b"},"line":{"n":1,"price":"1.5"},"docs":[1],"note":""}'
-    )
+    state = '{"id":"1","doc":{},"tags":["a",null],"labels":{"a":"b"},"line":{"n":1,"price":"1.5"},"docs":[1],"note":""}'
     body = bytearray(codec.encode(records.record(Op.UPDATE, state, state).envelope))
     for place in data.draw(st.lists(st.integers(0, len(body) - 1), max_size=2)):
         body[place] = data.draw(st.integers(0, 255))
