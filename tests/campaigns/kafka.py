@@ -165,7 +165,7 @@ class _Block:
         }
 
     def _dealt(self, rounds: int) -> list[Callable[[], None]]:
-        """A hand of BLOCK faults, of which some rounds play some."""
+        """A hand of BLOCK faults; fewer rounds play some of it, and do without the one that may take minutes."""
         deck = [
             *[self._kill] * 3,
             *[self._crash] * 5,
@@ -179,6 +179,8 @@ class _Block:
         ]
         assert len(deck) == BLOCK
         self._rng.shuffle(deck)
+        if rounds < BLOCK:
+            deck.remove(self._take_over)
         return deck[:rounds]
 
     def _count(self, what: str) -> None:
