@@ -7,7 +7,6 @@ import os
 from connectors import config, failpoints
 from connectors.service import Service
 
-
 COLLECT_EVERY = 50_000
 """New objects between two looks for cycles. A batch of rows makes tens of thousands, without any cycle, and lets go of
 them all at its commit: at Python's own 700, a tenth of a sink's time goes into looking at them."""
