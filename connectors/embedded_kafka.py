@@ -29,6 +29,7 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "3000",  # a restart after a crash waits for the end of the session before
     "group.initial.rebalance.delay.ms": "0",
+    "listener.security.protocol.map": "CLIENT:PLAINTEXT,DIRECT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "offsets.topic.num.partitions": "5",
     "offsets.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
@@ -221,7 +222,6 @@ class Broker:
             "inter.broker.listener.name": "DIRECT",
             "listeners": f"CLIENT://127.0.0.1:{self.port},DIRECT://{self.direct_servers},CONTROLLER://{controller}",
             "advertised.listeners": f"CLIENT://{self.bootstrap_servers},DIRECT://{self.direct_servers}",
-            "listener.security.protocol.map": "CLIENT:PLAINTEXT,DIRECT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         }
 
     def _command(self, java: str) -> list[str]:

@@ -1,6 +1,7 @@
 """What every Kafka client of ours shares: its options, its log, and the one table from its errors to ours."""
 
 import logging
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -8,9 +9,12 @@ from typing import Any
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, TopicMetadata
 
 from envelope.errors import ChangelogError, Kind
+
+TIMEOUT_S = 15.0
+"""How long one question to the cluster may take."""
 
 OURS = frozenset(
     {
@@ -22,6 +26,8 @@ OURS = frozenset(
         "enable.partition.eof",
         "group.id",
         "isolation.level",
+        "metadata.broker.list",
+        "request.required.acks",
         "transaction.timeout.ms",
         "transactional.id",
     }
@@ -43,13 +49,15 @@ _FORBIDDEN = {
 }
 _MISSING = {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART}
 _REFUSED = {
-    KafkaError._INVALID_ARG,
     KafkaError._UNSUPPORTED_FEATURE,
     KafkaError.INVALID_CONFIG,
     KafkaError.INVALID_PARTITIONS,
+    KafkaError.INVALID_RECORD,
     KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.INVALID_TIMESTAMP,
     KafkaError.INVALID_TRANSACTION_TIMEOUT,
     KafkaError.POLICY_VIOLATION,
+    KafkaError.TOPIC_EXCEPTION,
     KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
     KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     KafkaError.UNSUPPORTED_VERSION,
@@ -62,6 +70,7 @@ _TABLE: Mapping[int, tuple[Kind, str]] = {
     **dict.fromkeys(
         _MISSING, (Kind.PRECONDITION, "it was deleted, or is not visible to this user; see `changelog check`")
     ),
+    KafkaError._INVALID_ARG: (Kind.PRECONDITION, "see [sink] client, and librdkafka's CONFIGURATION.md"),
     **dict.fromkeys(_REFUSED, (Kind.PRECONDITION, "see docs/kafka.md for what the broker must offer")),
     **dict.fromkeys(
         _TOO_LARGE, (Kind.LIMIT, "raise max.message.bytes of the topic, and message.max.bytes of the client")
@@ -73,6 +82,8 @@ _TABLE: Mapping[int, tuple[Kind, str]] = {
 def error_of(error: KafkaError, doing: str) -> ChangelogError:
     """What `error`, met while `doing` (as in "committing to Kafka"), is to a service."""
     kind, hint = _TABLE.get(error.code(), (Kind.CONNECTION, None))
+    if error.code() == KafkaError._SSL and "certificate" not in error.str():
+        kind, hint = Kind.CONNECTION, None  # a link that broke while it was made, say
     return ChangelogError(kind, f"{doing}: {error.str()} ({error.name()})", hint=hint)
 
 
@@ -110,10 +121,10 @@ class Client:
             **{name.replace("_", "."): value for name, value in ours.items()},
         }
 
-    def admin(self) -> AdminClient:
+    def admin(self) -> "Admin":
         """Who asks for topics, and makes them."""
         with translated("connecting to Kafka"):
-            return AdminClient(self.config())
+            return Admin(self.config())
 
     def reader(self) -> Consumer:
         """Who reads what is committed, of partitions that it is assigned; it joins no group and stores no offset."""
@@ -127,6 +138,31 @@ class Client:
                     enable_partition_eof=True,
                 )
             )
+
+
+class Admin(AdminClient):
+    """An admin client that knows why the cluster could not be reached: of its own accord it says only that it was not.
+
+    `config` is librdkafka's.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._heard: deque[KafkaError] = deque(maxlen=64)
+        super().__init__(config | {"error_cb": self._heard.append})
+
+    def topics(self) -> dict[str, TopicMetadata]:
+        """Every topic, by name. Raises ChangelogError; ACCESS when the broker wants other credentials."""
+        self._heard.clear()
+        try:
+            return self.list_topics(timeout=TIMEOUT_S).topics
+        except KafkaException as error:
+            self.poll(0)
+            raise error_of(self._cause(error.args[0]), "asking Kafka for its topics") from error
+
+    def _cause(self, error: KafkaError) -> KafkaError:
+        told = [each for each in self._heard if each.code() != KafkaError._ALL_BROKERS_DOWN]
+        refused = [each for each in told if each.code() == KafkaError._AUTHENTICATION]
+        return [error, *told, *refused][-1]
 
 
 class _Logger(logging.Logger):

@@ -7,9 +7,8 @@ from typing import cast
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from connectors.sinks.kafka.client import Client, error_of, translated
+from connectors.sinks.kafka.client import TIMEOUT_S, Client, error_of, translated
 from connectors.sinks.kafka.positions import SILENCE_S
-from connectors.sinks.kafka.topics import TIMEOUT_S
 from envelope.errors import ChangelogError, Kind
 
 

@@ -18,11 +18,10 @@ from confluent_kafka.admin import OffsetSpec
 
 from connectors.sinks import MESSAGES, unknown_entity
 from connectors.sinks.kafka import dead
-from connectors.sinks.kafka.client import Client, error_of, translated
+from connectors.sinks.kafka.client import TIMEOUT_S, Client, error_of, translated
 from connectors.sinks.kafka.messages import Headers, Values, record
 from connectors.sinks.kafka.names import positions_topic, topic
 from connectors.sinks.kafka.positions import SILENCE_S, read_stored
-from connectors.sinks.kafka.topics import TIMEOUT_S
 from envelope import batch
 from envelope.checkpoint import Checkpoint
 from envelope.entity import DEAD, RESERVED
@@ -118,9 +117,7 @@ class KafkaLog:
 
     def _topics(self) -> dict[str, int]:
         """Every topic, with the number of its partitions."""
-        with translated("asking Kafka for its topics"):
-            found = self._admin.list_topics(timeout=TIMEOUT_S).topics
-        return {name: len(each.partitions) for name, each in found.items()}
+        return {name: len(each.partitions) for name, each in self._admin.topics().items()}
 
     def _entities(self) -> dict[str, int]:
         """The entities that have a topic, each with the number of its partitions."""

@@ -6,8 +6,7 @@ from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AclOperation
 
 from connectors.findings import Finding, fail, ok
-from connectors.sinks.kafka.client import Client, translated
-from connectors.sinks.kafka.topics import TIMEOUT_S
+from connectors.sinks.kafka.client import TIMEOUT_S, Client, translated
 from envelope.errors import ChangelogError
 
 NEEDED = (AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE)

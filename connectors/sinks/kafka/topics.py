@@ -9,12 +9,11 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from connectors.findings import Finding, fail, ok, warn
-from connectors.sinks.kafka.client import Client, error_of, translated
+from connectors.sinks.kafka.client import TIMEOUT_S, Admin, Client, error_of
 from connectors.sinks.kafka.names import dead_topic, positions_topic, topic
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 
-TIMEOUT_S = 15.0
 MESSAGE_BYTES_DEFAULT = 1_048_588
 """What a broker takes where neither it nor the topic says otherwise: a batch of 1 MiB (Kafka, `message.max.bytes`)."""
 
@@ -133,10 +132,9 @@ def ensure(
     return found
 
 
-def read(admin: AdminClient, topics: Iterable[Topic]) -> dict[str, Found]:
+def read(admin: Admin, topics: Iterable[Topic]) -> dict[str, Found]:
     """Those of the topics that exist, by name."""
-    with translated("asking Kafka for its topics"):
-        known = admin.list_topics(timeout=TIMEOUT_S).topics
+    known = admin.topics()
     there = [each.name for each in topics if each.name in known]
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in there]
     answers = admin.describe_configs(resources, request_timeout=TIMEOUT_S) if resources else {}

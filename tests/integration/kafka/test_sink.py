@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from connectors.embedded_kafka import Broker
-from connectors.sinks.kafka import dead, sink
+from connectors.embedded_kafka import Broker, temporary_broker
+from connectors.sinks.kafka import client, dead, sink
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.messages import JsonValues
 from connectors.sinks.kafka.sink import KafkaSink, Settings
@@ -21,6 +21,7 @@ from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op, Record, Stamp
+from tests.servers import kafka_lib
 from tests.unit.records import checkpoint, record
 
 NAME = "app"
@@ -328,3 +329,34 @@ def test_an_option_that_is_none_is_named(settings: Settings) -> None:
     with pytest.raises(ChangelogError, match=r"no\.such") as caught:
         KafkaSink(replace(settings, client=client), JsonValues()).prepare([entity()])
     assert caught.value.kind is Kind.PRECONDITION
+
+
+def test_wrong_credentials_and_a_wrong_address_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client says of both that the transport failed."""
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_changelog="right";'
+    rules = {
+        "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,DIRECT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.client.plain.sasl.jaas.config": login,
+    }
+
+    def reached(password: str, servers: str) -> ChangelogError | None:
+        named = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "changelog"}
+        options = {**named, "sasl.password": password}
+        try:
+            Client(bootstrap_servers=servers, options=options).admin().topics()
+        except ChangelogError as error:
+            return error
+        return None
+
+    with temporary_broker(kafka_lib(), settings=rules) as broker:
+        assert reached("right", broker.bootstrap_servers) is None
+        monkeypatch.setattr(client, "TIMEOUT_S", 4.0)
+        refused = reached("wrong", broker.bootstrap_servers)
+        away = reached("right", "127.0.0.1:1")
+    assert refused is not None
+    assert refused.kind is Kind.ACCESS
+    assert "wrong" not in str(refused)
+    assert away is not None
+    assert away.kind is Kind.CONNECTION
+    assert "Connection refused" in away.message
