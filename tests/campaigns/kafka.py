@@ -45,6 +45,7 @@ SHORT_S = (0.2, 3.0)
 LONG_S = (TRANSACTION_S + 2.0, TRANSACTION_S + 6.0)
 """So long that the broker gives up whatever transaction is open."""
 CATCH_UP_S = 180.0
+LINGER_S = 0.1
 REACHED_S = 20.0
 ENDED_S = 150.0
 
@@ -110,6 +111,7 @@ class _Block:
         self._to_server, self._to_broker = to_server, to_broker
         self._rng = random.Random(seed)
         self._faults: Counter[str] = Counter()
+        self._points: list[str] = []
         self._dsn = server.dsn()
         self._config = folder / "changelog.toml"
         through = psycopg.conninfo.make_conninfo(self._dsn, port=to_server.port)
@@ -217,11 +219,13 @@ class _Block:
         self._service.start()
 
     def _crash(self) -> None:
-        """kill -9 at a place between two steps."""
-        point = self._rng.choice(FAIL_POINTS)
+        """kill -9 at a place between two steps, half of the times once the client has sent what it has."""
+        if not self._points:
+            self._points = self._rng.sample(FAIL_POINTS, len(FAIL_POINTS))
+        point = self._points.pop()
         count = 1 if point == "kafka:recovered" else self._rng.randrange(1, 15)
         self._service.kill()
-        self._service.start(f"{point}:{count}")
+        self._service.start(f"{point}:{count}@{self._rng.choice((0, LINGER_S))}")
         reached = self._service.wait(REACHED_S)
         self._service.kill()
         self._count(point if reached else "kill")
