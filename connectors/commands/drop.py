@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 
 from connectors import config, entities, show
+from connectors.commands.accept import refuse_running
 from connectors.config import Config, FilesConfig, KafkaConfig
 from connectors.sinks import MESSAGES
 from connectors.sources.postgres.catalog import read_tables
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Shows what there is and, with --yes, drops what was named; refuses while the slot is read."""
+    """Shows what there is and, with --yes, drops what was named; refuses while the service runs."""
     settings = config.load(arguments.config, os.environ)
     of_kafka = arguments.topics or arguments.positions
     if of_kafka and isinstance(settings.sink, FilesConfig):
@@ -53,12 +54,7 @@ def execute(arguments: argparse.Namespace) -> int:
         published = connection.execute(query, [settings.publication]).fetchone() is not None
         left = _left(settings, connection)
         _show(settings, slot, left, published=published)
-        if slot is not None and slot.active_pid is not None:
-            raise ChangelogError(
-                Kind.IN_USE,
-                f"slot {settings.slot} is in use by {slot.application or 'process'} {slot.active_pid}",
-                hint="stop the service first",
-            )
+        refuse_running(settings)
         if not (of_kafka or arguments.slot or arguments.publication) or not arguments.yes:
             print("nothing is dropped: name what should go, as in --slot --publication, and add --yes")
             return 0
