@@ -69,16 +69,18 @@ def _newest(client: Client, topic: str, key: bytes, *, end: int | None = None) -
     """
     doing = f"reading {topic}"
     found: Message | None = None
+    deadline = time.monotonic() + SILENCE_S
     with closing(client.reader()) as consumer, translated(doing):
         consumer.assign([TopicPartition(topic, 0, 0)])
         while True:
-            message = consumer.poll(SILENCE_S)
+            message = consumer.poll(max(deadline - time.monotonic(), 0.0))
             if message is None:
                 held_back = "" if end is None else ", or another source's transaction is open"
                 text = f"{doing}: Kafka has been silent for {SILENCE_S:.0f} s{held_back}"
                 raise ChangelogError(Kind.CONNECTION, text)
             error = message.error()
             if error is None:
+                deadline = time.monotonic() + SILENCE_S
                 found = message if message.key() == key else found
             elif error.code() == KafkaError._PARTITION_EOF:
                 if end is None or (message.offset() or 0) >= end:
