@@ -64,12 +64,22 @@ def open_log(config: Config, sink: KafkaConfig) -> KafkaLog:
 
 
 def findings(
-    config: Config, sink: KafkaConfig, entities: Sequence[Entity], *, running: bool, lag_s: float | None
+    config: Config,
+    sink: KafkaConfig,
+    entities: Sequence[Entity],
+    *,
+    running: bool,
+    begun: Iterable[str],
+    lag_s: float | None,
 ) -> Iterator[Finding]:
-    """What `check` says of the broker: reached, its topics, and our rights. While the service runs, it is let be."""
+    """What `check` says of the broker: reached, its topics, and our rights. While the service runs, it is let be.
+
+    `begun` are the entities that the changelog was begun with.
+    """
     settings = sink_settings(config, sink)
     wanted = topics.topics_of(config.prefix, entities, settings.entities)
-    found = list(topics.findings(settings.client, wanted, create=sink.create_topics, lag_s=lag_s))
+    names = {topic(config.prefix, entity) for entity in begun}
+    found = list(topics.findings(settings.client, wanted, create=sink.create_topics, begun=names, lag_s=lag_s))
     yield from found
     if found[0].status == "fail":
         return

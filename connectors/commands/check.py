@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -84,21 +84,25 @@ def all_findings(connection: psycopg.Connection[Any], settings: Config) -> list[
     said = probe(settings)
     running = bool(said) or (slot is not None and slot.active_pid is not None)
     lag_s = said.get("lag_seconds", None if stored_at is None else time.time() - stored_at)
-    sink = sink_findings(settings, resolved, running=running, lag_s=lag_s)
+    begun = () if stored is None else stored.settings.keys()
+    sink = sink_findings(settings, resolved, running=running, begun=begun, lag_s=lag_s)
     return [*findings(connection, wanted, tables), *unresolved, *sink]
 
 
 def sink_findings(
-    settings: Config, resolved: Sequence[Entity], *, running: bool, lag_s: float | None
+    settings: Config, resolved: Sequence[Entity], *, running: bool, begun: Collection[str], lag_s: float | None
 ) -> Iterator[Finding]:
-    """Whether the changelog can be stored; `lag_s` is how far it is behind, as far as that is known."""
+    """Whether the changelog can be stored.
+
+    `begun` are the entities it was begun with; `lag_s` is how far it is behind, as far as that is known.
+    """
     if isinstance(settings.sink, FilesConfig):
         yield from folder_findings(settings.sink.path)
         return
     with extra_needed():
         from connectors import kafka  # noqa: PLC0415
 
-        yield from kafka.findings(settings, settings.sink, resolved, running=running, lag_s=lag_s)
+        yield from kafka.findings(settings, settings.sink, resolved, running=running, begun=begun, lag_s=lag_s)
         if settings.sink.registry is not None and resolved:
             yield from registry_findings(settings, settings.sink)
 

@@ -16,8 +16,8 @@ from connectors.sinks.kafka import dead, topics
 from connectors.sinks.kafka.client import Client, error_of, translated
 from connectors.sinks.kafka.messages import Values, headers
 from connectors.sinks.kafka.names import dead_topic, positions_topic, topic
-from connectors.sinks.kafka.positions import read_checkpoint
-from connectors.sinks.kafka.topics import TopicSettings
+from connectors.sinks.kafka.positions import read_checkpoint, read_stored
+from connectors.sinks.kafka.topics import Topic, TopicSettings
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
@@ -105,16 +105,32 @@ class KafkaSink:
         self._begun_at = 0.0
 
     def prepare(self, entities: Sequence[Entity]) -> None:
-        """Creates the topics that are missing, if it may. Raises ChangelogError, see `topics.ensure`."""
+        """Creates the topics that are missing, if it may.
+
+        Raises ChangelogError, see `topics.ensure`; GAP when one is gone that the changelog was begun with.
+        """
         settings = self._settings
+        wanted = topics.topics_of(settings.prefix, entities, settings.entities)
         self._values.prepare(entities)
+        self._refuse_lost(wanted)
         found = topics.ensure(
             settings.client,
-            topics.topics_of(settings.prefix, entities, settings.entities),
+            wanted,
             create=settings.create_topics,
             replication_factor=settings.replication_factor,
         )
         self._limits = {name: each.message_bytes for name, each in found.items()}
+
+    def _refuse_lost(self, wanted: Sequence[Topic]) -> None:
+        """A topic made anew would hold only what comes now, and nothing would tell."""
+        settings = self._settings
+        missing = {each.name: each for each in topics.missing(settings.client, wanted)}
+        if not missing or positions_topic(settings.prefix) in missing:
+            return
+        stored = read_stored(settings.client, settings.prefix, settings.name)
+        for entity in () if stored is None else stored[0].settings:
+            if topic(settings.prefix, entity) in missing:
+                raise topics.lost(missing[topic(settings.prefix, entity)])
 
     def recover(self) -> Checkpoint | None:
         """Fences every older producer of ours, which ends its last transaction one way or the other; then reads the
@@ -227,7 +243,7 @@ class KafkaSink:
         message = dead.Message(topic=name, partition=partition, key=key, value=value, headers=heads, timestamp_ms=at)
         if message.nbytes <= self._limit(name):
             yield row
-        elif self._decision(message, position) == "dead-letter":
+        elif self._decision(message, op, position) == "dead-letter":
             graves = dead_topic(self._settings.prefix)
             for part in dead.parts(message, topic=graves, position=position, nbytes_max=self._limit(graves)):
                 yield part.topic, part.value, part.key, part.partition, None, None, at, part.headers
@@ -239,7 +255,7 @@ class KafkaSink:
         name, _, *rest = row
         return [] if name == dead_topic(self._settings.prefix) else [(name, None, *rest)]
 
-    def _decision(self, message: dead.Message, position: str) -> str:
+    def _decision(self, message: dead.Message, op: str, position: str) -> str:
         """What is to become of a message that is too large: `dead-letter` or `skip`; a STOP while nobody said."""
         at = Position.parse(position)
         accepted = None if self._checkpoint is None else self._checkpoint.decision(at)
@@ -247,10 +263,13 @@ class KafkaSink:
             return accepted
         if self._settings.on_too_large == "dead-letter":
             return "dead-letter"
+        passing = f"`changelog accept {position} --as skip|dead-letter`"
+        if op == Op.READ:  # read again, it stands elsewhere
+            passing = 'set [sink] on_too_large = "dead-letter" until the table is read'
         raise ChangelogError(
             Kind.STOP,
             f"a message to {message.topic} has {message.nbytes} bytes and the topic takes {self._limit(message.topic)}",
-            hint=f"raise its max.message.bytes, or `changelog accept {position} --as skip|dead-letter`",
+            hint=f"raise its max.message.bytes, or {passing}",
             position=at,
         )
 

@@ -1,6 +1,6 @@
 """The topics: what they are set to and why, how they are made, and whether they still are as they should be."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -117,19 +117,35 @@ def ensure(
     """
     admin = client.admin()
     found = read(admin, topics)
-    missing = [each for each in topics if each.name not in found]
-    if missing and not create:
+    wanting = [each for each in topics if each.name not in found]
+    if wanting and not create:
         raise ChangelogError(
             Kind.PRECONDITION,
-            f"topic {missing[0].name} does not exist",
-            hint=f"create it with {missing[0].partitions} partitions, or set [sink] create_topics = true",
+            f"topic {wanting[0].name} does not exist",
+            hint=f"create it with {wanting[0].partitions} partitions, or set [sink] create_topics = true",
         )
-    if missing:
-        _create(admin, missing, replication_factor)
-        found |= {each.name: Found(partitions=each.partitions, settings=each.settings) for each in missing}
+    if wanting:
+        _create(admin, wanting, replication_factor)
+        found |= {each.name: Found(partitions=each.partitions, settings=each.settings) for each in wanting}
     for each in topics:
         _refuse_resized(each, found[each.name])
     return found
+
+
+def missing(client: Client, topics: Iterable[Topic]) -> list[Topic]:
+    """Those of the topics that do not exist."""
+    known = client.admin().topics()
+    return [each for each in topics if each.name not in known]
+
+
+def lost(topic: Topic) -> ChangelogError:
+    """What is said of a topic that is not there any more, though its changelog was begun."""
+    return ChangelogError(
+        Kind.GAP,
+        f"topic {topic.name} does not exist, and the changelog was begun with it",
+        hint="begin anew after `changelog drop --slot --positions --yes`; "
+        f"or make it with {topic.partitions} partitions, and go on without what it held",
+    )
 
 
 def read(admin: Admin, topics: Iterable[Topic]) -> dict[str, Found]:
@@ -150,8 +166,19 @@ def read(admin: Admin, topics: Iterable[Topic]) -> dict[str, Found]:
     }
 
 
-def findings(client: Client, topics: Sequence[Topic], *, create: bool, lag_s: float | None = None) -> Iterator[Finding]:
-    """What `check` says of the topics; `lag_s` is how far behind the changelog is, in seconds, where that is known."""
+def findings(
+    client: Client,
+    topics: Sequence[Topic],
+    *,
+    create: bool,
+    begun: Collection[str] = (),
+    lag_s: float | None = None,
+) -> Iterator[Finding]:
+    """What `check` says of the topics.
+
+    `begun` names those that the changelog was begun with; `lag_s` is how far behind it is, in seconds, where that is
+    known.
+    """
     try:
         found = read(client.admin(), topics)
     except ChangelogError as error:
@@ -159,7 +186,11 @@ def findings(client: Client, topics: Sequence[Topic], *, create: bool, lag_s: fl
         return
     yield ok("kafka", f"reached, at {client.bootstrap_servers}")
     for each in topics:
-        yield from _judged(each, found.get(each.name), create=create, lag_s=lag_s)
+        if each.name in begun and each.name not in found:
+            gone = lost(each)
+            yield fail(f"topic {each.name}", gone.message, gone.hint or "")
+        else:
+            yield from _judged(each, found.get(each.name), create=create, lag_s=lag_s)
 
 
 def _judged(wanted: Topic, found: Found | None, *, create: bool, lag_s: float | None) -> Iterator[Finding]:
@@ -197,9 +228,9 @@ def _retention(name: str, found: Found, lag_s: float | None) -> Iterator[Finding
         )
 
 
-def _create(admin: AdminClient, missing: Sequence[Topic], replication_factor: int | None) -> None:
+def _create(admin: AdminClient, wanting: Sequence[Topic], replication_factor: int | None) -> None:
     made = [
-        NewTopic(each.name, each.partitions, replication_factor or -1, config=dict(each.settings)) for each in missing
+        NewTopic(each.name, each.partitions, replication_factor or -1, config=dict(each.settings)) for each in wanting
     ]
     for name, future in admin.create_topics(made, request_timeout=TIMEOUT_S).items():
         try:

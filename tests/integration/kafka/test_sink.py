@@ -232,6 +232,15 @@ def test_a_message_that_is_too_large_stops_with_its_position(settings: Settings)
     assert len(read(settings, "order")) == 1
 
 
+def test_of_a_row_that_is_read_no_position_is_accepted(settings: Settings) -> None:
+    """Read again, it stands at another one."""
+    with opened(limit(settings, 2000)) as made:
+        with pytest.raises(ChangelogError, match=r'set \[sink\] on_too_large = "dead-letter"') as caught:
+            made.add([batch.from_records([record(Op.READ, '{"id":42,"note":"' + "x" * 2000 + '"}')])])
+        assert caught.value.kind is Kind.STOP
+        assert "accept" not in str(caught.value)
+
+
 @pytest.mark.parametrize("decision", ["skip", "dead-letter"])
 def test_a_message_that_is_too_large_goes_where_it_was_decided(settings: Settings, decision: str) -> None:
     settings = limit(settings, 4000)
@@ -290,6 +299,22 @@ def test_another_number_of_partitions_is_refused(settings: Settings) -> None:
     with pytest.raises(ChangelogError, match="has 2 partitions, and 3 are configured") as caught:
         KafkaSink(settings, JsonValues()).prepare([entity(partitions=3)])
     assert caught.value.kind is Kind.PRECONDITION
+
+
+def test_a_topic_that_was_deleted_is_not_made_anew_unsaid(settings: Settings) -> None:
+    begun = replace(checkpoint(1), settings={"order": {}})
+    with opened(settings) as made:
+        made.commit(begun)
+        admin = settings.client.admin()
+        for future in admin.delete_topics([f"{settings.prefix}.order"]).values():
+            future.result()
+        with pytest.raises(ChangelogError, match="was begun with it") as caught:
+            made.prepare([entity("guest"), entity()])
+        assert caught.value.kind is Kind.GAP
+        wanted = topics_of(settings.prefix, [entity()], {})
+        found = findings(settings.client, wanted, create=True, begun=[f"{settings.prefix}.order"])
+        assert [each.message for each in found if each.status == "fail"] == [caught.value.message]
+        made.prepare([entity("guest")])  # a new entity is welcome
 
 
 def test_topics_may_be_made_by_others_alone(settings: Settings) -> None:
