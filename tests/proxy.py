@@ -28,9 +28,10 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._server: asyncio.Server | None = None
-        self._serving = asyncio.Event()
+        self._serving, self._answering = asyncio.Event(), asyncio.Event()
         self._links: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
         self._serving.set()
+        self._answering.set()
         self._thread.start()
         self._call(self._listen())
 
@@ -54,6 +55,10 @@ class Proxy:
     def hang(self) -> None:
         """Accepts and keeps links, and forwards nothing, as a network that loses every packet."""
         self._call(self._hang())
+
+    def mute(self) -> None:
+        """Forwards what clients say, and keeps back what the server answers: what they ask for is done unbeknown."""
+        self._call(self._mute())
 
     def reset(self) -> None:
         """Breaks all links with RST; new ones are served as before."""
@@ -84,9 +89,14 @@ class Proxy:
 
     async def _hang(self) -> None:
         self._serving.clear()
+        self._answering.clear()
+
+    async def _mute(self) -> None:
+        self._answering.clear()
 
     async def _resume(self) -> None:
         self._serving.set()
+        self._answering.set()
         if self._server is None:
             await self._listen()
 
@@ -113,7 +123,8 @@ class Proxy:
                 await self._serving.wait()
                 back, server = await asyncio.open_connection(*self._target)
                 writers.append(server)
-                ways = [asyncio.ensure_future(self._pump(*way)) for way in ((reader, server), (back, writers[0]))]
+                there, again = (reader, server, self._serving), (back, writers[0], self._answering)
+                ways = [asyncio.ensure_future(self._pump(*way)) for way in (there, again)]
                 try:
                     await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
                 finally:
@@ -124,8 +135,8 @@ class Proxy:
                 for writer in writers:
                     writer.close()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event) -> None:
         while data := await reader.read(CHUNK):
-            await self._serving.wait()
+            await gate.wait()
             writer.write(data)
             await writer.drain()

@@ -171,8 +171,8 @@ class _Block:
         deck = [
             *[self._kill] * 3,
             *[self._crash] * 5,
-            *[self._kill_broker] * 3,
-            *[self._part_from_broker] * 2,
+            *[self._kill_broker] * 2,
+            *[self._part_from_broker] * 3,
             *[self._part_from_broker_for_long],
             *[self._kill_server] * 2,
             *[self._part_from_server] * 2,
@@ -244,13 +244,14 @@ class _Block:
         self._server.start()
 
     def _part_from_broker(self) -> None:
-        self._part(self._to_broker, "link to broker", self._rng.choice(("stops", "hangs", "resets")), SHORT_S)
+        how = self._rng.choice(("stops", "hangs", "is mute", "resets"))
+        self._part(self._to_broker, "link to broker", how, SHORT_S)
 
     def _part_from_server(self) -> None:
         self._part(self._to_server, "link to postgres", self._rng.choice(("stops", "hangs", "resets")), SHORT_S)
 
     def _part_from_broker_for_long(self) -> None:
-        self._part(self._to_broker, "link to broker", self._rng.choice(("stops", "hangs")), LONG_S)
+        self._part(self._to_broker, "link to broker", self._rng.choice(("stops", "hangs", "is mute")), LONG_S)
 
     def _part_from_server_for_long(self) -> None:
         self._part(self._to_server, "link to postgres", self._rng.choice(("stops", "hangs")), LONG_S)
@@ -263,6 +264,8 @@ class _Block:
                 link.stop()
             case "hangs":
                 link.hang()
+            case "is mute":
+                link.mute()
             case _:
                 link.reset()
         self._meanwhile(self._rng.uniform(*during_s))

@@ -67,6 +67,27 @@ def test_a_link_that_hangs_stays_open_and_goes_on(proxy: Proxy) -> None:
                 assert _echoes(link)
 
 
+def test_a_mute_link_forwards_what_is_asked_and_keeps_the_answer() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        Proxy("127.0.0.1", server.getsockname()[1]) as proxy,
+        _connect(proxy) as link,
+    ):
+        proxy.mute()
+        link.sendall(b"do")
+        answering, _ = server.accept()
+        with answering, answering.makefile("rb") as asked:
+            assert asked.read(2) == b"do"
+            answering.sendall(b"done")
+            link.settimeout(0.1)
+            with pytest.raises(TimeoutError):
+                link.recv(1)
+            link.settimeout(10)
+            proxy.resume()
+            with link.makefile("rb") as answers:
+                assert answers.read(4) == b"done"
+
+
 def test_reset_breaks_links_and_serves_new_ones(proxy: Proxy) -> None:
     with _connect(proxy) as link:
         assert _echoes(link)
