@@ -1,7 +1,7 @@
 """The publish loop: the one place where order is decided."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event
@@ -20,18 +20,23 @@ DRAIN_S_MAX = 10.0
 
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.5, 30.0
 
+_REFUSALS = frozenset({Kind.STOP, Kind.MALFORMED, Kind.PRECONDITION})
+"""What a sink says of rows that it takes none of: what was added before them can still be committed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
     """When a commit closes; positions alone are stored at the slower `idle` measures.
 
-    Where commits are slow they are made larger: each gathers rows for `patience` times as long as the one before it
-    took, or for `seconds`, whichever is longer; for `seconds_max` at most.
+    While there is a backlog (the last piece had `backlog_rows` or more) and commits are slow, they are made larger: each
+    gathers rows for `patience` times as long as the one before it took, if that is longer than `seconds`; for
+    `seconds_max` at most. Otherwise nothing is gained by waiting.
     """
 
     seconds: float = 1.0
     seconds_max: float = 5.0
     patience: float = 4.0
+    backlog_rows: int = 1000
     nbytes: int = 64 << 20
     rows: int = 100_000
     idle_seconds: float = 60.0
@@ -124,7 +129,8 @@ class _Run:
         self._held = False
         self._stored: Checkpoint | None = None
         self._stored_at = clock()
-        self._gather_s = cadence.seconds
+        self._took_s = 0.0
+        self._behind = False
         self._next = _Commit(clock())
 
     def through(self, open_source: Callable[[Recover], Source], stop: Event) -> None:
@@ -159,12 +165,12 @@ class _Run:
         return self._stored
 
     @contextmanager
-    def _sinking(self) -> Iterator[None]:
-        """What the sink fails with leaves its state unknown; but a STOP is a row's fault."""
+    def _sinking(self, refusals: Collection[Kind] = ()) -> Iterator[None]:
+        """What the sink fails with leaves its state unknown, but for `refusals`."""
         try:
             yield
         except ChangelogError as error:
-            self._held = error.kind is Kind.STOP
+            self._held = error.kind in refusals
             raise
 
     def _drain(self, source: Source) -> None:
@@ -202,14 +208,22 @@ class _Run:
 
     def _take(self, piece: Piece) -> None:
         if piece.rows:
-            with self._sinking():
+            with self._sinking(_REFUSALS):
                 self._sink.add(piece.rows)
+        before = self._next.count
         self._next.add(piece, self._clock())
+        self._behind = self._next.count - before >= self._cadence.backlog_rows
 
     def _timeout_s(self) -> float:
         if not self._next.rows:
             return READ_TIMEOUT_S
-        return min(READ_TIMEOUT_S, max(0.0, self._next.opened_at + self._gather_s - self._clock()))
+        return min(READ_TIMEOUT_S, max(0.0, self._next.opened_at + self._gather_s() - self._clock()))
+
+    def _gather_s(self) -> float:
+        cadence = self._cadence
+        if not self._behind:
+            return cadence.seconds
+        return max(cadence.seconds, min(cadence.patience * self._took_s, cadence.seconds_max))
 
     def _is_due(self) -> bool:
         next_, cadence = self._next, self._cadence
@@ -219,7 +233,7 @@ class _Run:
             return (
                 next_.count >= cadence.rows
                 or next_.nbytes >= cadence.nbytes
-                or self._clock() - next_.opened_at >= self._gather_s
+                or self._clock() - next_.opened_at >= self._gather_s()
             )
         if self._stored is None or next_.urgent:
             return True
@@ -237,8 +251,7 @@ class _Run:
             self._sink.commit(checkpoint)  # 3
         self._reach("loop:published")
         self._stored, self._stored_at, self.progressed = checkpoint, self._clock(), True
-        took_s, cadence = self._stored_at - started_at, self._cadence
-        self._gather_s = max(cadence.seconds, min(cadence.patience * took_s, cadence.seconds_max))
+        self._took_s = self._stored_at - started_at
         self._next = _Commit(self._stored_at)
         source.confirm(checkpoint)  # 5
         self._reach("loop:confirmed")

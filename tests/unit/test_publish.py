@@ -18,6 +18,7 @@ from envelope.model import Op
 from tests.unit.records import checkpoint, record
 
 MIB = 1 << 20
+CADENCE = Cadence(seconds=1.0, nbytes=1000, rows=10, backlog_rows=6, idle_seconds=60.0, idle_wal_bytes=16 * MIB)
 
 
 def piece(commit: int, rows: int = 1, *, nbytes: int = 100, urgent: bool = False) -> Piece:
@@ -117,7 +118,9 @@ class World:
             self.open,
             self,
             stop=self.stop,
-            cadence=Cadence(seconds=1.0, nbytes=1000, rows=10, idle_seconds=60.0, idle_wal_bytes=16 * MIB),
+            cadence=Cadence(
+                seconds=1.0, nbytes=1000, rows=10, backlog_rows=6, idle_seconds=60.0, idle_wal_bytes=16 * MIB
+            ),
             reach=reach,
             clock=lambda: self.now,
         )
@@ -157,14 +160,22 @@ def test_the_wait_for_more_ends_when_the_commit_is_due() -> None:
     assert world.timeouts[2] == pytest.approx(0.1)
 
 
-def test_slow_commits_are_made_larger() -> None:
-    class Slow(World):
-        def commit(self, checkpoint: Checkpoint) -> None:
-            self.now += 0.5
-            World.commit(self, checkpoint)
+class Slow(World):
+    """Its commits take half a second."""
 
-    world = Slow([piece(1), 1.0, piece(2), 1.5, piece(3), 0.5, None])
-    assert world.run(checkpoint(0))[:4] == ["publish 1: 1", "confirm 1", "publish 3: 2", "confirm 3"]
+    def commit(self, checkpoint: Checkpoint) -> None:
+        self.now += 0.5
+        World.commit(self, checkpoint)
+
+
+def test_slow_commits_of_a_backlog_are_made_larger() -> None:
+    world = Slow([piece(1, 6), 1.0, piece(2, 6), 1.5, piece(3, 1), 0.4, piece(4, 6), 0.7, None])
+    assert world.run(checkpoint(0))[:4] == ["publish 1: 6", "confirm 1", "publish 3: 7", "confirm 3"]
+
+
+def test_slow_commits_without_a_backlog_are_not_waited_for() -> None:
+    world = Slow([piece(1), 1.0, piece(2), 1.0, piece(3), 0.5, None])
+    assert world.run(checkpoint(0))[:4] == ["publish 1: 1", "confirm 1", "publish 2: 1", "confirm 2"]
 
 
 def test_enough_rows_close_a_commit_at_once() -> None:
@@ -334,8 +345,9 @@ class Choosy(World):
         World.add(self, rows)
 
 
-def test_a_row_that_may_not_be_stored_is_raised_once_what_stands_before_it_is_stored() -> None:
-    world = Choosy([piece(1), piece(2), piece(3)])
+@pytest.mark.parametrize("kind", [Kind.STOP, Kind.MALFORMED, Kind.PRECONDITION])
+def test_a_row_that_may_not_be_stored_is_raised_once_what_stands_before_it_is_stored(kind: Kind) -> None:
+    world = Choosy([piece(1), piece(2), piece(3)], kind=kind)
     with pytest.raises(ChangelogError):
         world.run(checkpoint(0))
     assert world.happened == ["publish 1: 1", "confirm 1", "close"]

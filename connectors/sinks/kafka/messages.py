@@ -79,13 +79,6 @@ def headers(batch: pa.RecordBatch) -> list[Headers]:
     return made
 
 
-def _headed(name: str, column: pa.Array) -> list[tuple[str, bytes]]:
-    """A header for each row, one object for all rows of one value."""
-    encoded = column.cast(_BINARY).dictionary_encode()
-    distinct = [(name, value) for value in encoded.dictionary.to_pylist()]
-    return [distinct[index] for index in encoded.indices.to_pylist()]
-
-
 def record(
     entity: str,
     partition: int,

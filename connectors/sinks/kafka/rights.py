@@ -14,12 +14,11 @@ NEEDED = (AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE)
 
 def topic_rights(client: Client, names: Sequence[str]) -> Iterator[Finding]:
     """Whether each of these topics, which are there, may be read and written."""
-    admin = client.admin()
-    with translated("asking Kafka for our rights"):
-        answers = admin.describe_topics(
-            TopicCollection(list(names)), include_authorized_operations=True, request_timeout=TIMEOUT_S
-        )
-        granted = {name: set(future.result().authorized_operations or ()) for name, future in answers.items()}
+    try:
+        granted = _granted(client, names)
+    except ChangelogError as error:
+        yield fail("rights", error.message, error.hint or "see docs/kafka.md for the rights that are needed")
+        return
     lacking = {name: [each.name for each in NEEDED if each not in found] for name, found in granted.items()}
     for name, lacks in lacking.items():
         if lacks:
@@ -29,6 +28,15 @@ def topic_rights(client: Client, names: Sequence[str]) -> Iterator[Finding]:
             yield fail("rights", f"topic {name}: this user lacks {', '.join(lacks)}", hint)
     if not any(lacking.values()):
         yield ok("rights", f"{len(lacking)} topics may be read and written")
+
+
+def _granted(client: Client, names: Sequence[str]) -> dict[str, set[AclOperation]]:
+    admin = client.admin()
+    with translated("asking Kafka for our rights"):
+        answers = admin.describe_topics(
+            TopicCollection(list(names)), include_authorized_operations=True, request_timeout=TIMEOUT_S
+        )
+        return {name: set(future.result().authorized_operations or ()) for name, future in answers.items()}
 
 
 def transaction_rights(client: Client, transactional_id: str) -> Finding:

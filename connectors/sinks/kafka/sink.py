@@ -31,6 +31,7 @@ PATIENCE_S = 60.0
 """How long one call of Kafka's is tried again before the sink is recovered anew."""
 
 _CALL_S = 10.0
+_LAST_CALL_S = 2.0
 _FULL_WAIT_S = 0.05
 
 _DEFAULTS = {
@@ -101,7 +102,7 @@ class KafkaSink:
         self._limits: dict[str, int] = {}
         self._producer: Producer | None = None
         self._checkpoint: Checkpoint | None = None
-        self._begun = False
+        self._begun = self._asked = False
         self._begun_at = 0.0
 
     def prepare(self, entities: Sequence[Entity]) -> None:
@@ -167,8 +168,9 @@ class KafkaSink:
         with translated("sending to Kafka"):
             self._produce((positions_topic(settings.prefix), checkpoint.to_json(), settings.name.encode(), 0))
         self._reach("kafka:positioned")
+        self._asked = True
         self._insist("committing to Kafka", lambda: self._held().commit_transaction(_CALL_S))
-        self._begun, self._checkpoint = False, checkpoint
+        self._begun, self._asked, self._checkpoint = False, False, checkpoint
         self._reach("kafka:committed")
 
     def abandon(self) -> None:
@@ -178,11 +180,18 @@ class KafkaSink:
             self._begun = False
 
     def close(self) -> None:
-        """Lets go of the producer; a transaction that it left open is ended by the next one, or by its timeout."""
-        producer, self._producer, self._begun = self._producer, None, False
-        if producer is not None:
-            with suppress(KafkaException):
-                producer.purge(blocking=False)
+        """Lets go of the producer. A transaction that was never asked to commit is aborted, if the broker answers at
+        once, since readers wait at it; any other is ended by the next producer, or by its timeout.
+        """
+        producer, in_the_way = self._producer, self._begun and not self._asked
+        self._producer, self._begun, self._asked = None, False, False
+        if producer is None:
+            return
+        with suppress(KafkaException):
+            if in_the_way:
+                producer.abort_transaction(_LAST_CALL_S)
+        with suppress(KafkaException):
+            producer.purge(blocking=False)
 
     def _config(self) -> dict[str, object]:
         timeout_ms = self._settings.transaction_timeout_s * 1000
