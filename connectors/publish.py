@@ -28,8 +28,8 @@ _REFUSALS = frozenset({Kind.STOP, Kind.MALFORMED, Kind.PRECONDITION})
 class Cadence:
     """When a commit closes; positions alone are stored at the slower `idle` measures.
 
-    While there is a backlog (the last piece had `backlog_rows` or more) and commits are slow, they are made larger: each
-    gathers rows for `patience` times as long as the one before it took, if that is longer than `seconds`; for
+    While there is a backlog (the last piece had `backlog_rows` or more) and commits are slow, they are made larger:
+    each gathers rows for `patience` times as long as the one before it took, if that is longer than `seconds`; for
     `seconds_max` at most. Otherwise nothing is gained by waiting.
     """
 
