@@ -278,7 +278,7 @@ def test_two_services_of_one_name(begun: Site) -> None:
             rf"replication slot {begun.name} is read by process \d+ \(changelog\); stop that one first",
             begun.refused(),
         )
-        assert begun.refused("drop", "--slot", "--yes").endswith("stop the service first")
+        assert begun.refused("drop", "--slot", "--yes").endswith("(changelog); stop that one first")
 
 
 def test_a_slot_that_another_program_reads(begun: Site) -> None:
