@@ -41,6 +41,9 @@ RECONNECTING = "reconnecting"
 _FIRST_PATIENCE_S = 5.0
 _LATER_PATIENCE_S = 90.0  # after a link went dead, the server keeps its end for wal_sender_timeout
 
+_COUNTED = ["entity", "op", "transaction", "original"]
+_UPDATE = pa.scalar(Op.UPDATE.value)
+
 _log = structlog.get_logger("service")
 
 
@@ -247,13 +250,13 @@ class _Watch(Observer):
         self._metrics.commit_seconds.observe(seconds)
         if checkpoint.position is not None:
             self._metrics.position.info({"position": str(checkpoint.position)})
-        for batch in rows:
-            self._count(batch)
+        if rows:
+            self._count(pa.Table.from_batches([batch.select(_COUNTED) for batch in rows]))
 
-    def _count(self, batch: pa.RecordBatch) -> None:
-        self._metrics.transactions.inc(pc.count_distinct(batch.column("transaction")).as_py())
-        unknown = pc.and_(pc.equal(batch.column("op"), Op.UPDATE.value), pc.is_null(batch.column("original")))
-        table = pa.table({"entity": batch.column("entity"), "op": batch.column("op"), "unknown": unknown})
+    def _count(self, rows: pa.Table) -> None:
+        self._metrics.transactions.inc(pc.count_distinct(rows.column("transaction")).as_py())
+        unknown = pc.and_(pc.equal(rows.column("op"), _UPDATE), pc.is_null(rows.column("original")))
+        table = pa.table({"entity": rows.column("entity"), "op": rows.column("op"), "unknown": unknown})
         counted = table.group_by(["entity", "op"]).aggregate([([], "count_all"), ("unknown", "sum")])
         for row in counted.to_pylist():
             self._metrics.events.labels(row["entity"], row["op"]).inc(row["count_all"])

@@ -15,6 +15,11 @@ from envelope.model import Envelope, Op, Place, Record
 Headers = list[tuple[str, bytes]]
 
 _BINARY = pa.binary()
+
+# As scalars: of a Python value, Arrow asks each time whether it is one of pandas', whose import is then tried in vain.
+_TRUNCATE, _NULL, _NOTHING, _END = (pa.scalar(text) for text in (Op.TRUNCATE.value, "null", "", "}"))
+_PROVENANCE, _CURRENT, _ORIGINAL = (pa.scalar(text) for text in ('{"provenance":', ',"current":', ',"original":'))
+
 _HEADERS = {"op": "op", "position": "position", "transaction": "transaction", "serviceName": "service_name"}
 _MOVES = {"movedTo": "moved_to", "movedFrom": "moved_from"}
 
@@ -41,16 +46,16 @@ class JsonValues:
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
         """See `Values`."""
         original = batch.column("original")
-        truncated = pc.equal(batch.column("op"), Op.TRUNCATE.value)
-        before = pc.if_else(truncated, "null", original)
+        truncated = pc.equal(batch.column("op"), _TRUNCATE)
+        before = pc.if_else(truncated, _NULL, original)
         joined = pc.binary_join_element_wise(
-            '{"provenance":',
+            _PROVENANCE,
             batch.column("provenance"),
-            ',"current":',
-            pc.fill_null(batch.column("current"), "null"),
-            pc.fill_null(pc.binary_join_element_wise(',"original":', before, ""), ""),
-            "}",
-            "",
+            _CURRENT,
+            pc.fill_null(batch.column("current"), _NULL),
+            pc.fill_null(pc.binary_join_element_wise(_ORIGINAL, before, _NOTHING), _NOTHING),
+            _END,
+            _NOTHING,
         )
         values: list[bytes] = joined.cast(_BINARY).to_pylist()
         return values

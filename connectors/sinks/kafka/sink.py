@@ -30,6 +30,8 @@ FAIL_POINTS = ("kafka:recovered", "kafka:begun", "kafka:added", "kafka:positione
 PATIENCE_S = 60.0
 """How long one call of Kafka's is tried again before the sink is recovered anew."""
 
+_DELETE = pa.scalar(Op.DELETE.value)
+
 _CALL_S = 10.0
 _LAST_CALL_S = 2.0
 _FULL_WAIT_S = 0.05
@@ -242,7 +244,7 @@ class KafkaSink:
         if largest > min(self._limit(name) for name in names.values()):
             rows = zip(calls, batch.column("op").to_pylist(), batch.column("position").to_pylist(), strict=True)
             return [call for row in rows for call in self._judged(*row)]
-        for index in reversed(pc.indices_nonzero(pc.equal(batch.column("op"), Op.DELETE.value)).to_pylist()):
+        for index in reversed(pc.indices_nonzero(pc.equal(batch.column("op"), _DELETE)).to_pylist()):
             calls[index + 1 : index + 1] = self._tombstone(calls[index])
         return calls
 
