@@ -116,7 +116,7 @@ class KafkaConfig(_Section):
     create_topics: bool = True
     on_too_large: Literal["stop", "dead-letter"] = "stop"
     transaction_timeout_seconds: int = Field(default=60, ge=10, le=900)
-    commit_seconds: CommitSeconds = 0.01
+    commit_seconds: CommitSeconds = 0.02
     commit_bytes: CommitBytes = 64 << 20
     commit_rows: CommitRows = 100_000
 

@@ -15,6 +15,9 @@ from envelope.checkpoint import Checkpoint
 from envelope.errors import RETRIED, ChangelogError, Kind
 
 READ_TIMEOUT_S = 0.2
+GATHER_S_MAX = 0.05
+"""How long a read may gather transactions to be decoded at once: part of the time that a commit gathers."""
+
 DRAIN_S_MAX = 10.0
 """How long a service that is to stop may go on to read what was committed before."""
 
@@ -70,9 +73,9 @@ class _Commit:
     nbytes: int = 0
     urgent: bool = False
 
-    def add(self, piece: Piece, now: float) -> None:
+    def add(self, piece: Piece, opened_at: float) -> None:
         if not self.rows:
-            self.opened_at = now
+            self.opened_at = opened_at
         self.rows += piece.rows
         self.count += sum(batch.num_rows for batch in piece.rows)
         self.nbytes += piece.nbytes
@@ -194,7 +197,7 @@ class _Run:
 
     def _step(self, source: Source) -> None:
         try:
-            piece = source.read(self._timeout_s())  # 1
+            piece = source.read(self._timeout_s(), self._gather_read_s())  # 1
             self._reach("loop:read")
             if piece is not None:
                 self._take(piece)
@@ -211,13 +214,16 @@ class _Run:
             with self._sinking(_REFUSALS):
                 self._sink.add(piece.rows)
         before = self._next.count
-        self._next.add(piece, self._clock())
+        self._next.add(piece, self._clock() - self._gather_read_s())
         self._behind = self._next.count - before >= self._cadence.backlog_rows
 
     def _timeout_s(self) -> float:
         if not self._next.rows:
             return READ_TIMEOUT_S
         return min(READ_TIMEOUT_S, max(0.0, self._next.opened_at + self._gather_s() - self._clock()))
+
+    def _gather_read_s(self) -> float:
+        return min(self._timeout_s() if self._next.rows else self._gather_s(), GATHER_S_MAX)
 
     def _gather_s(self) -> float:
         cadence = self._cadence

@@ -63,8 +63,8 @@ CONNECTOR = {
 }
 """Raised from 2,048 and 8,192 changes, 500 ms, 16 KiB, 0 ms, none and 32 MiB, all for throughput but the third."""
 
-HEAP = "1g"
-"""Half of what connect-standalone.sh gives."""
+HEAP = "2g"
+"""As connect-standalone.sh has it."""
 
 JVM = ("-Xms256m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 """As Kafka's own connect-standalone.sh has it."""

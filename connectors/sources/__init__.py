@@ -30,8 +30,9 @@ class Piece:
 class Source(Protocol):
     """An iterator of committed transactions, and the way to say that they are safe."""
 
-    def read(self, timeout_s: float) -> Piece | None:
-        """The next piece; None when the timeout passes without one.
+    def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
+        """The next piece; None when the timeout passes without one. A source may wait until what it was the first to
+        hear is `gather_s` old: a piece of many small transactions costs little more than a piece of one.
 
         Raises ChangelogError; a deterministic stop only after everything before it was given.
         """

@@ -80,6 +80,14 @@ def take_until(open_stream: Stream, enough: Callable[[list[bytes]], bool], *, ti
     return frames
 
 
+def take_first(open_stream: Stream, *, gather_s: float, gather_frames: int) -> list[bytes]:
+    """The first frames that are taken at once; a keepalive may end a wait without any."""
+    deadline = time.monotonic() + 30
+    while not (frames := open_stream.take(30, gather_s, gather_frames)):
+        assert time.monotonic() < deadline
+    return frames
+
+
 def kinds(frames: list[bytes]) -> str:
     return "".join(chr(frame[25]) for frame in frames)
 
@@ -222,6 +230,23 @@ def test_a_consumer_that_stops_taking_keeps_its_connection(dsn: str, slot: str) 
         frames += first + take_until(open_stream, commits(1))
         assert len(frames) == 40_003
         assert ask(dsn, f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = '{slot}'") == pid
+
+
+def test_frames_are_gathered_until_there_are_enough(dsn: str, slot: str) -> None:
+    with stream(dsn, slot) as open_stream:
+        execute(dsn, "INSERT INTO t VALUES (1)")
+        writer = threading.Timer(0.5, execute, [dsn, "INSERT INTO t VALUES (2)"])
+        writer.start()
+        frames = take_first(open_stream, gather_s=30, gather_frames=7)
+        writer.join()
+        assert kinds(frames) == "BRICBIC"
+
+
+def test_frames_that_waited_long_enough_are_not_gathered_for(dsn: str, slot: str) -> None:
+    with stream(dsn, slot) as open_stream:
+        execute(dsn, "INSERT INTO t VALUES (1)")
+        frames = take_first(open_stream, gather_s=1.0, gather_frames=1000)
+        assert kinds(frames) == "BRIC"
 
 
 def test_an_idle_stream_costs_nothing(dsn: str, slot: str) -> None:

@@ -113,7 +113,7 @@ def test_a_changelog_on_kafka(kafka: Path) -> None:
     found = config.load(kafka, {})
     assert isinstance(found.sink, KafkaConfig)
     assert found.prefix == "booking"
-    assert (found.sink.codec, found.sink.on_too_large, found.sink.commit_seconds) == ("json", "stop", 0.01)
+    assert (found.sink.codec, found.sink.on_too_large, found.sink.commit_seconds) == ("json", "stop", 0.02)
     assert found.sink.replication_factor is None
     assert found.sink.create_topics
 

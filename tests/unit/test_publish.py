@@ -40,6 +40,7 @@ class World:
     happened: list[str] = field(default_factory=list)
     opened: list[Checkpoint | None] = field(default_factory=list)
     timeouts: list[float] = field(default_factory=list)
+    gathers: list[float] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
     now: float = 1000.0
     end_of_log: int = 0
@@ -60,8 +61,9 @@ class World:
 
     # The source
 
-    def read(self, timeout_s: float) -> Piece | None:
+    def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
         self.timeouts.append(timeout_s)
+        self.gathers.append(gather_s)
         step, *self.script = self.script or ["stop"]
         match step:
             case ChangelogError():
@@ -72,6 +74,7 @@ class World:
             case float() | None:
                 self.now += timeout_s if step is None else step
                 return None
+        self.now += gather_s
         return step
 
     def end(self) -> int:
@@ -112,15 +115,15 @@ class World:
         if what in self.refuses:
             raise self.refuses.pop(what)
 
-    def run(self, stored: Checkpoint | None = None, reach: Callable[[str], None] = lambda _: None) -> list[str]:
+    def run(
+        self, stored: Checkpoint | None = None, reach: Callable[[str], None] = lambda _: None, *, seconds: float = 1.0
+    ) -> list[str]:
         self.stored = stored
         publish(
             self.open,
             self,
             stop=self.stop,
-            cadence=Cadence(
-                seconds=1.0, nbytes=1000, rows=10, backlog_rows=6, idle_seconds=60.0, idle_wal_bytes=16 * MIB
-            ),
+            cadence=replace(CADENCE, seconds=seconds),
             reach=reach,
             clock=lambda: self.now,
         )
@@ -157,7 +160,19 @@ def test_the_wait_for_more_ends_when_the_commit_is_due() -> None:
     world = World([piece(1), 0.9])
     world.run(checkpoint(0))
     assert world.timeouts[0] == 0.2
-    assert world.timeouts[2] == pytest.approx(0.1)
+    assert world.timeouts[2] == pytest.approx(0.05)
+
+
+def test_a_read_gathers_for_a_part_of_the_time_that_its_commit_does() -> None:
+    world = World([piece(1), 0.93, piece(2)])
+    world.run(checkpoint(0))
+    assert world.gathers[:3] == pytest.approx([0.05, 0.05, 0.02])
+
+
+def test_a_commit_is_due_at_once_when_the_read_gathered_for_as_long() -> None:
+    world = World([piece(1), piece(2)])
+    stored = world.run(checkpoint(0), seconds=1 / 32)
+    assert stored == ["publish 1: 1", "confirm 1", "publish 2: 1", "confirm 2", "close"]
 
 
 class Slow(World):

@@ -258,7 +258,7 @@ class PostgresSource:
         found.chunk_pages = self._settings.chunk_pages
         return found
 
-    def read(self, timeout_s: float) -> Piece | None:
+    def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
         """See `Source.read`; the first piece of a new changelog holds its checkpoint alone."""
         if self._fresh is not None:
             fresh, self._fresh = self._fresh, None
@@ -270,7 +270,7 @@ class PostgresSource:
         if self._hurried:
             self._stream.ask()
         if not self._pending:
-            self._pending = self._stream.take(timeout_s)
+            self._pending = self._stream.take(timeout_s, 0.0 if self._hurried else gather_s, _FRAMES_MAX)
         frames, self._pending = self._pending[:_FRAMES_MAX], self._pending[_FRAMES_MAX:]
         if not frames:
             return self._idle()

@@ -61,6 +61,7 @@ class Stream:
         self._max_bytes = max_bytes
         self._changed = threading.Condition()  # guards the queue: what follows, up to _ended
         self._frames: list[bytes] = []
+        self._first_at = 0.0
         self._nbytes = 0
         self._end_of_log = 0
         self._failure: ChangelogError | None = None
@@ -90,8 +91,9 @@ class Stream:
     ) -> None:
         self.close()
 
-    def take(self, timeout_s: float) -> list[bytes]:
-        """All frames that wait, or the first to arrive within the timeout; possibly none.
+    def take(self, timeout_s: float, gather_s: float = 0.0, gather_frames: int = 0) -> list[bytes]:
+        """All frames that wait, or the first to arrive within the timeout; possibly none. While they are fewer than
+        `gather_frames`, more are waited for until the first has been here for `gather_s`.
 
         A frame is an XLogData message whole: `w`, start, end, clock (25 bytes), then the output plugin's. Raises
         ChangelogError after the last frame of a stream that broke (CONNECTION) or that the server ended.
@@ -99,6 +101,7 @@ class Stream:
         with self._changed:
             if not self._frames and not self._ended:
                 self._changed.wait(timeout_s)
+            self._gather(self._first_at + gather_s, gather_frames)
             frames, self._frames = self._frames, []
             paused, self._nbytes = self._nbytes >= self._max_bytes, 0
             self.wal_end = self._end_of_log
@@ -107,6 +110,13 @@ class Stream:
         if not frames and self._ended:
             raise self._failure or ChangelogError(Kind.CONNECTION, "the stream is closed")
         return frames
+
+    def _gather(self, deadline: float, frames: int) -> None:
+        """Under the lock. A queue that is full has no more to wait for."""
+        while self._frames and not self._ended and len(self._frames) < frames and self._nbytes < self._max_bytes:
+            if (left := deadline - time.monotonic()) <= 0:
+                return
+            self._changed.wait(left)
 
     def confirm(self, lsn: int) -> None:
         """Says that everything before `lsn` is durable; the server hears it with the next status."""
@@ -163,6 +173,8 @@ class Stream:
         if frames:
             self._written = max(self._written, _DATA_START.unpack_from(frames[-1])[0])
         with self._changed:
+            if not self._frames:
+                self._first_at = self._heard_at
             self._frames += frames
             self._nbytes += sum(map(len, frames))
             self._end_of_log = end_of_log
