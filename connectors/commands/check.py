@@ -109,19 +109,19 @@ def sink_findings(
 
 def registry_findings(settings: Config, sink: KafkaConfig) -> Iterator[Finding]:
     """Whether the registry has the schemas of the live tables, or would take them."""
-    from connectors.commands import schemas  # noqa: PLC0415, it needs the extra
+    from connectors.commands.schemas import register  # noqa: PLC0415, it needs the extra
     from connectors.sinks.kafka.registry import Registry  # noqa: PLC0415
 
     assert sink.registry is not None
     with closing(Registry(sink.registry, sink.registry_client)) as registry:
         try:
-            found = [schemas.judge(registry, *each) for each in schemas.live_schemas(settings, ())]
+            found = [register.judge(registry, *each) for each in register.live_schemas(settings, ())]
         except ChangelogError as error:
             hint = error.hint or "start the registry, or correct [sink] registry"
             yield Finding(name="registry", status="fail", message=error.message, hint=hint)
             return
     for verdict in found:
-        message = f"{verdict.subject} {schemas.STATES[verdict.state][2]}"
+        message = f"{verdict.subject} {register.STATES[verdict.state][2]}"
         status: Status = "ok" if verdict.id is not None or _may_register(sink, verdict.state) else "fail"
         yield Finding(name="registry", status=status, message=message, hint=None if status == "ok" else REGISTER)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from connectors.sinks.kafka.names import topic
+from connectors.sinks.kafka.names import subject
 from connectors.sinks.kafka.registry import Registry
 from envelope import batch
 from envelope.codec import json_codec
@@ -22,11 +22,6 @@ from schemas.types import Struct
 
 MAGIC = 0
 HEADER_BYTES = 5
-
-
-def subject(prefix: str, entity: str) -> str:
-    """The subject of the schemas of an entity's values: Confluent's TopicNameStrategy."""
-    return f"{topic(prefix, entity)}-value"
 
 
 class AvroValues:

@@ -18,3 +18,8 @@ def positions_topic(prefix: str) -> str:
 def dead_topic(prefix: str) -> str:
     """The topic of what was set aside."""
     return topic(prefix, DEAD)
+
+
+def subject(prefix: str, entity: str) -> str:
+    """The registry's subject for the schemas of an entity's values: Confluent's TopicNameStrategy."""
+    return f"{topic(prefix, entity)}-value"

@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from rich.console import Console
@@ -13,13 +13,16 @@ from rich.text import Text
 
 from connectors import config, entities, show
 from connectors.config import Config, KafkaConfig
-from connectors.sinks.kafka.avro import subject
-from connectors.sinks.kafka.registry import Registry
+from connectors.sinks.kafka.names import subject
 from connectors.sources.postgres.catalog import read_tables
 from connectors.sources.postgres.connection import connect
 from connectors.sources.postgres.source import CATALOG_SETTINGS, bind_table
+from connectors.stores import extra_needed
 from envelope.errors import ChangelogError, Kind
 from schemas import avro
+
+if TYPE_CHECKING:
+    from connectors.sinks.kafka.registry import Registry
 
 State = Literal["registered", "new", "compatible", "incompatible"]
 
@@ -44,13 +47,10 @@ class Verdict:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog schemas` takes."""
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
-    summary = "register the Avro schemas of the live tables; without --yes, say what that would do"
-    register = verbs.add_parser("register", help=summary, description=summary[0].upper() + summary[1:] + ".")
-    register.add_argument("entity", nargs="*", metavar="ENTITY", help="default: all entities")
-    register.add_argument("--yes", action="store_true", help="register them")
-    register.add_argument("--json", action="store_true", help="print the verdicts as JSON, the schemas with them")
+    """What `changelog schemas register` takes."""
+    parser.add_argument("entity", nargs="*", metavar="ENTITY", help="default: all entities")
+    parser.add_argument("--yes", action="store_true", help="register them")
+    parser.add_argument("--json", action="store_true", help="print the verdicts as JSON, the schemas with them")
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -63,6 +63,8 @@ def execute(arguments: argparse.Namespace) -> int:
             f"{arguments.config}: no registry is named",
             hint='set [sink] kind = "kafka", codec = "avro" and registry = "http://HOST:8081"',
         )
+    with extra_needed():
+        from connectors.sinks.kafka.registry import Registry  # noqa: PLC0415
     schemas = live_schemas(settings, arguments.entity)
     registry = Registry(sink.registry, sink.registry_client)
     try:
@@ -109,7 +111,7 @@ def live_schemas(settings: Config, names: Sequence[str]) -> list[tuple[str, str,
     return found
 
 
-def judge(registry: Registry, entity: str, subject: str, schema: avro.Schema) -> Verdict:
+def judge(registry: "Registry", entity: str, subject: str, schema: avro.Schema) -> Verdict:
     """What the registry says of a schema; nothing is registered."""
     id_ = registry.look_up(subject, schema)
     if id_ is not None:

@@ -1,0 +1,24 @@
+"""`changelog schemas`: the contracts of what is published."""
+
+import argparse
+from collections.abc import Mapping
+
+from connectors.cli import Command
+from connectors.commands.schemas import register
+
+VERBS: Mapping[str, tuple[Command, str]] = {
+    "register": (register, "register the Avro schemas of the live tables; without --yes, say what that would do"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `changelog schemas` takes."""
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
+    for name, (verb, summary) in VERBS.items():
+        verb.add_arguments(verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + "."))
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Does what the verb says."""
+    verb, _ = VERBS[arguments.verb]
+    return verb.execute(arguments)
