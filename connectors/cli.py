@@ -91,13 +91,20 @@ def _parser(chosen: str | None, command: Command | None) -> argparse.ArgumentPar
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for name, summary in COMMANDS.items():
         sub = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
-        sub.add_argument(
-            "--config", type=Path, default=Path("changelog.toml"), metavar="FILE", help="default: changelog.toml"
-        )
-        sub.add_argument("--verbose", action="store_true", help="log more, and show the traceback of an error")
+        add_common_arguments(sub)
+        sub.set_defaults(config=Path("changelog.toml"), verbose=False)
         if name == chosen and command is not None:
             command.add_arguments(sub)
     return parser
+
+
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    """What every command takes, and every verb behind it."""
+    unset = argparse.SUPPRESS  # else a verb's default would replace what stands before the verb
+    parser.add_argument("--config", type=Path, default=unset, metavar="FILE", help="default: changelog.toml")
+    parser.add_argument(
+        "--verbose", action="store_true", default=unset, help="log more, and show the traceback of an error"
+    )
 
 
 def _execute(command: Command, arguments: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Mapping
 
-from connectors.cli import Command
+from connectors.cli import Command, add_common_arguments
 from connectors.commands.schemas import register
 
 VERBS: Mapping[str, tuple[Command, str]] = {
@@ -15,7 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `changelog schemas` takes."""
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
     for name, (verb, summary) in VERBS.items():
-        verb.add_arguments(verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + "."))
+        sub = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        add_common_arguments(sub)
+        verb.add_arguments(sub)
 
 
 def execute(arguments: argparse.Namespace) -> int:
