@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from threading import Event
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from connectors.failpoints import Reach, nowhere
 from connectors.sinks import Sink
@@ -50,7 +51,7 @@ class Observer:
     """Who is told what the loop does; this one keeps it to itself."""
 
     def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float, /) -> None:
-        """A commit is durable; it took `seconds`."""
+        """A commit is durable; it took `seconds`. Its rows are told as `noted` has them."""
 
     def turned(self, through_lsn: int) -> None:
         """The loop came round; all before `through_lsn` is durable or holds nothing to publish."""
@@ -64,7 +65,7 @@ class Observer:
 
 @dataclass(slots=True)
 class _Commit:
-    """What the next sink commit will hold; `rows` are in the sink's hands already."""
+    """What the next sink commit will hold; its rows are in the sink's hands already, and `rows` say what they were."""
 
     opened_at: float
     rows: list[pa.RecordBatch] = field(default_factory=list)
@@ -76,11 +77,19 @@ class _Commit:
     def add(self, piece: Piece, opened_at: float) -> None:
         if not self.rows:
             self.opened_at = opened_at
-        self.rows += piece.rows
+        self.rows += map(noted, piece.rows)
         self.count += sum(batch.num_rows for batch in piece.rows)
         self.nbytes += piece.nbytes
         self.checkpoint = piece.checkpoint
         self.urgent |= piece.urgent
+
+
+def noted(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Of a commit's rows, what is worth keeping until it is durable: `entity`, `op`, `transaction`, and `original`, which
+    here says whether there is one.
+    """
+    kept = {name: rows.column(name) for name in ("entity", "op", "transaction")}
+    return pa.RecordBatch.from_pydict({**kept, "original": pc.is_valid(rows.column("original"))})
 
 
 def publish(

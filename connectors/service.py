@@ -41,7 +41,6 @@ RECONNECTING = "reconnecting"
 _FIRST_PATIENCE_S = 5.0
 _LATER_PATIENCE_S = 90.0  # after a link went dead, the server keeps its end for wal_sender_timeout
 
-_COUNTED = ["entity", "op", "transaction", "original"]
 _UPDATE = pa.scalar(Op.UPDATE.value)
 
 _log = structlog.get_logger("service")
@@ -251,11 +250,11 @@ class _Watch(Observer):
         if checkpoint.position is not None:
             self._metrics.position.info({"position": str(checkpoint.position)})
         if rows:
-            self._count(pa.Table.from_batches([batch.select(_COUNTED) for batch in rows]))
+            self._count(pa.Table.from_batches(rows))
 
     def _count(self, rows: pa.Table) -> None:
         self._metrics.transactions.inc(pc.count_distinct(rows.column("transaction")).as_py())
-        unknown = pc.and_(pc.equal(rows.column("op"), _UPDATE), pc.is_null(rows.column("original")))
+        unknown = pc.and_(pc.equal(rows.column("op"), _UPDATE), pc.invert(rows.column("original")))
         table = pa.table({"entity": rows.column("entity"), "op": rows.column("op"), "unknown": unknown})
         counted = table.group_by(["entity", "op"]).aggregate([([], "count_all"), ("unknown", "sum")])
         for row in counted.to_pylist():

@@ -40,7 +40,7 @@ _DEFAULTS = {
     "compression.type": "lz4",
     "linger.ms": 5,
     "queue.buffering.max.messages": 200_000,
-    "queue.buffering.max.kbytes": 64 << 10,
+    "queue.buffering.max.kbytes": 32 << 10,
 }
 
 _log = structlog.get_logger("kafka")
