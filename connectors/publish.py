@@ -85,7 +85,7 @@ class _Commit:
 
 
 def noted(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Of a commit's rows, what is kept until it is durable: `entity`, `op`, `transaction`, whether there is an `original`."""
+    """Of a commit's rows, what is kept: `entity`, `op`, `transaction`, and whether there is an `original`."""
     kept = {name: rows.column(name) for name in ("entity", "op", "transaction")}
     return pa.RecordBatch.from_pydict({**kept, "original": pc.is_valid(rows.column("original"))})
 
