@@ -11,12 +11,11 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 import psycopg
 
-from connectors.unprivileged import free_port, give_away, launch, reachable, run, temporary_folder
+from connectors.unprivileged import ServerProcess, free_port, give_away, launch, reachable, run, temporary_folder
 from envelope.errors import ChangelogError, Kind
 
 DEFAULT_SETTINGS: Mapping[str, str] = {
@@ -28,7 +27,6 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 }
 
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 60.0
 STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
 # What the log says while the children of a killed postmaster live on, or while another program has the port.
@@ -47,7 +45,7 @@ def find_bin() -> Path:
     return Path(spec.origin).parent / "pginstall" / "bin"
 
 
-class Server:
+class Server(ServerProcess):
     """One PostgreSQL server over `data_dir`, which is initialised when it is empty or absent.
 
     `settings` go on the server's command line, over DEFAULT_SETTINGS; each start takes them as they are then. `port`
@@ -59,37 +57,12 @@ class Server:
     def __init__(
         self, bin_dir: Path, data_dir: Path, *, settings: Mapping[str, str] | None = None, port: int | None = None
     ) -> None:
+        super().__init__()
         self.bin_dir = bin_dir
         self.data_dir = data_dir.absolute()
         self.settings = {**DEFAULT_SETTINGS, **(settings or {})}
         self.port = port or free_port()
         self.log = self.data_dir / "server.log"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.stop("immediate")
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    @property
-    def running(self) -> bool:
-        """Whether the postmaster is alive."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        """The postmaster's process id; only while it runs."""
-        if self._process is None:
-            raise RuntimeError("the server was not started")
-        return self._process.pid
 
     def dsn(self, database: str = "postgres", user: str = "postgres") -> str:
         """A connection string of this server."""
@@ -118,22 +91,10 @@ class Server:
 
     def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast") -> None:
         """Stops the server, with PostgreSQL's meaning of the mode; does nothing when it does not run."""
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            self._process.send_signal(STOP_SIGNALS[mode])
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self._process = None
+        self._end(STOP_SIGNALS[mode])
 
-    def kill(self) -> None:
-        """Kills the postmaster as a crash would; its children notice and leave. `start` then recovers."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+    def _discard(self) -> None:
+        self.stop("immediate")
 
     def run(self, program: str, *arguments: str) -> str:
         """Runs one of PostgreSQL's programs (pg_basebackup, say) as the server's user; gives what it printed."""

@@ -18,10 +18,8 @@ import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from connectors.unprivileged import free_port, give_away, launch, reachable, run, temporary_folder
+from connectors.unprivileged import ServerProcess, free_port, give_away, launch, reachable, run, temporary_folder
 from envelope.errors import ChangelogError, Kind
 
 DEFAULT_SETTINGS: Mapping[str, str] = {
@@ -42,7 +40,6 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 LIB_VARIABLE = "CHANGELOG_KAFKA_LIB"
 OLDEST_JAVA = 17
 START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 60.0
 
 IN_USE = "Address already in use"
 DESCRIBE_CLUSTER = 60
@@ -79,7 +76,7 @@ def find_java() -> str:
     return program
 
 
-class Broker:
+class Broker(ServerProcess):
     """One Kafka over `folder`, which is formatted when it is empty or absent.
 
     `settings` are the broker's, over DEFAULT_SETTINGS. Clients are told to come to `advertised` (HOST:PORT, of a proxy
@@ -99,6 +96,7 @@ class Broker:
         advertised: str | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
+        super().__init__()
         self.lib = lib.absolute()
         self.folder = folder.absolute()
         self.port = port or free_port()
@@ -108,20 +106,6 @@ class Broker:
         self.log = self.folder / "broker.log"
         self._direct_port = free_port()
         self._controller_port = free_port()
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -132,18 +116,6 @@ class Broker:
     def direct_servers(self) -> str:
         """A way to the broker that never passes `advertised`, as HOST:PORT."""
         return f"127.0.0.1:{self._direct_port}"
-
-    @property
-    def running(self) -> bool:
-        """Whether the broker's process is alive."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        """The broker's process id; only while it runs."""
-        if self._process is None:
-            raise RuntimeError("the broker was not started")
-        return self._process.pid
 
     def start(self) -> None:
         """Starts the broker and returns when it takes part in its cluster; after a crash it recovers first."""
@@ -166,24 +138,6 @@ class Broker:
                     Kind.PRECONDITION, f"Kafka in {self.folder} did not start: {last}", hint=f"see {self.log}"
                 )
             time.sleep(0.1)
-
-    def stop(self) -> None:
-        """Stops the broker in order; does nothing when it does not run."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self._process = None
-
-    def kill(self) -> None:
-        """Kills the broker as a crash would. `start` then recovers."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
 
     def _configure(self, java: str) -> str:
         """Writes the broker's settings, and formats its folder at the first start; gives the cluster's id."""

@@ -5,14 +5,20 @@ import os
 import pwd
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 PORTS = range(20_000, 32_000)
 """Below those that systems give to outgoing connections, one of which could hold a stopped server's port."""
+
+STOP_TIMEOUT_S = 60.0
 
 
 def free_port() -> int:
@@ -85,6 +91,68 @@ def launch(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
             stderr=output,
             start_new_session=True,  # a Ctrl-C at the terminal is for us to hand on
         )
+
+
+class ServerProcess(ABC):
+    """A server of ours, which is one process and its children. As a context manager it starts, and stops in order."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self._discard()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is alive."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Its process id; only while it runs."""
+        if self._process is None:
+            raise RuntimeError("the server was not started")
+        return self._process.pid
+
+    @abstractmethod
+    def start(self) -> None:
+        """Starts it and returns when it serves."""
+
+    def stop(self) -> None:
+        """Stops it in order; does nothing when it does not run."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kills it as a crash would; its children notice and leave."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _discard(self) -> None:
+        """Ends what did not start."""
+        self.kill()
+
+    def _end(self, number: signal.Signals) -> None:
+        """Sends the signal, and kills what is not gone within STOP_TIMEOUT_S."""
+        if self._process is None:
+            return
+        self._process.send_signal(number)
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process = None
 
 
 def _groups() -> list[int] | None:

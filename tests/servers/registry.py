@@ -1,6 +1,5 @@
 """A schema registry of our own: Apicurio, whose API is Confluent's too, with its schemas in memory."""
 
-import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -9,19 +8,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from connectors.embedded_kafka import find_java
-from connectors.unprivileged import free_port, launch, reachable, temporary_folder
+from connectors.unprivileged import ServerProcess, free_port, launch, reachable, temporary_folder
 
 START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 30.0
 
 
-class Registry:
+class Registry(ServerProcess):
     """An empty registry over the unpacked archive in `home`; what it prints goes to a file in `folder`.
 
-    Its compatibility is NONE until a client sets another.
+    Its compatibility is NONE until a client sets another; what stops it has it forget its schemas.
     """
 
     def __init__(self, home: Path, folder: Path, *, heap: str = "384m") -> None:
+        super().__init__()
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
         self.log = folder / "registry.log"
@@ -30,7 +29,6 @@ class Registry:
             *("-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self.port}", "-Dquarkus.log.level=WARN"),
             *("-jar", *map(str, home.glob("apicurio-registry-app-*-runner.jar"))),
         ]
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Returns when it lists its subjects."""
@@ -42,29 +40,12 @@ class Registry:
                     return
             except (urllib.error.URLError, ConnectionError, TimeoutError):
                 time.sleep(0.1)
-        self.stop()
+        self.kill()
         raise RuntimeError(f"the registry did not start: {self.log.read_text()[-500:]}")
-
-    def stop(self) -> None:
-        """Stops it, and forgets its schemas."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
 
 
 @contextmanager
 def temporary_registry(home: Path) -> Iterator[Registry]:
     """A running registry, gone afterwards."""
-    with temporary_folder("changelog-registry-") as folder:
-        registry = Registry(reachable(home, folder), folder)
-        try:
-            registry.start()
-            yield registry
-        finally:
-            registry.stop()
+    with temporary_folder("changelog-registry-") as folder, Registry(reachable(home, folder), folder) as registry:
+        yield registry
