@@ -3,6 +3,7 @@
 import os
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
@@ -45,39 +46,19 @@ def seed() -> int:
     return int(os.environ[SEED_VARIABLE])
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    """The newest PostgreSQL we test with, from the wheel."""
-    with temporary_server(settings=SETTINGS) as running:
-        yield running
+def postgres(version: int) -> Any:
+    """The fixture of a PostgreSQL that runs while the session lasts."""
+
+    @pytest.fixture(scope="session")
+    def running() -> Iterator[Server]:
+        with temporary_server(postgres_bin(version), settings=SETTINGS) as found:
+            yield found
+
+    return running
 
 
-@pytest.fixture(scope="session")
-def server_14() -> Iterator[Server]:
-    """PostgreSQL 14, the oldest we support."""
-    with temporary_server(postgres_bin(14), settings=SETTINGS) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def server_15() -> Iterator[Server]:
-    """PostgreSQL 15, the oldest with row filters."""
-    with temporary_server(postgres_bin(15), settings=SETTINGS) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def server_16() -> Iterator[Server]:
-    """PostgreSQL 16."""
-    with temporary_server(postgres_bin(16), settings=SETTINGS) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def server_17() -> Iterator[Server]:
-    """PostgreSQL 17."""
-    with temporary_server(postgres_bin(17), settings=SETTINGS) as running:
-        yield running
+server = postgres(18)
+server_14, server_15, server_16, server_17 = map(postgres, (14, 15, 16, 17))
 
 
 @pytest.fixture(scope="session")
