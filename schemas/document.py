@@ -1,0 +1,253 @@
+"""An Avro schema's types, each with its names resolved: https://avro.apache.org/docs/1.12.0/specification/#names."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from schemas.avro import Schema
+
+PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+NAMED: Final = frozenset({"record", "enum", "fixed"})
+
+_KINDS: Final = {"error": "record", "error_union": "union"}
+_NEEDED: Final = {"record": "fields", "enum": "symbols", "fixed": "size", "array": "items", "map": "values"}
+_INT: Final = range(-(1 << 31), 1 << 31)
+_LONG: Final = range(-(1 << 63), 1 << 63)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Type:
+    """One type: `about` is its JSON object (empty for a bare name), `name` its full name when it is a named one."""
+
+    kind: str
+    about: Mapping[str, Any]
+    name: str
+    branches: Sequence[Schema]
+    namespace: str
+    document: "Document"
+
+    @property
+    def short(self) -> str:
+        """The name without its namespace."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def aliases(self) -> frozenset[str]:
+        """Full names."""
+        return frozenset(_full(alias, self.namespace) for alias in self.about.get("aliases", ()))
+
+    @property
+    def symbols(self) -> list[str]:
+        """An enum's."""
+        return list(self.about["symbols"])
+
+    @property
+    def enum_default(self) -> str | None:
+        """What an enum reads an unknown symbol as, if it is one of its symbols."""
+        default = self.about.get("default")
+        return default if default in self.about["symbols"] else None
+
+    def fields(self) -> list["Field"]:
+        """A record's."""
+        return [
+            Field(name=field["name"], index=index, about=field, type=self._inside(field["type"]))
+            for index, field in enumerate(self.about["fields"])
+        ]
+
+    def items(self) -> "Type":
+        """An array's."""
+        return self._inside(self.about["items"])
+
+    def values(self) -> "Type":
+        """A map's."""
+        return self._inside(self.about["values"])
+
+    def of_union(self) -> list["Type"]:
+        """The branches of a union."""
+        return [self._inside(branch) for branch in self.branches]
+
+    def __str__(self) -> str:
+        """As a sentence names it."""
+        if self.kind == "union":
+            return f"a union of {', '.join(map(str, self.of_union()))}" if self.branches else "an empty union"
+        if self.kind in NAMED:
+            return f"{self.kind} {self.short}"
+        return self.kind
+
+    def _inside(self, schema: Schema) -> "Type":
+        return self.document.type(schema, self.namespace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A field of a record, with its place among the fields."""
+
+    name: str
+    index: int
+    about: Mapping[str, Any]
+    type: Type
+
+    @property
+    def aliases(self) -> Sequence[str]:
+        """Other names under which a writer may have written it."""
+        aliases: Sequence[str] = self.about.get("aliases", ())
+        return aliases
+
+    @property
+    def has_default(self) -> bool:
+        """Whether it may be missing from what was written."""
+        return "default" in self.about
+
+
+class Document:
+    """A schema as a whole. Raises ValueError when it is not one of Avro's, as far as resolution would notice."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._named: dict[str, tuple[Mapping[str, Any], str]] = {}
+        try:
+            self._define(schema, "")
+            for _ in self.walk():
+                pass
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError("the schema is not one of Avro's") from error
+
+    @cached_property
+    def root(self) -> Type:
+        """The whole schema's type."""
+        return self.type(self._schema, "")
+
+    def type(self, schema: Schema, namespace: str) -> Type:
+        """The type that `schema` is, where names without one of their own have this namespace."""
+        match schema:
+            case str() if schema in PRIMITIVES:
+                return self._type(schema, {}, namespace)
+            case str():
+                about, namespace = self._find(schema, namespace)
+                return self.type(about, namespace)
+            case [*branches]:
+                return self._type("union", {}, namespace, branches=branches)
+            case {"type": str(kind)} if kind in PRIMITIVES or _KINDS.get(kind, kind) in _NEEDED:
+                return self._defined(_KINDS.get(kind, kind), schema, namespace)
+            case {"type": inner}:
+                return self.type(inner, namespace)
+        raise ValueError(f"the schema is not one of Avro's: {str(schema)[:80]} is no type")
+
+    def walk(self) -> Iterator[tuple[str, Type, Field | None]]:
+        """Every type with its path, once; and the field whose type it is."""
+        return self._walk(self.root, "", None, set())
+
+    def _walk(
+        self, type_: Type, path: str, field: Field | None, seen: set[str]
+    ) -> Iterator[tuple[str, Type, Field | None]]:
+        yield path, type_, field
+        if type_.name in seen:
+            return
+        if type_.name:
+            seen.add(type_.name)
+        match type_.kind:
+            case "record":
+                for each in type_.fields():
+                    yield from self._walk(each.type, f"{path}/fields/{each.name}", each, seen)
+            case "array":
+                yield from self._walk(type_.items(), f"{path}/items", None, seen)
+            case "map":
+                yield from self._walk(type_.values(), f"{path}/values", None, seen)
+            case "union":
+                for branch in type_.of_union():
+                    yield from self._walk(branch, branch_path(path, branch, type_), None, seen)
+
+    def _defined(self, kind: str, about: Mapping[str, Any], namespace: str) -> Type:
+        if kind not in NAMED:
+            return self._type(kind, about, namespace)
+        name, namespace = _name(about, namespace)
+        return self._type(kind, about, namespace, name=name)
+
+    def _type(
+        self, kind: str, about: Mapping[str, Any], namespace: str, *, name: str = "", branches: Sequence[Schema] = ()
+    ) -> Type:
+        return Type(kind=kind, about=about, name=name, branches=branches, namespace=namespace, document=self)
+
+    def _find(self, name: str, namespace: str) -> tuple[Mapping[str, Any], str]:
+        for full in (_full(name, namespace), name):
+            if full in self._named:
+                return self._named[full]
+        raise ValueError(f"the schema is not one of Avro's: there is no type {name[:80]}")
+
+    def _define(self, schema: Schema, namespace: str) -> None:
+        """Notes down every named type with the namespace that it stands in."""
+        match schema:
+            case [*branches]:
+                for branch in branches:
+                    self._define(branch, namespace)
+            case {"type": str(kind)} if _KINDS.get(kind, kind) in NAMED:
+                name, inner = _name(schema, namespace)
+                if name in self._named:
+                    raise ValueError(f"the schema is not one of Avro's: {name[:80]} is defined twice")
+                if _NEEDED[_KINDS.get(kind, kind)] not in schema:
+                    raise KeyError(kind)
+                self._named[name] = (schema, namespace)
+                for field in schema.get("fields", ()):
+                    self._define(field["type"], inner)
+            case {"type": "array" | "map" as kind}:
+                self._define(schema[_NEEDED[kind]], namespace)
+            case {"type": inner} if not isinstance(inner, str):
+                self._define(inner, namespace)
+
+
+def branch_path(path: str, branch: Type, union: Type) -> str:
+    """Where a branch stands: what is in it says which one is meant, unless there are several records."""
+    records = [each for each in union.of_union() if each.kind == "record"]
+    return f"{path}/{branch.short}" if branch.kind == "record" and len(records) > 1 else path
+
+
+def is_valid(default: object, type_: Type) -> bool:
+    """Whether a default is one of its type's values, as JSON writes defaults; for a union: of one of its branches."""
+    match type_.kind:
+        case "null":
+            return default is None
+        case "boolean":
+            return isinstance(default, bool)
+        case "int" | "long":
+            within = _INT if type_.kind == "int" else _LONG
+            return isinstance(default, int) and not isinstance(default, bool) and default in within
+        case "float" | "double":
+            return isinstance(default, int | float) and not isinstance(default, bool)
+        case "string":
+            return isinstance(default, str)
+        case "bytes" | "fixed":
+            size = type_.about.get("size")
+            return (
+                isinstance(default, str) and all(ord(char) < 256 for char in default) and size in (None, len(default))
+            )
+        case "enum":
+            return default in type_.symbols
+        case _:
+            return _is_valid_inside(default, type_)
+
+
+def _is_valid_inside(default: object, type_: Type) -> bool:
+    match type_.kind, default:
+        case "array", [*items]:
+            return all(is_valid(item, type_.items()) for item in items)
+        case "map", {**values}:
+            return all(is_valid(value, type_.values()) for value in values.values())
+        case "record", {**values}:
+            return all(
+                is_valid(values[field.name], field.type) if field.name in values else field.has_default
+                for field in type_.fields()
+            )
+        case "union", _:
+            return any(is_valid(default, branch) for branch in type_.of_union())
+    return False
+
+
+def _full(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _name(about: Mapping[str, Any], namespace: str) -> tuple[str, str]:
+    """A definition's full name, and the namespace of the names within."""
+    full = _full(about["name"], about.get("namespace", namespace))
+    return full, full.rpartition(".")[0]

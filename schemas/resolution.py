@@ -1,0 +1,329 @@
+"""Whether a reader with one schema can read what was written with another, and if not, where and why.
+
+Avro's own rules: https://avro.apache.org/docs/1.12.0/specification/#schema-resolution. Where they leave a choice, this
+decides as Java's `SchemaCompatibility` does, which registries ask: named types match by their unqualified names, or by
+an alias of the reader's that is the writer's full name; of several branches of a reader's union, one must do.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from schemas.avro import Schema
+from schemas.document import NAMED, Document, Field, Type, branch_path
+from schemas.rules import Finding, Rule, Sides
+
+PROMOTIONS: Final = {
+    "int": {"long", "float", "double"},
+    "long": {"float", "double"},
+    "float": {"double"},
+    "string": {"bytes"},
+    "bytes": {"string"},
+}
+"""What else a primitive type that was written can be read as."""
+
+LOGICAL: Final = {
+    "decimal": {"bytes", "fixed"},
+    "big-decimal": {"bytes"},
+    "uuid": {"string", "fixed"},
+    "date": {"int"},
+    "time-millis": {"int"},
+    "time-micros": {"long"},
+    "timestamp-millis": {"long"},
+    "timestamp-micros": {"long"},
+    "timestamp-nanos": {"long"},
+    "local-timestamp-millis": {"long"},
+    "local-timestamp-micros": {"long"},
+    "local-timestamp-nanos": {"long"},
+    "duration": {"fixed"},
+}
+"""Avro's logical types, and the types that may have them; others are to be ignored."""
+
+_LOSSY: Final = {
+    ("int", "float"): "a float has 24 bits for an int's 32",
+    ("long", "float"): "a float has 24 bits for a long's 64",
+    ("long", "double"): "a double has 53 bits for a long's 64",
+    ("bytes", "string"): "not all bytes are text",
+}
+
+_ANOTHER: Final = "keep the type, and give the new one a field of its own"
+
+
+def unreadable(reader: Schema, writer: Schema, sides: Sides | None = None) -> list[Finding]:
+    """What keeps a reader with the one schema from reading data of the other; none when it always can.
+
+    Raises ValueError when one is no schema of Avro's.
+    """
+    resolution = Resolution(sides or Sides())
+    return list(resolution.compare(Document(reader).root, Document(writer).root, ""))
+
+
+def pairs(record: Type, writer: Type) -> list[tuple[Field, list[Field]]]:
+    """Each field of a reader's record with the writer's fields that match: by name, then by the reader's aliases."""
+    written = {field.name: field for field in writer.fields()}
+    return [
+        (field, [written[name] for name in dict.fromkeys([field.name, *field.aliases]) if name in written])
+        for field in record.fields()
+    ]
+
+
+def meaning(type_: Type) -> str:
+    """The logical type, where it counts; a `format` of ours says as much."""
+    logical = type_.about.get("logicalType")
+    if logical in LOGICAL and type_.kind in LOGICAL[logical]:
+        return str(logical)
+    return str(type_.about.get("format", "")) if type_.kind == "string" else ""
+
+
+class Resolution:
+    """One walk over two schemas; a pair of named types is looked at once, and so recursive ones end."""
+
+    def __init__(self, sides: Sides, seen: set[tuple[str, str]] | None = None) -> None:
+        self._sides = sides
+        self._seen = seen or set()
+
+    def compare(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+        """The findings from here on; `path` leads here."""
+        if writer.kind == "union":
+            for branch in writer.of_union():
+                yield from self._branch(reader, branch, path)
+        elif reader.kind == "union":
+            yield from self._union(reader, writer, path)
+        elif reader.kind != writer.kind:
+            yield from self._promoted(reader, writer, path)
+        elif reader.kind in NAMED:
+            if (reader.name, writer.name) not in self._seen:
+                self._seen.add((reader.name, writer.name))
+                yield from self._named(reader, writer, path)
+        elif reader.kind == "array":
+            yield from self.compare(reader.items(), writer.items(), f"{path}/items")
+        elif reader.kind == "map":
+            yield from self.compare(reader.values(), writer.values(), f"{path}/values")
+        else:
+            yield from self._logical(reader, writer, path)
+
+    def _branch(self, reader: Type, branch: Type, path: str) -> Iterator[Finding]:
+        """A branch of the writer's union, for a reader with a union or without."""
+        if reader.kind == "union" or _matches(reader, branch):
+            yield from self.compare(reader, branch, path)
+            return
+        wider = f'["null", {reader}]' if branch.kind == "null" else f"[{reader}, {branch}]"
+        yield Finding(
+            rule=Rule.BRANCH_MISSING,
+            path=path,
+            text=f"{self._sides.writer} may hold {branch}, {self._sides.reader} reads only {reader}",
+            for_reader=f"make it {wider}",
+            for_writer=f"keep it {reader}, and give what may be {branch} a field of its own",
+        )
+
+    def _union(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+        matching = [branch for branch in reader.of_union() if _matches(branch, writer)]
+        if not matching:
+            branches = ", ".join(map(str, reader.of_union())) or "nothing"
+            yield Finding(
+                rule=Rule.BRANCH_MISSING,
+                path=path,
+                text=f"{self._sides.writer} may hold {writer}, {self._sides.reader} reads only {branches}",
+                for_reader=_with_branch(reader, writer),
+                for_writer=f"keep to {branches}, and give what may be {writer} a field of its own",
+            )
+            return
+        chosen = min(matching, key=lambda branch: _rank(branch, writer))
+        if writer.kind in NAMED and len(matching) > 1:
+            able = [branch for branch in matching if self._is_readable(branch, writer, path)]
+            if able and len(able) < len(matching):
+                yield self._several_branches(writer, path)
+            chosen = next(iter(able), chosen) if chosen not in able else chosen
+        yield from self.compare(chosen, writer, branch_path(path, chosen, reader))
+
+    def _several_branches(self, writer: Type, path: str) -> Finding:
+        return Finding(
+            rule=Rule.AMBIGUOUS,
+            path=path,
+            text=f"several branches of {self._sides.reader} match {writer}, and not all of them can read it",
+            for_reader="give the branches names that differ without their namespaces",
+            for_writer="keep the type as it was",
+            strict=True,
+        )
+
+    def _is_readable(self, reader: Type, writer: Type, path: str) -> bool:
+        trial = Resolution(self._sides, set(self._seen))
+        return all(finding.strict for finding in trial.compare(reader, writer, path))
+
+    def _promoted(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+        if reader.kind in PROMOTIONS.get(writer.kind, ()):
+            yield from self._lossy(reader, writer, path)
+            yield from self._logical(reader, writer, path)
+            return
+        yield Finding(
+            rule=Rule.TYPE_CHANGED,
+            path=path,
+            text=f"{self._sides.writer} holds {writer}, {self._sides.reader} reads {reader}",
+            for_reader=_ANOTHER,
+            for_writer=_ANOTHER,
+        )
+
+    def _lossy(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+        why = _LOSSY.get((writer.kind, reader.kind))
+        if why is not None:
+            yield Finding(
+                rule=Rule.PROMOTION_LOSSY,
+                path=path,
+                text=f"{self._sides.writer} holds {writer}, {self._sides.reader} reads {reader}: {why}",
+                for_reader=_ANOTHER,
+                for_writer=_ANOTHER,
+                strict=True,
+            )
+
+    def _named(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+        if not _same_name(reader, writer):
+            yield Finding(
+                rule=Rule.NAME_MISMATCH,
+                path=path,
+                text=f"{self._sides.writer} calls the {writer.kind} {writer.name}, {self._sides.reader} {reader.name}",
+                for_reader=f'give {reader.name} the alias "{writer.name}"',
+                for_writer=f"keep the name {reader.name}: schemas that are out know no alias",
+            )
+        match reader.kind:
+            case "record":
+                yield from self._record(reader, writer, path)
+            case "enum":
+                yield from self._enum(reader, writer, path)
+            case _:
+                yield from self._fixed(reader, writer, path)
+
+    def _record(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+        found = pairs(reader, writer)
+        takers = [field.name for _, fields in found for field in fields]
+        for field, fields in found:
+            here = f"{path}/fields/{field.name}"
+            if len(fields) > 1:
+                yield self._several_fields(field, fields, here)
+                continue
+            if not fields:
+                if not field.has_default:
+                    yield self._no_default(field, here, _renamed(field, found, writer))
+                continue
+            if takers.count(fields[0].name) > 1 and fields[0].name != field.name:
+                yield self._taken_twice(fields[0], here)
+            yield from self.compare(field.type, fields[0].type, here)
+
+    def _no_default(self, field: Field, path: str, renamed: Sequence[str]) -> Finding:
+        alias = f', or, if it is "{renamed[0]}" renamed, the alias "{renamed[0]}"' if renamed else ""
+        return Finding(
+            rule=Rule.FIELD_NO_DEFAULT,
+            path=path,
+            text=f'{self._sides.writer} has no field "{field.name}", and {self._sides.reader} has no default for it',
+            for_reader=f'give "{field.name}" a default{alias}',
+            for_writer=f'keep "{field.name}": a field without a default cannot be dropped or renamed',
+        )
+
+    def _several_fields(self, field: Field, fields: Sequence[Field], path: str) -> Finding:
+        names = " and ".join(f'"{each.name}"' for each in fields)
+        return Finding(
+            rule=Rule.AMBIGUOUS,
+            path=path,
+            text=f'"{field.name}" in {self._sides.reader} stands for {names} in {self._sides.writer} at once',
+            for_reader=f'take the alias away from "{field.name}"',
+            for_writer=f"keep only one of {names}",
+        )
+
+    def _taken_twice(self, written: Field, path: str) -> Finding:
+        return Finding(
+            rule=Rule.AMBIGUOUS,
+            path=path,
+            text=f'several fields of {self._sides.reader} stand for "{written.name}" in {self._sides.writer}',
+            for_reader=f'let only one field have the name or the alias "{written.name}"',
+            for_writer=f'do not use the name "{written.name}" again',
+            strict=True,
+        )
+
+    def _enum(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+        missing = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
+        if not missing:
+            return
+        names, default = ", ".join(missing), reader.enum_default
+        told = f"{self._sides.writer} has symbols which {self._sides.reader} has not: {names}"
+        yield Finding(
+            rule=Rule.SYMBOL_MISSING,
+            path=path,
+            text=told if default is None else f"{told}; they would be read as {default}, which nobody wrote",
+            for_reader=f"keep {names}",
+            for_writer=f"do not write {names} in this field; give what is new a field of its own, or use a string",
+            strict=default is not None,
+        )
+
+    def _fixed(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+        sizes = writer.about["size"], reader.about["size"]
+        if sizes[0] != sizes[1]:
+            yield Finding(
+                rule=Rule.FIXED_SIZE,
+                path=path,
+                text=f"{self._sides.writer} has {sizes[0]} bytes, {self._sides.reader} {sizes[1]}",
+                for_reader=f"keep the size {sizes[0]}, or add a fixed of another name",
+                for_writer=f"keep the size {sizes[1]}, or add a field with a fixed of another name",
+            )
+        yield from self._logical(reader, writer, path)
+
+    def _logical(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+        read, written = meaning(reader), meaning(writer)
+        if read != written:
+            yield Finding(
+                rule=Rule.LOGICAL_TYPE,
+                path=path,
+                text=f"{self._sides.writer} means {written or f'a plain {writer.kind}'},"
+                f" {self._sides.reader} {read or f'a plain {reader.kind}'}",
+                for_reader=_ANOTHER,
+                for_writer=_ANOTHER,
+                strict=True,
+            )
+        elif read == "decimal":
+            yield from self._decimal(reader, writer, path)
+
+    def _decimal(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+        read, written = _digits(reader), _digits(writer)
+        if read[1] == written[1] and read[0] >= written[0]:
+            return
+        yield Finding(
+            rule=Rule.DECIMAL,
+            path=path,
+            text=f"{self._sides.writer} has decimals of precision and scale {written[0]}, {written[1]},"
+            f" {self._sides.reader} {read[0]}, {read[1]}",
+            for_reader=f"keep the scale {written[1]} and a precision of at least {written[0]}",
+            for_writer=f"keep the scale {read[1]} and a precision of at most {read[0]}, or add a field of another name",
+            strict=True,
+        )
+
+
+def _matches(reader: Type, writer: Type) -> bool:
+    """Whether a reader's branch is the one meant: Avro's `match`, without a look at what is inside."""
+    if reader.kind != writer.kind:
+        return reader.kind in PROMOTIONS.get(writer.kind, ())
+    return reader.kind not in NAMED or _same_name(reader, writer)
+
+
+def _rank(branch: Type, writer: Type) -> tuple[bool, bool]:
+    """The same type comes before a promotion, a whole name before a part."""
+    return branch.kind != writer.kind, branch.name != writer.name
+
+
+def _same_name(reader: Type, writer: Type) -> bool:
+    return reader.short == writer.short or writer.name in reader.aliases
+
+
+def _with_branch(union: Type, writer: Type) -> str:
+    alike = [branch for branch in union.of_union() if branch.kind == writer.kind]
+    if writer.kind in NAMED and len(alike) == 1:
+        return f'give {alike[0].name} the alias "{writer.name}", or add {writer} to the union'
+    return f"add {writer} to the union"
+
+
+def _renamed(field: Field, found: Sequence[tuple[Field, Sequence[Field]]], writer: Type) -> list[str]:
+    """Fields of the writer which nobody reads, of the same type."""
+    read = {each.name for _, fields in found for each in fields}
+    return [
+        each.name for each in writer.fields() if each.name not in read and each.about["type"] == field.about["type"]
+    ]
+
+
+def _digits(type_: Type) -> tuple[int, int]:
+    return int(type_.about.get("precision", 0)), int(type_.about.get("scale", 0))
