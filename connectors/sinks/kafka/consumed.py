@@ -1,5 +1,6 @@
 """A topic as any consumer of committed messages reads it: message by message, tombstones too."""
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -29,15 +30,18 @@ def consumed(client: Client, topic: str) -> Iterator[Consumed]:
     with closing(client.reader()) as consumer, translated(doing):
         pending = set(consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, number, 0) for number in pending])
+        deadline = time.monotonic() + SILENCE_S
         while pending:
-            message = consumer.poll(SILENCE_S)
+            message = consumer.poll(max(deadline - time.monotonic(), 0.0))
             if message is None:
                 raise ChangelogError(Kind.CONNECTION, f"{doing}: Kafka has been silent for {SILENCE_S:.0f} s")
             error = message.error()
             if error is None:
                 yield _consumed(message)
+                deadline = time.monotonic() + SILENCE_S
             elif error.code() == KafkaError._PARTITION_EOF:
                 pending.discard(cast(int, message.partition()))
+                deadline = time.monotonic() + SILENCE_S
             elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
                 raise error_of(error, doing)
 
