@@ -56,15 +56,39 @@ def value_schema(entity: str, shape: Struct, key: Sequence[str], prefix: str) ->
 
     Its names stand in the namespace `<prefix>.<entity>`. Every column may be null but those of `key`.
     """
-    namespace = ".".join(safe(part) for part in (*prefix.split("."), entity))
-    fields = [
-        _field(name, type_, [STATE, name], nullable=name not in key, default=name not in key)
-        for name, type_ in shape.fields
-    ]
-    schema = {"namespace": namespace, **_envelope()}
-    current = next(field for field in schema["fields"] if field["name"] == "current")
-    current["type"] = ["null", {"type": "record", "name": STATE, "fields": fields}]
-    return schema
+    return in_envelope(state_schema(entity, shape, key, prefix))
+
+
+def state_schema(
+    entity: str, shape: Struct, key: Sequence[str], prefix: str, *, partition_by: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The record of an entity's columns, as it stands in `schemas/<entity>.avsc`: on its own, and with its keys.
+
+    The properties `key` and `partitionBy`, by default the key, say which columns place a row in its topic.
+    """
+    columns = [Column(name=name, type=type_, nullable=name not in key) for name, type_ in shape.fields]
+    return {
+        "type": "record",
+        "name": STATE,
+        "namespace": namespace(prefix, entity),
+        "doc": f"The columns of entity {entity}.",
+        "key": list(key),
+        "partitionBy": list(partition_by or key),
+        "fields": _state_fields(columns),
+    }
+
+
+def in_envelope(state: Schema) -> dict[str, Any]:
+    """The schema of the values whose states have the record `state`; what else it says of the entity stays out."""
+    return {"namespace": state["namespace"], **_filled(_envelope(), state["fields"])}
+
+
+def registered(state: Schema) -> dict[str, Any]:
+    """The schema that a service registers for the columns of `state`, without what people wrote into the record.
+
+    Raises ValueError when it is not a record of ours.
+    """
+    return in_envelope({**state, "fields": _state_fields(state_columns(state))})
 
 
 def columns(schema: Schema) -> tuple[Column, ...]:
@@ -74,9 +98,44 @@ def columns(schema: Schema) -> tuple[Column, ...]:
     """
     try:
         _, state = next(field["type"] for field in schema["fields"] if field["name"] == "current")
-        return tuple(_column(field) for field in state["fields"])
-    except (KeyError, TypeError, StopIteration) as error:
+    except (KeyError, TypeError, ValueError, StopIteration) as error:
         raise ValueError("the schema is not that of an envelope") from error
+    return state_columns(state)
+
+
+def state_columns(state: Schema) -> tuple[Column, ...]:
+    """The columns of a record that `state_schema` made. Raises ValueError when it is not such a record."""
+    try:
+        return tuple(_column(field) for field in state["fields"])
+    except (KeyError, TypeError) as error:
+        raise ValueError("the schema is not that of an entity's columns") from error
+
+
+def state_shape(state: Schema) -> Struct:
+    """What `state_schema` was given as `shape`. Raises ValueError when it is not such a record."""
+    return Struct(fields=tuple((column.name, column.type) for column in state_columns(state)))
+
+
+def namespace(prefix: str, entity: str) -> str:
+    """Where the names of an entity's records stand: `<prefix>.<entity>`, each part made safe."""
+    return ".".join(safe(part) for part in (*prefix.split("."), entity))
+
+
+def entity_of(state: Schema) -> tuple[str, str] | None:
+    """Prefix and entity of a record that `state_schema` made; None for another schema."""
+    match state:
+        case {"type": "record", "name": "State", "namespace": str(place)} if "." in place:
+            *prefix, entity = map(true_name, place.split("."))
+            return ".".join(prefix), entity
+    return None
+
+
+def closed(schema: Schema) -> Schema:
+    """A schema without an open place: for an envelope that has one, as `envelope.avsc`, the record has no columns."""
+    match schema:
+        case {"fields": [*_, {"name": "current", "type": ["null", "State"]}, _]}:
+            return _filled(schema, [])
+    return schema
 
 
 def has_outside(type_: ColumnType) -> bool:
@@ -114,6 +173,12 @@ def true_name(name: str) -> str:
     return re.sub(r"_x([0-9A-F]{6}|[0-9A-F]{4})_", lambda match: chr(int(match[1], 16)), name)
 
 
+def _filled(envelope: Schema, columns: list[dict[str, Any]]) -> dict[str, Any]:
+    state = ["null", {"type": "record", "name": STATE, "fields": columns}]
+    fields = [{**field, "type": state} if field["name"] == "current" else field for field in envelope["fields"]]
+    return {**envelope, "fields": fields}
+
+
 def _envelope() -> dict[str, Any]:
     envelope: dict[str, Any] = json.loads(_envelope_text())
     return envelope
@@ -140,6 +205,13 @@ def _field(name: str, type_: ColumnType, path: Sequence[str], *, nullable: bool,
     if field["name"] != name:
         field[TRUE_NAME] = name
     return field
+
+
+def _state_fields(columns: Iterable[Column]) -> list[dict[str, Any]]:
+    return [
+        _field(column.name, column.type, [STATE, column.name], nullable=column.nullable, default=column.nullable)
+        for column in columns
+    ]
 
 
 def _inside(type_: ColumnType, path: Sequence[str]) -> Schema:

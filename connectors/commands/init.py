@@ -1,9 +1,10 @@
-"""`changelog init`: a configuration from a live database."""
+"""`changelog init`: a configuration from a live database, and the schemas of its entities."""
 
 import argparse
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,8 @@ from pathlib import Path
 from rich.table import Table as Grid
 from rich.text import Text
 
-from connectors import show
+from connectors import config, show
+from connectors.contracts.generated import FOLDER, Outcome, generate
 from connectors.entities import entity_name, matches, table_text
 from connectors.sources.postgres.catalog import Table, key_problem, read_tables
 from connectors.sources.postgres.connection import connect
@@ -70,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Writes the file, and shows what it publishes."""
+    """Writes the file and the entities' schemas beside it, and shows what is published."""
     path: Path = arguments.config
     if path.exists() and not (arguments.force or arguments.grants):
         raise ChangelogError(Kind.USAGE, f"{path} is there already", hint="--force writes over it")
@@ -89,6 +91,10 @@ def execute(arguments: argparse.Namespace) -> int:
     name = arguments.name or re.sub(r"[^a-z0-9_-]+", "_", database.lower())
     _write(path, config_text(name, tables, bootstrap_servers=arguments.bootstrap_servers))
     _show(path, tables)
+    if any(map(usable_key, tables)):
+        written = generate(config.load(path, {**os.environ, DSN_VARIABLE: dsn}), (), path.parent / FOLDER)
+        _show_schemas(path.parent / FOLDER, written)
+    show.console().print(Text(f"next: export {DSN_VARIABLE}=…, then `changelog check` and `changelog run`"))
     return 0
 
 
@@ -164,4 +170,9 @@ def _show(path: Path, tables: Sequence[Table]) -> None:
     console.print(grid)
     keyed = sum(usable_key(table) is not None for table in tables)
     console.print(Text(f"\n{path}: {keyed} of {len(tables)} tables", style="bold green"))
-    console.print(Text(f"next: export {DSN_VARIABLE}=…, then `changelog check` and `changelog run`"))
+
+
+def _show_schemas(folder: Path, outcomes: Sequence[Outcome]) -> None:
+    states = Counter(outcome.state for outcome in outcomes)
+    told = ", ".join(f"{count} {state}" for state, count in states.items())
+    show.console().print(Text(f"{folder}: {told}", style="bold green"))

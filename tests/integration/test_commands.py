@@ -101,6 +101,27 @@ def test_init_writes_what_can_be_published(written: Path, capsys: pytest.Capture
     assert "none: left out" in out
 
 
+def test_init_writes_the_schemas_beside_it_and_keeps_what_people_added(
+    written: Path, tables: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = written.parent / "schemas"
+    assert sorted(file.stem for file in folder.iterdir()) == ["event", "guest", "odd_name", "orders", "sales-orders"]
+    guest = folder / "guest.avsc"
+    guest.write_text(guest.read_text("utf-8").replace("The columns of entity guest.", "Who sleeps here."), "utf-8")
+    monkeypatch.delenv("DATABASE_URL")
+    capsys.readouterr()
+    assert run(written, "init", "--force", "--dsn", tables, "--name", "booking") == 0
+    assert f"{folder}: 5 unchanged" in capsys.readouterr().out
+    assert "Who sleeps here." in guest.read_text("utf-8")
+
+
+def test_init_without_a_usable_key_writes_no_schemas(database: str, tmp_path: Path) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE keyless (a int)")
+    assert run(tmp_path / "changelog.toml", "init", "--dsn", database) == 0
+    assert [file.name for file in tmp_path.iterdir()] == ["changelog.toml"]
+
+
 def test_init_keeps_what_is_there(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(written, "init") == 2
     assert "is there already; --force writes over it" in capsys.readouterr().err

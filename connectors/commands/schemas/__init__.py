@@ -4,9 +4,10 @@ import argparse
 from collections.abc import Mapping
 
 from connectors.cli import Command, add_common_arguments
-from connectors.commands.schemas import register
+from connectors.commands.schemas import generate, register
 
 VERBS: Mapping[str, tuple[Command, str]] = {
+    "generate": (generate, "write the files of entities, schemas/ENTITY.avsc, from the live tables"),
     "register": (register, "register the Avro schemas of the live tables; without --yes, say what that would do"),
 }
 

@@ -11,12 +11,10 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from connectors import config, entities, show
+from connectors import config, show
 from connectors.config import Config, KafkaConfig
+from connectors.contracts.live import live_entities
 from connectors.sinks.kafka.names import subject
-from connectors.sources.postgres.catalog import read_tables
-from connectors.sources.postgres.connection import connect
-from connectors.sources.postgres.source import CATALOG_SETTINGS, bind_table
 from connectors.stores import extra_needed
 from envelope.errors import ChangelogError, Kind
 from schemas import avro
@@ -93,22 +91,14 @@ def live_schemas(settings: Config, names: Sequence[str]) -> list[tuple[str, str,
 
     Of the entities `names`, or of all. Raises ChangelogError (USAGE) when there is none of such a name.
     """
-    hmac_key = b"" if settings.mask is None else settings.mask.key.encode()
-    with connect(settings.source.dsn, settings=CATALOG_SETTINGS) as connection:
-        tables = read_tables(connection)
-        resolved = {entity.name: entity for entity in entities.resolve(settings, tables)}
-        by_name = {(table.schema, table.name): table for table in tables}
-        found = []
-        for name in names or resolved:
-            if name not in resolved:
-                raise ChangelogError(
-                    Kind.USAGE, f"there is no entity {name}", hint=f"there are: {', '.join(sorted(resolved))}"
-                )
-            entity = resolved[name]
-            shape = bind_table(connection, entity, by_name[entity.table], hmac_key).shape
-            schema = avro.value_schema(name, shape, entity.key, settings.prefix)
-            found.append((name, subject(settings.prefix, name), schema))
-    return found
+    return [
+        (
+            entity.name,
+            subject(settings.prefix, entity.name),
+            avro.value_schema(entity.name, shape, entity.key, settings.prefix),
+        )
+        for entity, shape in live_entities(settings, names)
+    ]
 
 
 def judge(registry: "Registry", entity: str, subject: str, schema: avro.Schema) -> Verdict:

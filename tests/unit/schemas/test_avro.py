@@ -1,16 +1,19 @@
 """Schemas: the one place where column types and Avro types meet."""
 
+import importlib.resources
+import io
 import json
 import re
 from typing import Any
 
 import fastavro
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import avro
 from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+from schemas.validity import faults
 from tests.unit.schemas.strategies import names, shapes, types
 
 P = Primitive
@@ -25,6 +28,10 @@ ORDER = Struct(
         ("doc", P.JSON),
     )
 )
+
+
+def packaged(name: str) -> str:
+    return importlib.resources.files("schemas").joinpath(name).read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -84,6 +91,64 @@ def test_a_shape_comes_back_from_a_schema_that_avro_accepts(shape: Struct) -> No
     assert [column.name for column in columns if not column.nullable] == key
 
 
+@given(shapes, names)
+@settings(deadline=None)
+def test_the_record_of_an_entity_stands_alone_and_in_the_envelope(shape: Struct, entity: str) -> None:
+    key = [shape.fields[0][0]]
+    state = avro.state_schema(entity, shape, key, "my.booking")
+    fastavro.parse_schema(json.loads(json.dumps(state)))
+    assert faults(state) == []
+    assert avro.state_shape(state) == shape
+    assert avro.entity_of(state) == ("my.booking", entity)
+    value = json.dumps(avro.value_schema(entity, shape, key, "my.booking"))
+    assert json.dumps(avro.in_envelope(state)) == value
+    state["fields"][0]["doc"] = "by hand"
+    state["compatibility"] = "BACKWARD"
+    assert json.dumps(avro.registered(state)) == value
+
+
+def test_the_record_of_an_entity_names_its_keys() -> None:
+    state = avro.state_schema("order", ORDER, ["id"], "booking", partition_by=["labels", "id"])
+    assert (state["key"], state["partitionBy"]) == (["id"], ["labels", "id"])
+    assert avro.state_schema("order", ORDER, ["id"], "booking")["partitionBy"] == ["id"]
+    assert list(avro.value_schema("order", ORDER, ["id"], "booking")) == ["namespace", "type", "name", "doc", "fields"]
+    others: list[Any] = ["string", [], {"type": "record", "name": "Order", "namespace": "a.b", "fields": []}]
+    for other in others:
+        assert avro.entity_of(other) is None
+
+
+def test_an_envelope_without_columns_is_a_schema() -> None:
+    template = json.loads(packaged("envelope.avsc"))
+    assert faults(template) != []
+    assert faults(avro.closed(template)) == []
+    value = avro.value_schema("order", ORDER, ["id"], "booking")
+    assert avro.closed(value) == value
+
+
+def test_a_delta_says_who_made_the_change_as_an_envelope_does() -> None:
+    delta, envelope = (json.loads(packaged(name)) for name in ("delta.avsc", "envelope.avsc"))
+    provenances = [schema["fields"][0] for schema in (delta, envelope)]
+    assert provenances[1]["type"].pop("namespace") == delta["namespace"] == "changelog"
+    assert provenances[0] == provenances[1]
+
+
+def test_a_delta_as_avro_is_the_patch() -> None:
+    schema = fastavro.parse_schema(json.loads(packaged("delta.avsc")))
+    source = dict.fromkeys(("connector", "name", "database", "table", "op", "position", "transaction"), "x")
+    provenance = {"apiVersion": "1", "serviceName": "s", "identifier": "", "source": {**source, "committedAt": 0}}
+    patch: list[dict[str, Any]] = [
+        {"op": "test", "path": "/note", "value": "null"},
+        {"op": "replace", "path": "/note", "value": '"x"'},
+        {"op": "remove", "path": "/room"},
+        {"op": "add", "path": "", "value": "{}", "reset": True},
+    ]
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, schema, {"provenance": provenance, "patch": patch})
+    stream.seek(0)
+    read: Any = fastavro.schemaless_reader(stream, schema, None)
+    assert read["patch"] == [{"value": None, "reset": False, **operation} for operation in patch]
+
+
 def test_a_schema_as_it_is_registered() -> None:
     schema = avro.value_schema("order-item", ORDER, ["id"], "my.booking")
     assert (schema["namespace"], schema["name"]) == ("my.booking.order_x002D_item", "Envelope")
@@ -125,10 +190,12 @@ def test_names(name: str, safe: str) -> None:
 
 
 def test_what_is_not_ours_is_refused() -> None:
-    others: list[Any] = ["string", {"fields": []}, {"fields": [{"name": "current", "type": ["null", "State"]}]}]
+    others: list[Any] = ["string", {"fields": []}, {"fields": [{"name": "current", "type": "State"}]}]
     for schema in others:
         with pytest.raises(ValueError, match="not that of an envelope"):
             avro.columns(schema)
+    with pytest.raises(ValueError, match="not that of an entity's columns"):
+        avro.columns({"fields": [{"name": "current", "type": ["null", "State"]}]})
     with pytest.raises(ValueError, match="a union is not one of ours"):
         avro.of_avro(["null", "int", "string"])
     with pytest.raises(ValueError, match="a type is not one of ours"):

@@ -1,0 +1,55 @@
+"""`changelog schemas generate`: a file an entity, from the live tables."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from connectors import config, show
+from connectors.contracts.generated import FOLDER, Outcome, State, generate
+
+STATES: dict[State, tuple[str, str]] = {
+    "written": ("green", "written"),
+    "unchanged": ("dim", "unchanged"),
+    "outdated": ("bold red", "would change"),
+    "orphaned": (
+        "yellow",
+        "warning: there is no entity {entity}; remove the file once nobody reads its topic",
+    ),
+}
+
+FOUND = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `changelog schemas generate` takes."""
+    parser.add_argument("entity", nargs="*", metavar="ENTITY", help="default: all entities")
+    parser.add_argument("--out", type=Path, default=FOLDER, metavar="DIR", help=f"where to; default: {FOLDER}")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when a file would change")
+    parser.add_argument("--json", action="store_true", help="print what became of each file as JSON")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Writes the files and says which; with `--check`, 1 when one is not as it should be."""
+    settings = config.load(arguments.config, os.environ)
+    outcomes = generate(settings, arguments.entity, arguments.out, write=not arguments.check)
+    if arguments.json:
+        found = [{"entity": each.entity, "file": str(each.file), "state": each.state} for each in outcomes]
+        print(msgspec.json.encode(found).decode())
+    else:
+        print_outcomes(show.console(), outcomes)
+    return FOUND if any(outcome.state == "outdated" for outcome in outcomes) else 0
+
+
+def print_outcomes(console: Console, outcomes: Sequence[Outcome]) -> None:
+    """One file a line, and a line that says what to do."""
+    for outcome in outcomes:
+        style, text = STATES[outcome.state]
+        line = Text(f"{outcome.file}: ").append(text.format(entity=outcome.entity), style=style)
+        console.print(line, soft_wrap=True)
+    if any(outcome.state == "outdated" for outcome in outcomes):
+        console.print("\nnothing was written; `changelog schemas generate` does it", soft_wrap=True)

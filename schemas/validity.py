@@ -1,0 +1,216 @@
+"""Whether a JSON value is a schema, as the Avro 1.12 specification has them; each fault with its place.
+
+Whether a default is a value of its field's type is said by `schemas.compatibility`, as the change that it mostly is.
+https://avro.apache.org/docs/1.12.0/specification/
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+
+NESTING_MAX = 100
+"""Levels of types in types; more is taken for a mistake."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+_COMPLEX = {
+    "record": "fields",
+    "error": "fields",
+    "enum": "symbols",
+    "fixed": "size",
+    "array": "items",
+    "map": "values",
+}
+"""The kinds of types that are objects, each with the member that it must have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What is wrong, at a pointer into the schema with fields by name and unions left out."""
+
+    path: str
+    text: str
+
+
+def faults(schema: Any) -> list[Fault]:
+    """All that is wrong with a schema; nothing when it is one."""
+    return list(_Walk().type(schema, _Place(path="", namespace="", depth=0)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where in the schema, in which namespace, and how deep."""
+
+    path: str
+    namespace: str
+    depth: int
+
+    def below(self, *steps: str, namespace: str | None = None) -> "_Place":
+        path = "/".join([self.path, *steps])
+        return _Place(path=path, namespace=self.namespace if namespace is None else namespace, depth=self.depth + 1)
+
+    def fault(self, text: str) -> Fault:
+        return Fault(path=self.path or "/", text=text)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Goes through a schema in its order: a name may be used behind its definition alone."""
+
+    defined: set[str] = field(default_factory=set)
+
+    def type(self, schema: Any, place: _Place) -> Iterator[Fault]:
+        if place.depth > NESTING_MAX:
+            yield place.fault(f"types are nested more than {NESTING_MAX} levels deep")
+            return
+        match schema:
+            case str():
+                yield from self._named(schema, place)
+            case list():
+                yield from self._union(schema, place)
+            case {"type": str(kind)} if kind in _COMPLEX:
+                yield from self._complex(kind, schema, place)
+            case {"type": str(kind)}:
+                yield from self._named(kind, place)
+                yield from _decimal(kind, schema, place)
+            case {"type": _}:
+                yield place.fault("what an object has as its type is no name")
+            case dict():
+                yield place.fault("an object has no type")
+            case _:
+                yield place.fault("a type is neither a name, a list nor an object")
+
+    def _named(self, name: str, place: _Place) -> Iterator[Fault]:
+        if name not in PRIMITIVES and not {name, _full(name, place.namespace)} & self.defined:
+            yield place.fault(f"there is no type {_shown(name)}, or it is defined further below")
+
+    def _union(self, branches: Sequence[Any], place: _Place) -> Iterator[Fault]:
+        seen = set()
+        for branch in branches:
+            if isinstance(branch, list):
+                yield place.fault("a union stands directly in a union")
+                continue
+            yield from self.type(branch, place)
+            kind = _branch(branch, place.namespace)
+            if kind in seen:
+                yield place.fault(f"a union has {_shown(kind)} twice")
+            seen.add(kind)
+
+    def _complex(self, kind: str, schema: Mapping[str, Any], place: _Place) -> Iterator[Fault]:
+        if _COMPLEX[kind] not in schema:
+            yield place.fault(f"{_article(kind)} has no {_COMPLEX[kind]}")
+            return
+        match kind:
+            case "array" | "map":
+                yield from self.type(schema[_COMPLEX[kind]], place.below(_COMPLEX[kind]))
+                return
+        namespace = place.namespace
+        for problem in self._define(kind, schema, namespace):
+            yield place.fault(problem)
+        if isinstance(schema.get("name"), str):
+            namespace = _space(schema, namespace)
+        match kind:
+            case "enum":
+                yield from _symbols(schema["symbols"], place)
+            case "fixed":
+                if type(schema["size"]) is not int or schema["size"] < 0:
+                    yield place.fault("the size of a fixed is not a number of bytes")
+                yield from _decimal(kind, schema, place)
+            case _:
+                yield from self._fields(schema["fields"], place, namespace)
+
+    def _define(self, kind: str, schema: Mapping[str, Any], namespace: str) -> Iterator[str]:
+        name, own = schema.get("name"), schema.get("namespace", "")
+        if not isinstance(name, str) or not isinstance(own, str):
+            yield f"{_article(kind)} has no name" if name is None else f"the name of {_article(kind)} is no text"
+            return
+        full = _full(name, _space(schema, namespace))
+        if not all(map(_NAME.fullmatch, full.split("."))):
+            yield f"{_shown(full)} is no name: it is made of A-Z, a-z, 0-9 and _, not beginning with a digit"
+        if full in self.defined or full in PRIMITIVES:
+            yield f"{_shown(full)} is defined twice"
+        yield from _aliases(schema)
+        self.defined.add(full)
+
+    def _fields(self, fields: object, place: _Place, namespace: str) -> Iterator[Fault]:
+        if not isinstance(fields, list):
+            yield place.fault("the fields of a record are not a list")
+            return
+        seen = set()
+        for number, each in enumerate(fields):
+            if not isinstance(each, dict) or not isinstance(each.get("name"), str):
+                yield place.fault(f"field {number + 1} has no name")
+                continue
+            name = each["name"]
+            below = place.below("fields", name, namespace=namespace)
+            if not _NAME.fullmatch(name):
+                yield below.fault("is no name: it is made of A-Z, a-z, 0-9 and _, not beginning with a digit")
+            if name in seen:
+                yield below.fault("is there twice")
+            seen.add(name)
+            for problem in _aliases(each):
+                yield below.fault(problem)
+            if "type" in each:
+                yield from self.type(each["type"], below)
+            else:
+                yield below.fault("has no type")
+
+
+def _symbols(symbols: object, place: _Place) -> Iterator[Fault]:
+    if not isinstance(symbols, list) or not all(isinstance(each, str) for each in symbols):
+        yield place.fault("the symbols of an enum are not a list of texts")
+        return
+    for symbol in symbols:
+        if not _NAME.fullmatch(symbol):
+            yield place.fault(f"{_shown(symbol)} is no symbol: it is made of A-Z, a-z, 0-9 and _")
+    if len(set(symbols)) < len(symbols):
+        yield place.fault("an enum has a symbol twice")
+
+
+def _decimal(kind: str, schema: Mapping[str, Any], place: _Place) -> Iterator[Fault]:
+    if schema.get("logicalType") != "decimal" or kind not in ("bytes", "fixed"):
+        return
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision or precision == 0:
+        yield place.fault("a decimal has no precision above 0, or a scale that is not from 0 to its precision")
+
+
+def _aliases(schema: Mapping[str, Any]) -> Iterator[str]:
+    aliases = schema.get("aliases", [])
+    if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
+        yield "aliases are not a list of names"
+
+
+def _branch(schema: Any, namespace: str) -> str:
+    """What must differ between the branches of a union: the full name, or the kind."""
+    if isinstance(schema, str):
+        return schema if schema in PRIMITIVES else _full(schema, namespace)
+    if not isinstance(schema, dict):
+        return ""
+    name, kind = schema.get("name"), schema.get("type")
+    if isinstance(name, str) and kind in ("record", "error", "enum", "fixed"):
+        return _full(name, _space(schema, namespace))
+    return str(kind)
+
+
+def _space(schema: Mapping[str, Any], namespace: str) -> str:
+    """The namespace of a named type, where `namespace` is that around it."""
+    if "." in schema["name"]:
+        return str(schema["name"].rpartition(".")[0])
+    own = schema.get("namespace")
+    return own if isinstance(own, str) else namespace
+
+
+def _full(name: str, namespace: str) -> str:
+    return f"{namespace}.{name}" if namespace and "." not in name else name
+
+
+def _article(kind: str) -> str:
+    return f"{'an' if kind[0] in 'ae' else 'a'} {kind}"
+
+
+def _shown(name: str) -> str:
+    return f'"{name[:80]}"'
