@@ -29,6 +29,7 @@ from pydantic_core import ErrorDetails
 
 from envelope.entity import RESERVED
 from envelope.errors import ChangelogError, Kind
+from schemas.compatibility import Mode
 
 PREFIX = "CHANGELOG__"
 """What an overriding environment variable's name starts with; `__` parts the rest: CHANGELOG__SINK__PATH."""
@@ -153,6 +154,14 @@ class ProvenanceConfig(_Section):
     default: StampConfig = StampConfig()
 
 
+class SchemasConfig(_Section):
+    """`[schemas]`, or `[entities.X.schemas]` in its place for one entity: what becomes of altered columns."""
+
+    compatibility: Mode = Mode.FULL_TRANSITIVE
+    on_incompatible: Literal["stop", "publish"] = "stop"
+    on_restated: Literal["read", "ask"] = "read"
+
+
 class EntityConfig(_Section):
     """`[entities.X]`: one entity; without `table` it refines the entity that `[tables]` makes under that name."""
 
@@ -168,6 +177,7 @@ class EntityConfig(_Section):
     on_change_of_immutable: Literal["stop", "ignore"] = "stop"
     on_truncate: Literal["stop", "publish"] = "stop"
     provenance: ProvenanceConfig | None = None
+    schemas: SchemasConfig | None = None
     profile: Literal["changelog", "aggressive", "history"] = "changelog"
     retention_days: int = Field(default=3, ge=1, le=36_500)
     topic_settings: dict[str, str] = {}
@@ -200,6 +210,7 @@ class Config(_Section):
     tables: TablesConfig | None = None
     entities: dict[EntityName, EntityConfig] = {}
     provenance: ProvenanceConfig = ProvenanceConfig()
+    schemas: SchemasConfig = SchemasConfig()
     mask: MaskConfig | None = None
     service: ServiceConfig = ServiceConfig()
 

@@ -5,9 +5,9 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from connectors.config import Config, EntityConfig, ProvenanceConfig, raise_problems
+from connectors.config import Config, EntityConfig, raise_problems
 from connectors.sources.postgres.catalog import Table, key_problem
-from envelope.entity import RESERVED, Entity
+from envelope.entity import RESERVED, Entity, Evolution
 from envelope.model import Stamp
 
 TableName = tuple[str, str]
@@ -59,7 +59,7 @@ def resolve(config: Config, tables: Sequence[Table]) -> list[Entity]:
         found = list(_entity_problems(chosen, table))
         problems += [f"entities.{name}{text}" for text in found]
         if not found:
-            entities.append(_entity(name, chosen, table, config.provenance))
+            entities.append(_entity(name, chosen, table, config))
     if not bound and not problems:
         problems.append("tables.include: matches no table")
     raise_problems("configuration", problems)
@@ -151,9 +151,10 @@ def _entity_problems(chosen: EntityConfig, table: Table) -> Iterator[str]:
             yield f".columns: key column {name} must be published"
 
 
-def _entity(name: str, chosen: EntityConfig, table: Table, provenance: ProvenanceConfig) -> Entity:
+def _entity(name: str, chosen: EntityConfig, table: Table, config: Config) -> Entity:
     key = _key(chosen, table)
-    stamps = chosen.provenance or provenance
+    stamps = chosen.provenance or config.provenance
+    schemas = chosen.schemas or config.schemas
     return Entity(
         name=name,
         table=(table.schema, table.name),
@@ -172,6 +173,11 @@ def _entity(name: str, chosen: EntityConfig, table: Table, provenance: Provenanc
             api_version=stamps.default.api_version,
             service_name=stamps.default.service_name,
             identifier=stamps.default.identifier,
+        ),
+        evolution=Evolution(
+            mode=schemas.compatibility,
+            on_incompatible=schemas.on_incompatible,
+            on_restated=schemas.on_restated,
         ),
     )
 

@@ -20,7 +20,8 @@ class Checkpoint:
     of the last commit that is whole in the changelog, or the server's log end when idle. `partial`
     says that `position` stands inside a transaction. `windows` is the progress of table reads by
     entity, `settings` what shapes order or content, `decisions` the stops that an operator passed:
-    position text to `skip`, `default` or `dead-letter`.
+    position text to `skip`, `default` or `dead-letter`. `accepted` are the changes
+    of columns that an operator let pass: entity to position text.
     """
 
     position: Position | None
@@ -32,6 +33,7 @@ class Checkpoint:
     windows: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     decisions: Mapping[str, str] = field(default_factory=dict)
+    accepted: Mapping[str, str] = field(default_factory=dict)
     format: int = FORMAT
 
     def decision(self, position: Position) -> str | None:
@@ -57,6 +59,7 @@ class Checkpoint:
                 "windows": self.windows,
                 "settings": self.settings,
                 "decisions": self.decisions,
+                "accepted": self.accepted,
             }
         )
 
@@ -81,6 +84,7 @@ class Checkpoint:
                 windows=value["windows"],
                 settings=value["settings"],
                 decisions=value["decisions"],
+                accepted=value.get("accepted", {}),
                 format=value["format"],
             )
         except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from envelope.model import Stamp
+from schemas.compatibility import Mode
 
 TRUNCATE_KEY = "\0truncate"
 """The reserved key under which a truncate is published, once a partition."""
@@ -12,8 +13,24 @@ TRUNCATE_KEY = "\0truncate"
 DEAD = "dead"
 """The reserved entity that holds what an operator set aside."""
 
-RESERVED = frozenset({DEAD, "positions", "schemas"})
+SCHEMAS = "schemas"
+"""The reserved entity whose rows are the versions of the other entities' columns: see `envelope.versions`."""
+
+RESERVED = frozenset({DEAD, "positions", SCHEMAS})
 """Entity names that a topic of another purpose has taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evolution:
+    """What is to become of a change of an entity's columns.
+
+    `mode` says which changes are compatible. `on_restated` is what happens after one that altered what stored rows hold
+    though no row was written: the table is read again, or an operator is asked to have it read.
+    """
+
+    mode: Mode = Mode.FULL_TRANSITIVE
+    on_incompatible: Literal["stop", "publish"] = "stop"
+    on_restated: Literal["read", "ask"] = "read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +55,7 @@ class Entity:
     on_truncate: Literal["stop", "publish"] = "stop"
     missing_stamp: Literal["default", "warn", "stop"] = "default"
     default_stamp: Stamp
+    evolution: Evolution = Evolution()
 
     def shape(self) -> dict[str, Any]:
         """What of this entity a changelog cannot change in mid-stream, as JSON values."""

@@ -20,7 +20,9 @@ DECISIONS = ("skip", "default", "dead-letter")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `changelog accept` takes."""
-    parser.add_argument("position", type=_position, metavar="POSITION", help="where the service stopped, as it says")
+    parser.add_argument(
+        "position", type=position_argument, metavar="POSITION", help="where the service stopped, as it says"
+    )
     parser.add_argument(
         "--as",
         dest="decision",
@@ -35,7 +37,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Stores the decision with the position, so that every replay decides alike."""
     position: Position = arguments.position
     settings = config.load(arguments.config, os.environ)
-    _refuse_unready(settings)
+    refuse_unready(settings)
     if open_log(settings).checkpoint() is None:
         raise ChangelogError(Kind.USAGE, "the changelog is empty, so there is nothing to pass", position=position)
     with closing(open_sink(settings)) as sink:
@@ -54,7 +56,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_unready(settings: Config) -> None:
+def refuse_unready(settings: Config) -> None:
     """A file log that is torn, or in Kafka a service that runs: it would be fenced. A file log refuses that itself."""
     if isinstance(settings.sink, FilesConfig):
         damage = find_recovery(settings.sink.path).damage
@@ -76,7 +78,8 @@ def refuse_running(settings: Config) -> None:
         slot.refuse_if_read()
 
 
-def _position(text: str) -> Position:
+def position_argument(text: str) -> Position:
+    """The position that a word of the command line spells."""
     try:
         return Position.parse(text)
     except ValueError as error:

@@ -51,7 +51,8 @@ class Log(Protocol):
     """What a store holds, for its readers: they see what is committed, hold nothing up and take hold of nothing.
 
     Rows come in batches of `envelope.batch.SCHEMA` that are never empty: those of `entity` and of the canonical text
-    `key`, where given. Rows of one partition stand in their order, and so do all rows of one key, wherever it stood.
+    `key`, where given; without `entity`, those of all but `envelope.entity.SCHEMAS`, which is asked for by its name.
+    Rows of one partition stand in their order, and so do all rows of one key, wherever it stood.
     Every method raises ChangelogError: USAGE when there is no such entity, PRECONDITION when there is no changelog.
     """
 

@@ -28,8 +28,11 @@ from connectors.sinks.filelayout import (
 )
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
+from envelope.entity import SCHEMAS
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
+
+_SCHEMAS = pa.scalar(SCHEMAS)
 
 READ_ROWS = 8192
 """The most rows of a batch that a reader gives."""
@@ -73,7 +76,10 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
 
 
 def counts(path: Path) -> dict[str, dict[str, int]]:
-    """Rows by entity and op, archive included; reads no other column. Empty when there is no log."""
+    """Rows by entity and op, archive included, without the versions of columns; reads no other column.
+
+    Empty when there is no log.
+    """
     manifest = read_manifest(path)
     files = [path / file.path for file in manifest.files] if manifest else []
     files += [log_file(path, sequence) for sequence in _live(path, manifest)]
@@ -84,6 +90,7 @@ def counts(path: Path) -> dict[str, dict[str, int]]:
         for row in table.group_by(["entity", "op"]).aggregate([([], "count_all")]).to_pylist():
             ops = result.setdefault(row["entity"], {})
             ops[row["op"]] = ops.get(row["op"], 0) + row["count_all"]
+    result.pop(SCHEMAS, None)
     return result
 
 
@@ -122,7 +129,7 @@ class FileLog:
 
     def _refuse_unknown(self, entity: str | None) -> None:
         """An entity is known by its settings before it has rows, and by its rows when it is no longer configured."""
-        checkpoint = None if entity is None else self.checkpoint()
+        checkpoint = None if entity in (None, SCHEMAS) else self.checkpoint()
         if checkpoint is None or entity is None or entity in checkpoint.settings:
             return
         stored = self.counts()
@@ -159,8 +166,8 @@ class _Wanted:
 
     def columns(self) -> list[str]:
         """The columns that decide whether a row is wanted."""
-        given = {"entity": self.entity, "key": self.key, "position": self.after}
-        return [name for name, value in given.items() if value is not None]
+        given = {"key": self.key, "position": self.after}
+        return ["entity", *(name for name, value in given.items() if value is not None)]
 
     def may_be_in(self, group: Any) -> bool:
         """Whether the statistics of a row group leave the possibility that it holds a wanted row."""
@@ -176,6 +183,8 @@ class _Wanted:
         tests = []
         if self.entity is not None:
             tests.append(pc.equal(rows.column("entity"), self.entity))
+        elif pc.index(rows.column("entity"), _SCHEMAS).as_py() >= 0:
+            tests.append(pc.not_equal(rows.column("entity"), _SCHEMAS))
         if self.key is not None:
             tests.append(pc.equal(rows.column("key"), self.key))
         if self.after is not None:

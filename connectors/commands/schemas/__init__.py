@@ -4,11 +4,12 @@ import argparse
 from collections.abc import Mapping
 
 from connectors.cli import Command, add_common_arguments
-from connectors.commands.schemas import generate, register
+from connectors.commands.schemas import accept, generate, register
 
 VERBS: Mapping[str, tuple[Command, str]] = {
     "generate": (generate, "write the files of entities, schemas/ENTITY.avsc, from the live tables"),
     "register": (register, "register the Avro schemas of the live tables; without --yes, say what that would do"),
+    "accept": (accept, "let the service past a change of columns that it stopped at, or have a table read again"),
 }
 
 

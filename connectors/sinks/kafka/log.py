@@ -20,11 +20,11 @@ from connectors.sinks import MESSAGES, unknown_entity
 from connectors.sinks.kafka import dead
 from connectors.sinks.kafka.client import TIMEOUT_S, Client, error_of, translated
 from connectors.sinks.kafka.messages import Headers, Values, record
-from connectors.sinks.kafka.names import positions_topic, topic
+from connectors.sinks.kafka.names import positions_topic, schemas_topic, topic
 from connectors.sinks.kafka.positions import SILENCE_S, read_stored
 from envelope import batch
 from envelope.checkpoint import Checkpoint
-from envelope.entity import DEAD, RESERVED
+from envelope.entity import DEAD, RESERVED, SCHEMAS
 from envelope.errors import ChangelogError, Kind
 from envelope.key import partition
 from envelope.model import Envelope, Place, Record
@@ -130,6 +130,8 @@ class KafkaLog:
 
     def _parts(self, entity: str | None, key: str | None) -> list[Part]:
         """Where wanted rows may stand."""
+        if entity == SCHEMAS:
+            return [(schemas_topic(self._prefix), 0)] if schemas_topic(self._prefix) in self._topics() else []
         found = self._entities()
         if not found:
             hint = "`changelog run` makes it; see [sink] prefix"

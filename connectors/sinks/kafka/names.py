@@ -1,6 +1,6 @@
 """How topics are named (docs/kafka.md)."""
 
-from envelope.entity import DEAD
+from envelope.entity import DEAD, SCHEMAS
 
 POSITIONS = "positions"
 
@@ -18,6 +18,11 @@ def positions_topic(prefix: str) -> str:
 def dead_topic(prefix: str) -> str:
     """The topic of what was set aside."""
     return topic(prefix, DEAD)
+
+
+def schemas_topic(prefix: str) -> str:
+    """The topic of one partition that holds the versions of entities' columns."""
+    return topic(prefix, SCHEMAS)
 
 
 def subject(prefix: str, entity: str) -> str:

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from connectors.findings import Finding, fail, ok, warn
 from connectors.sinks.kafka.client import TIMEOUT_S, Admin, Client, error_of
-from connectors.sinks.kafka.names import dead_topic, positions_topic, topic
+from connectors.sinks.kafka.names import dead_topic, positions_topic, schemas_topic, topic
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 
@@ -52,7 +52,7 @@ _PROFILES: Mapping[Profile, Mapping[str, str]] = {
     },
 }
 _POSITIONS = _PROFILES["aggressive"]
-_DEAD = {"cleanup.policy": "delete", "retention.ms": "-1", "message.timestamp.type": "CreateTime"}
+_KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "message.timestamp.type": "CreateTime"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Found:
 
 
 def topics_of(prefix: str, entities: Iterable[Entity], settings: Mapping[str, TopicSettings]) -> list[Topic]:
-    """The topics of a changelog: one an entity, and those for positions and for what is set aside."""
+    """The topics of a changelog: one an entity, and those for positions, what is set aside, and versions of columns."""
     return [
         *(
             Topic(
@@ -103,7 +103,8 @@ def topics_of(prefix: str, entities: Iterable[Entity], settings: Mapping[str, To
             for entity in entities
         ),
         Topic(name=positions_topic(prefix), partitions=1, settings=_POSITIONS),
-        Topic(name=dead_topic(prefix), partitions=1, settings=_DEAD),
+        Topic(name=dead_topic(prefix), partitions=1, settings=_KEPT),
+        Topic(name=schemas_topic(prefix), partitions=1, settings=_KEPT),
     ]
 
 

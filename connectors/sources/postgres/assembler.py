@@ -9,21 +9,25 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from connectors.sources.postgres import messages, pgoutput
 from connectors.sources.postgres.binding import Binder
-from connectors.sources.postgres.columnar import Block, Bound, encode
+from connectors.sources.postgres.columnar import Block, Bound, Encoded, encode
 from connectors.sources.postgres.messages import Message, Relation
 from connectors.sources.postgres.objects import Template
 from connectors.sources.postgres.rendering import Span
 from connectors.sources.postgres.rows import Change, Origin, Transaction
 from envelope import batch
+from envelope.codec import json_codec
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Stamp
 from envelope.position import Position
 from envelope.splice import INLINE
 from envelope.stamp import parse
+from envelope.versions import Announced, Versions
+from schemas.types import Struct
 
 HEADER = 25
 """Bytes before the payload of a frame: `w`, start, end, clock (protocol page *XLogData*)."""
@@ -79,6 +83,7 @@ class Assembled:
     through_lsn: int | None = None
     partial: bool = False
     altered: list[Altered] = field(default_factory=list)
+    announced: list[Announced] = field(default_factory=list)
     unstamped: Counter[str] = field(default_factory=Counter)
     invalid_stamps: int = 0
 
@@ -107,7 +112,10 @@ class Xids:
 
 
 class Assembler:
-    """The state between frames: relations, the open transaction, what was published before."""
+    """The state between frames: relations, the open transaction, what was published before.
+
+    `versions` knows what columns the changelog has; without it, none are announced.
+    """
 
     def __init__(
         self,
@@ -121,6 +129,7 @@ class Assembler:
         published: Position | None,
         partial: bool,
         listener: Listener | None,
+        versions: Versions | None = None,
         rows_max: int = 4096,
         bytes_max: int = 32 << 20,
     ) -> None:
@@ -128,6 +137,8 @@ class Assembler:
         self._epoch, self._xids = epoch, xids
         self._published, self._partial = published, partial
         self._listener = listener
+        self._versions = versions
+        self._unannounced: dict[str, tuple[Entity, Struct]] = {}
         self._rows_max, self._bytes_max = rows_max, bytes_max
         self._relations: dict[int, Relation] = {}
         self._described: int | None = None
@@ -321,10 +332,19 @@ class _Feed:
             self._assembled.altered.append(_altered(known, relation, self._here()))
             if of._listener is not None:
                 of._listener.discard(table)
-        of._bound[relation.relid] = self._binding(entity, relation)
+        bound_now = of._bound[relation.relid] = self._binding(entity, relation)
+        self._has_columns(entity, bound_now.binding.shape)
         of._shapes = batch.encode_shapes(
             {bound.binding.entity.name: bound.binding.shape for bound in of._bound.values()}
         )
+
+    def _has_columns(self, entity: Entity, columns: Struct) -> None:
+        """The entity's next rows have these columns: new ones are announced with the first row that is published."""
+        versions, unannounced = self._of._versions, self._of._unannounced
+        if versions is None or versions.has(entity, columns):
+            unannounced.pop(entity.name, None)
+        else:
+            unannounced[entity.name] = entity, columns
 
     def _leaf(self, root: int, leaf: Relation) -> None:
         """A partition is described right behind the table as which its rows are published, and before any of them.
@@ -373,7 +393,11 @@ class _Feed:
             change = Change(transaction=open_.transaction, ordinal=ordinal, stamp=None)
             rows = self._of._listener.signal(message.content, change)
             if rows is not None and rows.num_rows:
-                self._found.append((rows, np.full(rows.num_rows, open_.transaction.commit)))
+                shapes = batch.shapes(rows)
+                for entity in self._of._entities.values():
+                    if entity.name in shapes:
+                        self._has_columns(entity, shapes[entity.name])
+                self._publish_shaped(rows, np.full(rows.num_rows, open_.transaction.commit))
 
     def _stamp_late(self, lsn: int, transaction: Transaction, stamp: Stamp | None) -> None:
         """Gives the stamp whose log record ends at `lsn` to the rows behind it that were delivered before it.
@@ -418,13 +442,51 @@ class _Feed:
         block = Block(data=self._data, starts=self._starts[here], ends=self._ends[here], spans=spans)
         encoded = encode(self._of._origin, self._of._bound, block)
         self._encoded = end
-        if encoded.rows.num_rows:
-            self._found.append((batch.with_encoded_shapes(encoded.rows, self._of._shapes), encoded.commits))
         self._assembled.unstamped += encoded.unstamped
         if encoded.stop is not None:
+            self._publish_before(encoded)
             raise encoded.stop
+        if encoded.rows.num_rows:
+            self._publish(encoded.rows, encoded.commits)
         if self._of._listener is not None and encoded.rows.num_rows:
             self._of._listener.touched(encoded.rows, encoded.xids)
+
+    def _publish_before(self, encoded: Encoded) -> None:
+        """Of rows that a stop cut short, what stands before its transaction: behind that, some may be missing."""
+        assert encoded.stop is not None
+        at = encoded.stop.position or self._here()
+        whole = int(np.searchsorted(encoded.commits, at.commit))
+        if whole:
+            self._publish(encoded.rows.slice(0, whole), encoded.commits[:whole])
+
+    def _publish(self, rows: pa.RecordBatch, commits: npt.NDArray[np.int64]) -> None:
+        self._publish_shaped(batch.with_encoded_shapes(rows, self._of._shapes), commits)
+
+    def _publish_shaped(self, rows: pa.RecordBatch, commits: npt.NDArray[np.int64]) -> None:
+        """The rows, and before the first row of an entity whose columns are new, their version."""
+        done = 0
+        for first, entity, columns in self._firsts(rows):
+            if first > done:
+                self._found.append((rows.slice(done, first - done), commits[done:first]))
+                done = first
+            self._announce(entity, columns, rows.column("provenance")[first].as_py(), commits[first : first + 1])
+        self._found.append((rows.slice(done), commits[done:]))
+
+    def _firsts(self, rows: pa.RecordBatch) -> list[tuple[int, Entity, Struct]]:
+        """Where the first row stands of each entity whose columns are new."""
+        found = [
+            (pc.index(rows.column("entity"), entity.name).as_py(), entity, columns)
+            for entity, columns in self._of._unannounced.values()
+        ]
+        return sorted((each for each in found if each[0] >= 0), key=lambda each: each[0])
+
+    def _announce(self, entity: Entity, columns: Struct, provenance: str, commit: npt.NDArray[np.int64]) -> None:
+        versions = self._of._versions
+        assert versions is not None
+        del self._of._unannounced[entity.name]
+        announced = versions.announce(entity, columns, json_codec.decode_provenance(provenance))
+        self._assembled.announced.append(announced)
+        self._found.append((batch.from_records([announced.record]), commit))
 
     def _stopped(self, error: ChangelogError) -> None:
         """Keeps what stands before the transaction of the stop."""

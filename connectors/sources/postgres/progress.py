@@ -1,11 +1,14 @@
 """Which parts of a table were read and published: heap pages, by leaf table."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 CHUNK_PAGES = 256
 """Heap pages that one chunk reads at first: 2 MiB of table."""
+
+COMPLETE: Mapping[str, Any] = {"complete": True}
+"""A checkpoint's entry of a table that was read to its end."""
 
 _GROWTH_CHUNKS = 16
 """By how many chunks a table is taken to have grown when its last range turns out too large."""
@@ -33,7 +36,8 @@ class LeafProgress:
 class TableProgress:
     """One entity's table read; `signature` stands for the columns that its chunks were read with.
 
-    `queue` are the ranges handed out and not yet published, `generation` counts beginnings anew.
+    `queue` are the ranges handed out and not yet published, `generation` counts beginnings anew. `again` are the
+    columns for whose sake a table is read that was whole in the changelog before.
     """
 
     entity: str
@@ -42,6 +46,7 @@ class TableProgress:
     chunk_pages: int = CHUNK_PAGES
     generation: int = 0
     queue: list[Range] = field(default_factory=list)
+    again: tuple[str, ...] = ()
 
     def next_range(self) -> Range | None:
         """Hands out the next pages to read; None while all that is left is under way."""
@@ -101,7 +106,7 @@ class TableProgress:
     def to_json(self) -> dict[str, Any]:
         """What the checkpoint keeps."""
         if self.complete:
-            return {"complete": True}
+            return dict(COMPLETE)
         leaves = {
             name: {
                 "filenode": leaf.filenode,
@@ -110,7 +115,8 @@ class TableProgress:
             }
             for name, leaf in self.leaves.items()
         }
-        return {"complete": False, "signature": self.signature, "leaves": leaves}
+        again = {"again": list(self.again)} if self.again else {}
+        return {"complete": False, "signature": self.signature, "leaves": leaves, **again}
 
     @classmethod
     def resume(
@@ -118,7 +124,10 @@ class TableProgress:
     ) -> "TableProgress":
         """Goes on from what a checkpoint kept, for leaves that are still as they were then."""
         found = cls(entity=entity, signature=signature, leaves=dict(leaves))
-        if stored is None or stored.get("signature") != signature:
+        if stored is None:
+            return found
+        found.again = tuple(stored.get("again", ()))
+        if stored.get("signature") != signature:
             return found
         for name, leaf in found.leaves.items():
             kept = stored["leaves"].get(name)
@@ -130,6 +139,20 @@ class TableProgress:
 def is_complete(stored: Mapping[str, Any] | None) -> bool:
     """Whether a checkpoint's entry says that the table was read to its end."""
     return stored is not None and bool(stored.get("complete"))
+
+
+def was_complete(stored: Mapping[str, Any] | None) -> bool:
+    """Whether the table was read to its end once, though it may be read again now."""
+    return is_complete(stored) or (stored is not None and "again" in stored)
+
+
+def restated(stored: Mapping[str, Any], columns: Sequence[str], *, read: bool) -> Mapping[str, Any]:
+    """What becomes of the entry of a complete table whose stored rows no longer hold what these columns do.
+
+    The table is read again, or else the entry says what is stale.
+    """
+    stale = sorted({*stored.get("stale", ()), *columns})
+    return {"complete": False, "again": stale} if read else {**COMPLETE, "stale": stale}
 
 
 def _joined(ranges: list[tuple[int, int | None]]) -> list[list[int | None]]:

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,15 @@ from connectors.sources.postgres.connection import ANEW, connect, translated
 from connectors.sources.postgres.lineage import Lineage, check_cluster, is_elsewhere
 from connectors.sources.postgres.messages import Relation, RelationColumn
 from connectors.sources.postgres.objects import Template
-from connectors.sources.postgres.progress import CHUNK_PAGES, LeafProgress, TableProgress, is_complete
+from connectors.sources.postgres.progress import (
+    CHUNK_PAGES,
+    COMPLETE,
+    LeafProgress,
+    TableProgress,
+    is_complete,
+    restated,
+    was_complete,
+)
 from connectors.sources.postgres.rows import Origin
 from connectors.sources.postgres.setup import claim_slot, ensure_publication, ensure_slot
 from connectors.sources.postgres.snapshot import LOCK_TIMEOUT_S, Connection, Reader, ReadTable, nonce, quoted, signature
@@ -33,6 +41,7 @@ from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.mask import mask_id
 from envelope.position import Position
+from envelope.versions import Version, Versions
 
 CATALOG_SETTINGS: Mapping[str, str] = {**SETTINGS, "lock_timeout": f"{LOCK_TIMEOUT_S}s"}
 """For the session that asks the catalogue: sizes wait for locks, and a long ALTER TABLE must not hold us up unsaid."""
@@ -42,6 +51,9 @@ PUBLICATION_LOOK_S = 10.0
 
 PLAIN_CODEC = "json"
 """The codec of a changelog whose settings name none."""
+
+Known = Callable[[], Iterable[Version]]
+"""Gives the versions of columns that the changelog holds, oldest first; called behind `Recover`."""
 
 _FRAMES_MAX = 4096
 _TELL_EVERY_S = 10.0  # any role may write stamps that are none: they must not fill the service's log
@@ -80,12 +92,17 @@ class PostgresSource:
     parts raise.
     """
 
-    def __init__(self, settings: Settings, entities: Sequence[Entity], recover: Recover) -> None:
-        self._settings = settings
+    def __init__(
+        self, settings: Settings, entities: Sequence[Entity], recover: Recover, known: Known | None = None
+    ) -> None:
+        self._settings, self._known = settings, known
         self._catalog = connect(settings.dsn, settings=CATALOG_SETTINGS)
         self._reader: Reader | None = None
         self._stream: Stream | None = None
         self._hurried = False
+        self._asking = {entity.name for entity in entities if entity.evolution.on_restated == "ask"}
+        self._restated: set[str] = set()
+        self._confirmed: Mapping[str, Any] = {}
         self._look_at = 0.0
         self._invalid_stamps = 0
         self._untold: Counter[str] = Counter()
@@ -141,7 +158,7 @@ class PostgresSource:
         check_settings(stored, shapes, accept=settings.accept_settings)
         if stored is not None and self._same_cluster(stored):
             self._refuse_unpublished(
-                [entity.table for entity in entities if is_complete(stored.windows.get(entity.name))]
+                [entity.table for entity in entities if was_complete(stored.windows.get(entity.name))]
             )
         refuse(findings(self._catalog, wanted, list(tables.values())))
         system = replication.identify_system()
@@ -168,6 +185,7 @@ class PostgresSource:
             windows={entity.name: kept.get(entity.name, {"complete": False}) for entity in entities},
             settings=shapes,
             decisions={} if stored is None else stored.decisions,
+            accepted={} if stored is None else stored.accepted,
         )
         self._fresh: Checkpoint | None = None if self._checkpoint == stored else self._checkpoint
 
@@ -235,11 +253,27 @@ class PostgresSource:
             published=checkpoint.position,
             partial=checkpoint.partial,
             listener=self._windows,
+            versions=self._versions(),
             rows_max=_FRAMES_MAX,
         )
 
+    def _versions(self) -> Versions | None:
+        if self._known is None:
+            return None
+        accepted = {entity: Position.parse(text) for entity, text in self._checkpoint.accepted.items()}
+        return Versions(self._known(), accepted=accepted, filled=self._filled)
+
+    def _filled(self, entity: Entity, columns: Sequence[str]) -> Collection[str]:
+        """The columns that may have values in rows that were there before: the log does not tell, but the catalogue."""
+        rows = self._query(
+            "SELECT a.attname FROM pg_attribute a WHERE a.attrelid = to_regclass(%s) AND a.attname = ANY(%s) "
+            "AND NOT (a.attisdropped OR a.atthasdef OR a.atthasmissing OR a.attidentity <> '' OR a.attgenerated <> '')",
+            [quoted(entity.table), list(columns)],
+        )
+        return set(columns) - {name for (name,) in rows}
+
     def _query(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        with translated("asking for a type"):
+        with translated("asking the catalogue"):
             return self._catalog.execute(query.encode(), values).fetchall()
 
     def _horizon(self) -> int:
@@ -264,6 +298,7 @@ class PostgresSource:
             fresh, self._fresh = self._fresh, None
             return Piece(rows=(), checkpoint=fresh, nbytes=0, urgent=True)
         self._raise_failure()
+        self._raise_restated()
         if time.monotonic() >= self._look_at:
             self._refuse_unpublished(self._tables)
         assert self._stream is not None
@@ -288,6 +323,12 @@ class PostgresSource:
             self._reader = None
             _log.info("snapshot complete")
 
+    def _raise_restated(self) -> None:
+        """Tables that the changelog, by now, says are to be read again: opened anew, the source reads them."""
+        for entity in self._restated:
+            if not is_complete(self._confirmed.get(entity, COMPLETE)):
+                raise ChangelogError(Kind.ALTERED, f"the table of {entity} is read again for its altered columns")
+
     def _idle(self) -> Piece | None:
         """Nothing waits: the server's log end is as far as we are, if no transaction is open."""
         assert self._stream is not None
@@ -306,11 +347,23 @@ class PostgresSource:
             found = self._reaching(found, max(found.through_lsn, assembled.through_lsn))
             found = replace(found, partial=assembled.partial)
         if self._reader is not None and self._windows is not None:
-            found = replace(found, windows={**found.windows, **self._windows.progress()})
+            read = {entity: each for entity, each in self._windows.progress().items() if entity not in self._restated}
+            found = replace(found, windows={**found.windows, **read})
+        for announced in assembled.announced:
+            found = replace(found, windows=self._announced(found.windows, announced.version))
         self._checkpoint = found
         if found == before:
             return None
         return Piece(rows=assembled.rows, checkpoint=found, nbytes=sum(rows.nbytes for rows in assembled.rows))
+
+    def _announced(self, windows: Mapping[str, Any], version: Version) -> Mapping[str, Any]:
+        """What is left to read, now that an entity has this version."""
+        _log.info("columns announced", entity=version.entity, version=version.number, restated=version.restated)
+        if not version.restated or not is_complete(windows.get(version.entity)):
+            return windows
+        self._restated.add(version.entity)
+        stored = restated(windows[version.entity], version.restated, read=version.entity not in self._asking)
+        return {**windows, version.entity: stored}
 
     def _reaching(self, checkpoint: Checkpoint, through_lsn: int) -> Checkpoint:
         reached = self._lineage.reached(through_lsn)
@@ -362,6 +415,7 @@ class PostgresSource:
     def confirm(self, checkpoint: Checkpoint) -> None:
         """See `Source.confirm`."""
         assert self._stream is not None
+        self._confirmed = checkpoint.windows
         self._stream.confirm(checkpoint.through_lsn)
 
     def close(self) -> None:

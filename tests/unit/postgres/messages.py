@@ -24,6 +24,7 @@ from envelope import batch
 from envelope.entity import Entity
 from envelope.model import Stamp
 from envelope.position import Position
+from envelope.versions import Versions
 from tests.unit.postgres.pgoutput_encoder import encode
 
 DEFAULT_STAMP = Stamp(api_version="unknown", service_name="nobody", identifier="")
@@ -123,6 +124,7 @@ def assembler(
     published: Position | None = None,
     partial: bool = False,
     listener: Listener | None = None,
+    versions: Versions | None = None,
     xid: int = 700,
     **bounds: int,
 ) -> Assembler:
@@ -136,6 +138,7 @@ def assembler(
         published=published,
         partial=partial,
         listener=listener,
+        versions=versions,
         **bounds,
     )
 

@@ -1,0 +1,66 @@
+"""`changelog schemas accept`: lets the service past a change of columns that it stopped at."""
+
+import argparse
+import os
+from contextlib import closing
+from dataclasses import replace
+
+from connectors import config
+from connectors.commands.accept import position_argument, refuse_unready
+from connectors.stores import open_log, open_sink
+from envelope.checkpoint import Checkpoint
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
+
+ALL_COLUMNS = "*"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `changelog schemas accept` takes."""
+    parser.add_argument("entity", metavar="ENTITY", help="whose columns were altered")
+    parser.add_argument(
+        "position", nargs="?", type=position_argument, metavar="POSITION", help="where the service stopped, as it says"
+    )
+    parser.add_argument(
+        "--read-again",
+        action="store_true",
+        help="read the table again: rows that nobody wrote hold other values since the change",
+    )
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Stores the decision with the position, so that every replay decides alike."""
+    settings = config.load(arguments.config, os.environ)
+    if arguments.position is None and not arguments.read_again:
+        raise ChangelogError(
+            Kind.USAGE, "nothing is accepted", hint="give the position where the service stopped, or --read-again"
+        )
+    refuse_unready(settings)
+    if open_log(settings).checkpoint() is None:
+        raise ChangelogError(Kind.USAGE, "the changelog is empty, so there is nothing to accept")
+    with closing(open_sink(settings)) as sink:
+        checkpoint = sink.recover()
+        assert checkpoint is not None
+        sink.commit(_accepted(checkpoint, arguments.entity, arguments.position, read_again=arguments.read_again))
+    print(f"{arguments.entity}: accepted; now start the service again")
+    return 0
+
+
+def _accepted(checkpoint: Checkpoint, entity: str, position: Position | None, *, read_again: bool) -> Checkpoint:
+    if entity not in checkpoint.settings:
+        known = ", ".join(sorted(checkpoint.settings))
+        raise ChangelogError(Kind.USAGE, f"the changelog has no entity {entity}", hint=f"it has: {known}")
+    found = checkpoint
+    if position is not None:
+        if checkpoint.position is not None and position <= checkpoint.position:
+            raise ChangelogError(
+                Kind.USAGE,
+                f"the changelog is past this position already, at {checkpoint.position}",
+                hint="take the position from the error that the service stopped with",
+                position=position,
+            )
+        found = replace(found, accepted={**found.accepted, entity: str(position)})
+    if read_again:
+        stale = found.windows.get(entity, {}).get("stale", [ALL_COLUMNS])
+        found = replace(found, windows={**found.windows, entity: {"complete": False, "again": stale}})
+    return found

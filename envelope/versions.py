@@ -1,0 +1,185 @@
+"""The versions of each entity's columns, as rows of the changelog, and what is said of the next one.
+
+A version is an envelope like any other: its key is the entity's name, `current` the version, `original` the one before.
+It stands at the position of the first row that has these columns, and before it.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import msgspec
+from msgspec import Raw
+
+from envelope.entity import SCHEMAS, Entity
+from envelope.errors import ChangelogError, Kind
+from envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Stamp
+from envelope.position import Position
+from schemas import avro, evolution, types
+from schemas.compatibility import Problem, problems
+from schemas.types import Struct
+
+PUBLISHER = Stamp(api_version="", service_name="changelog", identifier="")
+"""Who announces a version: nobody knows who altered the table."""
+
+Filled = Callable[[Entity, Sequence[str]], Collection[str]]
+"""Which of these columns of an entity's table have a value in rows that were there before the column was."""
+
+_NAMESPACE = "changelog"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """The columns of an entity, and which of them are its key; the first version has the `number` 1.
+
+    `restated` are the columns whose values in rows published before were no longer the table's. `state` is the whole
+    version as JSON.
+    """
+
+    entity: str
+    number: int
+    columns: Struct
+    key: tuple[str, ...]
+    restated: tuple[str, ...]
+    state: bytes = field(repr=False)
+
+    @classmethod
+    def parse(cls, state: bytes | Raw) -> Self:
+        """The version that the `current` of a row holds. Raises ChangelogError (MALFORMED) where it holds none."""
+        try:
+            value = msgspec.json.decode(state)
+            columns = types.from_json({"struct": value["columns"]})
+            assert isinstance(columns, Struct)
+            return cls(
+                entity=value["entity"],
+                number=value["version"],
+                columns=columns,
+                key=tuple(value["key"]),
+                restated=tuple(value["restated"]),
+                state=bytes(state),
+            )
+        except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+            raise ChangelogError(Kind.MALFORMED, "a row of the entity `schemas` holds no version") from error
+
+    def schema(self) -> avro.Schema:
+        """The Avro schema of values with these columns."""
+        return _schema(self.entity, self.columns, self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    """A version that is new, how it differs from the one before, and the row that tells."""
+
+    version: Version
+    changes: Sequence[evolution.Change]
+    record: Record
+
+
+class Versions:
+    """What the changelog holds of each entity's columns, oldest first, and what comes to it.
+
+    `accepted` is what an operator let pass: by entity, the position of the change.
+    """
+
+    def __init__(self, known: Iterable[Version], *, accepted: dict[str, Position], filled: Filled) -> None:
+        self._known: dict[str, list[Version]] = {}
+        for version in known:
+            self._known.setdefault(version.entity, []).append(version)
+        self._accepted, self._filled = accepted, filled
+
+    def has(self, entity: Entity, columns: Struct) -> bool:
+        """Whether these are the columns of the entity's last version."""
+        last = self._last(entity)
+        return last is not None and (last.columns, last.key) == (columns, entity.key)
+
+    def announce(self, entity: Entity, columns: Struct, first: Provenance) -> Announced:
+        """Makes these columns the entity's last version, from the row on whose provenance is `first`.
+
+        Raises ChangelogError (STOP, at the row's position) when older or newer readers could not follow, and neither
+        the entity's policy nor an operator lets it pass.
+        """
+        before, position = self._last(entity), first.source.position
+        breaks = self._breaks(entity, columns)
+        if breaks and entity.evolution.on_incompatible == "stop" and self._accepted.get(entity.name) != position:
+            raise _incompatible(entity, breaks, position)
+        found = () if before is None else evolution.changes(before.columns, columns)
+        restated = self._restated(entity, found)
+        state = {
+            "entity": entity.name,
+            "version": 1 if before is None else before.number + 1,
+            "key": entity.key,
+            "columns": [[name, types.to_json(type_)] for name, type_ in columns.fields],
+            "changes": [_change(change) for change in found],
+            "mode": entity.evolution.mode.value,
+            "breaks": [_problem(problem) for problem in breaks],
+            "restated": restated,
+        }
+        version = Version.parse(msgspec.json.encode(state))
+        self._known.setdefault(entity.name, []).append(version)
+        return Announced(version=version, changes=found, record=_record(first, before, version))
+
+    def _last(self, entity: Entity) -> Version | None:
+        known = self._known.get(entity.name)
+        return known[-1] if known else None
+
+    def _breaks(self, entity: Entity, columns: Struct) -> list[Problem]:
+        known = [(f"version {each.number}", each.schema()) for each in self._known.get(entity.name, ())]
+        return problems(_schema(entity.name, columns, entity.key), known, entity.evolution.mode)
+
+    def _restated(self, entity: Entity, found: Sequence[evolution.Change]) -> tuple[str, ...]:
+        added = [change.column for change in found if change.kind is evolution.Kind.ADDED]
+        return evolution.restated(found, self._filled(entity, added) if added else ())
+
+
+def _schema(entity: str, columns: Struct, key: Sequence[str]) -> avro.Schema:
+    """Under a namespace that is the same for all versions."""
+    return avro.value_schema(entity, columns, key, _NAMESPACE)
+
+
+def _incompatible(entity: Entity, breaks: Sequence[Problem], position: Position) -> ChangelogError:
+    first, more = breaks[0], len(breaks) - 1
+    others = f" (and {more} more)" if more else ""
+    return ChangelogError(
+        Kind.STOP,
+        f"the columns of entity {entity.name} changed in a way that is not compatible ({entity.evolution.mode}): "
+        f"{first.path}: {first.text}{others}",
+        hint=f"`changelog schemas accept {entity.name} {position}` publishes them all the same",
+        position=position,
+    )
+
+
+def _record(first: Provenance, before: Version | None, version: Version) -> Record:
+    """The row of a version; `first` is the provenance of the first row that has its columns."""
+    op = Op.CREATE if before is None else Op.UPDATE
+    source = replace(
+        first.source, op=op, mask=None, unavailable=(), unavailable_original=(), json_null=(), json_null_original=()
+    )
+    return Record(
+        entity=SCHEMAS,
+        place=Place(key=version.entity, partition=0),
+        envelope=Envelope(
+            provenance=Provenance(stamp=PUBLISHER, source=source),
+            current=Raw(version.state),
+            original=MISSING if before is None else Raw(before.state),
+        ),
+    )
+
+
+def _change(change: evolution.Change) -> dict[str, Any]:
+    return {
+        "kind": change.kind.value,
+        "column": change.column,
+        **({} if change.before is None else {"before": change.before}),
+        **({} if change.old is None else {"oldType": types.to_json(change.old)}),
+        **({} if change.new is None else {"newType": types.to_json(change.new)}),
+    }
+
+
+def _problem(problem: Problem) -> dict[str, Any]:
+    return {
+        "rule": problem.rule.value,
+        "path": problem.path,
+        "breaks": problem.breaks,
+        "against": problem.against,
+        "text": problem.text,
+    }
