@@ -1,6 +1,6 @@
 """From the configuration to what there is on Kafka. It needs the extra `kafka`: `connectors.stores` loads it late."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from connectors import failpoints
 from connectors.config import Config, KafkaConfig
@@ -53,9 +53,9 @@ def sink_settings(config: Config, sink: KafkaConfig) -> Settings:
     )
 
 
-def open_sink(config: Config, sink: KafkaConfig, *, reach: failpoints.Reach) -> KafkaSink:
+def open_sink(config: Config, sink: KafkaConfig, *, reach: failpoints.Reach, stopping: Callable[[], bool]) -> KafkaSink:
     """The sink; nothing is held yet."""
-    return KafkaSink(sink_settings(config, sink), values(config, sink), reach=reach)
+    return KafkaSink(sink_settings(config, sink), values(config, sink), reach=reach, stopping=stopping)
 
 
 def open_log(config: Config, sink: KafkaConfig) -> KafkaLog:

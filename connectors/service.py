@@ -70,7 +70,7 @@ class Service:
         config = self._config
         with (
             self._signals(),
-            closing(open_sink(config, reach=self._reach)) as sink,
+            closing(open_sink(config, reach=self._reach, stopping=self._stop.is_set)) as sink,
             self._health() as health,
         ):
             _log.info("service started", name=config.name, listen=f"{health.address[0]}:{health.address[1]}")

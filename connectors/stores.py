@@ -1,6 +1,6 @@
 """From the configuration to the store of the changelog."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from connectors import failpoints
@@ -11,14 +11,16 @@ from connectors.sinks.files import FileSink
 from envelope.errors import ChangelogError, Kind
 
 
-def open_sink(config: Config, *, reach: failpoints.Reach = failpoints.nowhere) -> Sink:
-    """The sink that the configuration names; nothing is held yet."""
+def open_sink(
+    config: Config, *, reach: failpoints.Reach = failpoints.nowhere, stopping: Callable[[], bool] = lambda: False
+) -> Sink:
+    """The sink that the configuration names; nothing is held yet. Once `stopping`, it waits no longer than it must."""
     if isinstance(config.sink, FilesConfig):
         return FileSink(config.sink.path, reach=reach)
     with extra_needed():
         from connectors import kafka  # noqa: PLC0415
 
-        return kafka.open_sink(config, config.sink, reach=reach)
+        return kafka.open_sink(config, config.sink, reach=reach, stopping=stopping)
 
 
 def open_log(config: Config) -> Log:

@@ -27,8 +27,12 @@ from envelope.position import Position
 FAIL_POINTS = ("kafka:recovered", "kafka:begun", "kafka:added", "kafka:positioned", "kafka:committed")
 """The boundaries between two steps at which a crash is tried."""
 
-PATIENCE_S = 60.0
-"""How long one call of Kafka's is tried again before the sink is recovered anew."""
+PATIENCE_S, PATIENCE_S_MAX = 60.0, 100.0
+"""How long one call of Kafka's is tried again before the sink is recovered anew: as long as a transaction may be open,
+but no shorter and no longer than this. A service that does nothing else for 120 s is taken for dead (`/live`)."""
+
+STOP_PATIENCE_S = 5.0
+"""And how long once the service is to stop: less than one call waits for its answer."""
 
 _DELETE = pa.scalar(Op.DELETE.value)
 
@@ -52,6 +56,11 @@ _Call = tuple[Any, ...]
 
 def _nowhere(point: str) -> None:
     """No crash at `point`."""
+
+
+def _never() -> bool:
+    """Nobody asks for a stop."""
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +98,8 @@ class KafkaSink:
     asks the broker to end it (`init_transactions`), and the checkpoint then read tells how. Nothing is ever aborted and
     sent again by the producer that failed.
 
+    Once `stopping` says so, what Kafka does not answer is left to the next start, which finds out the same way.
+
     `reach` is called with each of `FAIL_POINTS` as it is passed, so that tests can crash there.
     """
 
@@ -98,9 +109,11 @@ class KafkaSink:
         values: Values,
         *,
         reach: Callable[[str], None] = _nowhere,
+        stopping: Callable[[], bool] = _never,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._values, self._reach, self._clock = settings, values, reach, clock
+        self._stopping = stopping
         self._limits: dict[str, int] = {}
         self._producer: Producer | None = None
         self._checkpoint: Checkpoint | None = None
@@ -289,27 +302,39 @@ class KafkaSink:
 
     def _produce(self, call: _Call) -> None:
         """Waits while the queue is full; what is in it is given up after `transaction_timeout_s` at the latest."""
+        self._insist("sending to Kafka", lambda: self._queue(call))
+
+    def _queue(self, call: _Call) -> None:
+        """Raises KafkaException, to be tried again, when the queue is full all the while."""
+        deadline = time.monotonic() + _CALL_S
         while True:
             try:
                 self._held().produce(*call)
-            except BufferError:
+            except BufferError as error:
+                if time.monotonic() >= deadline:
+                    raise KafkaException(KafkaError(KafkaError._QUEUE_FULL, retriable=True)) from error
                 self._held().poll(_FULL_WAIT_S)
             else:
                 return
 
     def _insist(self, doing: str, call: Callable[[], object]) -> None:
-        """Makes a call that may be made again as it is until it is answered, for `PATIENCE_S`."""
-        deadline = time.monotonic() + PATIENCE_S
+        """Makes a call that may be made again as it is until it is answered, or patience ends."""
+        began = time.monotonic()
         while True:
             try:
                 call()
             except KafkaException as error:
                 cause = error.args[0]
-                if not cause.retriable() or time.monotonic() >= deadline:
+                if not cause.retriable() or time.monotonic() - began >= self._patience_s():
                     raise self._error(cause, doing) from error
                 _log.warning("kafka does not answer yet", doing=doing, why=cause.str())
             else:
                 return
+
+    def _patience_s(self) -> float:
+        if self._stopping():
+            return STOP_PATIENCE_S
+        return min(max(PATIENCE_S, self._settings.transaction_timeout_s), PATIENCE_S_MAX)
 
     def _error(self, error: KafkaError, doing: str) -> ChangelogError:
         """A broker that ended a transaction for its age answers as if another had taken over (KIP-588): then nobody

@@ -1,23 +1,51 @@
 """A broker that goes away or falls silent while it is asked: every wait for it has an end."""
 
+import json
+import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import Event
+from typing import Any
 
+import psycopg
+import pyarrow as pa
 import pytest
+import structlog
 from confluent_kafka import Producer
+from structlog.testing import capture_logs
 
+from connectors import config
+from connectors.config import Config
 from connectors.embedded_kafka import Broker
-from connectors.sinks.kafka import consumed
+from connectors.service import Service
+from connectors.sinks.kafka import consumed, sink
 from connectors.sinks.kafka.client import Client
+from connectors.sinks.kafka.messages import JsonValues
+from connectors.sinks.kafka.sink import KafkaSink, Settings
 from connectors.sinks.kafka.topics import Topic, ensure
 from connectors.unprivileged import reachable, temporary_folder
+from envelope import batch
+from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
+from envelope.model import Op, Stamp
+from tests.integration.site import Running
 from tests.proxy import Proxy
 from tests.servers import kafka_lib
+from tests.unit.records import checkpoint, record
 
 COUNT = 3000
 VALUE = b"x" * 1000
+
+ORDER = Entity(
+    name="order",
+    table=("public", "orders"),
+    key=("id",),
+    partition_by=("id",),
+    partitions=1,
+    masks={},
+    default_stamp=Stamp(api_version="", service_name="", identifier=""),
+)
 
 pytestmark = pytest.mark.xdist_group("kafka")
 
@@ -41,6 +69,12 @@ def started() -> Iterator[Link]:
             broker.advertised = proxy.address
             with broker:
                 yield Link(broker, proxy)
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture
@@ -71,3 +105,96 @@ def test_a_topic_that_is_read_no_further(link: Link, failing: str, monkeypatch: 
     with pytest.raises(ChangelogError, match=f"reading {topic}: Kafka has been silent") as caught:
         list(reading)
     assert caught.value.kind is Kind.CONNECTION
+
+
+def changes(commit: int, count: int = 1) -> list[pa.RecordBatch]:
+    ordinals = range(2, 2 * count + 2, 2)
+    return [batch.from_records([record(Op.CREATE, f'{{"id":{commit}}}', commit=commit, ordinal=n) for n in ordinals])]
+
+
+def unanswered(logs: list[Any]) -> int:
+    return sum(each["event"] == "kafka does not answer yet" for each in logs)
+
+
+@pytest.mark.parametrize("failing", ["hang", "mute"])
+def test_who_is_to_stop_leaves_a_commit_without_an_answer_to_the_next_start(
+    link: Link, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one case Kafka never heard of it, in the other it is done."""
+    settings = Settings(client=link.client(), name="app", prefix=f"commit-{failing}")
+    monkeypatch.setattr(sink, "_CALL_S", 1.0)
+    monkeypatch.setattr(sink, "STOP_PATIENCE_S", 0.5)
+    stopping = Event()
+    with closing(KafkaSink(settings, JsonValues(), stopping=stopping.is_set)) as made:
+        made.prepare([ORDER])
+        made.recover()
+        made.add(changes(1))
+        made.commit(checkpoint(1))
+        made.add(changes(2))
+        getattr(link.proxy, failing)()
+        stopping.set()
+        with capture_logs() as logs, pytest.raises(ChangelogError, match="committing to Kafka") as caught:
+            made.commit(checkpoint(2))
+    assert caught.value.kind is Kind.CONNECTION
+    assert unanswered(logs) == 0
+    link.proxy.resume()
+    with closing(KafkaSink(settings, JsonValues())) as made:
+        stored = made.recover()
+    assert stored in (checkpoint(1), checkpoint(2))
+    found = consumed.consumed(link.client(), f"commit-{failing}.order")
+    assert len(list(found)) == stored.through_lsn
+
+
+def test_who_is_to_stop_waits_for_no_room(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = link.client(queue_buffering_max_messages="10")
+    settings = Settings(client=client, name="app", prefix="room")
+    monkeypatch.setattr(sink, "_CALL_S", 1.0)
+    monkeypatch.setattr(sink, "STOP_PATIENCE_S", 0.5)
+    stopping = Event()
+    with closing(KafkaSink(settings, JsonValues(), stopping=stopping.is_set)) as made:
+        made.prepare([ORDER])
+        made.recover()
+        made.add(changes(1, 100))
+        made.commit(checkpoint(1))
+        link.proxy.hang()
+        stopping.set()
+        with capture_logs() as logs, pytest.raises(ChangelogError, match="sending to Kafka") as caught:
+            made.add(changes(2, 100))
+    assert caught.value.kind is Kind.CONNECTION
+    assert unanswered(logs) == 0
+
+
+@contextmanager
+def running(settings: Config) -> Iterator[Running]:
+    service = Running(Service(settings))
+    try:
+        yield service
+    finally:
+        service.stop()
+    service.check()
+
+
+def test_a_service_that_is_to_stop_waits_for_kafka_no_longer(link: Link, database: str, tmp_path: Path) -> None:
+    name = str(psycopg.conninfo.conninfo_to_dict(database)["dbname"])
+    file = tmp_path / "changelog.toml"
+    file.write_text(
+        f"""
+        name = "{name}"
+        source = {{ kind = "postgres", dsn = {json.dumps(database)} }}
+        sink = {{ kind = "kafka", bootstrap_servers = "{link.proxy.address}" }}
+        service = {{ listen = "127.0.0.1:0" }}
+        entities = {{ order = {{ table = "public.orders" }} }}
+        """
+    )
+    settings = config.load(file, os.environ)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+        with running(settings) as service:  # whose end fails when it takes long
+            service.until(lambda: service.said("streaming"))
+            service.until(lambda: service.phase == "streaming")
+            link.proxy.hang()
+            connection.execute("INSERT INTO orders VALUES (1), (2)")
+        link.proxy.resume()
+        with running(settings) as service:
+            service.until(lambda: len(list(consumed.consumed(link.client(), f"{name}.order"))) >= 2)
+    assert [each.key for each in consumed.consumed(link.client(), f"{name}.order")] == ["1", "2"]

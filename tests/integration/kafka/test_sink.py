@@ -196,7 +196,7 @@ def _crash(point: str) -> None:
 def test_a_broker_that_crashes_is_gone_for_a_while_only(
     settings: Settings, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(sink, "PATIENCE_S_MAX", 1.0)
     monkeypatch.setattr(sink, "_CALL_S", 1.0)
     with opened(settings) as made:
         store(made, 1, record(Op.CREATE, '{"id":1}', commit=1))
