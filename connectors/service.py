@@ -29,9 +29,9 @@ from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.progress import is_complete
 from connectors.sources.postgres.setup import SlotState, slot_state
 from connectors.sources.postgres.source import CATALOG_SETTINGS, PostgresSource, Settings
-from connectors.stores import open_sink
+from connectors.stores import open_log, open_sink, read_versions
 from envelope.checkpoint import Checkpoint
-from envelope.errors import ChangelogError
+from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 
 SAMPLE_S = 5.0
@@ -117,7 +117,7 @@ class Service:
             accept_settings=self._accept_settings,
             accept_cluster=self._accept_cluster,
         )
-        source = PostgresSource(settings, resolved, recover)
+        source = PostgresSource(settings, resolved, recover, lambda: read_versions(open_log(config)))
         self._watch.source = source
         return source
 
@@ -240,7 +240,10 @@ class _Watch(Observer):
         """See `Observer`."""
         self._metrics.restarts.inc()
         self._state.enter(RECONNECTING, ready=False)
-        _log.warning("connection lost", error=str(error), retry_in_s=round(wait_s, 1))
+        if error.kind is Kind.ALTERED:
+            _log.info("opening the source anew", why=str(error), in_s=round(wait_s, 1))
+        else:
+            _log.warning("connection lost", error=str(error), retry_in_s=round(wait_s, 1))
 
     def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float) -> None:
         """See `Observer`."""

@@ -8,7 +8,9 @@ from connectors.config import Config, FilesConfig
 from connectors.sinks import Log, Sink
 from connectors.sinks.filelog import FileLog
 from connectors.sinks.files import FileSink
+from envelope.entity import SCHEMAS
 from envelope.errors import ChangelogError, Kind
+from envelope.versions import Version
 
 
 def open_sink(
@@ -31,6 +33,20 @@ def open_log(config: Config) -> Log:
         from connectors import kafka  # noqa: PLC0415
 
         return kafka.open_log(config, config.sink)
+
+
+def read_versions(log: Log) -> list[Version]:
+    """The versions of columns that a changelog holds, oldest first."""
+    try:
+        return [
+            Version.parse(state.encode())
+            for rows in log.read(entity=SCHEMAS)
+            for state in rows.column("current").to_pylist()
+        ]
+    except ChangelogError as error:
+        if error.kind in (Kind.USAGE, Kind.PRECONDITION):  # there is none yet, or no changelog
+            return []
+        raise
 
 
 @contextmanager

@@ -40,6 +40,7 @@ null or unknown, and `op` says which. `moved` is `{"movedTo": {"key", "partition
 """
 
 _SHAPES = b"columns"
+_RELATION = b"relation"
 
 
 class _Place(msgspec.Struct):
@@ -93,12 +94,22 @@ def moved_json(*, to: Place | None = None, from_: Place | None = None) -> str | 
     return msgspec.json.encode(_Moved(moved_to=_wire_place(to), moved_from=_wire_place(from_))).decode()
 
 
-def with_shapes(batch: pa.RecordBatch, shapes: Mapping[str, Struct]) -> pa.RecordBatch:
+def with_shapes(batch: pa.RecordBatch, shapes: Mapping[str, Struct], *, relation: int | None = None) -> pa.RecordBatch:
     """The batch, which says of each of these entities what its `current` and `original` hold: its columns, in order.
 
-    They stand in the metadata of the batch's Arrow schema and go wherever the batch goes, but into no file.
+    They stand in the metadata of the batch's Arrow schema and go wherever the batch goes, but into no file. So does the
+    number of the one `relation` that all rows are of, where they are.
     """
-    return with_encoded_shapes(batch, encode_shapes(shapes))
+    shaped = with_encoded_shapes(batch, encode_shapes(shapes))
+    if relation is None:
+        return shaped
+    return shaped.replace_schema_metadata({**shaped.schema.metadata, _RELATION: b"%d" % relation})
+
+
+def relation(batch: pa.RecordBatch) -> int | None:
+    """The number of the relation that all rows are of, where the batch says so."""
+    metadata = batch.schema.metadata
+    return int(metadata[_RELATION]) if metadata and _RELATION in metadata else None
 
 
 def with_encoded_shapes(batch: pa.RecordBatch, encoded: bytes) -> pa.RecordBatch:

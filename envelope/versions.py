@@ -29,6 +29,14 @@ _NAMESPACE = "changelog"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """How an entity's rows look from some place on: their columns, and the number of the relation that they are of."""
+
+    columns: Struct
+    relation: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
     """The columns of an entity, and which of them are its key; the first version has the `number` 1.
 
@@ -39,6 +47,7 @@ class Version:
     entity: str
     number: int
     columns: Struct
+    relation: int | None
     key: tuple[str, ...]
     restated: tuple[str, ...]
     state: bytes = field(repr=False)
@@ -54,6 +63,7 @@ class Version:
                 entity=value["entity"],
                 number=value["version"],
                 columns=columns,
+                relation=value["relation"],
                 key=tuple(value["key"]),
                 restated=tuple(value["restated"]),
                 state=bytes(state),
@@ -87,32 +97,34 @@ class Versions:
             self._known.setdefault(version.entity, []).append(version)
         self._accepted, self._filled = accepted, filled
 
-    def has(self, entity: Entity, columns: Struct) -> bool:
-        """Whether these are the columns of the entity's last version."""
+    def has(self, entity: Entity, look: Look) -> bool:
+        """Whether the entity's last version looks so."""
         last = self._last(entity)
-        return last is not None and (last.columns, last.key) == (columns, entity.key)
+        if last is None:
+            return False
+        return (last.columns, last.relation, last.key) == (look.columns, look.relation or last.relation, entity.key)
 
-    def announce(self, entity: Entity, columns: Struct, first: Provenance) -> Announced:
-        """Makes these columns the entity's last version, from the row on whose provenance is `first`.
+    def announce(self, entity: Entity, look: Look, first: Provenance) -> Announced:
+        """Makes this the entity's last version, from the row on whose provenance is `first`.
 
         Raises ChangelogError (STOP, at the row's position) when older or newer readers could not follow, and neither
         the entity's policy nor an operator lets it pass.
         """
         before, position = self._last(entity), first.source.position
-        breaks = self._breaks(entity, columns)
+        breaks = self._breaks(entity, look.columns)
         if breaks and entity.evolution.on_incompatible == "stop" and self._accepted.get(entity.name) != position:
             raise _incompatible(entity, breaks, position)
-        found = () if before is None else evolution.changes(before.columns, columns)
-        restated = self._restated(entity, found)
+        found = () if before is None else evolution.changes(before.columns, look.columns)
         state = {
             "entity": entity.name,
             "version": 1 if before is None else before.number + 1,
             "key": entity.key,
-            "columns": [[name, types.to_json(type_)] for name, type_ in columns.fields],
+            "columns": [[name, types.to_json(type_)] for name, type_ in look.columns.fields],
+            "relation": look.relation,
             "changes": [_change(change) for change in found],
             "mode": entity.evolution.mode.value,
             "breaks": [_problem(problem) for problem in breaks],
-            "restated": restated,
+            "restated": self._restated(entity, before, look, found),
         }
         version = Version.parse(msgspec.json.encode(state))
         self._known.setdefault(entity.name, []).append(version)
@@ -126,7 +138,12 @@ class Versions:
         known = [(f"version {each.number}", each.schema()) for each in self._known.get(entity.name, ())]
         return problems(_schema(entity.name, columns, entity.key), known, entity.evolution.mode)
 
-    def _restated(self, entity: Entity, found: Sequence[evolution.Change]) -> tuple[str, ...]:
+    def _restated(
+        self, entity: Entity, before: Version | None, look: Look, found: Sequence[evolution.Change]
+    ) -> Sequence[str]:
+        """All columns, where another table took the place of the one before: nobody knows what is in it."""
+        if before is not None and None not in (before.relation, look.relation) and before.relation != look.relation:
+            return [name for name, _ in look.columns.fields]
         added = [change.column for change in found if change.kind is evolution.Kind.ADDED]
         return evolution.restated(found, self._filled(entity, added) if added else ())
 

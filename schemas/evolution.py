@@ -28,7 +28,7 @@ class Change:
     new: ColumnType | None = None
 
 
-_SAME_TEXT = frozenset({(Primitive.INT, Primitive.LONG)})
+_SAME_TEXT = frozenset({(Primitive.INT, Primitive.LONG), (Primitive.LONG, Primitive.INT)})
 """Retypes after which every stored value is written as it was."""
 
 

@@ -26,8 +26,7 @@ from envelope.model import Stamp
 from envelope.position import Position
 from envelope.splice import INLINE
 from envelope.stamp import parse
-from envelope.versions import Announced, Versions
-from schemas.types import Struct
+from envelope.versions import Announced, Look, Versions
 
 HEADER = 25
 """Bytes before the payload of a frame: `w`, start, end, clock (protocol page *XLogData*)."""
@@ -138,7 +137,7 @@ class Assembler:
         self._published, self._partial = published, partial
         self._listener = listener
         self._versions = versions
-        self._unannounced: dict[str, tuple[Entity, Struct]] = {}
+        self._unannounced: dict[str, tuple[Entity, Look]] = {}
         self._rows_max, self._bytes_max = rows_max, bytes_max
         self._relations: dict[int, Relation] = {}
         self._described: int | None = None
@@ -333,18 +332,18 @@ class _Feed:
             if of._listener is not None:
                 of._listener.discard(table)
         bound_now = of._bound[relation.relid] = self._binding(entity, relation)
-        self._has_columns(entity, bound_now.binding.shape)
+        self._look(entity, Look(columns=bound_now.binding.shape, relation=relation.relid))
         of._shapes = batch.encode_shapes(
             {bound.binding.entity.name: bound.binding.shape for bound in of._bound.values()}
         )
 
-    def _has_columns(self, entity: Entity, columns: Struct) -> None:
-        """The entity's next rows have these columns: new ones are announced with the first row that is published."""
+    def _look(self, entity: Entity, look: Look) -> None:
+        """How the entity's next rows look: what is new is announced with the first row that is published."""
         versions, unannounced = self._of._versions, self._of._unannounced
-        if versions is None or versions.has(entity, columns):
+        if versions is None or versions.has(entity, look):
             unannounced.pop(entity.name, None)
         else:
-            unannounced[entity.name] = entity, columns
+            unannounced[entity.name] = entity, look
 
     def _leaf(self, root: int, leaf: Relation) -> None:
         """A partition is described right behind the table as which its rows are published, and before any of them.
@@ -396,7 +395,7 @@ class _Feed:
                 shapes = batch.shapes(rows)
                 for entity in self._of._entities.values():
                     if entity.name in shapes:
-                        self._has_columns(entity, shapes[entity.name])
+                        self._look(entity, Look(columns=shapes[entity.name], relation=batch.relation(rows)))
                 self._publish_shaped(rows, np.full(rows.num_rows, open_.transaction.commit))
 
     def _stamp_late(self, lsn: int, transaction: Transaction, stamp: Stamp | None) -> None:
@@ -465,26 +464,26 @@ class _Feed:
     def _publish_shaped(self, rows: pa.RecordBatch, commits: npt.NDArray[np.int64]) -> None:
         """The rows, and before the first row of an entity whose columns are new, their version."""
         done = 0
-        for first, entity, columns in self._firsts(rows):
+        for first, entity, look in self._firsts(rows):
             if first > done:
                 self._found.append((rows.slice(done, first - done), commits[done:first]))
                 done = first
-            self._announce(entity, columns, rows.column("provenance")[first].as_py(), commits[first : first + 1])
+            self._announce(entity, look, rows.column("provenance")[first].as_py(), commits[first : first + 1])
         self._found.append((rows.slice(done), commits[done:]))
 
-    def _firsts(self, rows: pa.RecordBatch) -> list[tuple[int, Entity, Struct]]:
-        """Where the first row stands of each entity whose columns are new."""
+    def _firsts(self, rows: pa.RecordBatch) -> list[tuple[int, Entity, Look]]:
+        """Where the first row stands of each entity that looks new."""
         found = [
-            (pc.index(rows.column("entity"), entity.name).as_py(), entity, columns)
-            for entity, columns in self._of._unannounced.values()
+            (pc.index(rows.column("entity"), entity.name).as_py(), entity, look)
+            for entity, look in self._of._unannounced.values()
         ]
         return sorted((each for each in found if each[0] >= 0), key=lambda each: each[0])
 
-    def _announce(self, entity: Entity, columns: Struct, provenance: str, commit: npt.NDArray[np.int64]) -> None:
+    def _announce(self, entity: Entity, look: Look, provenance: str, commit: npt.NDArray[np.int64]) -> None:
         versions = self._of._versions
         assert versions is not None
         del self._of._unannounced[entity.name]
-        announced = versions.announce(entity, columns, json_codec.decode_provenance(provenance))
+        announced = versions.announce(entity, look, json_codec.decode_provenance(provenance))
         self._assembled.announced.append(announced)
         self._found.append((batch.from_records([announced.record]), commit))
 

@@ -36,6 +36,7 @@ class Binding:
 
     entity: Entity
     table: str
+    relid: int
     width: int
     fields: tuple[Field, ...]
     key: tuple[Field, ...]
@@ -90,6 +91,7 @@ class Binder:
         return Binding(
             entity=entity,
             table=_text(relation),
+            relid=relation.relid,
             width=len(names),
             fields=tuple(published),
             key=key,

@@ -272,7 +272,7 @@ class ChunkRows:
             parts.append(batch.from_records(others))
         whole = parts[0] if len(parts) == 1 else pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
         binding = self.bound.binding
-        return batch.with_shapes(whole, {binding.entity.name: binding.shape})
+        return batch.with_shapes(whole, {binding.entity.name: binding.shape}, relation=binding.relid)
 
 
 def parse_copy(copied: Sequence[bytes], width: int) -> tuple[bytes, Columns]:

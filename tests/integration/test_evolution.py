@@ -1,0 +1,182 @@
+"""Columns that change while the service runs: what is announced, what is read again, and what stops."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.sinks.filelog import FileLog, read_checkpoint
+from connectors.stores import read_versions
+from envelope.entity import SCHEMAS
+from tests.integration.site import Site
+
+ENTITIES = """
+[entities.item]
+table = "public.item"
+"""
+
+Row = tuple[Any, ...]
+
+
+@pytest.fixture
+def site(database: str, tmp_path: Path) -> Site:
+    found = Site(database, tmp_path)
+    found.sql(
+        "CREATE TABLE item (id int PRIMARY KEY, name text, amount int)",
+        "ALTER TABLE item REPLICA IDENTITY FULL",
+        "INSERT INTO item SELECT n, 'item ' || n, n FROM generate_series(1, 100) AS n",
+    )
+    found.configure(ENTITIES)
+    return found
+
+
+def is_read(site: Site) -> bool:
+    found = read_checkpoint(site.log)
+    return found is not None and bool(found.windows["item"]["complete"])
+
+
+def versions(site: Site) -> list[dict[str, Any]]:
+    return [each["value"]["current"] for each in site.messages(SCHEMAS)]
+
+
+def changes(version: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(change["kind"], change["column"]) for change in version["changes"]]
+
+
+def table(site: Site) -> dict[str, Any]:
+    return {str(row["id"]): row for (row,) in site.sql("SELECT to_json(item) FROM item")}
+
+
+def write(site: Site, number: int) -> None:
+    site.sql(f"INSERT INTO item (id) VALUES ({number})")
+
+
+def published(site: Site, number: int) -> bool:
+    return str(number) in site.state("item")
+
+
+def test_the_first_row_brings_the_first_version(site: Site) -> None:
+    with site.running() as service:
+        service.until(lambda: is_read(site))
+    [first] = site.messages(SCHEMAS)
+    assert first["key"] == "item"
+    assert first["value"]["current"] == {
+        "entity": "item",
+        "version": 1,
+        "key": ["id"],
+        "columns": [["id", "int"], ["name", "string"], ["amount", "int"]],
+        "relation": site.sql("SELECT 'item'::regclass::oid::int")[0][0],
+        "changes": [],
+        "mode": "FULL_TRANSITIVE",
+        "breaks": [],
+        "restated": [],
+    }
+    source = first["value"]["provenance"]["source"]
+    assert (source["op"], source["table"], source["position"]) == (
+        "create",
+        "public.item",
+        site.messages("item")[0]["value"]["provenance"]["source"]["position"],
+    )
+
+
+def test_a_restart_announces_nothing_anew(site: Site) -> None:
+    for number in (201, 202, 203):
+        with site.running() as service:
+            service.until(lambda: is_read(site))
+            write(site, number)
+            service.until(lambda number=number: published(site, number))  # type: ignore[misc]
+    assert [version["version"] for version in versions(site)] == [1]
+
+
+def test_a_new_column_is_announced_before_the_first_row_that_has_it(site: Site) -> None:
+    with site.running() as service:
+        service.until(lambda: is_read(site))
+        site.sql("ALTER TABLE item ADD COLUMN note text", "INSERT INTO item VALUES (201, 'x', 1, 'y')")
+        service.until(lambda: published(site, 201))
+    first, second = site.messages(SCHEMAS)
+    assert second["value"]["original"] == first["value"]["current"]
+    assert changes(second["value"]["current"]) == [("added", "note")]
+    assert second["value"]["current"]["restated"] == []
+    row = next(each for each in site.messages("item") if each["key"] == "201")
+    assert row["value"]["provenance"]["source"]["position"] == second["value"]["provenance"]["source"]["position"]
+    assert read_versions(FileLog(site.log))[1].columns.fields[3][0] == "note"
+
+
+@pytest.mark.parametrize(
+    ("statement", "kind", "column"),
+    [
+        ("ALTER TABLE item ADD COLUMN stock int NOT NULL DEFAULT 7", "added", "stock"),
+        ("ALTER TABLE item ADD COLUMN at float DEFAULT random()", "added", "at"),
+        ("ALTER TABLE item RENAME COLUMN name TO title", "replaced", "title"),
+    ],
+)
+def test_a_change_of_stored_rows_has_the_table_read_again(site: Site, statement: str, kind: str, column: str) -> None:
+    site.configure(ENTITIES + '[schemas]\non_incompatible = "publish"\n')  # as a rename is
+    with site.running() as service:
+        service.until(lambda: is_read(site))
+        site.sql(statement)
+        write(site, 201)
+        service.until(lambda: published(site, 201))
+        service.until(lambda: is_read(site) and site.state("item") == table(site))
+        write(site, 202)
+        service.until(lambda: published(site, 202))
+    last = versions(site)[-1]
+    assert (changes(last), last["restated"]) == ([(kind, column)], [column])
+    reads = [key for op, key in site.ops("item") if op == "read"]
+    assert sorted(reads, key=int) == sorted([*map(str, range(1, 101))] * 2 + ["201"], key=int)
+
+
+def test_where_the_policy_is_to_ask_an_operator_has_it_read_again(site: Site) -> None:
+    site.configure(ENTITIES + '[schemas]\non_restated = "ask"\n')
+    with site.running() as service:
+        service.until(lambda: is_read(site))
+        site.sql("ALTER TABLE item ADD COLUMN stock int DEFAULT 7")
+        write(site, 201)
+        service.until(lambda: published(site, 201))
+    assert site.checkpoint.windows["item"] == {"complete": True, "stale": ["stock"]}
+    assert site.state("item") != table(site)
+    assert site.call("schemas", "accept", "item", "--read-again")[0] == 0
+    with site.running() as service:
+        service.until(lambda: is_read(site) and site.state("item") == table(site))
+    assert site.checkpoint.windows["item"] == {"complete": True}
+
+
+def test_an_incompatible_change_stops_at_its_position_until_it_is_accepted(site: Site) -> None:
+    with site.running() as service:
+        service.until(lambda: is_read(site))
+        site.sql("ALTER TABLE item ALTER COLUMN amount TYPE text")
+        write(site, 201)
+        error = service.ended()
+    assert error.position is not None
+    assert str(error).startswith("the columns of entity item changed in a way that is not compatible (FULL_TRANSITIVE)")
+    assert f"changelog schemas accept item {error.position}" in str(error)
+    assert "amount" in str(error)
+    assert not published(site, 201)
+    assert str(site.refused()) == str(error)
+    assert site.call("schemas", "accept", "item", str(error.position))[0] == 0
+    with site.running() as service:
+        service.until(lambda: is_read(site) and site.state("item") == table(site))
+    last = versions(site)[-1]
+    assert changes(last) == [("retyped", "amount")]
+    assert last["breaks"]
+
+
+def test_another_mode_lets_a_wider_type_pass_and_reads_nothing_again(site: Site) -> None:
+    site.configure(ENTITIES + '[entities.item.schemas]\ncompatibility = "BACKWARD_TRANSITIVE"\n')
+    with site.running() as service:
+        service.until(lambda: is_read(site))
+        site.sql("ALTER TABLE item ALTER COLUMN amount TYPE bigint")
+        write(site, 201)
+        service.until(lambda: published(site, 201))
+    assert (changes(versions(site)[-1]), versions(site)[-1]["restated"]) == ([("retyped", "amount")], [])
+
+
+def test_what_cannot_be_accepted_is_refused(site: Site) -> None:
+    assert site.refused("schemas", "accept", "item", "--read-again", code=2).startswith("the changelog is empty")
+    with site.running() as service:
+        service.until(lambda: is_read(site))
+        assert "stop that service" in site.refused("schemas", "accept", "item", "--read-again")
+    position = str(site.checkpoint.position)
+    assert site.refused("schemas", "accept", "item", code=2).startswith("nothing is accepted")
+    assert site.refused("schemas", "accept", "thing", "--read-again", code=2).startswith("the changelog has no entity")
+    assert site.refused("schemas", "accept", "item", position, code=2).startswith("the changelog is past this position")
