@@ -110,6 +110,12 @@ class Client:
         for name in sorted(OURS & self.options.keys()):
             raise ChangelogError(Kind.USAGE, f"[sink] client: {name} is not yours to set", hint="leave it out")
 
+    @property
+    def message_bytes(self) -> int | None:
+        """The largest message that the user's options let through, in bytes; None where they do not say."""
+        said = self.options.get("message.max.bytes")
+        return None if said is None else int(said, 0)  # as librdkafka reads it
+
     def config(self, defaults: Mapping[str, Any] | None = None, **ours: Any) -> dict[str, Any]:
         """A client's configuration: the user's options over `defaults`, and `ours` over both, with _ for a dot."""
         return {

@@ -89,6 +89,11 @@ class Settings:
         """
         return f"changelog.{self.prefix}.{self.name}"
 
+    @property
+    def patience_s(self) -> float:
+        """How long one call of Kafka's is tried again."""
+        return min(max(PATIENCE_S, self.transaction_timeout_s), PATIENCE_S_MAX)
+
 
 class KafkaSink:
     """A changelog in the topics of one prefix. Implements `Sink`.
@@ -215,7 +220,7 @@ class KafkaSink:
             {
                 **_DEFAULTS,
                 "message.max.bytes": largest,
-                "batch.size": min(largest, *self._limits.values(), topics.MESSAGE_BYTES_DEFAULT),
+                "batch.size": min(largest, *map(self._limit, self._limits), topics.MESSAGE_BYTES_DEFAULT),
                 "message.timeout.ms": timeout_ms,
             },
             transactional_id=self._settings.transactional_id,
@@ -290,15 +295,22 @@ class KafkaSink:
         passing = f"`changelog accept {position} --as skip|dead-letter`"
         if op == Op.READ:  # read again, it stands elsewhere
             passing = 'set [sink] on_too_large = "dead-letter" until the table is read'
+        limit = self._limit(message.topic)
+        who, raising = "the topic", "its max.message.bytes"
+        if limit == self._settings.client.message_bytes:
+            who, raising = "[sink] client", "its message.max.bytes, and max.message.bytes of the topic"
         raise ChangelogError(
             Kind.STOP,
-            f"a message to {message.topic} has {message.nbytes} bytes and the topic takes {self._limit(message.topic)}",
-            hint=f"raise its max.message.bytes, or {passing}",
+            f"a message to {message.topic} has {message.nbytes} bytes and {who} takes {limit}",
+            hint=f"raise {raising}, or {passing}",
             position=at,
         )
 
     def _limit(self, name: str) -> int:
-        return self._limits.get(name, topics.MESSAGE_BYTES_DEFAULT)
+        """The largest message that both the topic and the client take."""
+        taken = self._limits.get(name, topics.MESSAGE_BYTES_DEFAULT)
+        own = self._settings.client.message_bytes
+        return taken if own is None else min(taken, own)
 
     def _produce(self, call: _Call) -> None:
         """Waits while the queue is full; what is in it is given up after `transaction_timeout_s` at the latest."""
@@ -332,9 +344,7 @@ class KafkaSink:
                 return
 
     def _patience_s(self) -> float:
-        if self._stopping():
-            return STOP_PATIENCE_S
-        return min(max(PATIENCE_S, self._settings.transaction_timeout_s), PATIENCE_S_MAX)
+        return STOP_PATIENCE_S if self._stopping() else self._settings.patience_s
 
     def _error(self, error: KafkaError, doing: str) -> ChangelogError:
         """A broker that ended a transaction for its age answers as if another had taken over (KIP-588): then nobody

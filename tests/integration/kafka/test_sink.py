@@ -196,10 +196,10 @@ def _crash(point: str) -> None:
 def test_a_broker_that_crashes_is_gone_for_a_while_only(
     settings: Settings, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink, "PATIENCE_S_MAX", 1.0)
-    monkeypatch.setattr(sink, "_CALL_S", 1.0)
     with opened(settings) as made:
         store(made, 1, record(Op.CREATE, '{"id":1}', commit=1))
+        monkeypatch.setattr(sink, "PATIENCE_S_MAX", 1.0)
+        monkeypatch.setattr(sink, "_CALL_S", 1.0)
         broker.kill()
         try:
             with pytest.raises(ChangelogError) as caught:
@@ -230,6 +230,22 @@ def test_a_message_that_is_too_large_stops_with_its_position(settings: Settings)
         assert "changelog accept" in str(caught.value)
         store(made, 2, record(Op.CREATE, "{}", commit=2))
     assert len(read(settings, "order")) == 1
+
+
+def test_the_client_may_take_less_than_the_topic(settings: Settings) -> None:
+    """It would refuse the message without saying where it stands."""
+    client = Client(bootstrap_servers=settings.client.bootstrap_servers, options={"message.max.bytes": "4000"})
+    narrow = replace(settings, client=client)
+    with opened(narrow) as made:
+        with pytest.raises(ChangelogError, match=r"bytes and \[sink\] client takes 4000") as caught:
+            made.add([batch.from_records(large(1))])
+        assert caught.value.kind is Kind.STOP
+        assert str(caught.value.position) == "00000001/0000000000000001/00000004"
+        assert "raise its message.max.bytes" in str(caught.value)
+    with opened(replace(narrow, on_too_large="dead-letter")) as made:
+        store(made, 1, *large(1))
+    assert [message.key() for message in read(settings, "order")] == [b"42"]
+    assert len(read(settings, "dead")) == 2
 
 
 def test_of_a_row_that_is_read_no_position_is_accepted(settings: Settings) -> None:
@@ -342,6 +358,12 @@ def test_a_changelog_that_is_later_than_the_retention_is_told(settings: Settings
 
 
 # Options
+
+
+@pytest.mark.parametrize(("timeout_s", "patience_s"), [(10, 60), (80, 80), (900, 100)])
+def test_a_call_is_insisted_on_while_a_transaction_may_be_open(timeout_s: int, patience_s: float) -> None:
+    client = Client(bootstrap_servers="127.0.0.1:1")
+    assert Settings(client=client, name=NAME, prefix=NAME, transaction_timeout_s=timeout_s).patience_s == patience_s
 
 
 def test_options_on_which_exactly_once_rests_are_not_the_users(broker: Broker) -> None:
