@@ -1,0 +1,118 @@
+"""A file of SQL as its statements."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.sources.postgres.script import Refused, Statement, refusal, statements
+
+PIECES = [
+    "SELECT 1",
+    "ALTER TABLE a ADD b text DEFAULT 'x;''y'",
+    'SELECT E\'a\\\';b\', "x;""y"',
+    "DO $$ BEGIN PERFORM 1; END $$",
+    "DO $a$ SELECT $$;$$; $a$",
+    "SELECT a$b, $1 FROM t /* ; /* ; */ ' */",
+    "CREATE RULE r AS ON INSERT TO t DO (SELECT 1; SELECT 2)",
+    "CREATE FUNCTION f() RETURNS int LANGUAGE sql BEGIN ATOMIC SELECT CASE WHEN true THEN 1 END; SELECT 2; END",
+    "CREATE OR REPLACE PROCEDURE p(x int)\nBEGIN ATOMIC\n SELECT 1;\nEND",
+    'CREATE TABLE case_end (a int, "end" int)',
+]
+
+
+def texts(script: str) -> list[str]:
+    return [each.text for each in statements(script) if isinstance(each, Statement)]
+
+
+def refused(script: str, *, lasting: bool = True) -> list[tuple[int, str]]:
+    found = [each if isinstance(each, Refused) else refusal(each, lasting=lasting) for each in statements(script)]
+    return [(each.line, each.what) for each in found if each is not None]
+
+
+@given(
+    pieces=st.lists(
+        st.tuples(st.sampled_from(["", "\n", "-- it's; a $$ comment\n", " /* ' ; */\n\n"]), st.sampled_from(PIECES))
+    ),
+    last=st.sampled_from([";", "", ";;\n", "; -- the end; "]),
+)
+def test_statements_come_apart_and_keep_their_text_and_line(pieces: list[tuple[str, str]], last: str) -> None:
+    script, lines = "", []
+    for before, piece in pieces:
+        script += before
+        lines.append(script.count("\n") + 1)
+        script += piece + ";"
+    script = script.removesuffix(";") + last
+    found = list(statements(script))
+    assert texts(script) == [piece for _, piece in pieces]
+    assert [each.line for each in found] == lines
+
+
+@given(st.text(alphabet="'\"$;ae\\E/*-\n() BEGINATOMICcase;", max_size=60))
+def test_a_statement_is_one_on_its_own(script: str) -> None:
+    for text in texts(script):
+        assert texts(text) == [text]
+        assert texts(f"SELECT 1;{text}") == ["SELECT 1", text]
+
+
+def test_an_error_is_on_the_line_of_its_character() -> None:
+    [statement] = statements("\n\nALTER TABLE t\n  ADD a int,\n  ADD b txt;")
+    assert isinstance(statement, Statement)
+    assert [statement.line_at(position) for position in (1, 14, 15, 32)] == [3, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("begin", "BEGIN"),
+        ("START  TRANSACTION ISOLATION LEVEL SERIALIZABLE", "START TRANSACTION"),
+        ("COMMIT AND CHAIN", "COMMIT"),
+        ("end", "END"),
+        ("ROLLBACK", "ROLLBACK"),
+        ("Rollback Prepared 'x'", "ROLLBACK"),
+        ("ABORT", "ABORT"),
+        ("PREPARE TRANSACTION 'x'", "PREPARE TRANSACTION"),
+        ("VACUUM (FULL) t", "VACUUM"),
+        ("CREATE DATABASE x", "CREATE DATABASE"),
+        ("DROP TABLESPACE x", "DROP TABLESPACE"),
+        ("ALTER SYSTEM SET a = 1", "ALTER SYSTEM"),
+        ("CREATE UNIQUE INDEX /* */ CONCURRENTLY i ON t (a)", "CREATE UNIQUE INDEX CONCURRENTLY"),
+        ("DROP INDEX CONCURRENTLY i", "DROP INDEX CONCURRENTLY"),
+        ("REINDEX TABLE CONCURRENTLY t", "REINDEX"),
+        ("ALTER TABLE t DETACH PARTITION p CONCURRENTLY", "ALTER TABLE"),
+        ("COPY t FROM STDIN", "COPY"),
+        ("COPY t TO PROGRAM 'x'", "PROGRAM"),
+        ("SELECT setval('s', 1)", "setval"),
+        ("DO $$ BEGIN PERFORM pg_catalog.setval ('s', 1); END $$", "setval"),
+        ("SELECT * FROM dblink_exec('x')", "dblink_exec"),
+    ],
+)
+def test_what_cannot_be_tried_is_told_with_its_line(statement: str, what: str) -> None:
+    assert refused(f"SELECT 1;\n{statement};") == [(2, what)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ROLLBACK TO SAVEPOINT a",
+        "ROLLBACK WORK TO a",
+        "SAVEPOINT a",
+        "PREPARE p AS SELECT 1",
+        "CREATE INDEX concurrently_made ON t (a)",
+        "COPY t FROM '/tmp/x'",
+        "SELECT 'setval(' AS \"COMMIT\"",
+        "CREATE FUNCTION f() RETURNS int LANGUAGE sql AS $$ SELECT setval('s', 1) $$",
+        "ALTER TYPE e ADD VALUE 'x'",
+    ],
+)
+def test_what_can_be_tried_passes(statement: str) -> None:
+    assert refused(f"{statement};") == []
+
+
+def test_an_own_server_may_do_what_no_rollback_undoes() -> None:
+    assert refused("SELECT setval('s', 1)", lasting=False) == []
+
+
+def test_what_is_for_psql_ends_the_script() -> None:
+    assert refused("SELECT 1;\n\\i other.sql\n'") == [(2, "\\i")]
+    assert refused("COPY t (a) FROM stdin;\n1\t'\n\\.\nSELECT 1;") == [(1, "COPY")]
+    assert refused("SELECT 1 \\gset") == [(1, "\\gset")]
