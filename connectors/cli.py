@@ -21,7 +21,7 @@ COMMANDS = {
     "status": "lag, what the slot retains, windows in progress, counts per entity",
     "tail": "changes as they come, readable",
     "history": "all changes of one entity",
-    "schemas": "the Avro schemas of what is published, in the registry",
+    "schemas": "the schemas of what is published: their files, what came before them, the registry",
     "accept": "let the service past a change that it stopped at",
     "drop": "remove what the service left behind in the database, and on Kafka",
 }

@@ -1,6 +1,7 @@
 """Schema files: read, written, and what people added to them kept."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,9 @@ from schemas.validity import faults
 SUFFIX = ".avsc"
 
 WIDTH = 120
+
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+"""What tells how deep something stands in JSON."""
 
 OURS = frozenset(
     {"type", "name", "namespace", "key", "partitionBy", "fields", "default", avro.TRUE_NAME, "items", "values"}
@@ -43,6 +47,14 @@ class Contract:
         """What it is a contract of, for people: `prefix.entity` of an entity, else its name."""
         found = avro.entity_of(self.schema)
         return ".".join(found) if found else self.name or Path(self.file).stem
+
+    def line(self, path: str) -> int:
+        """The line of the file on which the field stands that a pointer leads to; 1 for the whole."""
+        at, steps = 0, iter(path.split("/"))
+        for step in steps:
+            if step == "fields":
+                at = _field_at(self.text, at, next(steps, ""))
+        return self.text.count("\n", 0, at) + 1
 
 
 def parse(file: str, content: bytes) -> Contract:
@@ -117,6 +129,23 @@ def _records(schema: avro.Schema) -> Iterator[dict[str, Any]]:
                 yield schema
             for name in ("type", "items", "values", "fields"):
                 yield from _records(schema.get(name))
+
+
+def _field_at(text: str, start: int, name: str) -> int:
+    """Where the outermost field of this name begins behind `start`, within what `start` is in; `start` for none."""
+    found, depth, least = start, 0, len(text)
+    pattern = re.compile(rf'"name"\s*:\s*"{re.escape(name)}"')
+    for match in _TOKENS.finditer(text, start):
+        token = match[0]
+        if token in "[{":
+            depth += 1
+        elif token in "]}":
+            depth -= 1
+            if start and depth < 0:
+                break
+        elif depth < least and pattern.match(text, match.start()):
+            found, least = match.start(), depth
+    return found
 
 
 def _no_number(text: str) -> None:

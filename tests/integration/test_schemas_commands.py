@@ -1,9 +1,13 @@
 """`changelog schemas generate` and `check` against real tables, real repositories and a real registry."""
 
 import json
+import os
+import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import psycopg
 import pytest
@@ -11,7 +15,14 @@ import structlog
 
 from connectors import cli
 from connectors.demo import booking
+from connectors.sinks.kafka.registry import Registry
+from connectors.unprivileged import free_port
+from schemas import avro
+from schemas.types import Primitive, Struct
 from tests.integration.site import Site
+from tests.servers.registry import Registry as Server
+
+P = Primitive
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 
@@ -177,3 +188,326 @@ def test_generate_refuses_what_is_no_entity_and_what_cannot_be_written(site: Sit
     )
     (site.folder / "schemas").write_text("", "utf-8")
     assert "schemas" in site.refused("schemas", "generate")
+
+
+AMOUNT = {"name": "amount", "type": ["null", "string"], "default": None}
+"""A field that may come and go."""
+
+
+class Repository:
+    """A folder of schemas in git, and `changelog schemas check` in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def git(self, *words: str) -> str:
+        identity = ("-c", "user.name=tests", "-c", "user.email=tests@example.org", "-c", "commit.gpgsign=false")
+        command = ["git", *identity, "-C", str(self.folder), *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    def commit(self) -> None:
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--allow-empty", "--message", "a change")
+
+    def write(self, entity: str, *fields: dict[str, Any], file: str | None = None, **more: Any) -> None:
+        """The file of an entity with a key `id` and these fields."""
+        columns = [{"name": "id", "type": "long"}, *fields]
+        state = {"type": "record", "name": "State", "namespace": f"booking.{entity}", **more, "fields": columns}
+        path = self.folder / (file or f"schemas/{entity}.avsc")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(state, indent=2), "utf-8")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    """With an order on its main branch, and a branch of our own checked out; the working folder is its root."""
+    for variable in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.chdir(tmp_path)
+    found = Repository(tmp_path)
+    found.git("init", "--quiet", "--initial-branch", "main")
+    found.write("order", AMOUNT)
+    found.commit()
+    found.git("switch", "--quiet", "--create", "mine")
+    return found
+
+
+def check(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> list[str]:
+    """What `changelog schemas check WORDS` prints."""
+    capsys.readouterr()
+    assert cli.main(["schemas", "check", *words]) == code
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return printed.out.splitlines()
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str, code: int = 3) -> str:
+    """The one line with which `changelog schemas check WORDS` fails."""
+    capsys.readouterr()
+    assert cli.main(["schemas", "check", *words]) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    return line.removeprefix("changelog: ")
+
+
+def rules(lines: list[str]) -> list[tuple[str, str, str]]:
+    """File, rule and path of each finding."""
+    words = [line.split() for line in lines if ": ERROR " in line]
+    return [(each[0].rstrip(":"), each[2], each[3].rstrip(":")) for each in words]
+
+
+def test_what_did_not_change_is_clean(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = check(capsys)
+    assert line.startswith("1 schema against git:main (")
+    assert line.endswith("): 1 unchanged")
+    repository.write("order", AMOUNT, {"name": "note", "type": ["null", "string"], "default": None})
+    repository.write("room")
+    assert check(capsys)[-1].endswith("): 1 compatible, 1 new")
+
+
+def test_a_break_is_said_as_a_compiler_would(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    repository.write("order", {"name": "amount", "type": "string"}, {"name": "note", "type": "string"})
+    first, second, note, summary = check(capsys, "--mode", "BACKWARD_TRANSITIVE", code=1)
+    head = "schemas/order.avsc: ERROR FIELD_NO_DEFAULT /fields/note: v2 cannot read v1 data (BACKWARD_TRANSITIVE): new"
+    assert second.startswith(head)
+    assert second.endswith('; give "note" a default')
+    assert first.startswith("schemas/order.avsc: ERROR BRANCH_MISSING /fields/amount: v2 cannot read v1 data")
+    assert note.startswith("schemas/order.avsc: note: v1 is commit ")
+    assert summary.endswith(": 1 incompatible")
+    assert rules(check(capsys, "--mode", "FORWARD")) == []
+
+
+def test_every_version_of_the_main_line_counts_but_not_what_stood_on_a_branch_only(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository.write("order", {"name": "amount", "type": "bytes"})  # never on the main line
+    repository.commit()
+    repository.write("order")
+    repository.commit()
+    repository.git("switch", "--quiet", "main")
+    repository.commit()
+    repository.git("merge", "--quiet", "--no-ff", "--message", "merged", "mine")
+    repository.git("switch", "--quiet", "--create", "next")
+    assert check(capsys)[-1].endswith(": 1 unchanged")
+    repository.write("order", {"name": "amount", "type": ["null", "int"], "default": None})
+    found = check(capsys, code=1)
+    assert {each[2] for each in rules(found)} == {"/fields/amount"}
+    assert all("v3" in line and "v1" in line and "v2" not in line for line in found if "cannot read" in line)
+    assert rules(check(capsys, "--mode", "FULL")) == []
+
+
+def test_the_same_with_several_versions_is_said_once(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("b", "c"):
+        repository.write("order", AMOUNT, {"name": name, "type": ["null", "int"], "default": None})
+        repository.commit()
+    repository.git("branch", "--force", "main", "mine")
+    repository.write("order", AMOUNT, {"name": "d", "type": "int"})
+    (found,) = [line for line in check(capsys, "--mode", "BACKWARD_TRANSITIVE", code=1) if "FIELD_NO_DEFAULT" in line]
+    assert "v4 cannot read v1, v2 and v3 data" in found
+
+
+def test_a_file_that_moved_is_followed_and_one_that_is_gone_is_an_error(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository.write("room", AMOUNT)
+    repository.commit()
+    repository.git("branch", "--force", "main", "mine")
+    (repository.folder / "contracts").mkdir()
+    repository.git("mv", "schemas/order.avsc", "contracts/bookings.avsc")
+    assert check(capsys, "contracts", "schemas")[-1].endswith(": 2 unchanged")
+    repository.commit()
+    repository.git("branch", "--force", "main", "mine")
+    repository.write("order", {"name": "amount", "type": "string"}, file="contracts/bookings.avsc")
+    found = check(capsys, "contracts", code=1)
+    assert rules(found)[0] == ("contracts/bookings.avsc", "BRANCH_MISSING", "/fields/amount")
+    assert check(capsys)[-1].endswith(": 1 unchanged")  # what is gone from elsewhere is not asked for
+    repository.git("rm", "--quiet", "schemas/room.avsc")
+    assert rules(check(capsys, "schemas/room.avsc", code=1)) == [("schemas/room.avsc", "SUBJECT_REMOVED", "/")]
+    repository.git("restore", "--staged", "--worktree", "schemas/room.avsc")
+    repository.write("hall", AMOUNT, file="schemas/room.avsc")  # another subject in its place
+    assert rules(check(capsys, code=1)) == [("schemas/room.avsc", "SUBJECT_REMOVED", "/")]
+
+
+def test_a_subject_that_promised_nothing_may_go(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    repository.write("order", AMOUNT, compatibility="NONE")
+    repository.write("room")
+    repository.commit()
+    repository.git("branch", "--force", "main", "mine")
+    repository.write("order", {"name": "amount", "type": "bytes"}, compatibility="NONE")
+    assert check(capsys)[-1].endswith(": 1 compatible, 1 unchanged")
+    repository.git("rm", "--quiet", "--force", "schemas/order.avsc")
+    assert check(capsys)[-1].endswith(": 1 removed, 1 unchanged")
+
+
+def test_a_file_chooses_its_own_mode(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    other = {"name": "note", "type": "string"}
+    repository.write("order", AMOUNT, other, compatibility="FORWARD")
+    assert rules(check(capsys)) == []
+    repository.write("order", AMOUNT, other, compatibility="BACKWARD")
+    assert "(BACKWARD)" in check(capsys, "--mode", "NONE", code=1)[0]
+    repository.write("order", AMOUNT, compatibility="BACKWARDS")
+    assert rules(check(capsys, code=3)) == [("schemas/order.avsc", "UNKNOWN_MODE", "/")]
+
+
+@pytest.mark.parametrize(
+    ("content", "rule", "text"),
+    [
+        (b'{"type": "record",\n "name": }', "INVALID_JSON", "is not JSON: Expecting value: line 2 column 10"),
+        (b'{"type": "int", "default": NaN}', "INVALID_JSON", "is not JSON: NaN is no number of JSON"),
+        (b"\xff", "INVALID_JSON", "is not UTF-8 at byte 0"),
+        (b"[" * 100_000, "INVALID_JSON", "is not JSON"),
+        (b'{"type": "record", "name": "X"}', "INVALID_AVRO", "is no schema of Avro: a record has no fields"),
+    ],
+)
+def test_what_is_no_schema_is_a_line_beside_the_others(
+    repository: Repository, capsys: pytest.CaptureFixture[str], content: bytes, rule: str, text: str
+) -> None:
+    (repository.folder / "schemas" / "bad.avsc").write_bytes(content)
+    (repository.folder / "schemas" / "lost.avsc").symlink_to("nowhere")
+    bad, lost, summary = check(capsys, code=3)
+    assert bad.startswith(f"schemas/bad.avsc: ERROR {rule} /: {text}")
+    assert lost == "schemas/lost.avsc: ERROR UNREADABLE /: cannot be read: No such file or directory"
+    assert summary.endswith(": 2 invalid, 1 unchanged")
+    repository.commit()
+    repository.git("branch", "--force", "main", "mine")
+    repository.write("order", AMOUNT, file="schemas/bad.avsc")  # what was no schema was no version
+    (repository.folder / "schemas" / "lost.avsc").unlink()
+    assert rules(check(capsys)) == []
+
+
+def test_without_anything_to_compare_with_it_says_so(
+    repository: Repository, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert refused(capsys, "--against", "git:nothing", code=2).startswith("git knows no commit nothing; fetch it")
+    assert refused(capsys, "--against", "git:--all", code=2).startswith("git knows no commit --all")
+    assert refused(capsys, "--against", "released", code=2).startswith("--against released: no such folder")
+    assert refused(capsys, "nowhere", code=2).startswith("nowhere: no schemas are there")
+    outside = tmp_path_factory.mktemp("outside")
+    Repository(outside).write("order", file="order.avsc")
+    said = refused(capsys, "schemas", str(outside), code=2)
+    assert said.startswith(f"{outside}/order.avsc is not in the repository ")
+    repository.git("branch", "--move", "main", "trunk")
+    assert refused(capsys) == (
+        "git has no main branch here: neither origin/HEAD nor main nor master; fetch it, or say --against git:REF"
+    )
+    assert check(capsys, "--against", "git:trunk")[-1].endswith(": 1 unchanged")
+    repository.git("switch", "--quiet", "--orphan", "main")
+    repository.write("order")
+    repository.commit()
+    repository.git("switch", "--quiet", "trunk")
+    assert refused(capsys).startswith("git knows no commit that HEAD and main have in common; say --against git:REF")
+
+
+def test_outside_of_git_and_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    Repository(tmp_path).write("order")
+    assert refused(capsys) == ("schemas is not in a git repository; git init, or say --against DIR or registry:URL")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert refused(capsys).startswith("git is not installed; install it, or say")
+
+
+def test_a_shallow_clone_compares_with_what_it_has_and_says_so(
+    repository: Repository,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repository.write("order")
+    repository.commit()
+    repository.git("switch", "--quiet", "--force-create", "main")
+    clone = tmp_path_factory.mktemp("clone")
+    repository.git("clone", "--quiet", "--depth", "1", "--branch", "main", f"file://{repository.folder}", str(clone))
+    monkeypatch.chdir(clone)
+    Repository(clone).write("order", {"name": "amount", "type": ["null", "int"], "default": None})
+    note, summary = check(capsys)
+    assert note == "note: the clone is shallow: versions before its first commit were not compared"
+    assert summary.startswith("1 schema against git:origin/HEAD (")
+
+
+def test_against_a_folder(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    repository.write("order", {"name": "amount", "type": "string"}, file="released/bookings.avsc")
+    repository.write("room", file="released/room.avsc")
+    found = check(capsys, "--against", "released", code=1)
+    assert ("released/room.avsc", "SUBJECT_REMOVED", "/") in rules(found)
+    assert "schemas/order.avsc: note: v1 is file released/bookings.avsc" in found
+    assert found[-1] == "2 schemas against released: 1 incompatible, 1 removed"
+
+
+def test_formats(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    repository.write("order", {"name": "amount", "type": "string"})
+    repository.write("room", file="schemas/a,b: 50%.avsc")
+    (repository.folder / "schemas" / "bad.avsc").write_text("{", "utf-8")
+    told = json.loads(check(capsys, "--format", "json", code=3)[0])
+    assert (told["clean"], {each["file"]: each["state"] for each in told["verdicts"]}) == (
+        False,
+        {"schemas/a,b: 50%.avsc": "new", "schemas/bad.avsc": "invalid", "schemas/order.avsc": "incompatible"},
+    )
+    finding = told["verdicts"][2]["findings"][0]
+    text = (repository.folder / "schemas" / "order.avsc").read_text("utf-8").splitlines()
+    assert '"name": "amount"' in text[finding["line"] - 1]
+    assert (finding["rule"], finding["against"], finding["breaks"]) == ("BRANCH_MISSING", ["v1"], "new readers")
+    suite = ElementTree.fromstring("\n".join(check(capsys, "--format", "junit", code=3)))[0]
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors")} == {
+        "tests": "3", "failures": "1", "errors": "1",
+    }  # fmt: skip
+    assert [case.get("name") for case in suite.iter("testcase")] == [each["file"] for each in told["verdicts"]]
+    assert [fault.get("type") for fault in suite.iter("failure")] == ["BRANCH_MISSING"]
+    bad, order, _ = check(capsys, "--format", "github", code=3)
+    assert bad.startswith("::error file=schemas/bad.avsc,line=1,title=INVALID_JSON /::is not JSON")
+    assert order.startswith(
+        f"::error file=schemas/order.avsc,line={finding['line']},title=BRANCH_MISSING /fields/amount::v2"
+    )
+    (repository.folder / "schemas" / "a,b: 50%.avsc").write_text("{", "utf-8")
+    assert "file=schemas/a%2Cb%3A 50%25.avsc," in check(capsys, "--format", "github", code=3)[0]
+
+
+def test_what_acts_on_a_terminal_or_breaks_xml_is_spelled_out(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository.folder / "schemas" / "a\x1b[31m\n::error::.avsc").write_text("{", "utf-8")
+    for name in ("text", "github"):
+        lines = check(capsys, "--format", name, code=3)
+        assert len(lines) == 2
+        assert "\x1b" not in lines[0]
+    ElementTree.fromstring("\n".join(check(capsys, "--format", "junit", code=3)))
+
+
+def test_against_a_registry(registry: Server, repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    prefix = f"checked-{os.getpid()}"
+    shape = Struct(fields=(("id", P.LONG), ("amount", P.STRING)))
+
+    def write(*fields: tuple[str, Primitive], **more: Any) -> None:
+        state = avro.state_schema("order", Struct(fields=(("id", P.LONG), *fields)), ["id"], prefix)
+        state["fields"][-1] |= more
+        (repository.folder / "schemas" / "order.avsc").write_text(json.dumps(state, indent=1), "utf-8")
+
+    with closing(Registry(registry.url, {})) as client:
+        write(("amount", P.STRING))
+        against = ("schemas/order.avsc", "--against", f"registry:{registry.url}")
+        assert check(capsys, *against)[-1] == f"1 schema against registry:{registry.url}: 1 new"
+        for each in (shape, Struct(fields=shape.fields[:1])):
+            client.register(f"{prefix}.order-value", avro.value_schema("order", each, ["id"], prefix))
+    assert check(capsys, *against)[-1].endswith(": 1 compatible")
+    write(("amount", P.INT), doc="what people add is not registered", aliases=["price"])
+    found = check(capsys, *against, code=1)
+    assert {each[:2] for each in rules(found)} == {("schemas/order.avsc", "BRANCH_MISSING")}
+    assert "/fields/current/fields/amount: v3 cannot read v1 data (FULL_TRANSITIVE)" in found[0]
+    assert "schemas/order.avsc: note: v1 is version 1 in the registry" in found
+    (verdict,) = json.loads(check(capsys, *against, "--format", "json", code=1)[0])["verdicts"]
+    text = (repository.folder / "schemas" / "order.avsc").read_text("utf-8").splitlines()
+    assert '"name": "amount"' in text[verdict["findings"][0]["line"] - 1]
+    repository.write("room", {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["a"]}})
+    notes = check(capsys, "schemas/room.avsc", *against[1:])
+    assert notes[0] == "note: schemas/room.avsc was not compared: it is not the schema of an entity's columns"
+    down = refused(capsys, "--against", f"registry:http://user:secret@127.0.0.1:{free_port()}")
+    assert "127.0.0.1" in down
+    assert "secret" not in down
+    missing = refused(capsys, "--against", "registry:", code=2)
+    assert missing.startswith("changelog.toml: no such file")

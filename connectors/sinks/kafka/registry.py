@@ -91,6 +91,18 @@ class Registry:
                     return None
                 raise
 
+    def versions(self, subject: str) -> list[tuple[int, str]]:
+        """Every version of a subject with its number, oldest first, as text; none when there is no such subject."""
+        with self._translated(f"asking for the versions of {subject}"):
+            try:
+                numbers = self._client.get_versions(subject)
+            except SchemaRegistryError as error:
+                if error.error_code == _NO_SUBJECT:
+                    return []
+                raise
+            found = [(number, self._client.get_version(subject, number)) for number in sorted(numbers)]
+        return [(number, each.schema.schema_str or "null") for number, each in found]
+
     def schema(self, id_: int) -> avro.Schema:
         """The schema behind an id, which never changes. Raises PRECONDITION when there is none."""
         if id_ not in self._schemas:

@@ -1,0 +1,86 @@
+"""`changelog schemas check`: whether schema files may follow what came before them."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from connectors import config
+from connectors.config import KafkaConfig
+from connectors.contracts import git
+from connectors.contracts.files import Contract
+from connectors.contracts.generated import FOLDER
+from connectors.contracts.reports import FORMATS, Report
+from connectors.contracts.verdicts import DEFAULT_MODE, verdicts
+from connectors.contracts.versions import Earlier, in_folder, read
+from connectors.stores import extra_needed
+from envelope.errors import ChangelogError, Kind
+from schemas.compatibility import Mode
+
+INCOMPATIBLE, FAILED = 1, 3
+
+GIT, REGISTRY = "git", "registry"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `changelog schemas check` takes."""
+    parser.add_argument(
+        "path", nargs="*", type=Path, help=f"files, or folders of them; default: {FOLDER} beside the configuration"
+    )
+    parser.add_argument(
+        "--against",
+        default=GIT,
+        metavar="git:REF|registry:URL|DIR",
+        help="what came before: the main line of git up to REF, by default up to where HEAD left the main branch; a "
+        "registry, by default that of the configuration; or a folder",
+    )
+    parser.add_argument(
+        "--mode",
+        choices=list(map(str, Mode)),
+        default=str(DEFAULT_MODE),
+        metavar="MODE",
+        help=f"of files that choose none: {', '.join(Mode)}; default: {DEFAULT_MODE}",
+    )
+    parser.add_argument("--format", choices=list(FORMATS), default="text", help="default: text")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Prints what breaks whom; 1 when something does, 3 when a file is no schema."""
+    paths: list[Path] = arguments.path or [arguments.config.parent / FOLDER]
+    contracts = list(read([path for path in paths if path.exists() or path.is_symlink()]))
+    earlier = what_came_before(contracts, paths, arguments)
+    found = verdicts(contracts, earlier, Mode(arguments.mode))
+    if not found:
+        where = ", ".join(map(str, paths))
+        raise ChangelogError(
+            Kind.USAGE, f"{where}: no schemas are there", hint="`changelog schemas generate` writes them"
+        )
+    print(FORMATS[arguments.format](Report(against=earlier.against, verdicts=found, notes=earlier.notes)))
+    if any(verdict.state == "invalid" for verdict in found):
+        return FAILED
+    return INCOMPATIBLE if any(verdict.findings for verdict in found) else 0
+
+
+def what_came_before(contracts: Sequence[Contract], paths: Sequence[Path], arguments: argparse.Namespace) -> Earlier:
+    """What `--against` names."""
+    kind, _, rest = arguments.against.partition(":")
+    if kind == GIT:
+        return git.in_git(contracts, paths, rest)
+    if kind == REGISTRY:
+        return _in_registry(contracts, rest, arguments.config)
+    return in_folder(contracts, Path(arguments.against))
+
+
+def _in_registry(contracts: Sequence[Contract], url: str, file: Path) -> Earlier:
+    options = {}
+    if not url:
+        sink = config.load(file, os.environ).sink
+        if not isinstance(sink, KafkaConfig) or sink.registry is None:
+            raise ChangelogError(Kind.USAGE, f"{file}: no registry is named", hint="say --against registry:URL")
+        url, options = sink.registry, sink.registry_client
+    with extra_needed():
+        from connectors.contracts.registered import in_registry  # noqa: PLC0415
+        from connectors.sinks.kafka.registry import Registry  # noqa: PLC0415
+    with closing(Registry(url, options)) as registry:
+        return in_registry(contracts, registry)
