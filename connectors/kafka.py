@@ -1,20 +1,22 @@
 """From the configuration to what there is on Kafka. It needs the extra `kafka`: `connectors.stores` loads it late."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from connectors import failpoints
 from connectors.config import Config, KafkaConfig
-from connectors.findings import Finding
+from connectors.findings import Finding, fail, ok
 from connectors.sinks.kafka import removal, rights, topics
 from connectors.sinks.kafka.avro import AvroValues
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.log import KafkaLog
 from connectors.sinks.kafka.messages import JSON, Values
-from connectors.sinks.kafka.names import topic
+from connectors.sinks.kafka.names import positions_topic, topic
+from connectors.sinks.kafka.positions import refuse_shared
 from connectors.sinks.kafka.registry import Registry
 from connectors.sinks.kafka.sink import KafkaSink, Settings
 from connectors.sinks.kafka.topics import TopicSettings
 from envelope.entity import Entity
+from envelope.errors import ChangelogError
 
 
 def client(sink: KafkaConfig) -> Client:
@@ -86,8 +88,19 @@ def findings(
     there = topics.read(settings.client.admin(), wanted)
     if there:
         yield from rights.topic_rights(settings.client, list(there))
+    if positions_topic(config.prefix) in there:
+        yield _sources(settings, [each.name for each in entities])
     if not running:
         yield rights.transaction_rights(settings.client, settings.transactional_id)
+
+
+def _sources(settings: Settings, entities: Collection[str]) -> Finding:
+    """Whether each topic has one source."""
+    try:
+        refuse_shared(settings.client, settings.prefix, settings.name, entities)
+    except ChangelogError as error:
+        return fail("sources", error.message, error.hint or "see docs/kafka.md for the rights that are needed")
+    return ok("sources", f"no other one publishes to topics of {settings.name}")
 
 
 def forget(config: Config, sink: KafkaConfig) -> None:

@@ -1,13 +1,15 @@
 """`<prefix>.positions`: how far each source is in the changelog."""
 
 import time
+from collections.abc import Collection, Mapping, Set
 from contextlib import closing
+from dataclasses import dataclass
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from connectors.sinks.kafka.client import Client, error_of, translated
-from connectors.sinks.kafka.names import positions_topic
+from connectors.sinks.kafka.names import positions_topic, topic
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError, Kind
 
@@ -17,27 +19,62 @@ SILENCE_S = 30.0
 _ASK_AGAIN_S = 0.1
 
 
-def read_checkpoint(client: Client, prefix: str, name: str) -> Checkpoint | None:
-    """The last committed checkpoint of the source `name`; None when it has none.
+def read_checkpoint(client: Client, prefix: str, name: str, entities: Collection[str] = ()) -> Checkpoint | None:
+    """The last committed checkpoint of the source `name`, which publishes `entities`; None when it has none.
 
     For who is to go on from it: `init_transactions` has ended the last transaction of ours. What is committed behind
     another source's open transaction is not seen before that has ended, and so is waited for. Raises ChangelogError,
-    CONNECTION while such a transaction, or the topic's absence, hides what may be there.
+    CONNECTION while such a transaction, or the topic's absence, hides what may be there; and as `refuse_shared` does.
     """
-    topic = positions_topic(prefix)
-    found = _newest(client, topic, name.encode(), end=_end(client, topic))
-    return None if found is None or (value := found.value()) is None else Checkpoint.from_json(value)
+    stored = positions_topic(prefix)
+    found = _newest(client, stored, end=_end(client, stored))
+    _refuse_shared(found, prefix, name, entities)
+    value = found.get(name.encode())
+    return None if value is None else Checkpoint.from_json(value.text)
+
+
+def refuse_shared(client: Client, prefix: str, name: str, entities: Collection[str]) -> None:
+    """Raises ChangelogError, PRECONDITION, when another source than `name` publishes one of `entities`, as far as
+    readers see now.
+    """
+    _refuse_shared(_newest(client, positions_topic(prefix)), prefix, name, entities)
 
 
 def read_stored(client: Client, prefix: str, name: str) -> tuple[Checkpoint, float] | None:
     """The last checkpoint of the source `name` that readers see now, and when it was stored, in seconds since 1970;
     None when there is none, or the topic is not there.
     """
-    found = _newest(client, positions_topic(prefix), name.encode())
-    value = None if found is None else found.value()
-    if found is None or value is None:
-        return None
-    return Checkpoint.from_json(value), found.timestamp()[1] / 1000
+    found = _newest(client, positions_topic(prefix)).get(name.encode())
+    return None if found is None else (Checkpoint.from_json(found.text), found.at_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """A checkpoint's text, and when it was stored, in seconds since 1970."""
+
+    text: bytes
+    at_s: float
+
+
+def _refuse_shared(found: Mapping[bytes, _Stored], prefix: str, name: str, entities: Collection[str]) -> None:
+    for key, stored in found.items():
+        other = key.decode("utf-8", "replace")
+        shared = sorted(_published(stored.text) & frozenset(entities)) if other != name else []
+        if shared:
+            raise ChangelogError(
+                Kind.PRECONDITION,
+                f"{other} publishes to {topic(prefix, shared[0])}, and so would {name}: two sources have no order",
+                hint="give one of them another [sink] prefix; or, if it is no more, drop its checkpoint: "
+                f"`changelog drop --positions --yes` with the configuration of {other}",
+            )
+
+
+def _published(text: bytes) -> Set[str]:
+    """The entities of another source's checkpoint; none of one that a newer program wrote."""
+    try:
+        return Checkpoint.from_json(text).settings.keys()
+    except ChangelogError:
+        return set()
 
 
 def _end(client: Client, topic: str) -> int:
@@ -62,13 +99,13 @@ def _end(client: Client, topic: str) -> int:
             time.sleep(_ASK_AGAIN_S)  # a topic that was just made has no leader yet
 
 
-def _newest(client: Client, topic: str, key: bytes, *, end: int | None = None) -> Message | None:
-    """The key's newest message in the topic's one partition; None when there is none.
+def _newest(client: Client, topic: str, *, end: int | None = None) -> dict[bytes, _Stored]:
+    """What the topic's one partition holds by key: the newest, where it was not dropped.
 
     Reads as far as is committed, and waits until that is up to `end`, if it is given.
     """
     doing = f"reading {topic}"
-    found: Message | None = None
+    found: dict[bytes, _Stored] = {}
     deadline = time.monotonic() + SILENCE_S
     with closing(client.reader()) as consumer, translated(doing):
         consumer.assign([TopicPartition(topic, 0, 0)])
@@ -81,13 +118,21 @@ def _newest(client: Client, topic: str, key: bytes, *, end: int | None = None) -
             error = message.error()
             if error is None:
                 deadline = time.monotonic() + SILENCE_S
-                found = message if message.key() == key else found
+                _take(message, found)
             elif error.code() == KafkaError._PARTITION_EOF:
                 if end is None or (message.offset() or 0) >= end:
                     return found
             elif error.code() in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART):
                 if end is not None:
                     raise ChangelogError(Kind.CONNECTION, f"{doing}: the topic is not there")
-                return None
+                return found
             elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
                 raise error_of(error, doing)
+
+
+def _take(message: Message, found: dict[bytes, _Stored]) -> None:
+    key, text = message.key() or b"", message.value()
+    if text is None:
+        found.pop(key, None)
+    else:
+        found[key] = _Stored(text=text, at_s=message.timestamp()[1] / 1000)

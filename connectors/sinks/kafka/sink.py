@@ -119,6 +119,7 @@ class KafkaSink:
     ) -> None:
         self._settings, self._values, self._reach, self._clock = settings, values, reach, clock
         self._stopping = stopping
+        self._entities: frozenset[str] = frozenset()
         self._limits: dict[str, int] = {}
         self._producer: Producer | None = None
         self._checkpoint: Checkpoint | None = None
@@ -132,6 +133,7 @@ class KafkaSink:
         """
         settings = self._settings
         wanted = topics.topics_of(settings.prefix, entities, settings.entities)
+        self._entities = frozenset(each.name for each in entities)
         self._values.prepare(entities)
         self._refuse_lost(wanted)
         found = topics.ensure(
@@ -156,13 +158,15 @@ class KafkaSink:
     def recover(self) -> Checkpoint | None:
         """Fences every older producer of ours, which ends its last transaction one way or the other; then reads the
         checkpoint: before, it could be overtaken by a commit that is still under way.
+
+        Raises ChangelogError, PRECONDITION, when another source publishes one of the entities, too.
         """
         self.close()
         settings = self._settings
         with translated("connecting to Kafka"):
             self._producer = Producer(self._config())
         self._insist("taking over the topics of Kafka", lambda: self._held().init_transactions(_CALL_S))
-        self._checkpoint = read_checkpoint(settings.client, settings.prefix, settings.name)
+        self._checkpoint = read_checkpoint(settings.client, settings.prefix, settings.name, self._entities)
         self._reach("kafka:recovered")
         return self._checkpoint
 

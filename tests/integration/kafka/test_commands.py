@@ -3,6 +3,8 @@
 import json
 import os
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,14 @@ from connectors import cli, config
 from connectors.embedded_kafka import Broker, temporary_broker
 from connectors.service import Service
 from connectors.sinks.kafka.client import Client
+from connectors.sinks.kafka.messages import JSON
+from connectors.sinks.kafka.sink import KafkaSink, Settings
 from connectors.stores import open_log
+from envelope.errors import Kind
 from tests.integration.site import Running
 from tests.servers import kafka_lib
 from tests.servers.registry import Registry
+from tests.unit.records import checkpoint
 
 TABLES = """
 CREATE TABLE guest (id int PRIMARY KEY, name text NOT NULL);
@@ -143,7 +149,7 @@ def test_one_changelog_from_its_beginning_to_its_end(site: Site) -> None:
     assert told["lag"]["bytes"] is not None
     assert told["position"] is not None
     assert "messages, at most" in site.call("status")[1]
-    assert "rights: 4 topics may be read and written" in site.findings()["ok"]
+    assert "rights: 5 topics may be read and written" in site.findings()["ok"]
 
     code, out, _ = site.call("drop", "--topics", "--positions")
     assert code == 0
@@ -204,6 +210,18 @@ def test_a_broker_that_cannot_be_reached_is_a_finding(site: Site) -> None:
     assert code == 3
     assert "topics       unknown: " in out
     assert len(err.splitlines()) == 1
+
+
+def test_another_source_of_the_same_topics_is_a_finding(site: Site) -> None:
+    site.published(1)
+    assert f"sources: no other one publishes to topics of {site.name}" in site.findings()["ok"]
+    client = Client(bootstrap_servers=site.broker.bootstrap_servers)
+    with closing(KafkaSink(Settings(client=client, name="other", prefix=site.name), JSON)) as other:
+        other.recover()
+        other.commit(replace(checkpoint(1), settings={"orders": {}}))
+    [found] = site.findings()["fail"]
+    assert found.startswith(f"sources: other publishes to {site.name}.orders, and so would {site.name}: ")
+    assert site.service().ended().kind is Kind.PRECONDITION
 
 
 def test_topics_are_not_of_files(site: Site) -> None:

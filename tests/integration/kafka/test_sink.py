@@ -14,6 +14,7 @@ from connectors.embedded_kafka import Broker, temporary_broker
 from connectors.sinks.kafka import client, dead, sink
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.messages import JsonValues
+from connectors.sinks.kafka.removal import forget_checkpoint
 from connectors.sinks.kafka.sink import KafkaSink, Settings
 from connectors.sinks.kafka.topics import Topic, TopicSettings, ensure, findings, topics_of
 from envelope import batch
@@ -188,6 +189,22 @@ def test_a_checkpoint_is_found_behind_what_another_source_left_open(settings: Se
         assert made.recover() == checkpoint(2)
 
 
+def test_two_sources_do_not_write_one_topic(settings: Settings) -> None:
+    with opened(replace(settings, name="other")) as other:
+        other.commit(replace(checkpoint(1), settings={"guest": {}, "order": {}}))
+        said = r"^other publishes to \S+\.order, and so would app: "
+        with pytest.raises(ChangelogError, match=said) as caught, opened(settings):
+            pass
+        assert caught.value.kind is Kind.PRECONDITION
+        other.commit(replace(checkpoint(2), settings={"guest": {}}))
+        with opened(settings) as made:
+            store(made, 1, record(Op.CREATE, '{"id":1}', commit=1))
+        other.commit(replace(checkpoint(3), settings={"order": {}}))
+        forget_checkpoint(settings.client, settings.prefix, "other")
+        with opened(settings) as made:
+            assert made.recover() == checkpoint(1)
+
+
 def _crash(point: str) -> None:
     if point == "kafka:positioned":
         raise ConnectionAbortedError
@@ -304,6 +321,7 @@ def test_topics_are_made_as_they_are_to_be(settings: Settings) -> None:
         "event": 2,
         "positions": 1,
         "dead": 1,
+        "schemas": 1,
     }
     assert found[f"{kept.prefix}.event"].settings["retention.ms"] == str(5 * 86_400_000)
     assert all(each.status == "ok" for each in findings(kept.client, wanted, create=False))
