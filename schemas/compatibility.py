@@ -74,7 +74,7 @@ def problems(new: Schema, old: Sequence[tuple[str, Schema]], mode: Mode) -> list
     document = Document(new)
     found = [_problem(finding, NEW_READERS, "") for finding in _alone(document)]
     for left, (label, schema) in zip(range(len(old), 0, -1), old, strict=True):
-        if left == 1 or mode.transitive:
+        if (left == 1 or mode.transitive) and schema != new:
             found += _against(document, Document(schema), label, mode, is_last=left == 1)
     return found
 
@@ -110,6 +110,7 @@ def _finding(rule: Rule, path: str, text: str, hint: str) -> Finding:
 
 def _alone(document: Document) -> Iterator[Finding]:
     """What is wrong in the new schema, whatever came before."""
+    seen = set[str]()
     for path, type_, field in document.walk():
         if field is not None and field.has_default and not is_valid(field.about["default"], type_):
             yield _finding(
@@ -118,15 +119,18 @@ def _alone(document: Document) -> Iterator[Finding]:
                 f'the default of "{field.name}" is no value of {type_}',
                 f"give it a default that is one{', such as null' if _may_be_null(type_) else ''}",
             )
-        if type_.kind == "enum" and type_.about.get("default") is not None and type_.enum_default is None:
-            yield _finding(
-                Rule.DEFAULT_INVALID,
-                path,
-                f"the default of {type_} is none of its symbols",
-                "give it one of its symbols",
-            )
-        if type_.kind == "record":
-            yield from _key(path, type_)
+        if type_.name not in seen:
+            seen.add(type_.name)
+            yield from _definition(path, type_)
+
+
+def _definition(path: str, type_: Type) -> Iterator[Finding]:
+    if type_.kind == "enum" and type_.about.get("default") is not None and type_.enum_default is None:
+        yield _finding(
+            Rule.DEFAULT_INVALID, path, f"the default of {type_} is none of its symbols", "give it one of its symbols"
+        )
+    if type_.kind == "record":
+        yield from _key(path, type_)
 
 
 def _key(path: str, record: Type) -> Iterator[Finding]:

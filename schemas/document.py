@@ -12,6 +12,7 @@ NAMED: Final = frozenset({"record", "enum", "fixed"})
 
 _KINDS: Final = {"error": "record", "error_union": "union"}
 _NEEDED: Final = {"record": "fields", "enum": "symbols", "fixed": "size", "array": "items", "map": "values"}
+_OF: Final = {"fields": list, "symbols": list, "size": int}
 _INT: Final = range(-(1 << 31), 1 << 31)
 _LONG: Final = range(-(1 << 63), 1 << 63)
 
@@ -108,8 +109,8 @@ class Document:
         self._named: dict[str, tuple[Mapping[str, Any], str]] = {}
         try:
             self._define(schema, "")
-            for _ in self.walk():
-                pass
+            for _, type_, field in self.walk():
+                _check_names(type_.about, *([] if field is None else [field.about]))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError("the schema is not one of Avro's") from error
 
@@ -185,8 +186,9 @@ class Document:
                 name, inner = _name(schema, namespace)
                 if name in self._named:
                     raise ValueError(f"the schema is not one of Avro's: {name[:80]} is defined twice")
-                if _NEEDED[_KINDS.get(kind, kind)] not in schema:
-                    raise KeyError(kind)
+                needed = _NEEDED[_KINDS.get(kind, kind)]
+                if not isinstance(schema[needed], _OF[needed]):
+                    raise TypeError(needed)
                 self._named[name] = (schema, namespace)
                 for field in schema.get("fields", ()):
                     self._define(field["type"], inner)
@@ -241,6 +243,13 @@ def _is_valid_inside(default: object, type_: Type) -> bool:
         case "union", _:
             return any(is_valid(default, branch) for branch in type_.of_union())
     return False
+
+
+def _check_names(*abouts: Mapping[str, Any]) -> None:
+    for about in abouts:
+        names = [about.get("name", ""), *about.get("aliases", ()), *about.get("symbols", ())]
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError("a name is no text")
 
 
 def _full(name: str, namespace: str) -> str:

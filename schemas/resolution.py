@@ -6,7 +6,7 @@ an alias of the reader's that is the writer's full name; of several branches of 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from schemas.avro import Schema
 from schemas.document import NAMED, Document, Field, Type, branch_path
@@ -69,8 +69,8 @@ def pairs(record: Type, writer: Type) -> list[tuple[Field, list[Field]]]:
 def meaning(type_: Type) -> str:
     """The logical type, where it counts; a `format` of ours says as much."""
     logical = type_.about.get("logicalType")
-    if logical in LOGICAL and type_.kind in LOGICAL[logical]:
-        return str(logical)
+    if isinstance(logical, str) and type_.kind in LOGICAL.get(logical, ()):
+        return logical if logical != "decimal" or all(isinstance(each, int) for each in _digits(type_)) else ""
     return str(type_.about.get("format", "")) if type_.kind == "string" else ""
 
 
@@ -325,5 +325,5 @@ def _renamed(field: Field, found: Sequence[tuple[Field, Sequence[Field]]], write
     ]
 
 
-def _digits(type_: Type) -> tuple[int, int]:
-    return int(type_.about.get("precision", 0)), int(type_.about.get("scale", 0))
+def _digits(type_: Type) -> tuple[Any, Any]:
+    return type_.about.get("precision"), type_.about.get("scale", 0)

@@ -1,9 +1,12 @@
 """Verdicts as Avro's own tests and Confluent's documentation have them, and the rules beyond those."""
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas import avro
 from schemas.avro import Schema
@@ -255,6 +258,7 @@ STRICT: list[tuple[Schema, Schema, list[Rule]]] = [
         [Rule.DECIMAL],
     ),
     (["null", INT], ["null", logical(INT, "date")], [Rule.LOGICAL_TYPE]),
+    (logical(BYTES, "decimal"), BYTES, []),  # without a precision it is none
     (logical(STRING, "color"), STRING, []),  # not one of Avro's: to be ignored
     (logical(STRING, "date"), STRING, []),  # not one of this type's
     (FLOAT, INT, [Rule.PROMOTION_LOSSY]),
@@ -414,6 +418,12 @@ def test_where_a_problem_is_in_a_union_of_records() -> None:
         {"items": "int"},
         {"type": "nothing"},
         [FIXED_4, FIXED_8],
+        {"type": "enum", "name": "E", "symbols": 7},
+        {"type": "fixed", "name": "F", "size": "7"},
+        enum("E", "A", aliases=7),
+        {"type": "enum", "name": "E", "symbols": [None]},
+        record(field("a", INT, aliases=[{}])),
+        record({"name": 7, "type": INT}),
         record(field("a", "Missing")),
     ],
 )
@@ -422,6 +432,56 @@ def test_what_is_no_schema_is_refused(schema: Schema) -> None:
         problems(schema, [("v1", "int")], Mode.BACKWARD)
     with pytest.raises(ValueError, match="the schema is not one of Avro's"):
         unreadable("int", schema)
+
+
+WHOLE = record(
+    field("a", ["null", INT], default=None, aliases=["b"], column="a b"),
+    field("c", enum("E", "AB", "A", aliases=["F"])),
+    field("d", fixed("G", 2, logicalType="decimal", precision=3, scale=1)),
+    field("e", array(map_("n.E"))),
+    field("f", ["null", "R"]),
+    name="n.R",
+    aliases=["S"],
+    key=["a b"],
+    partitionBy=["c"],
+)
+
+
+@given(st.data())
+def test_a_schema_with_anything_in_it_is_judged_or_refused(data: st.DataObject) -> None:
+    holder = [copy.deepcopy(WHOLE)]
+    for _ in range(data.draw(st.integers(1, 2))):
+        container, key = data.draw(st.sampled_from(list(places(holder))))
+        container[key] = data.draw(st.sampled_from([7, None, True, "x", [], {}, [7], {"type": 5}, ["x", None]]))
+    for new, old in ((holder[0], WHOLE), (WHOLE, holder[0])):
+        assert verdict(new, old).startswith(("judged", "the schema is not one of Avro's"))
+
+
+def verdict(new: Schema, old: Schema) -> str:
+    try:
+        return f"judged: {problems(new, [('v1', old)], Mode.FULL)}"
+    except ValueError as error:
+        return str(error)
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield value, key
+            yield from places(value[key])
+
+
+def test_an_unchanged_schema_follows_itself() -> None:
+    twice = [fixed("a.F", 4), fixed("b.F", 8)]
+    assert problems(twice, [("v1", twice)], Mode.FULL_TRANSITIVE) == []
+    assert problems([*twice, INT], [("v1", twice)], Mode.BACKWARD) != []
+
+
+def test_what_is_wrong_with_a_record_is_said_once() -> None:
+    state = record(optional("id"), name="State", key=["id"])
+    schema = record(field("current", ["null", state]), field("original", ["null", "State"]), name="Envelope")
+    (found,) = problems(schema, [], Mode.FULL_TRANSITIVE)
+    assert (found.rule, found.path, found.against) == (Rule.KEY_NULLABLE, "/fields/current/fields/id", "")
 
 
 def lax(found: Sequence[Problem]) -> list[Problem]:
