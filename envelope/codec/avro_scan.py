@@ -1,0 +1,131 @@
+"""Where the values of many JSON objects stand: all are walked at once, a member at a time.
+
+A place follows from where the quotes stand; nothing is parsed. Objects are to be compact, as sources write them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from envelope.splice import INLINE, Bytes
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_QUOTE, _BACKSLASH = ord('"'), ord("\\")
+_BRACKETS = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
+_STRUCTURAL = np.zeros(256, bool)
+_STRUCTURAL[[_QUOTE, *_BRACKETS]] = True
+_DEPTHS = np.zeros(256, np.int8)
+_DEPTHS[list(_BRACKETS)] = list(_BRACKETS.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """Where one column's JSON tokens stand; a null one, or one that is not present, may stand anywhere."""
+
+    starts: Ints
+    ends: Ints
+    present: Mask
+    null: Mask
+    quoted: Mask
+
+    def take(self, rows: Ints) -> "Tokens":
+        return Tokens(
+            starts=self.starts[rows],
+            ends=self.ends[rows],
+            present=self.present[rows],
+            null=self.null[rows],
+            quoted=self.quoted[rows],
+        )
+
+
+class Scan:
+    """A walk over JSON objects, a member at a time in all of them.
+
+    `data` holds the texts and, from `blanks` on, `behind`.
+    """
+
+    def __init__(self, texts: pa.StringArray, *, nested: bool, behind: bytes) -> None:
+        offsets, data = raw(texts)
+        self.blanks = len(data)
+        self.data = b"".join((data, behind, bytes(INLINE)))
+        self.buffer: Bytes = np.frombuffer(self.data, np.uint8)
+        self._ends = offsets[1:]
+        self.backslashes = np.flatnonzero(self.buffer == _BACKSLASH) if b"\\" in data else np.empty(0, np.int64)
+        quotes = self._quotes(nested=nested)
+        bounds = np.searchsorted(quotes, np.append(0, self._ends))
+        self._at, self._last = bounds[:-1].copy(), bounds[1:]
+        self._quotes_at = np.append(quotes, np.full(4, self.blanks))
+        self._sound = np.ones(len(texts), bool)
+
+    def _quotes(self, *, nested: bool) -> Ints:
+        """The quotes around names and values of the objects' own members."""
+        text = self.buffer[: self.blanks]
+        if not nested:
+            return self._unescaped(np.flatnonzero(text == _QUOTE))
+        places = np.flatnonzero(_STRUCTURAL[text])
+        quotes = text[places] == _QUOTE
+        if len(self.backslashes):
+            kept = np.ones(len(places), bool)
+            kept[quotes] = ~self._escaped(places[quotes])
+            places, quotes = places[kept], quotes[kept]
+        inside = np.cumsum(quotes) % 2 == 1
+        depths = np.cumsum(np.where(inside, 0, _DEPTHS[text[places]]), dtype=np.int64)
+        found: Ints = places[quotes & (depths == 1)]
+        return found
+
+    def _unescaped(self, quotes: Ints) -> Ints:
+        return quotes[~self._escaped(quotes)] if len(self.backslashes) else quotes
+
+    def _escaped(self, quotes: Ints) -> Mask:
+        """The quotes after an odd number of backslashes."""
+        odd = np.zeros(len(quotes), bool)
+        behind = quotes - 1
+        open_ = np.flatnonzero(self.buffer[behind] == _BACKSLASH)
+        while len(open_):
+            odd[open_] = ~odd[open_]
+            behind[open_] -= 1
+            open_ = open_[self.buffer[behind[open_]] == _BACKSLASH]
+        return odd
+
+    def step(self, label: bytes) -> Tokens:
+        """The tokens of the next member, which has this label, `"name":`, where it is present."""
+        at, quotes, buffer = self._at, self._quotes_at, self.buffer
+        before = quotes[at]
+        seen = windows(buffer, len(label))
+        present = (at < self._last) & (seen[np.minimum(before, len(seen) - 1)] == np.void(label))
+        starts = before + len(label)
+        if not present.all():
+            starts[~present] = self.blanks
+        first = buffer[starts]
+        quoted = first == _QUOTE
+        following = at + 2 * present + 2 * quoted
+        ends = np.where(following < self._last, quotes[following], self._ends) - 1
+        self._sound &= ~present | (first > ord(" ")) & np.where(
+            quoted, quotes[at + 3] + 1 == ends, buffer[ends - 1] > ord(" ")
+        )
+        self._at = following
+        null = ~present | (first == ord("n"))
+        return Tokens(starts=starts, ends=ends, present=present, null=null, quoted=quoted)
+
+    def done(self) -> Mask:
+        """The objects that had no other member, and no blank around one."""
+        done: Mask = self._sound & (self._at == self._last)
+        return done
+
+
+def raw(texts: pa.StringArray) -> tuple[Ints, bytes]:
+    """The offsets of the texts, one more than there are, in the bytes given with them."""
+    _, offsets_buffer, data = texts.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32, len(texts) + 1, texts.offset * 4).astype(np.int64)
+    if data is None:
+        return offsets, b""
+    return offsets - offsets[0], data.slice(offsets[0], offsets[-1] - offsets[0]).to_pybytes()
+
+
+def windows(buffer: Bytes, length: int) -> npt.NDArray[np.void]:
+    """The `length` bytes from each place of the buffer on."""
+    return np.ndarray((len(buffer) - length + 1,), f"V{length}", buffer=buffer, strides=(1,))
