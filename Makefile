@@ -31,7 +31,7 @@ help:
 	@echo 'make kafka   a Kafka to try things out with, until Ctrl-C; it keeps nothing'
 	@echo 'make test    all tests'
 	@echo 'make soak    a fault campaign at length: CAMPAIGN=postgres ROUNDS=50 SEED=1'
-	@echo 'make lint    style, types, import rules, and whether the locks are in step'
+	@echo 'make lint    style, types, import rules, whether the locks are in step, and schemas that break readers'
 	@echo 'make format  applies the style'
 	@echo 'make bench   all benchmarks, or one: NAME=postgres'
 	@echo 'make lock    pins the dependencies anew'
@@ -61,6 +61,7 @@ lint: .venv/.dev
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --cache-dir .cache/import-linter
 	@$(RUN) .ci/check_locks.py
+	@$(RUN) .ci/check_schemas.py
 
 format: .venv/.dev
 	@$(BIN)/ruff check --fix .

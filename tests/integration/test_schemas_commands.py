@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
@@ -511,3 +513,24 @@ def test_against_a_registry(registry: Server, repository: Repository, capsys: py
     assert "secret" not in down
     missing = refused(capsys, "--against", "registry:", code=2)
     assert missing.startswith("changelog.toml: no such file")
+
+
+def test_what_the_documentation_shows_is_what_is_printed(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    docs = (SCHEMAS.parent / "docs" / "schemas.md").read_text("utf-8")
+    assert f"```json\n{(SCHEMAS / 'session.avsc').read_text('utf-8')}```" in docs
+    for entity in booking.COMPARED:
+        shutil.copy(SCHEMAS / f"{entity}.avsc", repository.folder / "schemas")
+    repository.git("checkout", "--quiet", "--orphan", "new")
+    repository.commit()
+    repository.git("branch", "--force", "main", "new")
+    order = json.loads((SCHEMAS / "order.avsc").read_text("utf-8"))
+    fields = {field["name"]: field for field in order["fields"]}
+    fields["amount"]["type"][1] |= {"precision": 12, "scale": 4}
+    order["fields"].insert(5, {"name": "currency", "type": "string"})
+    (repository.folder / "schemas" / "order.avsc").write_text(json.dumps(order), "utf-8")
+    shown = docs.split("$ changelog schemas check\n")[1].split("```")[0]
+    commits = re.compile(r"commit [0-9a-f]+ of [0-9-]+|\([0-9a-f]{7}\)")
+    printed = "\n".join(check(capsys, code=1)) + "\n"
+    assert commits.sub("…", printed) == commits.sub("…", shown)
