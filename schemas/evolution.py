@@ -36,10 +36,11 @@ def changes(old: Struct, new: Struct) -> tuple[Change, ...]:
     """From the columns `old` to `new`, in the order of the new ones, the dropped last.
 
     A database's log does not tell a rename from a column that went and one that came: where a new column stands in the
-    place of one that is gone, it may hold its values.
+    place of one that is gone, it may hold its values. Nor does it tell columns that changed names with one another, or
+    a column that went and came again, but that they stand in another order: such a column may be retyped, too.
     """
     before, after = dict(old.fields), dict(new.fields)
-    replaced = _replaced(old, new)
+    replaced, moved = _replaced(old, new), _moved(old, new)
     found = []
     for name, type_ in new.fields:
         if name in replaced:
@@ -50,24 +51,27 @@ def changes(old: Struct, new: Struct) -> tuple[Change, ...]:
             found.append(Change(kind=Kind.ADDED, column=name, new=type_))
         elif before[name] != type_:
             found.append(Change(kind=Kind.RETYPED, column=name, old=before[name], new=type_))
+        if name in moved:
+            found.append(Change(kind=Kind.MOVED, column=name, old=before[name], new=type_))
     gone = set(replaced.values())
     found += [
         Change(kind=Kind.DROPPED, column=name, old=type_)
         for name, type_ in old.fields
         if name not in after and name not in gone
     ]
-    return tuple(found) or _moved(old, new)
+    return tuple(found)
 
 
 def restated(found: Sequence[Change], filled: Collection[str]) -> tuple[str, ...]:
     """The columns whose values in rows published before are no longer what the table holds, though no row was written.
 
-    Those are the replaced, the retyped whose text may differ, and the added that are `filled`: that have a default.
+    Those are the replaced and the moved, the retyped whose text may differ, and the added that are `filled`: that have
+    a default.
     """
     return tuple(
         change.column
         for change in found
-        if change.kind is Kind.REPLACED
+        if change.kind in (Kind.REPLACED, Kind.MOVED)
         or (change.kind is Kind.RETYPED and (change.old, change.new) not in _SAME_TEXT)
         or (change.kind is Kind.ADDED and change.column in filled)
     )
@@ -91,9 +95,8 @@ def _runs(columns: Struct, kept: Collection[str]) -> list[list[str]]:
     return runs
 
 
-def _moved(old: Struct, new: Struct) -> tuple[Change, ...]:
-    return tuple(
-        Change(kind=Kind.MOVED, column=name, old=type_, new=type_)
-        for (name, type_), (was, _) in zip(new.fields, old.fields, strict=False)
-        if name != was
-    )
+def _moved(old: Struct, new: Struct) -> set[str]:
+    """Of the columns that both have, those before or behind which others stand now."""
+    before, after = dict(old.fields), dict(new.fields)
+    kept = zip((name for name in after if name in before), (name for name in before if name in after), strict=True)
+    return {name for name, was in kept if name != was}

@@ -85,6 +85,20 @@ def test_shapes_go_with_a_batch(shapes: dict[str, Struct]) -> None:
     assert list(batch.records(rows)) == [record(), record()]
 
 
+@given(st.none() | st.integers(1, 2**32 - 1))
+def test_the_number_of_a_relation_goes_with_a_batch(number: int | None) -> None:
+    shapes = {"order": Struct(fields=(("id", Primitive.INT),))}
+    rows = batch.with_shapes(batch.from_records([record(), record()]), shapes, relation=number)
+    assert batch.relation(rows) == batch.relation(rows.slice(1)) == number
+    assert batch.shapes(rows) == shapes
+
+
+def test_a_batch_of_several_relations_says_none() -> None:
+    rows = batch.from_records([record()])
+    assert batch.relation(rows) is None
+    assert batch.relation(batch.with_encoded_shapes(rows, batch.encode_shapes({}))) is None
+
+
 def test_a_batch_that_says_no_shapes_has_none() -> None:
     assert batch.shapes(batch.from_records([record()])) == {}
     other = batch.from_records([record()]).replace_schema_metadata({b"pandas": b"{}"})

@@ -1,0 +1,47 @@
+"""The recovery record as JSON: of this program, and of older ones."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from envelope.checkpoint import Checkpoint
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
+
+FULL = Checkpoint(
+    position=Position(1, 0x1781838, 6),
+    through_lsn=0x16_B374D848,
+    epoch=2,
+    system_identifier="7594081",
+    timeline=3,
+    partial=True,
+    windows={"order": {"complete": True, "stale": ["stock"]}},
+    settings={"order": {"key": ["id"]}},
+    decisions={str(Position(1, 5, 0)): "skip"},
+    accepted={"order": str(Position(1, 7, 2))},
+)
+
+
+@pytest.mark.parametrize("checkpoint", [FULL, replace(FULL, position=None, windows={}, accepted={})])
+def test_a_checkpoint_is_read_as_it_was_written(checkpoint: Checkpoint) -> None:
+    assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
+
+
+def test_a_checkpoint_from_before_changes_of_columns_could_be_accepted_has_none() -> None:
+    written = json.loads(FULL.to_json())
+    del written["accepted"]
+    assert Checkpoint.from_json(json.dumps(written).encode()) == replace(FULL, accepted={})
+
+
+def test_a_checkpoint_of_a_newer_program_is_refused() -> None:
+    with pytest.raises(ChangelogError, match="has format 2; this program knows 1") as caught:
+        Checkpoint.from_json(replace(FULL, format=2).to_json())
+    assert caught.value.kind is Kind.PRECONDITION
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"null", FULL.to_json().replace(b"16/B374D848", b"16")])
+def test_what_is_no_checkpoint_is_malformed(text: bytes) -> None:
+    with pytest.raises(ChangelogError, match="cannot be read") as caught:
+        Checkpoint.from_json(text)
+    assert caught.value.kind is Kind.MALFORMED

@@ -1,0 +1,135 @@
+"""What is said of two versions of an entity's columns, and what it means for stored rows."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.evolution import Kind, changes, restated
+from schemas.types import ColumnType, Primitive, Struct
+
+_TYPES = {"": Primitive.INT, "+": Primitive.LONG, "'": Primitive.STRING}
+
+
+def _columns(text: str) -> Struct:
+    """`a b+ c'`: an int, a long and a string."""
+    fields = [(each.rstrip("+'"), _TYPES[each[len(each.rstrip("+'")) :]]) for each in text.split()]
+    return Struct(fields=tuple(fields))
+
+
+def _said(old: str, new: str) -> list[str]:
+    return [
+        " ".join(filter(None, (change.kind, change.before, change.column)))
+        for change in changes(_columns(old), _columns(new))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("a b", "a b", []),
+        ("a", "a b c", ["added b", "added c"]),
+        ("a b c", "b", ["dropped a", "dropped c"]),
+        ("a b c", "a x c", ["replaced b x"]),
+        ("a b", "a x", ["replaced b x"]),  # or one went and one came: the log does not tell
+        ("a b c", "a c x", ["added x", "dropped b"]),  # x would stand before c
+        ("a b c d", "a x y d", ["replaced b x", "replaced c y"]),
+        ("a b c d", "a x d", ["replaced b x", "dropped c"]),
+        ("a b", "x y z", ["replaced a x", "replaced b y", "added z"]),
+        ("a b", "a x'", ["replaced b x"]),
+        ("a b", "a+ b'", ["retyped a", "retyped b"]),
+        ("a b c", "a' x c y", ["retyped a", "replaced b x", "added y"]),
+        ("a b c", "b a c", ["moved b", "moved a"]),  # they changed names
+        ("a b c", "a c b", ["moved c", "moved b"]),  # or b went and came again
+        ("a b c", "a c b+", ["moved c", "retyped b", "moved b"]),
+        ("a b c", "b a c d", ["moved b", "moved a", "added d"]),
+        ("a b c", "c", ["dropped a", "dropped b"]),  # what others went before has not moved
+    ],
+)
+def test_changes_are_told_by_name_and_place(old: str, new: str, said: Sequence[str]) -> None:
+    assert _said(old, new) == said
+
+
+def test_a_change_says_the_types() -> None:
+    added, replaced, retyped, dropped = (
+        next(iter(changes(_columns(old), _columns(new))))
+        for old, new in (("a", "a b"), ("a b", "a x'"), ("a", "a+"), ("a b", "a"))
+    )
+    assert (added.old, added.new) == (None, Primitive.INT)
+    assert (replaced.old, replaced.new) == (Primitive.INT, Primitive.STRING)
+    assert (retyped.old, retyped.new) == (Primitive.INT, Primitive.LONG)
+    assert (dropped.old, dropped.new) == (Primitive.INT, None)
+
+
+_names = st.lists(st.sampled_from("abcdef"), max_size=5, unique=True)
+_few_columns = _names.flatmap(
+    lambda names: st.tuples(*(st.tuples(st.just(name), st.sampled_from([*_TYPES.values()])) for name in names))
+).map(lambda fields: Struct(fields=fields))
+
+
+@given(_few_columns, _few_columns)
+def test_what_changed_makes_the_new_columns_of_the_old(old: Struct, new: Struct) -> None:
+    columns: dict[str, ColumnType | None] = dict(old.fields)
+    for change in changes(old, new):
+        match change.kind:
+            case Kind.ADDED:
+                assert change.column not in columns
+                columns[change.column] = change.new
+            case Kind.DROPPED:
+                assert columns.pop(change.column) == change.old
+            case Kind.REPLACED:
+                assert change.before is not None
+                assert columns.pop(change.before) == change.old
+                assert change.column not in columns
+                columns[change.column] = change.new
+            case Kind.RETYPED:
+                assert columns[change.column] == change.old != change.new
+                columns[change.column] = change.new
+            case Kind.MOVED:
+                assert columns[change.column] == change.new
+    assert columns == dict(new.fields)
+
+
+@given(_few_columns, _few_columns)
+def test_nothing_changed_only_where_nothing_did(old: Struct, new: Struct) -> None:
+    assert (not changes(old, new)) == (old == new)
+
+
+@given(_few_columns, st.data())
+def test_a_column_of_a_new_name_is_restated_whatever_else_went_or_came(old: Struct, data: st.DataObject) -> None:
+    """A table's columns keep their places, and new ones stand behind them."""
+    left = [field for field in old.fields if data.draw(st.booleans())]
+    names = [data.draw(st.sampled_from([name, name.upper()])) for name, _ in left]
+    fields = [(name, type_) for name, (_, type_) in zip(names, left, strict=True)]
+    added = data.draw(st.lists(st.sampled_from("xyz"), unique=True))
+    new = Struct(fields=(*fields, *((name, Primitive.INT) for name in added)))
+    assert {name for name in names if name.isupper()} <= set(restated(changes(old, new), ()))
+
+
+@given(_few_columns.flatmap(lambda old: st.tuples(st.just(old), st.permutations(old.fields))))
+def test_columns_that_exchange_names_are_restated(both: tuple[Struct, Sequence[tuple[str, ColumnType]]]) -> None:
+    old, fields = both
+    exchanged = tuple(name for (name, _), (was, _) in zip(fields, old.fields, strict=True) if name != was)
+    assert restated(changes(old, Struct(fields=tuple(fields))), ()) == exchanged
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "filled", "columns"),
+    [
+        ("a", "a b c", [], ()),
+        ("a", "a b c", ["c"], ("c",)),
+        ("a b", "a", [], ()),
+        ("a b", "a x", [], ("x",)),
+        ("a", "a+", [], ()),
+        ("a+", "a", [], ()),
+        ("a", "a'", [], ("a",)),
+        ("a b", "b a", [], ("b", "a")),
+        ("a b c", "a c b+", [], ("c", "b")),  # b went, and came again wider: it is null now
+        ("a b c", "a' x c y", ["y"], ("a", "x", "y")),
+    ],
+)
+def test_restated_is_what_stored_rows_no_longer_hold(
+    old: str, new: str, filled: Sequence[str], columns: Sequence[str]
+) -> None:
+    assert restated(changes(_columns(old), _columns(new)), filled) == columns
