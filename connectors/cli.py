@@ -11,7 +11,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn, Protocol, TextIO
+from typing import NoReturn, TextIO
+
+from connectors.commands import Command, add_common_arguments
 
 COMMANDS = {
     "demo": "the whole story on this machine, with nothing else installed",
@@ -30,16 +32,6 @@ COMMANDS = {
 FAILED = 3
 INTERRUPTED = 130
 OUTPUT_GONE = 141
-
-
-class Command(Protocol):
-    """What a module in `connectors.commands` offers."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Adds what the command takes beside `--config` and `--verbose`."""
-
-    def execute(self, arguments: argparse.Namespace) -> int:
-        """Does it and gives the exit code; raises ChangelogError."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -96,15 +88,6 @@ def _parser(chosen: str | None, command: Command | None) -> argparse.ArgumentPar
         if name == chosen and command is not None:
             command.add_arguments(sub)
     return parser
-
-
-def add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    """What every command takes, and every verb behind it."""
-    unset = argparse.SUPPRESS  # else a verb's default would replace what stands before the verb
-    parser.add_argument("--config", type=Path, default=unset, metavar="FILE", help="default: changelog.toml")
-    parser.add_argument(
-        "--verbose", action="store_true", default=unset, help="log more, and show the traceback of an error"
-    )
 
 
 def _execute(command: Command, arguments: argparse.Namespace) -> int:

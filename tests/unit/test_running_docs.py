@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from connectors import cli
+from connectors.commands import Command
 from connectors.metrics import Metrics
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -24,7 +25,7 @@ METRIC = re.compile(r"changelog_(?:[a-z]+_)+(?:total|bytes|seconds|open|info)")
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.split()[0] in cli.COMMANDS])
 def test_commands_parse(command: str) -> None:
     words = [POSITION if word == "POSITION" else word for word in shlex.split(command)]
-    module: cli.Command = importlib.import_module(f"connectors.commands.{words[0]}")
+    module: Command = importlib.import_module(f"connectors.commands.{words[0]}")
     assert cli._parser(words[0], module).parse_args(words).command == words[0]
 
 

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Mapping
 
-from connectors.cli import Command, add_common_arguments
+from connectors.commands import Command, add_common_arguments
 from connectors.commands.schemas import accept, check, generate, plan, register
 
 VERBS: Mapping[str, tuple[Command, str]] = {
