@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from envelope.entity import SCHEMAS, Entity
 from envelope.errors import ChangelogError, Kind
-from envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Stamp
+from envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source, Stamp
 from envelope.position import Position
 from schemas import avro, evolution, types
 from schemas.compatibility import Problem, problems
@@ -40,8 +40,8 @@ class Look:
 class Version:
     """The columns of an entity, and which of them are its key; the first version has the `number` 1.
 
-    `restated` are the columns whose values in rows published before were no longer the table's. `state` is the whole
-    version as JSON.
+    `restated` are the columns whose values in rows published before were no longer the table's; `broke` says that not
+    every reader could follow. `state` is the whole version as JSON.
     """
 
     entity: str
@@ -50,6 +50,7 @@ class Version:
     relation: int | None
     key: tuple[str, ...]
     restated: tuple[str, ...]
+    broke: bool
     state: bytes = field(repr=False)
 
     @classmethod
@@ -66,6 +67,7 @@ class Version:
                 relation=value["relation"],
                 key=tuple(value["key"]),
                 restated=tuple(value["restated"]),
+                broke=bool(value["breaks"]),
                 state=bytes(state),
             )
         except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
@@ -88,14 +90,14 @@ class Announced:
 class Versions:
     """What the changelog holds of each entity's columns, oldest first, and what comes to it.
 
-    `accepted` is what an operator let pass: by entity, the position of the change.
+    `accepted` is what an operator let pass: by entity, the position of the change. It is used once.
     """
 
     def __init__(self, known: Iterable[Version], *, accepted: dict[str, Position], filled: Filled) -> None:
         self._known: dict[str, list[Version]] = {}
         for version in known:
             self._known.setdefault(version.entity, []).append(version)
-        self._accepted, self._filled = accepted, filled
+        self._accepted, self._filled = dict(accepted), filled
 
     def has(self, entity: Entity, look: Look) -> bool:
         """Whether the entity's last version looks so."""
@@ -110,10 +112,9 @@ class Versions:
         Raises ChangelogError (STOP, at the row's position) when older or newer readers could not follow, and neither
         the entity's policy nor an operator lets it pass.
         """
-        before, position = self._last(entity), first.source.position
-        breaks = self._breaks(entity, look.columns)
-        if breaks and entity.evolution.on_incompatible == "stop" and self._accepted.get(entity.name) != position:
-            raise _incompatible(entity, breaks, position)
+        before, breaks = self._last(entity), self._breaks(entity, look.columns)
+        if breaks and entity.evolution.on_incompatible == "stop" and not self._passes(entity, first.source):
+            raise _incompatible(entity, breaks, first.source.position)
         found = () if before is None else evolution.changes(before.columns, look.columns)
         state = {
             "entity": entity.name,
@@ -135,14 +136,34 @@ class Versions:
         return known[-1] if known else None
 
     def _breaks(self, entity: Entity, columns: Struct) -> list[Problem]:
-        known = [(f"version {each.number}", each.schema()) for each in self._known.get(entity.name, ())]
+        """A version that was let pass although it broke readers is the first of those that later ones are judged by."""
+        versions = self._known.get(entity.name, [])
+        begin = max((place for place, each in enumerate(versions) if each.broke), default=0)
+        known = [(f"version {each.number}", each.schema()) for each in versions[begin:]]
         return problems(_schema(entity.name, columns, entity.key), known, entity.evolution.mode)
+
+    def _passes(self, entity: Entity, first: Source) -> bool:
+        """Whether an operator let a change pass at this row, or behind it in its transaction: then at both.
+
+        Rows of a table are read anew after a stop, and stand further behind then.
+        """
+        accepted, position = self._accepted.get(entity.name), first.position
+        if accepted is None:
+            return False
+        if accepted <= position:
+            del self._accepted[entity.name]
+        if first.op is Op.READ:
+            return accepted <= position
+        return (accepted.epoch, accepted.commit) == (position.epoch, position.commit) and position <= accepted
 
     def _restated(
         self, entity: Entity, before: Version | None, look: Look, found: Sequence[evolution.Change]
     ) -> Sequence[str]:
-        """All columns, where another table took the place of the one before: nobody knows what is in it."""
-        if before is not None and None not in (before.relation, look.relation) and before.relation != look.relation:
+        """All columns, where another table took the place of the one before (nobody knows what is in it), or the key is
+        another.
+        """
+        replaced = before is not None and before.relation != (look.relation or before.relation)
+        if before is not None and (replaced or before.key != entity.key):
             return [name for name, _ in look.columns.fields]
         added = [change.column for change in found if change.kind is evolution.Kind.ADDED]
         return evolution.restated(found, self._filled(entity, added) if added else ())

@@ -58,6 +58,9 @@ class Listener(Protocol):
     def signal(self, payload: bytes, change: Change) -> pa.RecordBatch | None:
         """A signal arrived; the rows that belong at its place."""
 
+    def withdraw(self) -> None:
+        """The rows that `signal` gave last are not published."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Altered:
@@ -320,9 +323,14 @@ class _Feed:
             self._leaf(before, relation)
         known = of._relations.get(relation.relid)
         if known == relation:
+            if entity is not None:  # rows of a window may have looked otherwise in between
+                self._look(entity, Look(columns=of._bound[relation.relid].binding.shape, relation=relation.relid))
             return
-        if known is not None or any(bound.binding.entity is entity for bound in of._bound.values()):
+        named = [relid for relid, bound in of._bound.items() if bound.binding.entity is entity]
+        if known is not None or named:
             self._flush()  # rows before this were read by the one before, or by the table that had the name before
+        for relid in named:
+            of._relations.pop(relid, None)  # a table that takes its name back is bound anew
         of._relations[relation.relid] = relation
         of._bound.pop(relation.relid, None)
         if entity is None:
@@ -392,11 +400,20 @@ class _Feed:
             change = Change(transaction=open_.transaction, ordinal=ordinal, stamp=None)
             rows = self._of._listener.signal(message.content, change)
             if rows is not None and rows.num_rows:
-                shapes = batch.shapes(rows)
-                for entity in self._of._entities.values():
-                    if entity.name in shapes:
-                        self._look(entity, Look(columns=shapes[entity.name], relation=batch.relation(rows)))
-                self._publish_shaped(rows, np.full(rows.num_rows, open_.transaction.commit))
+                self._publish_read(rows, open_.transaction.commit)
+
+    def _publish_read(self, rows: pa.RecordBatch, commit: int) -> None:
+        """Rows of a table, which look as the table did when they were read."""
+        shapes, relation = batch.shapes(rows), batch.relation(rows)
+        for entity in self._of._entities.values():
+            if entity.name in shapes:
+                self._look(entity, Look(columns=shapes[entity.name], relation=relation))
+        try:
+            self._publish_shaped(rows, np.full(rows.num_rows, commit))
+        except ChangelogError:
+            assert self._of._listener is not None
+            self._of._listener.withdraw()
+            raise
 
     def _stamp_late(self, lsn: int, transaction: Transaction, stamp: Stamp | None) -> None:
         """Gives the stamp whose log record ends at `lsn` to the rows behind it that were delivered before it.
@@ -480,10 +497,14 @@ class _Feed:
         return sorted((each for each in found if each[0] >= 0), key=lambda each: each[0])
 
     def _announce(self, entity: Entity, look: Look, provenance: str, commit: npt.NDArray[np.int64]) -> None:
-        versions = self._of._versions
+        versions, first = self._of._versions, json_codec.decode_provenance(provenance)
         assert versions is not None
         del self._of._unannounced[entity.name]
-        announced = versions.announce(entity, look, json_codec.decode_provenance(provenance))
+        try:
+            announced = versions.announce(entity, look, first)
+        except ChangelogError as error:
+            error.position = first.source.position  # where the catalogue could not be asked, too
+            raise
         self._assembled.announced.append(announced)
         self._found.append((batch.from_records([announced.record]), commit))
 
@@ -499,6 +520,11 @@ class _Feed:
                 kept.append((rows.slice(0, keep), commits[:keep]))
         self._found = kept
         self._whole = [whole for whole in self._whole if whole[0] < commit]
+        self._assembled.announced = [
+            each
+            for each in self._assembled.announced
+            if each.record.envelope.provenance.source.position.commit < commit
+        ]
         self._of._stop = error
         self._of._open = None
 

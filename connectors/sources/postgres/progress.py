@@ -90,6 +90,11 @@ class TableProgress:
         leaf = self.leaves[taken.leaf]
         leaf.left.remove((taken.first, taken.end))
 
+    def withdraw(self, taken: Range) -> None:
+        """The range was not published after all."""
+        self.leaves[taken.leaf].left.append((taken.first, taken.end))
+        self.leaves[taken.leaf].left.sort(key=lambda each: each[0])
+
     def begin_anew(self, signature: str) -> None:
         """Nothing that was read holds any more."""
         self.generation += 1

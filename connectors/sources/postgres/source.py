@@ -41,7 +41,7 @@ from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.mask import mask_id
 from envelope.position import Position
-from envelope.versions import Version, Versions
+from envelope.versions import Announced, Version, Versions
 
 CATALOG_SETTINGS: Mapping[str, str] = {**SETTINGS, "lock_timeout": f"{LOCK_TIMEOUT_S}s"}
 """For the session that asks the catalogue: sizes wait for locks, and a long ALTER TABLE must not hold us up unsaid."""
@@ -351,6 +351,7 @@ class PostgresSource:
             found = replace(found, windows={**found.windows, **read})
         for announced in assembled.announced:
             found = replace(found, windows=self._announced(found.windows, announced.version))
+            found = replace(found, accepted=_left(found.accepted, announced))
         self._checkpoint = found
         if found == before:
             return None
@@ -502,6 +503,12 @@ def bind_table(connection: Connection, entity: Entity, table: Table, hmac_key: b
         ),
     )
     return Binder(resolve=types.resolve, hmac_key=hmac_key).bind(entity, relation, crossing=False)
+
+
+def _left(accepted: Mapping[str, str], announced: Announced) -> Mapping[str, str]:
+    """What an operator let pass and this did not use: it holds for one change of an entity."""
+    entity, position = announced.version.entity, str(announced.record.envelope.provenance.source.position)
+    return {name: at for name, at in accepted.items() if name != entity or at > position}
 
 
 def _report_altered(altered: Altered) -> None:

@@ -119,6 +119,7 @@ class Windows:
         self._kept = 0
         self._kept_max = _KEPT_ROWS_MAX
         self._latest: Snapshot | None = None
+        self._last: tuple[TableProgress, Range] | None = None
         self._waiting: tuple[int, ...] = ()
         self._closed = False
 
@@ -154,10 +155,18 @@ class Windows:
                 table.give_back(chunk.taken)
                 return None
             table.publish(chunk.taken)
+            self._last = table, chunk.taken
             keep = self._untouched(chunk.entity, chunk.snapshot, chunk.rows.keys)
             if self.complete:
                 self._touched.clear()
         return chunk.rows.at(change, keep)
+
+    def withdraw(self) -> None:
+        """The rows that `signal` gave last are not published after all: the changelog stops before them."""
+        with self._changed:
+            assert self._last is not None
+            table, taken = self._last
+            table.withdraw(taken)
 
     def _untouched(self, entity: str, snapshot: Snapshot, keys: pa.StringArray) -> Mask:
         newer = [

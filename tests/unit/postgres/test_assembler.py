@@ -491,6 +491,9 @@ class _Listener:
         self.heard.append(("signal", payload, str(change.position())[-8:]))
         return self.brings
 
+    def withdraw(self) -> None:
+        self.heard.append("withdraw")
+
 
 def test_the_listener_hears_everything_in_the_order_of_the_stream() -> None:
     wider = relation(columns={"id": INT, "status": TEXT, "note": TEXT})

@@ -540,6 +540,19 @@ def test_a_chunk_waits_for_transactions_that_ran_when_keeping_began() -> None:
     assert not windows.waiting
 
 
+@pytest.mark.parametrize("pages", [10, 3])  # whether it is the last of its table or not
+def test_rows_that_are_not_published_after_all_are_left_to_read(pages: int) -> None:
+    windows, progress = _windows(pages)
+    nonce, _ = _take(windows)
+    before = progress.to_json()
+    _read(windows, nonce, 1)
+    assert _signalled(windows, nonce) == ["1"]
+    assert progress.to_json() != before
+    windows.withdraw()
+    assert progress.to_json() == before
+    assert not windows.complete
+
+
 def test_a_chunk_that_was_discarded_is_read_again() -> None:
     windows, _ = _windows()
     nonce, taken = _take(windows)

@@ -1,0 +1,406 @@
+"""Versions of columns in the stream: where they stand, how often, and what a stop leaves."""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectors.sources.postgres.assembler import Assembled, Assembler, Listener
+from connectors.sources.postgres.messages import Decoded, Insert, Message, Relation
+from connectors.sources.postgres.rows import Change
+from envelope import batch
+from envelope.entity import SCHEMAS, Entity, Evolution
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
+from envelope.versions import Version, Versions
+from schemas.types import Primitive, Struct
+from tests.unit.postgres.messages import (
+    INT,
+    TEXT,
+    assembler,
+    delete,
+    entity,
+    frames,
+    insert,
+    relation,
+    table,
+    transaction,
+)
+
+WIDER = relation(columns={"id": INT, "status": TEXT, "note": TEXT})
+RETYPED = relation(columns={"id": INT, "status": INT})
+BILLS = relation(30_000, "bills")
+ENTITIES = [entity(), entity("bill", "bills")]
+SIGNAL = Message(transactional=True, lsn=0, prefix="changelog", content=b"nonce")
+
+
+def wide(key: int, relid: int = 20_000) -> Insert:
+    return Insert(relid=relid, new=(b"%d" % key, b"NEW", b"quick"))
+
+
+def retyped(key: int) -> Insert:
+    return Insert(relid=20_000, new=(b"%d" % key, b"1"))
+
+
+def bill(key: int) -> Insert:
+    return insert(key, relid=30_000)
+
+
+def _nothing(entity: Entity, columns: Sequence[str]) -> Collection[str]:
+    return ()
+
+
+def versions(known: Iterable[Version] = (), **accepted: Position) -> Versions:
+    return Versions(known, accepted=accepted, filled=_nothing)
+
+
+def announcing(
+    known: Iterable[Version] = (),
+    *,
+    entities: Sequence[Entity] = ENTITIES,
+    published: Position | None = None,
+    listener: Listener | None = None,
+) -> Assembler:
+    return assembler(entities, versions=versions(known), published=published, listener=listener)
+
+
+def _rows(*pieces: Assembled) -> list[str]:
+    """`100/0 order 1` of a row; of a version, its entity and number: `100/0 schemas order 1`."""
+    found = []
+    for row in table(*pieces).to_pylist():
+        position = Position.parse(row["position"])
+        what = f"{row['key']} {json.loads(row['current'])['version']}" if row["entity"] == SCHEMAS else row["key"]
+        found.append(f"{position.commit}/{position.ordinal} {row['entity']} {what}")
+    return found
+
+
+def _known(*pieces: Assembled) -> list[Version]:
+    """The versions among the rows, as a restart reads them."""
+    return [Version.parse(row["current"].encode()) for row in table(*pieces).to_pylist() if row["entity"] == SCHEMAS]
+
+
+def _fed(sent: Sequence[Decoded], **options: object) -> Assembled:
+    return announcing(**options).feed(frames(sent))  # type: ignore[arg-type]
+
+
+# Where a version stands
+
+
+def test_a_version_stands_before_the_first_row_that_has_its_columns() -> None:
+    given_ = _fed([*transaction(100, [relation(), insert(1), insert(2)]), *transaction(200, [WIDER, wide(3), wide(4)])])
+    assert _rows(given_) == [
+        "100/0 schemas order 1",
+        "100/0 order 1",
+        "100/2 order 2",
+        "200/0 schemas order 2",
+        "200/0 order 3",
+        "200/2 order 4",
+    ]
+    assert [each.version.number for each in given_.announced] == [1, 2]
+    assert [[change.column for change in each.changes] for each in given_.announced] == [[], ["note"]]
+
+
+def test_versions_stand_in_order_inside_one_batch_of_several_entities() -> None:
+    given_ = _fed(transaction(100, [relation(), insert(1), BILLS, bill(1), insert(2), bill(2)]))
+    assert _rows(given_) == [
+        "100/0 schemas order 1",
+        "100/0 order 1",
+        "100/2 schemas bill 1",
+        "100/2 bill 1",
+        "100/4 order 2",
+        "100/6 bill 2",
+    ]
+
+
+def test_a_table_that_is_described_and_not_written_has_no_version() -> None:
+    given_ = _fed(transaction(100, [relation(), BILLS, bill(1)]))
+    assert _rows(given_) == ["100/0 schemas bill 1", "100/0 bill 1"]
+
+
+def test_columns_that_no_row_had_are_not_announced() -> None:
+    other = relation(columns={"id": INT, "status": TEXT, "gone": INT})
+    given_ = _fed([*transaction(100, [relation(), insert(1)]), *transaction(200, [other, WIDER, wide(2)])])
+    assert [[change.column for change in each.changes] for each in given_.announced] == [[], ["note"]]
+
+
+def test_what_is_not_published_is_not_announced() -> None:
+    entities = [entity(immutable=True, on_change_of_immutable="ignore")]
+    given_ = _fed(transaction(100, [relation(), delete(1), insert(2)]), entities=entities)
+    assert _rows(given_) == ["100/2 schemas order 1", "100/2 order 2"]
+
+
+def test_each_row_of_a_version_carries_the_shape_of_the_rows_behind_it() -> None:
+    given_ = _fed([*transaction(100, [relation(), insert(1)]), *transaction(200, [WIDER, wide(2)])])
+    shapes = [batch.shapes(rows).get("order") for rows in given_.rows]
+    told = [None if shape is None else [name for name, _ in shape.fields] for shape in shapes]
+    assert told == [None, ["id", "status"], None, ["id", "status", "note"]]
+
+
+_looks = {0: ({"id": INT, "status": TEXT}, 2), 1: ({"id": INT, "status": TEXT, "note": TEXT}, 3), 2: ({"id": INT}, 1)}
+_changes = st.lists(st.tuples(st.sampled_from([0, 1, 2]), st.booleans()), max_size=8)
+
+
+@settings(deadline=None)
+@given(st.lists(_changes, min_size=1, max_size=5), st.integers(1, 20))
+def test_every_row_stands_behind_the_version_that_has_its_columns(
+    transactions: Sequence[Sequence[tuple[int, bool]]], together: int
+) -> None:
+    sent: list[Decoded] = []
+    for number, changes in enumerate(transactions, 1):
+        body: list[Decoded] = []
+        for look, is_bill in changes:
+            columns, width = _looks[look]
+            relid, name = (30_000, "bills") if is_bill else (20_000, "orders")
+            body += [relation(relid, name, columns), Insert(relid=relid, new=(b"1", b"NEW", b"note")[:width])]
+        sent += transaction(100 * number, body)
+    reader = announcing(entities=[replace(each, evolution=Evolution(on_incompatible="publish")) for each in ENTITIES])
+    raw = frames(sent)
+    pieces = [reader.feed(raw[at : at + together]) for at in range(0, len(raw), together)]
+    columns_of: dict[str, list[str]] = {}
+    numbers: dict[str, int] = {}
+    last = ""
+    for row in table(*pieces).to_pylist():
+        assert row["position"] >= last
+        last = row["position"]
+        if row["entity"] == SCHEMAS:
+            version = Version.parse(row["current"].encode())
+            assert version.number == numbers.get(version.entity, 0) + 1
+            assert columns_of.get(version.entity) != [name for name, _ in version.columns.fields]
+            numbers[version.entity] = version.number
+            columns_of[version.entity] = [name for name, _ in version.columns.fields]
+        else:
+            assert [*json.loads(row["current"])] == columns_of[row["entity"]]
+
+
+# Once
+
+
+def test_columns_are_announced_once() -> None:
+    reader = announcing()
+    first = reader.feed(frames(transaction(100, [relation(), insert(1)])))
+    described = reader.feed(frames([*transaction(200, [relation(), insert(2)]), *transaction(300, [insert(3)])]))
+    keyed = reader.feed(frames(transaction(400, [relation(identity="d"), insert(4)])))  # the same columns
+    assert len(_known(first)) == 1
+    assert _rows(described, keyed) == ["200/0 order 2", "300/0 order 3", "400/0 order 4"]
+
+
+def test_a_restart_announces_nothing_that_the_changelog_has() -> None:
+    sent = [*transaction(100, [relation(), insert(1)]), *transaction(200, [WIDER, wide(2)])]
+    known = _known(_fed(sent))
+    published = Position(1, 200, 0)
+    again = _fed([*sent, *transaction(300, [wide(3)])], known=known, published=published)
+    assert _rows(again) == ["300/0 order 3"]
+    assert again.announced == []
+    assert _rows(_fed(transaction(300, [WIDER, wide(3)]), known=known, published=published)) == ["300/0 order 3"]
+
+
+def test_old_columns_that_are_streamed_again_are_not_announced_though_newer_ones_are_known() -> None:
+    """All that has them is published, even where the newer ones stand in the same feed, or come later."""
+    old, new = transaction(100, [relation(), insert(1)]), transaction(200, [WIDER, wide(2)])
+    known = _known(_fed([*old, *new]))
+    reader = announcing(known, published=Position(1, 200, 0))
+    assert _rows(reader.feed(frames(old))) == []
+    assert _rows(reader.feed(frames([*new, *transaction(300, [wide(3)])]))) == ["300/0 order 3"]
+
+
+def test_inside_a_transaction_that_was_published_in_part_only_the_rest_is_announced() -> None:
+    sent = transaction(100, [relation(), insert(1), WIDER, wide(2), BILLS, bill(3)])
+    known = [version for version in _known(_fed(sent)) if version.entity == "order"]
+    reader = assembler(ENTITIES, versions=versions(known), published=Position(1, 100, 2), partial=True)
+    assert _rows(reader.feed(frames(sent))) == ["100/4 schemas bill 1", "100/4 bill 3"]
+
+
+def test_columns_of_before_are_announced_again_when_they_come_back() -> None:
+    entities = [entity(evolution=Evolution(on_incompatible="publish"))]
+    sent = [
+        *transaction(100, [relation(), insert(1)]),
+        *transaction(200, [WIDER, wide(2)]),
+        *transaction(300, [relation(), insert(3)]),
+    ]
+    assert [version.number for version in _known(_fed(sent, entities=entities))] == [1, 2, 3]
+
+
+# Tables that take one another's place
+
+
+def test_a_table_in_the_place_of_another_is_a_version_and_so_is_its_return() -> None:
+    other, gone = relation(40_000), relation(20_000, "orders_old")
+    sent = [
+        *transaction(100, [relation(), insert(1)]),
+        *transaction(200, [other, insert(2, relid=40_000)]),
+        *transaction(300, [relation(), insert(3)]),  # it was not written under its other name
+        *transaction(400, [gone, insert(4), other, insert(5, relid=40_000)]),
+    ]
+    given_ = _fed(sent)
+    assert [version.relation for version in _known(given_)] == [20_000, 40_000, 20_000, 40_000]
+    assert [version.restated for version in _known(given_)] == [(), *[("id", "status")] * 3]
+    assert [row for row in _rows(given_) if "schemas" not in row] == [
+        "100/0 order 1",
+        "200/0 order 2",
+        "300/0 order 3",
+        "400/2 order 5",
+    ]
+
+
+def test_rows_of_a_table_that_came_back_carry_its_shape() -> None:
+    other = replace(WIDER, relid=40_000)
+    given_ = _fed(
+        [
+            *transaction(100, [relation(), insert(1)]),
+            *transaction(200, [other, wide(2, relid=40_000)]),
+            *transaction(300, [relation(), insert(3)]),
+        ]
+    )
+    widths = [len(batch.shapes(rows)["order"].fields) for rows in given_.rows if batch.shapes(rows)]
+    assert widths == [2, 3, 2]
+
+
+# Stops
+
+
+def _stopped(reader: Assembler) -> ChangelogError:
+    assert reader.stop is not None
+    return reader.stop
+
+
+def test_a_stop_leaves_what_stands_before_its_transaction_and_nothing_of_it() -> None:
+    reader = announcing()
+    given_ = reader.feed(
+        frames(
+            [
+                *transaction(100, [relation(), insert(1)]),
+                *transaction(200, [insert(2), BILLS, bill(1), RETYPED, retyped(3), bill(2)]),
+                *transaction(300, [bill(4)]),
+            ]
+        )
+    )
+    assert _rows(given_) == ["100/0 schemas order 1", "100/0 order 1"]
+    assert [each.version.entity for each in given_.announced] == ["order"]  # what is not published is not told
+    assert given_.through_lsn == 101
+    assert not given_.partial
+    error = _stopped(reader)
+    assert (error.kind, error.position) == (Kind.STOP, Position(1, 200, 4))
+    assert reader.feed(frames(transaction(400, [bill(5)]))).rows == []
+
+
+def test_a_stop_in_the_middle_of_a_batch_leaves_the_transactions_before_it() -> None:
+    """Bound before, the rows of several transactions and tables are one block."""
+    known = _known(_fed(transaction(50, [replace(BILLS, columns=WIDER.columns), wide(1, relid=30_000)])))
+    known += _known(_fed(transaction(50, [RETYPED, retyped(1)])))
+    reader = announcing(known)
+    given_ = reader.feed(
+        frames([*transaction(100, [BILLS, bill(1)]), *transaction(200, [bill(2), relation(), insert(3), bill(4)])])
+    )
+    assert _rows(given_) == ["100/0 schemas bill 2", "100/0 bill 1"]
+    assert _stopped(reader).position == Position(1, 200, 2)
+
+
+def test_what_an_operator_accepted_goes_on() -> None:
+    before = transaction(100, [relation(), insert(1)])
+    known, sent = _known(_fed(before)), before + transaction(200, [RETYPED, retyped(2)])
+    reader = assembler(ENTITIES, versions=versions(known, order=Position(1, 200, 0)), published=Position(1, 100, 0))
+    assert _rows(reader.feed(frames(sent))) == ["200/0 schemas order 2", "200/0 order 2"]
+    assert reader.stop is None
+
+
+def test_a_catalogue_that_cannot_be_asked_is_a_stop_at_the_row_that_asked() -> None:
+    """Behind the transaction's end, too, where no transaction is open."""
+
+    def lost(entity: Entity, columns: Sequence[str]) -> Collection[str]:
+        raise ChangelogError(Kind.CONNECTION, "the connection was lost")
+
+    reader = assembler(ENTITIES, versions=Versions([], accepted={}, filled=lost))
+    given_ = reader.feed(frames([*transaction(100, [relation(), insert(1)]), *transaction(200, [WIDER, wide(2)])]))
+    assert _rows(given_) == ["100/0 schemas order 1", "100/0 order 1"]
+    assert (_stopped(reader).kind, _stopped(reader).position) == (Kind.CONNECTION, Position(1, 200, 0))
+
+
+# Rows of tables
+
+
+@dataclass
+class _Reads:
+    """Brings rows of a table at each signal."""
+
+    brings: list[pa.RecordBatch] = field(default_factory=list)
+    withdrawn: int = 0
+
+    def touched(self, rows: pa.RecordBatch, xids: npt.NDArray[np.int64]) -> None: ...
+
+    def discard(self, table: tuple[str, str]) -> None: ...
+
+    def signal(self, payload: bytes, change: Change) -> pa.RecordBatch | None:
+        return self.brings.pop(0)
+
+    def withdraw(self) -> None:
+        self.withdrawn += 1
+
+
+def _read(commit: int, described: Relation, *rows: Insert) -> pa.RecordBatch:
+    """What a table had, at the place of the signal of transaction `commit`."""
+    shifted = [Message(transactional=True, lsn=0, prefix="someone", content=b""), *rows]
+    found = table(assembler(ENTITIES).feed(frames(transaction(commit, [described, *shifted])))).to_batches()[0]
+    columns: Mapping[int, Primitive] = {INT: Primitive.INT, TEXT: Primitive.STRING}
+    shape = Struct(fields=tuple((column.name, columns[column.type_oid]) for column in described.columns))
+    return batch.with_shapes(found, {"order": shape}, relation=described.relid)
+
+
+def test_rows_of_a_table_are_announced_where_their_signal_stands() -> None:
+    reads = _Reads([_read(200, WIDER, wide(1), wide(2)), _read(300, WIDER, wide(3))])
+    sent = [
+        *transaction(100, [relation(), insert(9), BILLS, bill(1)]),
+        *transaction(200, [SIGNAL]),
+        *transaction(300, [SIGNAL]),
+        *transaction(400, [WIDER, wide(4)]),
+    ]
+    given_ = _fed(sent, listener=reads)
+    assert _rows(given_) == [
+        "100/0 schemas order 1",
+        "100/0 order 9",
+        "100/2 schemas bill 1",
+        "100/2 bill 1",
+        "200/2 schemas order 2",
+        "200/2 order 1",
+        "200/4 order 2",
+        "300/2 order 3",
+        "400/0 order 4",
+    ]
+    assert reads.withdrawn == 0
+
+
+def test_columns_that_only_rows_of_a_table_had_are_followed_by_those_of_before() -> None:
+    """A column came, the table was read, and the column went again: the stream describes what it described before."""
+    reads = _Reads([_read(200, WIDER, wide(1))])
+    sent = [
+        *transaction(100, [relation(), insert(9)]),
+        *transaction(200, [SIGNAL]),
+        *transaction(300, [relation(), insert(2)]),
+    ]
+    given_ = _fed(sent, listener=reads)
+    assert _rows(given_)[-2:] == ["300/0 schemas order 3", "300/0 order 2"]
+    assert [[change.kind for change in each.changes] for each in given_.announced] == [[], ["added"], ["dropped"]]
+
+
+def test_a_stop_at_rows_of_a_table_gives_them_back() -> None:
+    reads = _Reads([_read(200, RETYPED, retyped(1))])
+    reader = announcing(listener=reads)
+    given_ = reader.feed(
+        frames(
+            [*transaction(100, [relation(), insert(9)]), *transaction(200, [SIGNAL]), *transaction(300, [insert(2)])]
+        )
+    )
+    assert _rows(given_) == ["100/0 schemas order 1", "100/0 order 9"]
+    assert reads.withdrawn == 1
+    assert _stopped(reader).position == Position(1, 200, 2)
+
+
+def test_without_versions_nothing_is_announced() -> None:
+    given_ = assembler(ENTITIES).feed(
+        frames([*transaction(100, [relation(), insert(1)]), *transaction(200, [RETYPED, retyped(2)])])
+    )
+    assert _rows(given_) == ["100/0 order 1", "200/0 order 2"]
