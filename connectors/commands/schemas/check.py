@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from connectors import config
+from connectors.commands.schemas import live
 from connectors.config import KafkaConfig
 from connectors.contracts import git
 from connectors.contracts.files import Contract
@@ -28,12 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path", nargs="*", type=Path, help=f"files, or folders of them; default: {FOLDER} beside the configuration"
     )
-    parser.add_argument(
+    before = parser.add_mutually_exclusive_group()
+    before.add_argument(
         "--against",
         default=GIT,
         metavar="git:REF|registry:URL|DIR",
         help="what came before: the main line of git up to REF, by default up to where HEAD left the main branch; a "
         "registry, by default that of the configuration; or a folder",
+    )
+    before.add_argument(
+        "--live", action="store_true", help="compare with the live tables: what `generate` would change, and for whom"
     )
     parser.add_argument(
         "--mode",
@@ -49,17 +54,29 @@ def execute(arguments: argparse.Namespace) -> int:
     """Prints what breaks whom; 1 when something does, 3 when a file is no schema."""
     paths: list[Path] = arguments.path or [arguments.config.parent / FOLDER]
     contracts = list(read([path for path in paths if path.exists() or path.is_symlink()]))
-    earlier = what_came_before(contracts, paths, arguments)
-    found = verdicts(contracts, earlier, Mode(arguments.mode))
-    if not found:
+    if arguments.live:
+        report = _against_live(contracts, paths, arguments)
+    else:
+        earlier = what_came_before(contracts, paths, arguments)
+        found = verdicts(contracts, earlier, Mode(arguments.mode))
+        report = Report(against=earlier.against, verdicts=found, notes=earlier.notes)
+    if not report.verdicts:
         where = ", ".join(map(str, paths))
         raise ChangelogError(
             Kind.USAGE, f"{where}: no schemas are there", hint="`changelog schemas generate` writes them"
         )
-    print(FORMATS[arguments.format](Report(against=earlier.against, verdicts=found, notes=earlier.notes)))
-    if any(verdict.state == "invalid" for verdict in found):
+    print(FORMATS[arguments.format](report))
+    if any(verdict.state == "invalid" for verdict in report.verdicts):
         return FAILED
-    return INCOMPATIBLE if any(verdict.findings for verdict in found) else 0
+    return INCOMPATIBLE if any(verdict.findings for verdict in report.verdicts) else 0
+
+
+def _against_live(contracts: Sequence[Contract], paths: Sequence[Path], arguments: argparse.Namespace) -> Report:
+    missing = next((path for path in arguments.path if not path.exists()), None)
+    if missing is not None:
+        raise ChangelogError(Kind.USAGE, f"{missing}: no such file", hint="name files, or folders of them")
+    folder = next((path for path in paths if not path.is_file()), None)
+    return live.report(config.load(arguments.config, os.environ), contracts, folder, Mode(arguments.mode))
 
 
 def what_came_before(contracts: Sequence[Contract], paths: Sequence[Path], arguments: argparse.Namespace) -> Earlier:

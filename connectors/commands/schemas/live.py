@@ -1,0 +1,127 @@
+"""Schema files against the live tables: what `changelog schemas generate` would change, and whom that breaks."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from connectors.config import Config
+from connectors.contracts import files
+from connectors.contracts.files import Contract
+from connectors.contracts.live import live_entities
+from connectors.contracts.reports import Report
+from connectors.contracts.verdicts import Finding, Verdict, judge
+from connectors.contracts.versions import Past, Version
+from envelope.entity import Entity
+from schemas import avro
+from schemas.compatibility import Mode
+from schemas.types import ColumnType, Struct, to_json
+
+AGAINST = "the live tables"
+
+LIVE = "the live table"
+"""What a sentence calls the schema that `generate` would write."""
+
+GENERATE = "`changelog schemas generate` writes what the table has"
+
+
+def report(settings: Config, contracts: Sequence[Contract], folder: Path | None, mode: Mode) -> Report:
+    """A verdict an entity, by name; those that have no file get one only where all files of `folder` were read."""
+    found: dict[str, Contract] = {}
+    invalid, notes = [], []
+    for contract in contracts:
+        place = None if contract.rule else avro.entity_of(contract.schema)
+        if contract.rule:
+            invalid.append(judge(contract, None, mode))
+        elif place is None or place[0] != settings.prefix:
+            notes.append(f"{contract.file} was not compared: it is not of an entity of {settings.prefix}")
+        else:
+            found[place[1]] = contract
+    verdicts = list(_verdicts(settings, found, folder, mode))
+    live = {verdict.file for verdict in verdicts}
+    notes += [
+        f"{contract.file} has no entity: remove it once nobody reads its topic"
+        for contract in found.values()
+        if contract.file not in live
+    ]
+    return Report(against=AGAINST, verdicts=[*invalid, *verdicts], notes=notes)
+
+
+def _verdicts(settings: Config, found: Mapping[str, Contract], folder: Path | None, mode: Mode) -> Iterator[Verdict]:
+    for entity, shape in live_entities(settings, ()):
+        schema = avro.state_schema(entity.name, shape, entity.key, settings.prefix, partition_by=entity.partition_by)
+        contract = found.get(entity.name)
+        if contract is not None:
+            yield _compared(contract, schema, entity, shape, mode)
+        elif folder is not None:
+            yield _missing(folder / f"{entity.name}{files.SUFFIX}", settings.prefix, entity)
+
+
+def _missing(file: Path, prefix: str, entity: Entity) -> Verdict:
+    finding = Finding(
+        rule="FILE_MISSING",
+        path="/",
+        line=1,
+        text=f"entity {entity.name} of table {'.'.join(entity.table)} has no file",
+        hint="`changelog schemas generate` writes it",
+    )
+    return Verdict(file=str(file), subject=f"{prefix}.{entity.name}", state="new", findings=(finding,))
+
+
+def _compared(contract: Contract, schema: avro.Schema, entity: Entity, shape: Struct, mode: Mode) -> Verdict:
+    """How the file differs from the table, and then what comes of the difference, in the file's mode."""
+    try:
+        before = avro.state_shape(contract.schema)
+    except ValueError as error:
+        return judge(replace(contract, rule="NOT_OURS", trouble=str(error)), None, mode)
+    live = files.merged(schema, contract.schema)
+    earlier = Version(label=Path(contract.file).name, where="the file as it is", schema=contract.schema)
+    verdict = judge(contract, Past(schema=live, label=LIVE, versions=(earlier,)), mode)
+    drift = [*_columns(contract, before, shape), *_places(contract, entity)]
+    if not drift and verdict.state != "unchanged":
+        drift.append(Finding(rule="FILE_OUTDATED", path="/", line=1, text=_outdated(before, shape), hint=GENERATE))
+    if verdict.state == "compatible":
+        drift = [replace(each, text=f"{each.text}: compatible ({verdict.mode})") for each in drift]
+    return replace(verdict, findings=(*drift, *verdict.findings))
+
+
+def _columns(contract: Contract, before: Struct, now: Struct) -> Iterator[Finding]:
+    """The columns that one side lacks, and those of another type."""
+    in_file, in_table = dict(before.fields), dict(now.fields)
+    for name, type_ in now.fields:
+        if name not in in_file:
+            yield _drift(contract, "COLUMN_MISSING", name, f'the table has a column "{name}" that the file lacks')
+        elif in_file[name] != type_:
+            text = f'"{name}" is {_spelled(in_file[name])} in the file, and {_spelled(type_)} in the table'
+            yield _drift(contract, "COLUMN_TYPE", name, text)
+    for name, _ in before.fields:
+        if name not in in_table:
+            yield _drift(contract, "COLUMN_GONE", name, f'the file has a column "{name}" that the table lacks')
+
+
+def _places(contract: Contract, entity: Entity) -> Iterator[Finding]:
+    """Whether the file and the table place rows alike."""
+    for rule, name, now in (
+        ("KEY_DIFFERS", "key", entity.key),
+        ("PARTITION_DIFFERS", "partitionBy", entity.partition_by),
+    ):
+        written = contract.schema.get(name)
+        if written != list(now):
+            said = ", ".join(map(str, written)) if isinstance(written, list) else "missing"
+            text = f"{name} is {said} in the file, and {', '.join(now)} by configuration and table"
+            yield Finding(rule=rule, path="/", line=1, text=text, hint=GENERATE)
+
+
+def _drift(contract: Contract, rule: str, column: str, text: str) -> Finding:
+    path = f"/fields/{avro.safe(column)}"
+    return Finding(rule=rule, path=path, line=contract.line(path), text=text, hint=GENERATE)
+
+
+def _outdated(before: Struct, now: Struct) -> str:
+    if [name for name, _ in before.fields] != [name for name, _ in now.fields]:
+        return "the columns stand in another order in the table"
+    return "the file is not as `changelog schemas generate` writes it"
+
+
+def _spelled(type_: ColumnType) -> str:
+    found = to_json(type_)
+    return found if isinstance(found, str) else str(found).replace("'", "")
