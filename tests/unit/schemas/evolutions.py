@@ -99,8 +99,11 @@ def valid(schema: Schema) -> Schema:
     for _, type_, _ in document.walk():
         if type_.kind == "record":
             for field in type_.fields():
-                if field.has_default:
-                    field.about["default"] = _default(field.type, 4)  # type: ignore[index]  # a schema of our own
+                default = _default(field.type, 4) if field.has_default else _ENDLESS
+                if default is not _ENDLESS:
+                    field.about["default"] = default  # type: ignore[index]  # a schema of our own
+                elif field.has_default:
+                    del field.about["default"]  # type: ignore[attr-defined]
     return schema
 
 
@@ -345,13 +348,18 @@ def _flat(branches: Iterable[Schema], definitions: dict[str, dict[str, Any]]) ->
     return list(flat.values())
 
 
+_ENDLESS = object()
+"""The default of a record that would have to hold itself."""
+
+
 def _default(type_: Type, depth: int) -> Any:
     """A value as JSON has it; of a union's first branch, which every version of Avro takes."""
     match type_.kind:
         case "union":
             return _default(type_.of_union()[0], depth)
         case "record":
-            return {field.name: _default(field.type, depth - 1) for field in type_.fields()} if depth else {}
+            inside = {field.name: _default(field.type, depth - 1) if depth else _ENDLESS for field in type_.fields()}
+            return inside if _ENDLESS not in inside.values() else _ENDLESS
         case "bytes":
             return "\u00ff"
         case "fixed":
