@@ -1,0 +1,243 @@
+"""What the service refuses to start with: where it should go, what it is told, and who holds what."""
+
+import contextlib
+import re
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from connectors.embedded import Server
+from connectors.sources.postgres import source
+from connectors.sources.postgres.wire import ReplicationConnection
+from envelope.errors import Kind
+from tests.integration.bad_input import GUEST, ONE
+from tests.integration.site import Site
+from tests.servers import SETTINGS, fresh_database
+
+SECRET = "opensesame"
+
+
+# Where the service should go
+
+
+def test_a_wrong_password(site: Site, server: Server) -> None:
+    rules = server.data_dir / "pg_hba.conf"
+    kept = rules.read_text()
+    site.sql("DROP ROLE IF EXISTS locked", "CREATE ROLE locked LOGIN PASSWORD 'right'")
+    try:
+        rules.write_text("host all locked 127.0.0.1/32 scram-sha-256\n" + kept)
+        site.sql("SELECT pg_reload_conf()")
+        site.configure(ONE, dsn=make_conninfo(site.dsn, user="locked", password=SECRET))
+        for command in ("run", "check", "status", "drop"):
+            line = site.refused(command)
+            assert 'password authentication failed for user "locked"; check user and password in [source] dsn' in line
+            assert SECRET not in line
+    finally:
+        rules.write_text(kept)
+        site.sql("SELECT pg_reload_conf()", "DROP ROLE locked")
+
+
+def test_a_server_without_logical_decoding_and_a_standby(spare: Server, tmp_path: Path) -> None:
+    with fresh_database(spare) as dsn:
+        site = Site(dsn, tmp_path)
+        site.sql(GUEST)
+        site.configure(ONE)
+        assert site.refused() == (
+            "wal_level: wal_level is replica; ALTER SYSTEM SET wal_level = 'logical', then restart the server"
+        )
+        assert site.sql("SELECT 1 FROM pg_publication") == []
+
+
+def test_a_standby(site: Site, server: Server) -> None:
+    folder = server.data_dir.parent / "standby"
+    server.run("pg_basebackup", "--dbname", server.dsn(), "--pgdata", str(folder), "-R", "-X", "stream", "-c", "fast")
+    with Server(server.bin_dir, folder, settings={**SETTINGS, "hot_standby": "on"}) as standby:
+        site.configure(ONE, dsn=standby.dsn(site.name))
+        line = site.refused()
+    assert line == "primary: the server is a standby; connect to the primary: the service writes marks into its log"
+
+
+def test_a_database_whose_text_is_of_any_encoding(server: Server, tmp_path: Path) -> None:
+    with psycopg.connect(server.dsn(), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE bytes ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+        try:
+            site = Site(server.dsn("bytes"), tmp_path)
+            site.sql(GUEST)
+            site.configure(ONE)
+            assert "the database's encoding is SQL_ASCII: its text may be of any; move it" in site.refused()
+        finally:
+            admin.execute("DROP DATABASE bytes WITH (FORCE)")
+
+
+# What the configuration says
+
+
+def test_a_malformed_configuration_is_told_all_at_once(site: Site) -> None:
+    site.config.write_text(
+        """
+        name = "Booking!"
+        sink = { paht = "log" }
+        source = { kind = "postgres", dsn = "env:NOT_THERE" }
+        [entities.guest]
+        table = 5
+        partitions = 0
+        mask = { email = "sha512" }
+        """
+    )
+    code, lines = site.call("run")
+    assert code == 2
+    assert lines[0] == f"changelog: {site.config}: 7 problems"
+    assert sorted(line.split(":")[0].strip() for line in lines[1:]) == [
+        "entities.guest.mask.email", "entities.guest.partitions", "entities.guest.table", "name", "sink.paht",
+        "sink.path", "source.dsn",
+    ]  # fmt: skip
+    site.config.write_text("name = [")
+    assert "is not TOML: " in site.refused(code=2)
+    site.config.write_bytes(b"\xff")
+    assert "is not UTF-8 at byte 0" in site.refused(code=2)
+    site.config.unlink()
+    assert "no such file; write one with `changelog init" in site.refused(code=2)
+
+
+TABLES = """
+CREATE TABLE bare (id int NOT NULL);
+CREATE TABLE late (id int PRIMARY KEY DEFERRABLE);
+CREATE TABLE part (id int NOT NULL, gone bool);
+CREATE UNIQUE INDEX part_id ON part (id) WHERE NOT gone;
+CREATE TABLE soft (id int UNIQUE)
+"""
+
+KEYLESS = """
+[entities.absent]
+table = "public.gusets"
+[entities.bare]
+table = "public.bare"
+[entities.late]
+table = "public.late"
+[entities.part]
+table = "public.part"
+key = ["id"]
+[entities.soft]
+table = "public.soft"
+key = ["id"]
+"""
+
+
+def test_tables_that_cannot_be_published(site: Site) -> None:
+    site.sql(TABLES)
+    site.configure(KEYLESS)
+    code, lines = site.call("run")
+    assert code == 2
+    assert lines == [
+        "changelog: configuration: 5 problems",
+        "  entities.absent.table: the database has no table public.gusets; create it, or correct the name",
+        '  entities.bare: public.bare has no primary key; add key = ["COLUMN"], or exclude the table',
+        "  entities.late.key: the unique index late_pkey of public.late is deferrable; create another on (id)",
+        "  entities.part.key: the unique index part_id of public.part is partial; create another on (id)",
+        "  entities.soft.key: column id of public.soft may be null; make it NOT NULL",
+    ]
+    site.configure('[entities.absent]\ntable = "public.gusets"\n')
+    assert site.refused(code=2).startswith("configuration: entities.absent.table: the database has no table")
+
+
+def test_a_publication_that_lacks_a_table(site: Site) -> None:
+    site.sql("CREATE TABLE other (id int PRIMARY KEY)", f"CREATE PUBLICATION {site.name} FOR TABLE other")
+    line = site.refused()
+    assert f"{site.name} publishes partitions under their own names (and 1 more: see `changelog check`)" in line
+    site.sql(f"ALTER PUBLICATION {site.name} SET (publish_via_partition_root = true)")
+    assert f'{site.name} lacks table public.guest; ALTER PUBLICATION "{site.name}" ADD TABLE' in site.refused()
+    assert site.call("check", "--fix")[0] == 0
+    with site.running() as running:
+        running.until(lambda: site.state("guest").keys() == {"1"})
+
+
+def test_a_publication_that_loses_a_table(begun: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the service runs it looks now and then; what it misses while stopped, its next start says."""
+    monkeypatch.setattr(source, "PUBLICATION_LOOK_S", 0.1)
+    lost = "no longer has all changes of public.guest, and the changelog was begun with it"
+    with begun.running() as running:
+        begun.sql("INSERT INTO guest VALUES (2)")
+        running.until(lambda: "2" in begun.state("guest"))
+        begun.sql(f"ALTER PUBLICATION {begun.name} SET (publish = 'insert')")
+        error = running.ended()
+    assert (error.kind, lost in str(error)) == (Kind.GAP, True)
+    assert lost in begun.refused()
+    begun.sql(f"DROP PUBLICATION {begun.name}")
+    assert lost in begun.refused()
+
+
+def test_a_publication_with_a_column_list(site: Site) -> None:
+    site.sql(f"CREATE PUBLICATION {site.name} FOR TABLE guest (id) WITH (publish_via_partition_root = true)")
+    line = site.refused()
+    assert f"{site.name} has a column list on public.guest; take it off: columns are left out by [entities.X]" in line
+
+
+# Where the log should go
+
+
+def test_a_folder_that_cannot_be_written(site: Site) -> None:
+    (site.folder / "file").write_text("")
+    for path in ("file", "file/log", "/proc/log", "/sys/log"):
+        site.configure(ONE, path=path)
+        line = site.refused()
+        assert re.match(rf"cannot store in .*{path}: .*; .*", line), line
+        assert site.call("check")[0] == 1
+
+
+def test_a_full_disk_loses_and_repeats_nothing(site: Site) -> None:
+    site.sql("INSERT INTO guest SELECT n, md5(n::text), md5((-n)::text) FROM generate_series(2, 5000) AS n")
+    with _files_of_at_most(100_000):
+        line = site.refused()
+        assert line.startswith(f"cannot store in {site.log}: File too large; make room, then start again: nothing is")
+    site.sql("UPDATE guest SET name = 'new' WHERE id <= 100", "DELETE FROM guest WHERE id = 7")
+    with site.running() as running:
+        running.until(lambda: len(site.state("guest")) == 4999 and ("delete", "7") in site.ops("guest"))
+    names = [name for (name,) in site.sql("SELECT name FROM guest ORDER BY id")]
+    assert [row["name"] for _, row in sorted(site.state("guest").items(), key=lambda item: int(item[0]))] == names
+    seen = [each["value"]["provenance"]["source"]["position"] for each in site.messages()]
+    assert len(seen) == len(set(seen))
+    assert seen == sorted(seen)
+
+
+@contextlib.contextmanager
+def _files_of_at_most(nbytes: int) -> Iterator[None]:
+    """No file of this process may grow beyond."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+# Who holds what
+
+
+def test_two_services_of_one_name(begun: Site) -> None:
+    with begun.running() as running:
+        running.until(lambda: bool(begun.sql("SELECT 1 FROM pg_stat_replication")))
+        begun.configure(ONE, path="other")
+        assert re.fullmatch(
+            rf"replication slot {begun.name} is read by process \d+ \(changelog\); stop that one first",
+            begun.refused(),
+        )
+        assert begun.refused("drop", "--slot", "--yes").endswith("(changelog); stop that one first")
+
+
+def test_a_slot_that_another_program_reads(begun: Site) -> None:
+    connection = ReplicationConnection.connect(make_conninfo(begun.dsn, application_name="pg_recvlogical"))
+    connection.start(begun.name, 0, {"proto_version": "1", "publication_names": begun.name})
+    try:
+        line = begun.refused()
+        assert re.fullmatch(rf"replication slot {begun.name} is read by process \d+ \(pg_recvlogical\); .*", line)
+    finally:
+        connection.close()
+
+
+def test_a_slot_that_is_of_another_kind(site: Site) -> None:
+    site.sql(f"SELECT pg_create_logical_replication_slot('{site.name}', 'test_decoding')")
+    assert re.search(r"is not ours \(test_decoding, of database \w+\); set another \[source\] slot$", site.refused())

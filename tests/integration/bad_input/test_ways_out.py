@@ -1,0 +1,179 @@
+"""Where the changelog leads no further: gaps, changed settings and policies, and how each is passed."""
+
+import re
+
+import pytest
+
+from connectors.embedded import Server
+from connectors.sources.postgres.connection import ANEW
+from tests.integration.bad_input import GUEST, ONE
+from tests.integration.site import Site
+from tests.servers import fresh_database
+
+# What leads no further: a gap
+
+
+def begins_anew(site: Site) -> None:
+    """Does what the line says."""
+    assert site.call("drop", "--slot", "--yes")[0] == 0
+    site.log.rename(site.folder / "old")
+    with site.running() as running:
+        running.until(lambda: len(site.state("guest")) == site.sql("SELECT count(*) FROM guest")[0][0])
+
+
+def test_a_slot_that_was_dropped(begun: Site) -> None:
+    begun.sql(f"SELECT pg_drop_replication_slot('{begun.name}')", "INSERT INTO guest VALUES (2)")
+    line = begun.refused()
+    assert f"replication slot {begun.name} does not exist, and the changelog was begun with it" in line
+    assert line.endswith(f"a new slot cannot reach back to what was published; {ANEW}")
+    begins_anew(begun)
+
+
+def test_a_slot_that_moved_on(begun: Site) -> None:
+    begun.sql(
+        "INSERT INTO guest VALUES (2)",
+        f"SELECT pg_replication_slot_advance('{begun.name}', pg_current_wal_lsn())",
+    )
+    line = begun.refused()
+    assert re.match(r"the slot has moved to \w+/\w+, beyond the changelog's \w+/\w+: what lies between is lost", line)
+    assert line.endswith(ANEW)
+
+
+def test_a_slot_that_lost_its_log(begun: Site) -> None:
+    try:
+        begun.sql("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
+        for _ in range(3):
+            begun.sql("CREATE TABLE filler ()", "DROP TABLE filler", "SELECT pg_switch_wal()")
+        begun.sql("CHECKPOINT")
+        line = begun.refused()
+    finally:
+        begun.sql("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+    assert f"slot {begun.name} is lost: the server removed log that it had not sent" in line
+    begins_anew(begun)
+
+
+def test_another_cluster(begun: Site, spare: Server) -> None:
+    spare.stop()
+    spare.settings["wal_level"] = "logical"
+    spare.start()
+    with fresh_database(spare) as dsn:
+        upgraded = Site(dsn, begun.folder)
+        upgraded.sql(GUEST)
+        begun.configure(ONE, dsn=dsn)
+        line = begun.refused()
+        assert "and the changelog was begun with it" not in line
+        assert re.match(r"this is another database cluster \(\d+\) than the changelog's \(\d+\)", line)
+        assert f"after an upgrade that lost nothing, `changelog run --accept-cluster`; else {ANEW}" in line
+        with begun.running(accept_cluster=True) as running:
+            running.until(lambda: running.said("streaming"))
+            upgraded.sql("INSERT INTO guest VALUES (2)")
+            running.until(lambda: len(begun.ops("guest")) == 2)
+        with begun.running() as running:
+            upgraded.sql("UPDATE guest SET name = 'Bo' WHERE id = 2")
+            running.until(lambda: len(begun.ops("guest")) == 3)
+        assert begun.call("drop", "--slot", "--yes")[0] == 0
+    positions = [each["value"]["provenance"]["source"]["position"] for each in begun.messages()]
+    assert [position[:8] for position in positions] == ["00000001", "00000002", "00000002"]
+
+
+# What shapes the changelog
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ('key = ["name"]', "key, partition_by"),
+        ("partitions = 4", "partitions"),
+        ('mask = { email = "sha256" }\n[mask]\nkey = "sixteen letters at least"', "mask, mask_id"),
+        ('exclude_columns = ["email"]', "exclude_columns"),
+        ("immutable = true", "immutable"),
+    ],
+)
+def test_a_changed_setting_is_refused_until_it_is_accepted(begun: Site, change: str, named: str) -> None:
+    begun.sql("ALTER TABLE guest ALTER name SET NOT NULL", "CREATE UNIQUE INDEX ON guest (name)")
+    begun.configure(ONE + change)
+    assert begun.refused() == (
+        f"the configuration no longer fits the changelog: entity guest has another {named}; put it back, "
+        "or go on with `changelog run --accept-config`: older rows keep their old shape"
+    )
+    begun.sql("INSERT INTO guest VALUES (2, 'Bo', 'bo@example.org')")
+    with begun.running(accept=True) as running:
+        running.until(lambda: len(begun.ops("guest")) == 2)
+    with begun.running() as running:
+        begun.sql("INSERT INTO guest VALUES (3, 'Cy', 'cy@example.org')")
+        running.until(lambda: len(begun.ops("guest")) == 3)
+
+
+# What a policy will not publish
+
+STAMP = """
+SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "a", "identifier": "b"}')
+"""
+
+
+def stopped(site: Site, what: str) -> str:
+    """The position at which the service stops, now and when it is started again."""
+    first, second = site.refused(), site.refused()
+    assert first == second
+    assert what in first
+    positions: set[str] = set(re.findall(r"\w{8}/\w{16}/\w{8}", first))
+    [position] = positions
+    return position
+
+
+@pytest.mark.parametrize(("decision", "ops"), [("default", ["truncate"]), ("skip", []), ("dead-letter", [])])
+def test_a_truncate_stops_and_is_passed(begun: Site, decision: str, ops: list[str]) -> None:
+    begun.sql("INSERT INTO guest VALUES (2)", "TRUNCATE guest", "INSERT INTO guest VALUES (3)")
+    position = stopped(begun, "public.guest was truncated")
+    assert begun.ops("guest")[-1] == ("create", "2")
+    assert begun.call("accept", position, "--as", decision)[0] == 0
+    with begun.running() as running:
+        running.until(lambda: begun.ops("guest")[-1] == ("create", "3"))
+    assert [op for op, _ in begun.ops("guest")] == ["read", "create", *ops, "create"]
+    assert len(begun.ops("dead")) == (decision == "dead-letter")
+    assert "is past this position already" in begun.refused("accept", position, "--as", "skip", code=2)
+
+
+@pytest.mark.parametrize("decision", ["skip", "dead-letter"])
+def test_a_change_of_an_immutable_row_stops_and_is_passed(site: Site, decision: str) -> None:
+    site.configure(ONE + "immutable = true")
+    with site.running() as running:
+        running.until(lambda: len(site.ops("guest")) == 1)
+    site.sql("UPDATE guest SET name = 'x'", "INSERT INTO guest VALUES (2)")
+    position = stopped(site, "a row of public.guest was changed, and entity guest is immutable")
+    assert site.call("accept", position, "--as", decision)[0] == 0
+    with site.running() as running:
+        running.until(lambda: len(site.ops("guest")) == 2)
+    assert site.ops("guest") == [("read", "1"), ("create", "2")]
+    assert len(site.ops("dead")) == (decision == "dead-letter")
+
+
+@pytest.mark.parametrize(("decision", "keys"), [("default", "123"), ("skip", "13"), ("dead-letter", "13")])
+def test_a_missing_stamp_stops_and_is_passed(site: Site, decision: str, keys: str) -> None:
+    site.configure(ONE + "[provenance]\nmissing = 'stop'")
+    with site.running() as running:
+        running.until(lambda: len(site.ops("guest")) == 1)
+    site.sql("INSERT INTO guest VALUES (2)", f"BEGIN; {STAMP}; INSERT INTO guest VALUES (3); COMMIT")
+    position = stopped(site, "a change of public.guest has no provenance stamp")
+    assert site.call("accept", position, "--as", decision)[0] == 0
+    with site.running() as running:
+        running.until(lambda: site.ops("guest")[-1] == ("create", "3"))
+    assert "".join(key for _, key in site.ops("guest")) == keys
+    assert len(site.ops("dead")) == (decision == "dead-letter")
+
+
+def test_stamps_that_are_none_are_counted_and_told_rarely(begun: Site) -> None:
+    bad = "SELECT pg_logical_emit_message(true, 'provenance', 'nonsense')"
+    with begun.running() as running:
+        running.until(lambda: running.said("streaming"))
+        for number in range(2, 12):
+            begun.sql(f"BEGIN; {bad}; INSERT INTO guest VALUES ({number}); COMMIT")
+        running.until(lambda: len(begun.ops("guest")) == 11)
+        running.until(lambda: "changelog_stamps_invalid_total 10.0" in running.get("metrics"))
+        assert sum(each["event"] == "provenance stamps ignored" for each in running.events()) == 1
+    assert {each["value"]["provenance"]["serviceName"] for each in begun.messages()} == {"unknown"}
+
+
+def test_a_position_that_is_none(begun: Site) -> None:
+    code, lines = begun.call("accept", "soon", "--as", "skip")
+    assert (code, len(lines)) == (2, 1)
