@@ -54,7 +54,9 @@ def _made(prefix: str, entity: Entity, shape: Struct, folder: Path) -> tuple[byt
     if contract.rule:
         raise ChangelogError(Kind.PRECONDITION, f"{file} {contract.trouble}", hint=hint)
     if avro.entity_of(contract.schema) is None:
-        raise ChangelogError(Kind.PRECONDITION, f"{file} is not the file of an entity", hint="give another --out")
+        raise ChangelogError(
+            Kind.PRECONDITION, f"{file} is not the file of an entity", hint="move it, or give another --out"
+        )
     return files.text_of(files.merged(schema, contract.schema)).encode(), before
 
 

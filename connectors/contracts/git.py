@@ -19,7 +19,9 @@ ELSEWHERE = "say --against DIR or registry:URL"
 
 _CONFIG = ("-c", "core.quotepath=off", "-c", "color.ui=false", "-c", "log.showSignature=false")
 _ALL = f":(top,glob)**/*{files.SUFFIX}"
-_ABSENT = "0" * 40
+
+_OF_A_HOOK = ("GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_WORK_TREE")
+"""What git tells its hooks of the repository, some of it relative to a folder that is not ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +108,8 @@ class Repository:
                 *_, blob, status = word.split()
                 before = next(words)
                 path = next(words) if status[0] in "RC" else before
-                blob_or_none = None if blob == _ABSENT else blob
-                found.append(Change(commit=name, day=day, path=path, before=before, blob=blob_or_none))
+                is_there = blob.strip("0") != ""
+                found.append(Change(commit=name, day=day, path=path, before=before, blob=blob if is_there else None))
         return found
 
     def contents(self, blobs: Collection[str]) -> dict[str, bytes]:
@@ -133,7 +135,8 @@ class Repository:
         return os.fsdecode(self._run(*words))
 
     def _run(self, *words: str, stdin: bytes = b"") -> bytes:
-        environment = {**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
+        inherited = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
+        environment = {**inherited, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
         try:
             done = subprocess.run(
                 ["git", *_CONFIG, "-C", str(self._folder), *words],

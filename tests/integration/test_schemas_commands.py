@@ -170,7 +170,10 @@ def test_a_file_without_an_entity_is_named(site: Site, capsys: pytest.CaptureFix
         ("<<<<<<< HEAD\n{}", "is not JSON: Expecting value: line 1 column 1 (char 0); mend it"),
         ('{"type": "record", "name": "State", "fields": [], "fields": []}', 'an object has the member "fields" twice'),
         ('{"type": "record", "name": "State"}', "is no schema of Avro: a record has no fields; mend it"),
-        ('{"type": "record", "name": "Delta", "fields": []}', "is not the file of an entity; give another --out"),
+        (
+            '{"type": "record", "name": "Delta", "fields": []}',
+            "is not the file of an entity; move it, or give another --out",
+        ),
     ],
 )
 def test_a_file_that_is_in_the_way_is_left_alone(site: Site, content: str, trouble: str) -> None:
@@ -413,6 +416,25 @@ def test_outside_of_git_and_without_it(
     assert refused(capsys) == ("schemas is not in a git repository; git init, or say --against DIR or registry:URL")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert refused(capsys).startswith("git is not installed; install it, or say")
+
+
+def test_in_a_hook_of_git_it_is_the_repository_of_the_files_that_counts(
+    repository: Repository, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"GIT_DIR": ".git", "GIT_INDEX_FILE": ".git/index", "GIT_PREFIX": "schemas/"}.items():
+        monkeypatch.setenv(name, value)
+    assert check(capsys)[-1].endswith(": 1 unchanged")
+
+
+def test_a_repository_of_other_hashes(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(repository.folder / ".git")
+    repository.git("init", "--quiet", "--initial-branch", "main", "--object-format", "sha256")
+    repository.commit()
+    repository.git("mv", "schemas/order.avsc", "schemas/bill.avsc")
+    repository.commit()
+    repository.write("order", {"name": "amount", "type": "int"}, file="schemas/bill.avsc")
+    found = set(rules(check(capsys, "--mode", "BACKWARD", code=1)))
+    assert found == {("schemas/bill.avsc", "BRANCH_MISSING", "/fields/amount")}
 
 
 def test_a_shallow_clone_compares_with_what_it_has_and_says_so(
