@@ -79,7 +79,7 @@ def junit(report: Report) -> str:
             )
     ElementTree.SubElement(suite, "system-out").text = _printable("\n".join([*report.notes, report.summary]))
     ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="us-ascii", xml_declaration=True).decode()
+    return str(ElementTree.tostring(root, encoding="us-ascii", xml_declaration=True), "us-ascii")
 
 
 def github(report: Report) -> str:
