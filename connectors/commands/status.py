@@ -51,6 +51,8 @@ def execute(arguments: argparse.Namespace) -> int:
     console.print(_summary(found))
     if found["windows"]:
         console.print(_windows(found["windows"]))
+        for line in _stale(found["windows"]):
+            console.print(line)
     if found["entities"]:
         console.print(_counts(found["entities"]))
     return 0
@@ -120,10 +122,14 @@ def _slot(settings: Config, slot: SlotState | None) -> dict[str, Any] | None:
 
 
 def _progress(checkpoint: Checkpoint | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """By entity, how much of its table is published: `complete`, and heap pages done and in all."""
+    """By entity, how much of its table is published: `complete`, and heap pages done and in all.
+
+    `stale` are the columns whose values in rows published before are no longer the table's.
+    """
     for name, stored in checkpoint.windows.items() if checkpoint else ():
         done, total = show.pages_read(stored)
-        yield name, {"complete": stored["complete"], "pages_done": done, "pages": total}
+        stale = list(stored.get("stale", ()))
+        yield name, {"complete": stored["complete"], "pages_done": done, "pages": total, "stale": stale}
 
 
 def _summary(found: Mapping[str, Any]) -> Grid:
@@ -163,6 +169,18 @@ def _windows(windows: Mapping[str, Mapping[str, Any]]) -> Grid:
         word = Text("read", style="green") if progress["complete"] else Text(f"{100 * done // total} %", style="yellow")
         grid.add_row(Text(name, style="bold"), ProgressBar(total=total, completed=done, width=BAR_WIDTH), word)
     return grid
+
+
+def _stale(windows: Mapping[str, Mapping[str, Any]]) -> Iterator[Text]:
+    """A line for each entity whose rows are stale, with the way out."""
+    for name, progress in sorted(windows.items()):
+        if progress["stale"]:
+            columns = show.safe(", ".join(progress["stale"]))
+            yield Text(
+                f"{name}: older rows do not hold what the table does: {columns}; "
+                f"`changelog schemas accept {name} --read-again` has it read again",
+                style="yellow",
+            )
 
 
 def _counts(entities: Mapping[str, Mapping[str, int]]) -> Grid:

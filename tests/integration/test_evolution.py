@@ -1,5 +1,6 @@
 """Columns that change while the service runs: what is announced, what is read again, and what stops."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from connectors.sinks.filelog import FileLog, read_checkpoint
 from connectors.stores import read_versions
 from envelope.entity import SCHEMAS
+from envelope.errors import Kind
 from tests.integration.site import Site
 
 ENTITIES = """
@@ -79,6 +81,27 @@ def test_the_first_row_brings_the_first_version(site: Site) -> None:
     )
 
 
+def test_versions_are_read_by_their_name_and_with_no_other_entity(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with site.running() as service:
+        service.until(lambda: is_read(site))
+        site.sql("ALTER TABLE item ADD COLUMN note text", "INSERT INTO item VALUES (201, 'x', 1, 'y')")
+        service.until(lambda: published(site, 201))
+    capsys.readouterr()
+    tailed = _lines(_printed(site, capsys, "tail", "schemas", "--no-follow", "--json"))
+    assert [(line["entity"], line["key"]) for line in tailed] == [(SCHEMAS, "item")] * 2
+    assert _lines(_printed(site, capsys, "history", "schemas", "item", "--json")) == tailed
+    assert "note" in _printed(site, capsys, "history", "schemas", "item")
+    assert "added" in _printed(site, capsys, "tail", "schemas", "--no-follow")
+    everything = _lines(_printed(site, capsys, "tail", "--no-follow", "--json", "-n", "1000"))
+    assert {line["entity"] for line in everything} == {"item"}
+
+
+def _lines(printed: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in printed.splitlines()]
+
+
 def test_a_restart_announces_nothing_anew(site: Site) -> None:
     for number in (201, 202, 203):
         with site.running() as service:
@@ -126,7 +149,14 @@ def test_a_change_of_stored_rows_has_the_table_read_again(site: Site, statement:
     assert sorted(reads, key=int) == sorted([*map(str, range(1, 101))] * 2 + ["201"], key=int)
 
 
-def test_where_the_policy_is_to_ask_an_operator_has_it_read_again(site: Site) -> None:
+def _printed(site: Site, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert site.call(*words)[0] == 0
+    return capsys.readouterr().out
+
+
+def test_where_the_policy_is_to_ask_an_operator_has_it_read_again(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
     site.configure(ENTITIES + '[schemas]\non_restated = "ask"\n')
     with site.running() as service:
         service.until(lambda: is_read(site))
@@ -135,7 +165,13 @@ def test_where_the_policy_is_to_ask_an_operator_has_it_read_again(site: Site) ->
         service.until(lambda: published(site, 201))
     assert site.checkpoint.windows["item"] == {"complete": True, "stale": ["stock"]}
     assert site.state("item") != table(site)
+    capsys.readouterr()
+    assert json.loads(_printed(site, capsys, "status", "--json"))["windows"]["item"]["stale"] == ["stock"]
+    told = " ".join(_printed(site, capsys, "status").split())
+    assert "stock; `changelog schemas accept item --read-again` has it read again" in told
     assert site.call("schemas", "accept", "item", "--read-again")[0] == 0
+    capsys.readouterr()
+    assert "--read-again" not in _printed(site, capsys, "status")
     with site.running() as service:
         service.until(lambda: is_read(site) and site.state("item") == table(site))
     assert site.checkpoint.windows["item"] == {"complete": True}
@@ -159,6 +195,22 @@ def test_an_incompatible_change_stops_at_its_position_until_it_is_accepted(site:
     last = versions(site)[-1]
     assert changes(last) == [("retyped", "amount")]
     assert last["breaks"]
+
+
+def test_a_change_that_the_reading_of_a_table_finds_first_can_be_accepted_and_loses_no_row(site: Site) -> None:
+    with site.running() as service:
+        service.until(lambda: is_read(site))
+    site.sql("ALTER TABLE item ALTER COLUMN amount TYPE text")
+    assert site.call("schemas", "accept", "item", "--read-again")[0] == 0
+    with site.running() as service:
+        error = service.ended()
+    assert error.kind is Kind.STOP
+    assert not is_read(site)
+    assert site.call("schemas", "accept", "item", str(error.position))[0] == 0
+    with site.running() as service:
+        service.until(lambda: is_read(site) and site.state("item") == table(site))
+    assert [changes(version) for version in versions(site)] == [[], [("retyped", "amount")]]
+    assert site.checkpoint.accepted == {}
 
 
 def test_another_mode_lets_a_wider_type_pass_and_reads_nothing_again(site: Site) -> None:

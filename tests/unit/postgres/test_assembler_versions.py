@@ -343,7 +343,7 @@ class _Reads:
 
 def _read(commit: int, described: Relation, *rows: Insert) -> pa.RecordBatch:
     """What a table had, at the place of the signal of transaction `commit`."""
-    shifted = [Message(transactional=True, lsn=0, prefix="someone", content=b""), *rows]
+    shifted: list[Decoded] = [Message(transactional=True, lsn=0, prefix="someone", content=b""), *rows]
     found = table(assembler(ENTITIES).feed(frames(transaction(commit, [described, *shifted])))).to_batches()[0]
     columns: Mapping[int, Primitive] = {INT: Primitive.INT, TEXT: Primitive.STRING}
     shape = Struct(fields=tuple((column.name, columns[column.type_oid]) for column in described.columns))
