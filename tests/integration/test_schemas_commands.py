@@ -390,7 +390,8 @@ def test_without_anything_to_compare_with_it_says_so(
     assert refused(capsys, "--against", "git:nothing", code=2).startswith("git knows no commit nothing; fetch it")
     assert refused(capsys, "--against", "git:--all", code=2).startswith("git knows no commit --all")
     assert refused(capsys, "--against", "released", code=2).startswith("--against released: no such folder")
-    assert refused(capsys, "nowhere", code=2).startswith("nowhere: no schemas are there")
+    for words in (["nowhere"], ["schemas", "nowhere"]):
+        assert refused(capsys, *words, code=2).startswith("nowhere: no schemas are there")
     outside = tmp_path_factory.mktemp("outside")
     Repository(outside).write("order", file="order.avsc")
     said = refused(capsys, "schemas", str(outside), code=2)
@@ -469,6 +470,7 @@ def test_formats(repository: Repository, capsys: pytest.CaptureFixture[str]) -> 
     repository.write("room", file="schemas/a,b: 50%.avsc")
     (repository.folder / "schemas" / "bad.avsc").write_text("{", "utf-8")
     told = json.loads(check(capsys, "--format", "json", code=3)[0])
+    assert json.loads(check(capsys, "--json", code=3)[0]) == told
     assert (told["clean"], {each["file"]: each["state"] for each in told["verdicts"]}) == (
         False,
         {"schemas/a,b: 50%.avsc": "new", "schemas/bad.avsc": "invalid", "schemas/order.avsc": "incompatible"},

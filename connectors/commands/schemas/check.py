@@ -13,7 +13,7 @@ from connectors.contracts import git
 from connectors.contracts.files import Contract
 from connectors.contracts.generated import FOLDER
 from connectors.contracts.reports import FORMATS, Report
-from connectors.contracts.verdicts import DEFAULT_MODE, verdicts
+from connectors.contracts.verdicts import DEFAULT_MODE, Verdict, verdicts
 from connectors.contracts.versions import Earlier, in_folder, read
 from connectors.stores import extra_needed
 from envelope.errors import ChangelogError, Kind
@@ -48,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of files that choose none: {', '.join(Mode)}; default: {DEFAULT_MODE}",
     )
     parser.add_argument("--format", choices=list(FORMATS), default="text", help="default: text")
+    parser.add_argument(
+        "--json", dest="format", action="store_const", const="json", default=argparse.SUPPRESS, help="as --format json"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -59,16 +62,22 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         earlier = what_came_before(contracts, paths, arguments)
         found = verdicts(contracts, earlier, Mode(arguments.mode))
+        _refuse_absent(paths, found)
         report = Report(against=earlier.against, verdicts=found, notes=earlier.notes)
-    if not report.verdicts:
-        where = ", ".join(map(str, paths))
-        raise ChangelogError(
-            Kind.USAGE, f"{where}: no schemas are there", hint="`changelog schemas generate` writes them"
-        )
     print(FORMATS[arguments.format](report))
     if any(verdict.state == "invalid" for verdict in report.verdicts):
         return FAILED
     return INCOMPATIBLE if any(verdict.findings for verdict in report.verdicts) else 0
+
+
+def _refuse_absent(paths: Sequence[Path], found: Sequence[Verdict]) -> None:
+    """Raises USAGE for a path at which no schema is, or was."""
+    files = [Path(verdict.file).absolute() for verdict in found]
+    for path in paths:
+        if not any(path.absolute() in (file, *file.parents) for file in files):
+            raise ChangelogError(
+                Kind.USAGE, f"{path}: no schemas are there", hint="`changelog schemas generate` writes them"
+            )
 
 
 def _against_live(contracts: Sequence[Contract], paths: Sequence[Path], arguments: argparse.Namespace) -> Report:
