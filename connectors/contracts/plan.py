@@ -30,6 +30,8 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 THE_SERVICE = "the service"
 """Whom a trouble breaks, when it is not readers."""
 
+_PASSED = "the service stops at the first row behind that, until `changelog schemas accept {} POSITION`"
+
 SEE_CHECK = "see `changelog check`"
 
 _OF_TABLE = ("TABLE", (Kind.IDENTITY, Kind.KEYS))
@@ -255,16 +257,17 @@ class _Judge:
 
     def _planned(self, found: Sequence[Alteration], stops: Sequence[Trouble], again: Sequence[str]) -> Planned:
         of_service, of_file = self._incompatible_changes()
-        stops_at_all = self.entity.evolution.on_incompatible == "stop"
-        stopped_by = [trouble for trouble in of_service if stops_at_all or trouble.rule in _PLACES]
+        placed_anew = any(trouble.rule in _PLACES for trouble in of_service)
+        halts = bool(of_service) and self.entity.evolution.on_incompatible == "stop"
+        passed = halts and not placed_anew and not stops
         in_order = sorted(found, key=lambda each: each.line)
         return Planned(
             entity=self.entity.name,
             table=".".join(self.entity.table),
             alterations=in_order,
             troubles=sorted([*stops, *of_service, *of_file], key=lambda trouble: (trouble.line, trouble.path)),
-            notes=self._warnings(),
-            stops=bool(stops or stopped_by),
+            notes=[*self._warnings(), *([_PASSED.format(self.entity.name)] if passed else [])],
+            stops=bool(stops or placed_anew or halts),
             reads_again=again,
             asks=self.entity.evolution.on_restated == "ask",
             unseen=[unseen for each in in_order if (unseen := self._unseen(each, again))],

@@ -213,3 +213,20 @@ def test_nothing_is_locked_and_nothing_is_left(site: Site, check: Callable[..., 
         other.execute("LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
         assert check()["clean"]
     assert site.sql("SELECT count(*) FROM pg_publication") == [(0,)]
+
+
+def test_what_the_documentation_shows_is_what_is_printed(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = Site(database, tmp_path)
+    names = ("order", "guest", "session")
+    site.sql(*(f"CREATE TABLE {name}s (id bigint PRIMARY KEY, nights int)" for name in names))
+    site.configure("".join(f'[entities.{name}]\ntable = "public.{name}s"\n' for name in names))
+    monkeypatch.chdir(tmp_path)
+    assert site.call("schemas", "generate")[0] == 0
+    site.sql("ALTER TABLE orders ADD voucher text", "ALTER TABLE orders ALTER nights TYPE bigint")
+    Path("schemas/session.avsc").unlink()
+    capsys.readouterr()
+    assert site.call("schemas", "check", "--live", "schemas")[0] == 1
+    docs = (Path(__file__).parents[2] / "docs" / "schemas.md").read_text("utf-8")
+    assert f"$ changelog schemas check --live\n{capsys.readouterr().out}```" in docs

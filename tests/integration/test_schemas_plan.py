@@ -1,6 +1,7 @@
 """`changelog schemas plan`: what a migration would do, tried on a real database and rolled back."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from connectors.sources.postgres.recreate import Definition, definitions, recrea
 from connectors.sources.postgres.values import SETTINGS
 from tests.integration.site import Site
 from tests.servers import fresh_database
+
+CHECKOUT = Path(__file__).parents[2]
 
 TABLES = (
     "CREATE TYPE status AS ENUM ('new', 'paid')",
@@ -683,7 +686,8 @@ def test_text(planner: Planner) -> None:
         "  M:2: ~ column note → remark",
     ]
     assert lines[3].startswith("  M:2: ERROR FIELD_RENAMED /fields/remark: new readers break: ")
-    assert lines[4:6] == [
+    assert lines[4:7] == [
+        "  note: the service stops at the first row behind that, until `changelog schemas accept orders POSITION`",
         "  note: the service reads the table again, for no row event tells what older rows hold in remark, a",
         "no change: guest, log",
     ]
@@ -712,3 +716,32 @@ def test_github_and_junit(planner: Planner) -> None:
     suites = ElementTree.fromstring(text)
     assert (code, suites.get("tests"), suites.get("failures")) == (1, "3", "1")
     assert [case.get("classname") for case in suites.iter("testcase") if len(case)] == ["orders"]
+
+
+BOOKING = (
+    """CREATE TABLE orders (id bigint PRIMARY KEY, guest_id bigint NOT NULL, room text, arrival date, nights int,
+    amount numeric(10, 2), status text, note text)""",
+    "ALTER TABLE orders REPLICA IDENTITY FULL",
+    "CREATE TABLE guests (id bigint PRIMARY KEY, name text)",
+    "CREATE TABLE sessions (id bigint PRIMARY KEY, device text)",
+)
+BOOKED = "".join(f'[entities.{name}]\ntable = "public.{name}s"\n' for name in ("order", "guest", "session"))
+
+
+def test_what_the_documentation_shows_is_what_is_printed(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = Site(database, tmp_path)
+    site.sql(*BOOKING, f"CREATE PUBLICATION {site.name} FOR TABLE ONLY orders, ONLY guests, ONLY sessions")
+    site.configure(BOOKED)
+    monkeypatch.chdir(tmp_path)
+    docs = (CHECKOUT / "docs" / "schemas.md").read_text("utf-8")
+    Path("0042.sql").write_text(docs.split("```sql\n")[1].split("```")[0], "utf-8")
+    code, told = site.call("schemas", "plan", "0042.sql")
+    printed = "\n".join([*told, capsys.readouterr().out])
+    server = re.compile(r"database \S+ at [0-9.]+:[0-9]+")
+    shown = docs.split("$ changelog schemas plan 0042.sql\n")[1].split("```")[0]
+    assert (code, server.sub("…", printed)) == (1, server.sub("…", shown))
+    Path("0043.sql").write_text("SELECT 1;\n\nALTER TABLE order DROP b", "utf-8")
+    code, told = site.call("schemas", "plan", "0043.sql")
+    assert f"$ changelog schemas plan 0043.sql\n{told[-1]}\n" in docs
