@@ -17,7 +17,7 @@ from connectors.commands import Command, add_common_arguments
 
 COMMANDS = {
     "demo": "the whole story on this machine, with nothing else installed",
-    "init": "write a configuration from a live database; --grants prints the SQL for its roles",
+    "init": "write a configuration and schema files from a live database; --grants prints the SQL for its roles",
     "check": "test every precondition, each with its fix; --fix applies the safe ones",
     "run": "the service: snapshot, then stream, until stopped",
     "status": "lag, what the slot retains, windows in progress, counts per entity",
