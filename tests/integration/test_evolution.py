@@ -149,6 +149,16 @@ def test_a_change_of_stored_rows_has_the_table_read_again(site: Site, statement:
     assert sorted(reads, key=int) == sorted([*map(str, range(1, 101))] * 2 + ["201"], key=int)
 
 
+def test_a_column_that_went_and_came_again_has_the_table_read_again(site: Site) -> None:
+    with site.running() as service:
+        service.until(lambda: is_read(site))
+        site.sql("ALTER TABLE item DROP COLUMN name, ADD COLUMN name text")
+        write(site, 201)
+        service.until(lambda: published(site, 201))
+        service.until(lambda: is_read(site) and site.state("item") == table(site))
+    assert changes(versions(site)[-1]) == [("moved", "amount"), ("moved", "name")]
+
+
 def _printed(site: Site, capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert site.call(*words)[0] == 0
     return capsys.readouterr().out
