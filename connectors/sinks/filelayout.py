@@ -6,9 +6,9 @@ Nothing here writes, so that a reader needs neither the lock nor the right to wr
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ MANIFEST_FORMAT = 1
 
 _FILE = re.compile(r"(\d{20})\.parquet")
 _MANIFEST = re.compile(r"(\d+)\.json")
+_MANIFEST_CHECKSUM = b',"crc32":'
+_DAY = re.compile(r"(?:^|/)day=([0-9-]+)/")
 
 
 def log_folder(path: Path) -> Path:
@@ -44,6 +46,17 @@ def log_folder(path: Path) -> Path:
 def log_file(path: Path, sequence: int) -> Path:
     """The file of the commit `sequence`, counted from 1."""
     return log_folder(path) / f"{sequence:020d}.parquet"
+
+
+def versions_folder(path: Path) -> Path:
+    """The folder of marks: an empty file, named as a file of the log, for each that may hold versions of columns."""
+    return path / "versions"
+
+
+def marked_sequences(path: Path) -> set[int]:
+    """The files of the log that may hold versions of columns; no other does."""
+    folder = versions_folder(path)
+    return {int(mark.name) for mark in folder.iterdir() if mark.name.isdigit()} if folder.is_dir() else set()
 
 
 def resume_file(path: Path) -> Path:
@@ -168,8 +181,8 @@ def find_recovery(path: Path) -> Recovery:
             present = present[:-1]
     if damage and present:
         checkpoint = _second_newest(log_file(path, present[-1]))
-    newest_manifest = read_manifest(path)
-    refuse_holes(path, present, newest_manifest.log.last if newest_manifest else 0)
+    archived = read_manifest(path)
+    refuse_holes(path, present, archived.log.last if archived else 0)
     sequence = present[-1] if present else 0
     resume = read_resume(path)
     if resume and resume.sequence == sequence:
@@ -260,7 +273,7 @@ def _damaged_resume(file: Path) -> ChangelogError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
-    """The log sequences that a manifest's files replace, both ends included."""
+    """The log sequences that a manifest's files replace, both ends included; none when `last` is before `first`."""
 
     first: int
     last: int
@@ -268,22 +281,87 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveFile:
-    """One archive file: `path` below the log's own, the rows in it, the first and the last position as text."""
+    """One archive file: `path` below the manifest's root, the rows in it, the first and the last position as text.
+
+    `offsets`, of a file that came from Kafka, are those it was read from: by partition the first, and the one behind
+    the last.
+    """
 
     path: str
     entity: str
     rows: int
     first: str
     last: str
+    offsets: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def day(self) -> str:
+        """The day whose rows it holds, as its folder has it: `2026-11-21`."""
+        found = _DAY.search(self.path)
+        return found[1] if found else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What stands in the archive; the log goes on after `log.last`."""
+    """What stands in the archive; the log goes on after `log.last`.
+
+    `offsets`, of an archive that is filled from Kafka, say by topic and partition where the next run begins. `at` is
+    when the manifest was made (ISO 8601, UTC), `writer` a word of that run's own.
+    """
 
     format: int
     log: Replaced
     files: tuple[ArchiveFile, ...]
+    offsets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    at: str = ""
+    writer: str = ""
+
+    def to_json(self) -> bytes:
+        """One JSON object, whose last member is the CRC-32 of all before it: half of it is known for what it is."""
+        text = msgspec.json.encode(self)[:-1]
+        return b"%b%b%d}" % (text, _MANIFEST_CHECKSUM, zlib.crc32(text))
+
+
+def manifest_number(name: str) -> int | None:
+    """The number that a file's name in the folder `manifest` spells, None when it spells none."""
+    match = _MANIFEST.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def parse_manifest(text: bytes, where: str) -> Manifest | None:
+    """The manifest that a file (`where`) holds, None when it is not whole.
+
+    Raises ChangelogError when a newer program wrote it.
+    """
+    body, mark, checksum = text.rpartition(_MANIFEST_CHECKSUM)
+    if mark and checksum != b"%d}" % zlib.crc32(body):
+        return None
+    try:
+        format_ = msgspec.json.decode(text, type=_Formatted).format
+        if format_ > MANIFEST_FORMAT:
+            raise ChangelogError(
+                Kind.PRECONDITION,
+                f"manifest {where} has format {format_}; this program knows {MANIFEST_FORMAT}",
+                hint="read it with the newer version that wrote it",
+            )
+        return msgspec.json.decode(text, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def newest_manifest(files: Mapping[int, str], read: Callable[[str], bytes]) -> Manifest | None:
+    """The newest whole one of the manifests `files` (by number, where each is), None when there is none at all.
+
+    One that is not whole was cut off while it was written, so nobody built on it. Raises ChangelogError when none is.
+    """
+    for number in sorted(files, reverse=True):
+        found = parse_manifest(read(files[number]), files[number])
+        if found is not None:
+            return found
+    if files:
+        where = files[max(files)]
+        raise ChangelogError(Kind.MALFORMED, f"manifest {where} cannot be read", hint="restore it from a copy")
+    return None
 
 
 def read_manifest(path: Path) -> Manifest | None:
@@ -291,20 +369,10 @@ def read_manifest(path: Path) -> Manifest | None:
     folder = path / "manifest"
     if not folder.is_dir():
         return None
-    numbered = {int(match[1]): file for file in folder.iterdir() if (match := _MANIFEST.fullmatch(file.name))}
-    if not numbered:
-        return None
-    file = numbered[max(numbered)]
-    try:
-        manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
-    except msgspec.DecodeError as error:
-        raise ChangelogError(
-            Kind.MALFORMED, f"manifest {file} cannot be read", hint="restore it from a copy"
-        ) from error
-    if manifest.format > MANIFEST_FORMAT:
-        raise ChangelogError(
-            Kind.PRECONDITION,
-            f"manifest {file} has format {manifest.format}; this program knows {MANIFEST_FORMAT}",
-            hint="read it with the newer version that wrote it",
-        )
-    return manifest
+    numbered = {number: str(file) for file in folder.iterdir() if (number := manifest_number(file.name)) is not None}
+    return newest_manifest(numbered, lambda file: Path(file).read_bytes())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Formatted:
+    format: int
