@@ -16,7 +16,7 @@ from connectors.findings import Finding, fail
 from connectors.sources.postgres.alterations import Alteration, Kind, alterations
 from connectors.sources.postgres.catalog import Table, read_tables
 from connectors.sources.postgres.check import Wanted, findings
-from connectors.sources.postgres.rehearsal import Step, Watched, asking, look, rehearse
+from connectors.sources.postgres.rehearsal import Step, Watched, asking, look, rehearse, shared
 from connectors.sources.postgres.script import Statement
 from connectors.sources.postgres.source import bind_table
 from envelope.entity import Entity
@@ -132,7 +132,7 @@ def plan(
             known=[oid for table in before.tables.values() for oid in _oids(table)],
             publication=settings.publication,
         )
-        looks = look(connection, watched)
+        looks, fixed = look(connection, watched), shared(connection, settings.publication)
         steps = list(
             rehearse(
                 connection,
@@ -142,7 +142,9 @@ def plan(
                 statement_timeout_s=statement_timeout_s,
             )
         )
-        after = _state(connection, settings, resolved)
+        alike = steps and shared(connection, settings.publication) == fixed
+        same = {oid for oid, each in looks.items() if steps[-1].looks.get(oid) == each} if alike else set()
+        after = _state(connection, settings, resolved, before, same)  # with locks held: of what is the same, not again
     judges = [
         _Judge(
             settings=settings,
@@ -159,14 +161,23 @@ def plan(
     return [*(judge.planned() for judge in judges), *_new(before, after, steps)]
 
 
-def _state(connection: Connection, settings: Config, resolved: Mapping[str, Entity]) -> _State:
-    """What the service would find now."""
+def _state(
+    connection: Connection,
+    settings: Config,
+    resolved: Mapping[str, Entity],
+    before: "_State | None" = None,
+    same: Collection[int] = (),
+) -> _State:
+    """What the service would find now; of the tables with the oids `same` what it found `before`."""
     with asking(connection):
         tables = {(table.schema, table.name): table for table in read_tables(connection)}
     matching = _matching(settings, resolved, tables)
     names = {**{name: entity.table for name, entity in resolved.items()}, **matching}
     again, shapes, refused, found = dict(resolved), {}, {}, {}
     for name, table in names.items():
+        if before is not None and name in before.shapes and table in tables and tables[table].oid in same:
+            shapes[name], found[name] = before.shapes[name], before.findings[name]
+            continue
         try:
             again[name] = _resolve(settings, name, table, tables)
         except ChangelogError as error:

@@ -70,7 +70,7 @@ class Planner:
 
     def tried(self, script: str, *options: str) -> dict[str, Any]:
         """All that is said of it; the exit code fits the verdict."""
-        code, text = self.said(script, "--format", "json", *options)
+        code, text = self.said(script, "--json", *options)
         found: dict[str, Any] = json.loads(text)
         assert code == (found["verdict"] != "ok")
         return found
@@ -290,6 +290,11 @@ def test_replica_identities(planner: Planner) -> None:
     found = planner.entity("ALTER TABLE orders REPLICA IDENTITY NOTHING")
     assert rules(found) == ["1: TABLE /"]
     assert "lacks id" in found["troubles"][0]["text"]
+
+
+def test_a_publication_that_sends_less_is_told_of_every_entity(planner: Planner) -> None:
+    tried = planner.tried("SELECT 1;\nALTER PUBLICATION PUBLICATION_NAME SET (publish = 'insert')")
+    assert [rules(each) for each in tried["entities"]] == [["2: PUBLICATION /"]] * 3
 
 
 def test_a_truncate_that_is_published_stops_nobody(site: Site, planner: Planner) -> None:

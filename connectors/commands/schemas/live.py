@@ -36,7 +36,8 @@ def report(settings: Config, contracts: Sequence[Contract], folder: Path | None,
             notes.append(f"{contract.file} was not compared: it is not of an entity of {settings.prefix}")
         else:
             found[place[1]] = contract
-    verdicts = list(_verdicts(settings, found, folder, mode))
+    broken = {verdict.file for verdict in invalid}
+    verdicts = [each for each in _verdicts(settings, found, folder, mode) if each.file not in broken]
     live = {verdict.file for verdict in verdicts}
     notes += [
         f"{contract.file} has no entity: remove it once nobody reads its topic"

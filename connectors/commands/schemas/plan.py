@@ -14,10 +14,10 @@ from psycopg import sql
 
 from connectors import config
 from connectors.config import Config
-from connectors.contracts import files
 from connectors.contracts.generated import FOLDER
 from connectors.contracts.plan import Contracts, plan
 from connectors.contracts.plan_reports import FORMATS, Tried
+from connectors.contracts.versions import read
 from connectors.embedded import temporary_server
 from connectors.sources.postgres.connection import connect, explain, translated
 from connectors.sources.postgres.recreate import Lost, definitions, recreate
@@ -81,6 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long a statement may run; default: %(default)s",
     )
     parser.add_argument("--format", choices=tuple(FORMATS), default="text", help="default: %(default)s")
+    parser.add_argument(
+        "--json", dest="format", action="store_const", const="json", default=argparse.SUPPRESS, help="as --format json"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -98,7 +101,9 @@ def execute(arguments: argparse.Namespace) -> int:
             planned = plan(
                 stage.connection,
                 settings,
-                Contracts(files=_files(arguments.config.parent / FOLDER), versions=_versions(settings)),
+                Contracts(
+                    files=_files(arguments.config.parent / FOLDER, settings.prefix), versions=_versions(settings)
+                ),
                 wanted,
                 lock_timeout_s=arguments.lock_timeout,
                 statement_timeout_s=arguments.statement_timeout,
@@ -178,15 +183,14 @@ def _versions(settings: Config) -> dict[str, list[tuple[str, avro.Schema]]]:
     return found
 
 
-def _files(folder: Path) -> dict[str, avro.Schema]:
+def _files(folder: Path, prefix: str) -> dict[str, avro.Schema]:
     """The schemas of entities that stand in files; what is no such file, `changelog schemas check` tells."""
     found = {}
-    for path in sorted(folder.glob(f"*{files.SUFFIX}")):
-        schema = files.parse(str(path), path.read_bytes()).schema
-        of = avro.entity_of(schema)
+    for contract in read([folder]) if folder.is_dir() else ():
+        place = avro.entity_of(contract.schema)
         with contextlib.suppress(ValueError):
-            if of is not None and avro.state_columns(schema):
-                found[of[1]] = schema
+            if place is not None and place[0] == prefix and avro.state_columns(contract.schema):
+                found[place[1]] = contract.schema
     return found
 
 

@@ -34,7 +34,8 @@ class Look:
     """A table as the catalogue has it.
 
     `keys` are its unique indexes, spelled. `identities` are the replica identities of the table and its partitions.
-    `partitions` and `files` are by oid: their names, and what changes where rows are written anew.
+    `partitions` and `files` are by oid: their names, and what changes where rows are written anew. `access` says who
+    may do what with it, in the server's own words.
     """
 
     oid: int
@@ -46,6 +47,7 @@ class Look:
     identities: tuple[str, ...]
     partitions: Mapping[str, str]
     files: Mapping[str, int]
+    access: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +138,18 @@ def look(connection: Connection, watched: Watched) -> dict[int, Look]:
             identities=tuple(identities),
             partitions=partitions or {},
             files=files or {},
+            access=access,
         )
-        for oid, schema, name, published, columns, keys, identities, partitions, files in rows
+        for oid, schema, name, published, columns, keys, identities, partitions, files, access in rows
     }
+
+
+def shared(connection: Connection, publication: str) -> str:
+    """What changes when something does that is no single table's: a type, or the publication."""
+    with asking(connection):
+        row = connection.execute(_SHARED, {"name": publication}).fetchone()
+    assert row is not None
+    return str(row[0])
 
 
 _LOOK = """
@@ -188,7 +199,11 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, p.tablename IS NOT NULL,
     (
         SELECT jsonb_object_agg(l.oid, coalesce(pg_relation_filenode(l.oid), 0))
         FROM pg_class AS l WHERE l.oid = ANY (t.oids) AND l.relkind = 'r'
-    )
+    ),
+    concat_ws(' ', n.nspacl, (
+        SELECT string_agg(concat_ws(' ', l.relowner, l.relacl, l.relrowsecurity, l.relpersistence), ' ' ORDER BY l.oid)
+        FROM pg_class AS l WHERE l.oid = ANY (t.oids)
+    ))
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 CROSS JOIN LATERAL (
     SELECT array_agg(relid::oid) AS oids FROM (SELECT relid FROM pg_partition_tree(c.oid) UNION SELECT c.oid) AS found
@@ -197,5 +212,24 @@ LEFT JOIN published AS p ON p.schemaname = n.nspname AND p.tablename = c.relname
 WHERE c.relkind IN ('r', 'p') AND (c.oid = ANY (%(tables)s::int8[]::oid[]) OR (
     NOT c.oid = ANY (%(known)s::int8[]::oid[]) AND NOT c.relispartition AND c.relpersistence <> 't'
     AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+))
+"""
+
+_SHARED = """
+SELECT md5(concat_ws(
+    ' ',
+    (
+        SELECT string_agg(concat_ws(' ', a.attrelid, a.attname, a.atttypid, a.atttypmod), ' ' ORDER BY attrelid, attnum)
+        FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid AND c.relkind = 'c' WHERE NOT a.attisdropped
+    ),
+    (
+        SELECT string_agg(concat_ws(' ', oid, typbasetype, typtypmod), ' ' ORDER BY oid)
+        FROM pg_type WHERE typtype = 'd'
+    ),
+    (SELECT p::text FROM pg_publication AS p WHERE pubname = %(name)s),
+    (
+        SELECT string_agg(r::text, ' ' ORDER BY r.oid)
+        FROM pg_publication_rel AS r JOIN pg_publication AS p ON p.oid = r.prpubid WHERE pubname = %(name)s
+    )
 ))
 """

@@ -61,6 +61,7 @@ _KEYWORDS = re.compile(
 _ENDS = "would end the transaction in which the migration is tried; leave it out"
 _ALONE = "cannot run in a transaction, so it cannot be tried; leave it out"
 _STAYS = "does what no rollback undoes; try it with --embedded, or leave it out"
+_BEYOND = "reaches beyond the database; leave it out"
 _PSQL = "is for psql alone; write plain SQL"
 
 _REFUSED: tuple[tuple[str, str], ...] = (
@@ -77,12 +78,14 @@ _REFUSED: tuple[tuple[str, str], ...] = (
 """The first pattern that a statement begins with decides; an empty reason lets it pass."""
 
 _LASTING = re.compile(
-    r"\b(setval|dblink\w*|lo_export|pg_(?:create|copy|drop)_\w*replication_slot|pg_replication_slot_advance|"
-    r"pg_switch_wal|pg_create_restore_point|pg_reload_conf|pg_promote|pg_terminate_backend|pg_cancel_backend)\s*\(|"
-    r"\b(?:FROM|TO)\s+(PROGRAM)\b",
+    r"\b(setval|pg_(?:create|copy|drop)_\w*replication_slot|pg_replication_slot_advance|"
+    r"pg_switch_wal|pg_create_restore_point|pg_reload_conf|pg_promote|pg_terminate_backend|pg_cancel_backend)\s*\(",
     re.IGNORECASE,
 )
 """What a rollback does not undo."""
+
+_OUTSIDE = re.compile(r"\b(dblink\w*|lo_export)\s*\(|\b(?:FROM|TO)\s+(PROGRAM)\b", re.IGNORECASE)
+"""What reaches beyond the database, whichever that is."""
 
 
 def statements(text: str) -> Iterator[Statement | Refused]:
@@ -123,9 +126,11 @@ def refusal(statement: Statement, *, lasting: bool) -> Refused | None:
         if match is not None:
             return Refused(line=statement.line, what=_spelled(words), why=why) if why else None
     runs_its_body = re.match(r"DO\b", words, re.IGNORECASE)
-    match = _LASTING.search(statement.code if runs_its_body else statement.words)
-    if match is not None and lasting:
-        return Refused(line=statement.line, what=match[1] or match[2], why=_STAYS)
+    code = statement.code if runs_its_body else statement.words
+    if (match := _OUTSIDE.search(code)) is not None:
+        return Refused(line=statement.line, what=match[1] or match[2], why=_BEYOND)
+    if lasting and (match := _LASTING.search(code)) is not None:
+        return Refused(line=statement.line, what=match[1], why=_STAYS)
     return None
 
 

@@ -1,7 +1,7 @@
 """A file of SQL as its statements."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.sources.postgres.script import Refused, Statement, refusal, statements
@@ -29,6 +29,7 @@ def refused(script: str, *, lasting: bool = True) -> list[tuple[int, str]]:
     return [(each.line, each.what) for each in found if each is not None]
 
 
+@settings(deadline=None)
 @given(
     pieces=st.lists(
         st.tuples(st.sampled_from(["", "\n", "-- it's; a $$ comment\n", " /* ' ; */\n\n"]), st.sampled_from(PIECES))
@@ -47,6 +48,7 @@ def test_statements_come_apart_and_keep_their_text_and_line(pieces: list[tuple[s
     assert [each.line for each in found] == lines
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="'\"$;ae\\E/*-\n() BEGINATOMICcase;", max_size=60))
 def test_a_statement_is_one_on_its_own(script: str) -> None:
     for text in texts(script):
@@ -108,8 +110,10 @@ def test_what_can_be_tried_passes(statement: str) -> None:
     assert refused(f"{statement};") == []
 
 
-def test_an_own_server_may_do_what_no_rollback_undoes() -> None:
+def test_an_own_server_may_do_what_no_rollback_undoes_but_not_what_reaches_beyond_it() -> None:
     assert refused("SELECT setval('s', 1)", lasting=False) == []
+    assert refused("SELECT dblink_exec('host=elsewhere', 'DROP TABLE t')", lasting=False) == [(1, "dblink_exec")]
+    assert refused("COPY t TO PROGRAM 'rm'", lasting=False) == [(1, "PROGRAM")]
 
 
 def test_what_is_for_psql_ends_the_script() -> None:
