@@ -1,7 +1,7 @@
 # Everything that make sets up lives in .venv/ and .cache/. It needs Python 3.11 or newer, and no compiler.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo kafka test servers soak lint format bench lock clean
+.PHONY: help demo kafka jars test servers soak lint format bench lock clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -10,6 +10,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 BIN := .venv/bin
 RUN := $(BIN)/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all:
+SDISTS := --no-binary pyspark # published as source alone: a few scripts and Spark's own jars
 MAVEN := mvn --quiet --batch-mode --strict-checksums -Dstyle.color=never -Dmaven.repo.local=$(CURDIR)/.cache/maven
 COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 pyproject.toml
 
@@ -22,13 +23,22 @@ KAFKA ?=
 SEED ?=
 NAME ?= *
 
-SERVERS := kafka registry postgres-14 postgres-16 postgres-17
+define copy-jars
+	@command -v mvn >/dev/null || { echo 'make: Maven is missing; install it (Debian: apt-get install openjdk-17-jdk-headless maven)' >&2; exit 2; }
+	@echo 'fetching $1 (once)'
+	@rm -rf $(@D)
+	@$(MAVEN) --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$2
+	@touch $@
+endef
+
+SERVERS := kafka registry postgres-14 postgres-16 postgres-17 jars
 BENCH_SERVERS := kafka registry debezium
 
 help:
 	@echo 'make demo    the whole story on this machine: a booking database, its changelog, one history'
 	@echo '             make demo KAFKA=1 tells it over a broker (Java 17 and Maven)'
 	@echo 'make kafka   a Kafka to try things out with, until Ctrl-C; it keeps nothing'
+	@echo 'make jars    fetches what Spark needs for Kafka, Delta Lake and PostgreSQL into .cache/jars (Java 17 and Maven)'
 	@echo 'make test    all tests'
 	@echo 'make soak    a fault campaign at length: CAMPAIGN=postgres ROUNDS=50 SEED=1'
 	@echo 'make lint    style, types, import rules, whether the locks are in step, and schemas that break readers'
@@ -42,6 +52,9 @@ demo: .venv/.run $(if $(KAFKA),.cache/kafka/.done)
 
 kafka: .venv/.run .cache/kafka/.done
 	@$(RUN) -m connectors.embedded_kafka
+
+jars: .cache/jars/.done
+	@:
 
 # Tests that need a server which could not be fetched say so: they are skipped, and fail where CI=true.
 test: .venv/.dev
@@ -72,7 +85,7 @@ bench: .venv/.dev $(if $(filter * kafka,$(NAME)),$(BENCH_SERVERS:%=.cache/%/.don
 
 lock: .venv/.dev
 	@$(COMPILE) --extra embedded --extra kafka --output-file requirements.lock
-	@$(COMPILE) --extra embedded --extra kafka --group test --group lint --constraint requirements.lock --output-file requirements-dev.lock
+	@$(COMPILE) --extra embedded --extra kafka --extra spark --group test --group lint --constraint requirements.lock --output-file requirements-dev.lock
 	@$(RUN) .ci/check_locks.py
 
 clean:
@@ -92,18 +105,17 @@ clean:
 	@touch $@
 
 .venv/.dev: requirements-dev.lock pyproject.toml | .venv/bin/pip
-	@$(INSTALL) -r requirements-dev.lock
+	@$(INSTALL) $(SDISTS) -r requirements-dev.lock
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch .venv/.run $@
 
 # Servers for tests and benchmarks, each fetched once, and again when what names its version changes.
 
 .cache/kafka/.done .cache/debezium/.done: .cache/%/.done: tests/servers/%/pom.xml
-	@command -v mvn >/dev/null || { echo 'make: Maven is missing; install it (Debian: apt-get install openjdk-17-jdk-headless maven)' >&2; exit 2; }
-	@echo 'fetching $* (once)'
-	@rm -rf $(@D)
-	@$(MAVEN) --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(@D)/lib
-	@touch $@
+	$(call copy-jars,$*,$(@D)/lib)
+
+.cache/jars/.done: tests/servers/spark/pom.xml
+	$(call copy-jars,jars,$(@D))
 
 .cache/registry/.done .cache/postgres-14/.done .cache/postgres-16/.done .cache/postgres-17/.done: .cache/%/.done: tests/servers/fetch.py | .venv/bin/pip
 	@echo 'fetching $* (once)'

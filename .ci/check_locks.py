@@ -13,9 +13,11 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-EXTRAS = ("embedded", "kafka")
-LOCKS: dict[str, tuple[str, ...]] = {"requirements.lock": (), "requirements-dev.lock": ("test", "lint")}
-"""For each lock: the dependency groups that it pins beside the core dependencies and the extras."""
+LOCKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "requirements.lock": (("embedded", "kafka"), ()),
+    "requirements-dev.lock": (("embedded", "kafka", "spark"), ("test", "lint")),
+}
+"""For each lock: the extras and the dependency groups that it pins beside the core dependencies."""
 
 OURS = "changelog-publisher (pyproject.toml"  # how uv marks what is required directly, with `:group` after it
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)(?: ; .*)? \\$")
@@ -43,7 +45,7 @@ def problems(name: str, project: dict[str, Any]) -> Iterator[str]:
     for package, _, block in blocks:
         if "--hash=sha256:" not in block:
             yield f"{package} has no hash"
-    wanted = {canonicalize_name(found.name): found for found in required(project, LOCKS[name])}
+    wanted = {canonicalize_name(found.name): found for found in required(project, *LOCKS[name])}
     direct = {package for package, _, block in blocks if OURS in block}
     for package in sorted(wanted.keys() ^ direct):
         yield f"{package} is {'not locked' if package in wanted else 'locked, but no longer required'}"
@@ -61,10 +63,10 @@ def pinned(lines: list[str]) -> Iterator[tuple[str, str, str]]:
         yield canonicalize_name(found[1]), found[2], "\n".join(lines[start:end])
 
 
-def required(project: dict[str, Any], groups: tuple[str, ...]) -> Iterator[Requirement]:
+def required(project: dict[str, Any], extras: tuple[str, ...], groups: tuple[str, ...]) -> Iterator[Requirement]:
     """What pyproject.toml requires directly."""
     texts = list(project["project"]["dependencies"])
-    for extra in EXTRAS:
+    for extra in extras:
         texts += project["project"]["optional-dependencies"][extra]
     for group in groups:
         texts += project["dependency-groups"][group]

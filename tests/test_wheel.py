@@ -46,7 +46,8 @@ def empty(tmp_path: Path) -> Path:
 
 
 def test_the_wheel_holds_its_packages_typed_and_nothing_else(installed: Path, empty: Path) -> None:
-    code = "import connectors, envelope, schemas; print(*(p.__path__[0] for p in (connectors, envelope, schemas)))"
+    packages = "connectors, envelope, schemas, spark_jobs"
+    code = f"import {packages}; print(*(p.__path__[0] for p in ({packages})))"
     for place in map(Path, run(installed / "python", "-c", code, cwd=empty).split()):
         assert place.is_relative_to(installed.parent)
         assert (place / "py.typed").exists()

@@ -1,0 +1,114 @@
+"""What went wrong in Spark, as one error of ours: no Java stack trace, and no row values."""
+
+import os
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from envelope.errors import ChangelogError, Kind
+
+PACKAGES: Mapping[str, str] = MappingProxyType(
+    {
+        "kafka": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
+        "delta": "io.delta:delta-spark_2.13:4.0.1",
+        "jdbc": "org.postgresql:postgresql:42.7.14",
+    }
+)
+"""What each format needs beside Spark, for `spark-submit --packages`."""
+
+_OURS = re.compile(r"\bChangelogError: (.+)")
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
+
+# The first that is found in the error's text, its causes included, tells.
+_KNOWN = [
+    (
+        r"JAVA_GATEWAY_EXITED|JAVA_HOME is not set",
+        Kind.USAGE,
+        "Spark found no Java that it can run",
+        "install Java 17 (Debian: apt-get install openjdk-17-jre-headless)",
+    ),
+    (
+        r"FAILED_READ_FILE\.FILE_NOT_EXIST[^\n]*?(?P<what>(?:file|hdfs|s3a|abfss?|gs):[^\s,]+)",
+        Kind.MALFORMED,
+        "{what} is gone",
+        "run the job again: compaction may have replaced it; else restore it from a copy",
+    ),
+    (
+        r"(?:FAILED_READ_FILE|CANNOT_READ_FILE_FOOTER)[^\n]*?(?P<what>(?:file|hdfs|s3a|abfss?|gs):[^\s,]+)",
+        Kind.MALFORMED,
+        "{what} is damaged",
+        "restore it from a copy",
+    ),
+    (r"PATH_NOT_FOUND[^\n]*?: (?P<what>\S+?)\.? SQLSTATE", Kind.USAGE, "{what} does not exist", "see `path`"),
+    (
+        r"(?:Failed to find (?:the )?data source: |DATA_SOURCE_NOT_FOUND\D*?source: )(?P<what>kafka|delta|jdbc)",
+        Kind.USAGE,
+        "Spark has no {what}",
+        "add to spark-submit: --packages {package}",
+    ),
+    (
+        r"No suitable driver|ClassNotFoundException: org\.postgresql",
+        Kind.USAGE,
+        "Spark has no driver for PostgreSQL",
+        f"add to spark-submit: --packages {PACKAGES['jdbc']}",
+    ),
+    (
+        r"UnknownTopicOrPartitionException",
+        Kind.USAGE,
+        "Kafka has no such topic",
+        "see the entities of the configuration, and its prefix",
+    ),
+    (
+        r"(?:TopicAuthorization|SaslAuthentication|GroupAuthorization|ClusterAuthorization)Exception",
+        Kind.ACCESS,
+        "Kafka refuses this client",
+        "see `client` in [sink], and the rights of its user",
+    ),
+    (
+        r"org\.apache\.kafka\.common\.errors\.(?:Timeout|Disconnect|Network)Exception|No resolvable bootstrap urls",
+        Kind.CONNECTION,
+        "Kafka does not answer",
+        "is it up, and is `bootstrap_servers` in [sink] its address?",
+    ),
+    (
+        r"some data may have been lost|OffsetOutOfRangeException|KAFKA_DATA_LOSS",
+        Kind.GAP,
+        "history lost: Kafka no longer has what is to be read next",
+        "begin anew, and let topics keep what outages may last (docs/kafka.md)",
+    ),
+    (r"OutOfMemoryError", Kind.LIMIT, "Spark ran out of memory", "add to spark-submit: --driver-memory 4g"),
+]
+_TABLE = [(re.compile(pattern), kind, message, hint) for pattern, kind, message, hint in _KNOWN]
+
+
+def explain(error: Exception) -> ChangelogError:
+    """The error itself when it is ours, or what it means; a stranger is named by its type alone."""
+    if isinstance(error, ChangelogError):
+        return error
+    if type(error).__module__.partition(".")[0] in ("pyspark", "py4j"):
+        return _of_spark(error)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return ChangelogError(
+            Kind.STORAGE, f"{where}{os.strerror(error.errno) if error.errno else type(error).__name__}"
+        )
+    return ChangelogError(
+        Kind.MALFORMED,
+        f"internal error ({type(error).__name__})",
+        hint="repeat with --verbose and report the traceback",
+    )
+
+
+def _of_spark(error: Exception) -> ChangelogError:
+    text = str(error)
+    ours = _OURS.search(text)  # raised on an executor, it comes back as the text of a traceback
+    if ours:
+        return ChangelogError(Kind.MALFORMED, ours[1].strip())
+    for pattern, kind, message, hint in _TABLE:
+        found = pattern.search(text)
+        if found:
+            what = found.groupdict().get("what", "")
+            return ChangelogError(kind, message.format(what=what), hint=hint.format(package=PACKAGES.get(what, "")))
+    condition = _CONDITION.search(text)
+    name = condition[1] if condition else type(error).__name__
+    return ChangelogError(Kind.MALFORMED, f"Spark failed ({name})", hint="repeat with --verbose to see its own words")

@@ -1,0 +1,50 @@
+"""The Spark session of the tests, and a frame's job run in it."""
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.job import SETTINGS
+from tests.servers import CACHE, java_needed
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Has one worker run all tests of the session; those of a broker, too, go with the broker's."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "spark" in item.fixturenames and "broker" not in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session on this machine; Kafka, Delta Lake and PostgreSQL are there once `make jars` has run."""
+    java_needed()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    folder = tmp_path_factory.mktemp("spark")
+    jars = sorted((CACHE / "jars").glob("*.jar"))
+    settings = SETTINGS | {
+        "spark.driver.memory": "1g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.local.dir": str(folder),
+        "spark.log.level": "OFF",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if jars:
+        settings |= {
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        }
+    builder = SparkSession.builder.master("local[2]").appName("tests")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    running = builder.getOrCreate()
+    yield running
+    running.stop()

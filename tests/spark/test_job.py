@@ -1,0 +1,132 @@
+"""The frame of every job: exit codes, one line for an error, one line of JSON for a person's or a machine's eye."""
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from connectors.config import Config
+from envelope.errors import ChangelogError, Kind
+from spark_jobs import failures
+from spark_jobs.job import Job, main, session
+
+CONFIG = """
+name = "booking"
+source = { kind = "postgres", dsn = "postgresql://nowhere" }
+sink = { path = "log" }
+tables = { include = ["*"] }
+"""
+
+
+def job_of(spark_does: str = "rows") -> Job:
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--rows", type=int, default=3)
+
+    def run(spark: SparkSession, arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
+        if spark_does == "ours":
+            raise ChangelogError(Kind.USAGE, "there is no entity x", hint="name another")
+        if spark_does == "a bug":
+            raise ValueError("a row's value")
+        if spark_does == "on an executor":
+            spark.range(4).mapInArrow(_refuse, "id long").collect()
+        if spark_does == "in Java":
+            spark.sql("SELECT CAST('a secret' AS INT)").collect()
+        if spark_does == "no file":
+            spark.read.parquet("/nowhere/at.parquet").collect()
+        return {"verdict": "done", "rows": spark.range(arguments.rows).count()}
+
+    return Job(name="try", description="Tries.", add_arguments=add_arguments, plan=_plan, run=run)
+
+
+def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
+    return {"rows": arguments.rows, "reads": config.name}
+
+
+def _refuse(batches: Iterable[Any]) -> Iterable[Any]:
+    raise ChangelogError(Kind.MALFORMED, "schema 7 is unknown", hint="look into the registry")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "changelog.toml"
+    file.write_text(CONFIG, "utf-8")
+    return file
+
+
+def test_a_job_ends_with_its_summary(spark: SparkSession, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = config.parent / "try.prom"
+    assert main(job_of(), ["--config", str(config), "--rows", "5", "--metrics", str(metrics)]) == 0
+    told = capsys.readouterr()
+    summary = json.loads(told.out.splitlines()[-1])
+    assert {**summary, "seconds": 0} == {"job": "try", "verdict": "done", "rows": 5, "seconds": 0}
+    assert not told.err
+    assert 'changelog_job_rows{job="try"} 5.0' in metrics.read_text()
+    assert 'changelog_job_success{job="try"} 1.0' in metrics.read_text()
+    assert spark.range(1).count() == 1  # the session was not the job's to stop
+
+
+def test_a_dry_run_needs_no_session(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(job_of("a bug"), ["--config", str(config), "--dry-run"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["verdict"], summary["rows"], summary["reads"]) == ("planned", 3, "booking")
+
+
+@pytest.mark.parametrize(
+    ("spark_does", "code", "said"),
+    [
+        ("ours", 2, "there is no entity x; name another"),
+        ("a bug", 3, "internal error (ValueError); repeat with --verbose and report the traceback"),
+        ("on an executor", 3, "schema 7 is unknown; look into the registry"),
+        ("in Java", 3, "Spark failed (CAST_INVALID_INPUT); repeat with --verbose to see its own words"),
+        ("no file", 2, "file:/nowhere/at.parquet does not exist; see `path`"),
+    ],
+)
+def test_an_error_is_one_line_without_values(
+    spark: SparkSession, config: Path, capsys: pytest.CaptureFixture[str], spark_does: str, code: int, said: str
+) -> None:
+    assert main(job_of(spark_does), ["--config", str(config)]) == code
+    told = capsys.readouterr()
+    assert told.err == f"try: {said}\n"
+    summary = json.loads(told.out)
+    assert (summary["verdict"], summary["error"]) == ("failed", said)
+    main(job_of(spark_does), ["--config", str(config), "--verbose"])
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_bad_usage_is_one_line(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(job_of(), ["--nonsense"])
+    assert capsys.readouterr().err == "try: unrecognized arguments: --nonsense; see `try --help`\n"
+    assert main(job_of(), ["--config", "nowhere.toml"]) == 2
+    assert capsys.readouterr().err.startswith("try: nowhere.toml: no such file; ")
+
+
+def test_a_session_in_use_is_used(spark: SparkSession) -> None:
+    with session("another") as found:
+        assert found is spark
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        ("x.TimeoutException: Timed out waiting for a node assignment", Kind.MALFORMED, "Spark failed (Py4JError)"),
+        (
+            "Caused by: org.apache.kafka.common.errors.TimeoutException: Timed out",
+            Kind.CONNECTION,
+            "Kafka does not answer",
+        ),
+        ("Failed to find data source: kafka.", Kind.USAGE, "Spark has no kafka"),
+        ("[FAILED_READ_FILE.NO_HINT] … file:///log/1.parquet. SQLSTATE", Kind.MALFORMED, "file:///log/1.parquet"),
+    ],
+)
+def test_what_java_says_is_told_in_our_words(text: str, kind: Kind, said: str) -> None:
+    told = failures.explain(Py4JError(text))
+    assert told.kind is kind
+    assert said in str(told)
+    assert "\n" not in str(told)
