@@ -17,7 +17,7 @@ from connectors.sources.postgres.connection import connect
 from connectors.sources.postgres.recreate import Definition, definitions, recreate
 from connectors.sources.postgres.values import SETTINGS
 from tests.integration.site import Site
-from tests.servers import fresh_database
+from tests.servers import VERSIONS, fresh_database, server_name
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -448,6 +448,12 @@ def test_bad_scripts(planner: Planner, case: str) -> None:
     assert planner.refused(script, code=code) == said
 
 
+def test_a_connection_that_is_lost_in_the_middle(planner: Planner) -> None:
+    dies = "DO $$ BEGIN EXECUTE 'SELECT pg_terminate' || '_backend(pg_backend_pid())'; END $$"
+    said = planner.refused(f"SELECT 1;\n{dies}")
+    assert re.match("2: (the connection to PostgreSQL broke|terminating connection)", said)
+
+
 def test_every_statement_that_cannot_be_tried_is_told_at_once(site: Site, planner: Planner) -> None:
     planner.file.write_text("BEGIN;\nSELECT 1;\nCOMMIT;", "utf-8")
     code, lines = site.call("schemas", "plan", str(planner.file))
@@ -583,6 +589,25 @@ def test_a_copy_says_the_same(planner: Planner, case: str) -> None:
     assert list(summary(orders)) == expected
     assert found["lost"] == []
     assert found["tried_on"] == "an embedded PostgreSQL 18"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_supported_server(
+    version: int, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fresh_database(request.getfixturevalue(server_name(version))) as dsn:
+        site = Site(dsn, tmp_path)
+        site.sql(*TABLES, PUBLICATION.format(site.name))
+        site.configure(CONFIG)
+        planner = Planner(site, capsys)
+        script, *expected = COLUMNS["added not null with a default"]
+        for options in ((), ("--embedded",)):
+            tried = planner.tried(script, *options)
+            [orders] = [each for each in tried["entities"] if each["entity"] == "orders"]
+            assert list(summary(orders)) == expected
+            assert tried["lost"] == []
+        told = "" if version == 18 else f" (the live one is {version})"
+        assert tried["tried_on"] == f"an embedded PostgreSQL 18{told}"
 
 
 def test_a_copy_may_do_what_no_rollback_undoes(site: Site, planner: Planner) -> None:
