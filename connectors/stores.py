@@ -36,17 +36,14 @@ def open_log(config: Config) -> Log:
 
 
 def read_versions(log: Log) -> list[Version]:
-    """The versions of columns that a changelog holds, oldest first."""
-    try:
-        return [
-            Version.parse(state.encode())
-            for rows in log.read(entity=SCHEMAS)
-            for state in rows.column("current").to_pylist()
-        ]
-    except ChangelogError as error:
-        if error.kind in (Kind.USAGE, Kind.PRECONDITION):  # there is none yet, or no changelog
-            return []
-        raise
+    """The versions of columns that a changelog holds, oldest first; none of one that has no checkpoint."""
+    if log.checkpoint() is None:
+        return []
+    return [
+        Version.parse(state.encode())
+        for rows in log.read(entity=SCHEMAS)
+        for state in rows.column("current").to_pylist()
+    ]
 
 
 @contextmanager

@@ -4,6 +4,7 @@ A version is an envelope like any other: its key is the entity's name, `current`
 It stands at the position of the first row that has these columns, and before it.
 """
 
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -41,14 +42,17 @@ class Version:
     """The columns of an entity, and which of them are its key; the first version has the `number` 1.
 
     `restated` are the columns whose values in rows published before were no longer the table's; `broke` says that not
-    every reader could follow. `state` is the whole version as JSON.
+    every reader could follow. `settings` stands for what of the configuration shapes the entity. `state` is the whole
+    version as JSON.
     """
 
     entity: str
     number: int
     columns: Struct
     relation: int | None
+    cluster: str
     key: tuple[str, ...]
+    settings: str
     restated: tuple[str, ...]
     broke: bool
     state: bytes = field(repr=False)
@@ -65,7 +69,9 @@ class Version:
                 number=value["version"],
                 columns=columns,
                 relation=value["relation"],
+                cluster=value["cluster"],
                 key=tuple(value["key"]),
+                settings=value["settings"],
                 restated=tuple(value["restated"]),
                 broke=bool(value["breaks"]),
                 state=bytes(state),
@@ -90,30 +96,38 @@ class Announced:
 class Versions:
     """What the changelog holds of each entity's columns, oldest first, and what comes to it.
 
-    `accepted` is what an operator let pass: by entity, the position of the change. It is used once.
+    `accepted` is what an operator let pass: by entity, the position of the change. It is used once. `cluster` is where
+    relations have their numbers.
     """
 
-    def __init__(self, known: Iterable[Version], *, accepted: dict[str, Position], filled: Filled) -> None:
+    def __init__(
+        self, known: Iterable[Version], *, accepted: dict[str, Position], filled: Filled, cluster: str = ""
+    ) -> None:
         self._known: dict[str, list[Version]] = {}
         for version in known:
+            if version.number == 1:  # the changelog was begun anew, in topics that still hold the former one
+                self._known[version.entity] = []
             self._known.setdefault(version.entity, []).append(version)
-        self._accepted, self._filled = dict(accepted), filled
+        self._accepted, self._filled, self._cluster = dict(accepted), filled, cluster
 
     def has(self, entity: Entity, look: Look) -> bool:
         """Whether the entity's last version looks so."""
         last = self._last(entity)
         if last is None:
             return False
-        return (last.columns, last.relation, last.key) == (look.columns, look.relation or last.relation, entity.key)
+        here = (look.columns, look.relation or last.relation, _settings(entity))
+        return (last.columns, last.relation, last.settings) == here
 
     def announce(self, entity: Entity, look: Look, first: Provenance) -> Announced:
         """Makes this the entity's last version, from the row on whose provenance is `first`.
 
         Raises ChangelogError (STOP, at the row's position) when older or newer readers could not follow, and neither
-        the entity's policy nor an operator lets it pass.
+        the entity's policy nor an operator lets it pass: at its place, or with a configuration that has other columns.
         """
         before, breaks = self._last(entity), self._breaks(entity, look.columns)
-        if breaks and entity.evolution.on_incompatible == "stop" and not self._passes(entity, first.source):
+        configured = before is not None and before.settings != _settings(entity)
+        stops = entity.evolution.on_incompatible == "stop" and not configured
+        if breaks and stops and not self._passes(entity, first.source):
             raise _incompatible(entity, breaks, first.source.position)
         found = () if before is None else evolution.changes(before.columns, look.columns)
         state = {
@@ -122,6 +136,8 @@ class Versions:
             "key": entity.key,
             "columns": [[name, types.to_json(type_)] for name, type_ in look.columns.fields],
             "relation": look.relation,
+            "cluster": self._cluster,
+            "settings": _settings(entity),
             "changes": [_change(change) for change in found],
             "mode": entity.evolution.mode.value,
             "breaks": [_problem(problem) for problem in breaks],
@@ -162,16 +178,25 @@ class Versions:
         """All columns, where another table took the place of the one before (nobody knows what is in it), or the key is
         another.
         """
-        replaced = before is not None and before.relation != (look.relation or before.relation)
-        if before is not None and (replaced or before.key != entity.key):
+        if before is not None and (self._replaces(before, look) or before.key != entity.key):
             return [name for name, _ in look.columns.fields]
         added = [change.column for change in found if change.kind is evolution.Kind.ADDED]
         return evolution.restated(found, self._filled(entity, added) if added else ())
+
+    def _replaces(self, before: Version, look: Look) -> bool:
+        """Whether another table took the place of the one before. In another cluster, the same has another number."""
+        here = look.relation is not None and before.relation is not None and before.cluster == self._cluster
+        return here and look.relation != before.relation
 
 
 def _schema(entity: str, columns: Struct, key: Sequence[str]) -> avro.Schema:
     """Under a namespace that is the same for all versions."""
     return avro.value_schema(entity, columns, key, _NAMESPACE)
+
+
+def _settings(entity: Entity) -> str:
+    """Another one, when the configuration shapes the entity in another way."""
+    return hashlib.sha256(msgspec.json.encode(entity.shape())).hexdigest()[:16]
 
 
 def _incompatible(entity: Entity, breaks: Sequence[Problem], position: Position) -> ChangelogError:

@@ -19,6 +19,7 @@ from connectors.sinks.filelayout import (
     find_recovery,
     log_file,
     log_folder,
+    marked_sequences,
     opened,
     read_checkpoint_of,
     read_manifest,
@@ -208,7 +209,10 @@ def _pass(path: Path, wanted: _Wanted) -> Generator[pa.RecordBatch, None, tuple[
     reached = wanted.after
     if wanted.after is not None:
         live = live[bisect_right(live, wanted.after, key=lambda sequence: _position(log_file(path, sequence))) :]
+    marked = marked_sequences(path) if wanted.entity == SCHEMAS else None
     for sequence in live:
+        if marked is not None and sequence not in marked:
+            continue
         file = log_file(path, sequence)
         reached = _position(file)
         yield from _rows(file, wanted)

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import structlog
 
@@ -20,10 +21,11 @@ from connectors.sinks.filelayout import (
     log_folder,
     resume_file,
     sequence_of,
+    versions_folder,
 )
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
-from envelope.entity import Entity
+from envelope.entity import SCHEMAS, Entity
 from envelope.errors import ChangelogError, Kind
 
 FAIL_POINTS = (
@@ -132,6 +134,8 @@ class FileSink:
         4. The folder is fsynced: only now the commit is durable.
         """
         sequence = self._end.sequence + 1
+        if any(pc.index(batch.column("entity"), SCHEMAS).as_py() >= 0 for batch in rows):
+            self._mark(sequence)
         file = log_file(self._path, sequence)
         beside = file.with_name(f"{_TEMPORARY}{sequence}")
         try:
@@ -150,6 +154,13 @@ class FileSink:
         _sync_folder(file.parent)  # 4
         self._reach("files:stored")
         self._end = Recovery(sequence=sequence, checkpoint=checkpoint, damage=None, ahead=False)
+
+    def _mark(self, sequence: int) -> None:
+        """Tells readers who look for versions of columns where to look. A mark too many does no harm."""
+        folder = versions_folder(self._path)
+        _make_folder(folder)
+        (folder / f"{sequence:020d}").touch()
+        _sync_folder(folder)
 
     def _store_progress(self, checkpoint: Checkpoint) -> None:
         """Replaces `resume.json` atomically."""

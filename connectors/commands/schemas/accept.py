@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from connectors import config
 from connectors.commands.accept import position_argument, refuse_unready
+from connectors.sources.postgres.progress import is_complete, restated
 from connectors.stores import open_log, open_sink
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError, Kind
@@ -61,6 +62,11 @@ def _accepted(checkpoint: Checkpoint, entity: str, position: Position | None, *,
             )
         found = replace(found, accepted={**found.accepted, entity: str(position)})
     if read_again:
-        stale = found.windows.get(entity, {}).get("stale", [ALL_COLUMNS])
-        found = replace(found, windows={**found.windows, entity: {"complete": False, "again": stale}})
+        stored = found.windows.get(entity, {})
+        if not is_complete(stored):
+            raise ChangelogError(
+                Kind.USAGE, f"the table of {entity} is not read to its end yet", hint="the service goes on with it"
+            )
+        columns = () if "stale" in stored else [ALL_COLUMNS]
+        found = replace(found, windows={**found.windows, entity: restated(stored, columns, read=True)})
     return found

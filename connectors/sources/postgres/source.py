@@ -261,7 +261,9 @@ class PostgresSource:
         if self._known is None:
             return None
         accepted = {entity: Position.parse(text) for entity, text in self._checkpoint.accepted.items()}
-        return Versions(self._known(), accepted=accepted, filled=self._filled)
+        return Versions(
+            self._known(), accepted=accepted, filled=self._filled, cluster=self._checkpoint.system_identifier
+        )
 
     def _filled(self, entity: Entity, columns: Sequence[str]) -> Collection[str]:
         """The columns that may have values in rows that were there before: the log does not tell, but the catalogue."""

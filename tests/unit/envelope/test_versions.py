@@ -126,6 +126,8 @@ def test_a_version_says_all_there_is_to_say() -> None:
         "entity": "order",
         "version": 2,
         "key": ["id"],
+        "settings": found["settings"],
+        "cluster": "",
         "columns": [["id", "long"], ["sum", "int"], ["stock", "int"]],
         "relation": 7,
         "changes": [
