@@ -13,14 +13,14 @@ from dataclasses import replace
 from typing import cast
 
 import pyarrow as pa
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, TopicPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from connectors.sinks import MESSAGES, unknown_entity
 from connectors.sinks.kafka import dead
-from connectors.sinks.kafka.client import TIMEOUT_S, Client, error_of, translated
+from connectors.sinks.kafka.client import Client, error_of, translated
 from connectors.sinks.kafka.messages import Headers, Values, record
 from connectors.sinks.kafka.names import positions_topic, schemas_topic, topic
+from connectors.sinks.kafka.offsets import Part, begins, ends
 from connectors.sinks.kafka.positions import SILENCE_S, read_stored
 from envelope import batch
 from envelope.checkpoint import Checkpoint
@@ -36,14 +36,8 @@ READ_ROWS = 8192
 TOPICS_S = 10.0
 """How often a reader who follows looks for new topics."""
 
-_EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-_LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-
 _POLL_S = 1.0
 _GROWTH = 8
-
-Part = tuple[str, int]
-"""A topic and one of its partitions."""
 
 Spans = Mapping[Part, range]
 """Which offsets of each partition are to be read."""
@@ -91,8 +85,8 @@ class KafkaLog:
                     return
                 if time.monotonic() - listed_s > TOPICS_S:
                     parts, listed_s = self._parts(entity, key), time.monotonic()
-                ends = self._offsets(parts, _LATEST)
-                spans = {part: range(spans[part].stop if part in spans else 0, end) for part, end in ends.items()}
+                stops = ends(self._admin, parts)
+                spans = {part: range(spans[part].stop if part in spans else 0, end) for part, end in stops.items()}
 
     def counts(self) -> dict[str, dict[str, int]]:
         """By entity its `MESSAGES`, at most: tombstones, ends of transactions and what was compacted count too."""
@@ -152,16 +146,8 @@ class KafkaLog:
 
     def _spans(self, parts: Sequence[Part]) -> dict[Part, range]:
         """All that is committed."""
-        begins, ends = self._offsets(parts, _EARLIEST), self._offsets(parts, _LATEST)
-        return {part: range(begins[part], ends[part]) for part in parts}
-
-    def _offsets(self, parts: Sequence[Part], which: OffsetSpec) -> dict[Part, int]:
-        wanted = {TopicPartition(*part): which for part in parts}
-        with translated("asking Kafka for offsets"):
-            answers = self._admin.list_offsets(
-                wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
-            )
-            return {(each.topic, each.partition): future.result().offset for each, future in answers.items()}
+        first, last = begins(self._admin, parts), ends(self._admin, parts)
+        return {part: range(first[part], last[part]) for part in parts}
 
     def _newest(self, consumer: Consumer, spans: Spans, key: str | None, count: int) -> list[Record]:
         """The last `count` wanted records: looks at the newest messages of each partition, then at more of them."""

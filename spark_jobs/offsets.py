@@ -1,0 +1,141 @@
+"""What of a changelog's topics is to be read next, and whether Kafka still has it: a job that keeps offsets asks here.
+
+Offsets are those of committed messages. They have gaps, where transactions end and where messages were compacted, so
+what was read is a span: from an offset up to another, whatever stands between.
+"""
+
+import re
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from connectors.sinks.kafka import topics
+from connectors.sinks.kafka.client import Admin, Client
+from connectors.sinks.kafka.names import schemas_topic, topic
+from connectors.sinks.kafka.offsets import Part, begins, ends, since
+from connectors.sinks.kafka.topics import Topic
+from envelope.entity import RESERVED, SCHEMAS
+from envelope.errors import ChangelogError, Kind
+
+Offsets = Mapping[str, Mapping[str, int]]
+"""By topic and partition (as text, for JSON) the next offset to read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Offsets of one partition, from `first` up to `end`, which is not of it.
+
+    `after` is where the run before ended: `first`, unless history was lost, or None when there was none.
+    """
+
+    first: int
+    end: int
+    after: int | None
+
+
+Spans = Mapping[Part, Span]
+
+
+def entities(admin: Admin, prefix: str, names: Iterable[str] | None = None) -> dict[str, int]:
+    """The entities that have a topic, and the versions of their columns: each with its number of partitions.
+
+    Raises ChangelogError: PRECONDITION when there is none, USAGE when one of `names` has none.
+    """
+    named = re.compile(re.escape(topic(prefix, "")) + "([a-z0-9_-]+)")
+    counted = {name: len(each.partitions) for name, each in admin.topics().items()}
+    found = {match[1]: count for name, count in counted.items() if (match := named.fullmatch(name))}
+    found = {name: count for name, count in found.items() if name not in RESERVED - {SCHEMAS}}
+    if not found.keys() - {SCHEMAS}:
+        hint = "`changelog run` makes them; see [sink] prefix"
+        raise ChangelogError(Kind.PRECONDITION, f"there is no topic of the changelog {prefix}", hint=hint)
+    if names is None:
+        return found
+    for name in names:
+        if name not in found:
+            known = ", ".join(sorted(found))
+            raise ChangelogError(Kind.USAGE, f"entity {name} has no topic", hint=f"the changelog has {known}")
+    return {name: found[name] for name in names}
+
+
+def topic_of(prefix: str, entity: str) -> str:
+    """The topic of an entity, the reserved one included."""
+    return schemas_topic(prefix) if entity == SCHEMAS else topic(prefix, entity)
+
+
+def unread(
+    client: Client, prefix: str, offsets: Offsets, *, skip: Collection[str] = (), lost: bool = False
+) -> dict[Part, Span]:
+    """What is committed behind `offsets`; of a partition that these do not know, all there is. Spans may be empty.
+
+    The entities of `skip` are left out.
+
+    Raises ChangelogError, GAP (*history lost*), when messages behind the offsets are no longer there, or may have been
+    compacted away; with `lost` it goes on with what there is.
+    """
+    admin = client.admin()
+    there = entities(admin, prefix).items()
+    counted = {topic_of(prefix, entity): count for entity, count in there if entity not in skip}
+    parts = [(name, number) for name, count in counted.items() for number in range(count)]
+    first, end = begins(admin, parts), ends(admin, parts)
+    kept = {part: offsets.get(part[0], {}).get(str(part[1])) for part in parts}
+    found = {}
+    for part, next_ in kept.items():
+        if next_ is not None and not lost:
+            _refuse_lost(part, next_, first[part], end[part])
+        begin = first[part] if next_ is None or not first[part] <= next_ <= end[part] else next_
+        found[part] = Span(first=begin, end=end[part], after=next_)
+    if not lost:
+        _refuse_compacted(admin, found)
+    return found
+
+
+def slices(spans: Spans, rows_max: int) -> Iterable[dict[Part, Span]]:
+    """The spans in pieces of about `rows_max` offsets, to be read one after another; empty ones are left out."""
+    left = {part: span for part, span in spans.items() if span.end > span.first}
+    while left:
+        share = max(rows_max // len(left), 1)
+        piece = {
+            part: Span(first=span.first, end=min(span.end, span.first + share), after=span.after)
+            for part, span in left.items()
+        }
+        yield piece
+        left = {
+            part: Span(first=piece[part].end, end=span.end, after=piece[part].end)
+            for part, span in left.items()
+            if piece[part].end < span.end
+        }
+
+
+def _refuse_lost(part: Part, next_: int, first: int, end: int) -> None:
+    if next_ < first:
+        raise _lost(part, f"is read up to offset {next_}, and Kafka begins at {first}")
+    if next_ > end:
+        raise _lost(part, f"is read up to offset {next_}, and Kafka ends at {end}: the topic was made anew")
+
+
+def _refuse_compacted(admin: Admin, spans: Spans) -> None:
+    """A message is kept from compaction for a while only; one that was not read in that while may be gone."""
+    behind = {part: span for part, span in spans.items() if span.after is not None and span.end > span.first}
+    named = [Topic(name=name, partitions=0, settings={}) for name in {name for name, _ in behind}]
+    settings = {name: found.settings for name, found in topics.read(admin, named).items()}
+    lag_ms = {
+        part: int(settings[part[0]].get("min.compaction.lag.ms", 0))
+        for part in behind
+        if "compact" in settings[part[0]].get("cleanup.policy", "")
+    }
+    now_ms = time.time_ns() // 1_000_000
+    kept = since(admin, {part: now_ms - lag for part, lag in lag_ms.items()})
+    for part, offset in kept.items():
+        span = behind[part]
+        if span.first < (span.end if offset is None else min(offset, span.end)):
+            raise _lost(
+                part, f"is read up to offset {span.first}, and what follows is older than min.compaction.lag.ms"
+            )
+
+
+def _lost(part: Part, what: str) -> ChangelogError:
+    return ChangelogError(
+        Kind.GAP,
+        f"history lost: {part[0]}, partition {part[1]}, {what}",
+        hint="begin anew in an empty place, leave it out by --skip ENTITY, or go on without it by --accept-lost",
+    )

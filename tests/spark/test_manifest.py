@@ -1,0 +1,210 @@
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from connectors.sinks.filelayout import Manifest, Replaced, parse_manifest, read_manifest
+from envelope.errors import ChangelogError, Kind
+from spark_jobs.manifest import NOTHING, TRIES, ArchiveFile, Found, Store, commit, hadoop, local, newest, store_of
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+ONE = ArchiveFile(
+    path="archive/entity=order/day=2026-11-21/1.parquet",
+    entity="order",
+    rows=3,
+    first="00000001/0000000000000001/00000000",
+    last="00000001/0000000000000001/00000004",
+    offsets={"0": (7, 12)},
+)
+
+
+def with_offset(offset: int) -> Callable[[Manifest], Manifest]:
+    return lambda before: Manifest(
+        format=1, log=before.log, files=(*before.files, ONE), offsets={"booking.order": {"0": offset}}
+    )
+
+
+def test_a_commit_is_what_readers_find(tmp_path: Path) -> None:
+    store = local(tmp_path)
+    assert newest(store) is None
+    first = commit(store, with_offset(12), at=NOW)
+    assert newest(store) == first
+    assert (first.at, first.files, first.offsets) == (NOW.isoformat(), (ONE,), {"booking.order": {"0": 12}})
+    second = commit(store, with_offset(20), at=NOW)
+    assert newest(local(tmp_path)) == second
+    assert read_manifest(tmp_path) == second, "the file log's reader takes it, too"
+    assert sorted(found.path for found in store.files("")) == ["manifest/1.json", "manifest/2.json"]
+    assert second.files[0].day == "2026-11-21"
+
+
+names = st.text("abc-_9", min_size=1)
+files = st.builds(
+    ArchiveFile,
+    path=st.text(),
+    entity=names,
+    rows=st.integers(0, 1 << 50),
+    first=names,
+    last=names,
+    offsets=st.dictionaries(names, st.tuples(st.integers(0), st.integers(0)), max_size=3),
+)
+manifests = st.builds(
+    Manifest,
+    format=st.just(1),
+    log=st.builds(Replaced, first=st.just(1), last=st.integers(0, 1 << 40)),
+    files=st.lists(files, max_size=3).map(tuple),
+    offsets=st.dictionaries(names, st.dictionaries(names, st.integers(0, 1 << 60), max_size=3), max_size=3),
+    at=st.text(),
+    writer=st.text(),
+)
+
+
+@given(manifests, st.data())
+def test_half_a_manifest_is_none(manifest: Manifest, data: st.DataObject) -> None:
+    text = manifest.to_json()
+    assert parse_manifest(text, "here") == manifest
+    cut = data.draw(st.integers(0, len(text) - 1))
+    assert parse_manifest(text[:cut], "here") is None
+    assert parse_manifest(text[:cut] + bytes(len(text) - cut), "here") is None, "blocks that never reached the disk"
+    flipped = bytes([text[cut] ^ 1])
+    assert parse_manifest(text[:cut] + flipped + text[cut + 1 :], "here") != manifest
+
+
+@pytest.mark.parametrize("left", [b"", b"{", b'{"format":1,"log":{"first":1,"last":1},"files":[],"crc32":7}'])
+def test_what_a_crash_left_counts_for_nothing(tmp_path: Path, left: bytes) -> None:
+    store = local(tmp_path)
+    first = commit(store, with_offset(12), at=NOW)
+    store.create("manifest/2.json", left)
+    assert newest(store) == first
+    assert read_manifest(tmp_path) == first
+    third = commit(store, with_offset(20), at=NOW)
+    assert newest(store) == third
+    assert (tmp_path / "manifest" / "3.json").exists()
+
+
+def test_nothing_whole_is_refused(tmp_path: Path) -> None:
+    store = local(tmp_path)
+    store.create("manifest/1.json", b"{")
+    with pytest.raises(ChangelogError, match=r"manifest/1\.json cannot be read; restore it"):
+        newest(store)
+
+
+def test_a_newer_format_is_refused_and_never_passed_over(tmp_path: Path) -> None:
+    store = local(tmp_path)
+    commit(store, with_offset(12), at=NOW)
+    store.create("manifest/2.json", b'{"format":2,"parts":[]}')
+    looks: list[Callable[[], object]] = [
+        lambda: newest(store),
+        lambda: read_manifest(tmp_path),
+        lambda: commit(store, lambda before: before, at=NOW),
+    ]
+    for look in looks:
+        with pytest.raises(ChangelogError, match=r"has format 2; this program knows 1"):
+            look()
+
+
+def test_writers_at_once_lose_nothing(tmp_path: Path) -> None:
+    """Each builds on what the others made."""
+
+    def add(number: int) -> Callable[[Manifest], Manifest]:
+        return lambda before: Manifest(
+            format=1, log=before.log, files=before.files, offsets={**before.offsets, str(number): {"0": number}}
+        )
+
+    threads = [
+        threading.Thread(target=lambda n=n: [commit(local(tmp_path), add(n + k), at=NOW) for k in range(4)])
+        for n in range(0, 12, 4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = newest(local(tmp_path))
+    assert found is not None
+    assert found.offsets == {str(number): {"0": number} for number in range(12)}
+    assert len(list((tmp_path / "manifest").iterdir())) == 12, "and nothing beside"
+
+
+class Overwriting:
+    """A store that cannot refuse: what it creates, another writer replaces."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.root = store.root
+
+    def files(self, folder: str) -> Iterator[Found]:
+        return self._store.files(folder)
+
+    def read(self, path: str) -> bytes:
+        return self._store.read(path)
+
+    def create(self, path: str, content: bytes) -> bool:
+        return self._store.create(path, NOTHING.to_json())
+
+    def move(self, source: str, target: str) -> None:
+        raise NotImplementedError
+
+    def delete(self, path: str) -> None:
+        raise NotImplementedError
+
+
+def test_one_who_was_overwritten_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ChangelogError, match="another run writes manifests in file:") as refused:
+        commit(Overwriting(local(tmp_path)), with_offset(12), at=NOW)
+    assert refused.value.kind is Kind.IN_USE
+
+
+def test_a_change_that_no_longer_holds_commits_nothing(tmp_path: Path) -> None:
+    def refuse(_: Manifest) -> Manifest:
+        raise ChangelogError(Kind.IN_USE, "another run was here")
+
+    with pytest.raises(ChangelogError, match="another run was here"):
+        commit(local(tmp_path), refuse, at=NOW)
+    assert not (tmp_path / "manifest").exists()
+    assert TRIES > 1
+
+
+@pytest.mark.parametrize(
+    ("text", "root"),
+    [
+        ("/a b/c", "file:/a b/c"),
+        ("file:/a//b", "file:/a/b"),
+        ("file:///a/b/", "file:/a/b"),
+        (Path("/a/s3:x"), "file:/a/s3:x"),
+    ],
+)
+def test_paths_of_this_machine(text: str | Path, root: str) -> None:
+    assert store_of(text).root == root
+
+
+def test_other_file_systems_need_a_session() -> None:
+    with pytest.raises(ChangelogError, match="only in a Spark session"):
+        store_of("s3a://bucket/changelog")
+
+
+def test_a_store_through_hadoop(spark: SparkSession, tmp_path: Path) -> None:
+    """The same contract over Hadoop's own file system for this machine."""
+    store = hadoop(spark, f"file:{tmp_path}")
+    assert list(store.files("manifest")) == []
+    assert newest(store) is None
+    committed = [commit(store, with_offset(offset), at=NOW) for offset in (12, 20)]
+    assert newest(store) == committed[-1] == read_manifest(tmp_path)
+    assert not store.create("manifest/2.json", b"other")
+    assert newest(store) == committed[-1]
+
+    beside = "archive/.staging/x y/part.parquet"
+    assert store.create(beside, bytes(range(256)))
+    store.move(beside, "archive/entity=order/day=2026-11-21/1.parquet")
+    assert store.read("archive/entity=order/day=2026-11-21/1.parquet") == bytes(range(256))
+    found = {each.path: each.modified_s for each in store.files("archive")}
+    here = {each.path: each.modified_s for each in local(tmp_path).files("archive") if not each.path.endswith(".crc")}
+    assert found.keys() == here.keys() == {"archive/entity=order/day=2026-11-21/1.parquet"}
+    store.delete("archive")
+    assert list(store.files("archive")) == []
+    with pytest.raises(ChangelogError, match="FileNotFound") as refused:
+        store.read("archive/x.parquet")
+    assert "\n" not in str(refused.value)
