@@ -1,0 +1,102 @@
+"""Spark's types of what is published, as the JSON of Spark's own types: the table of `docs/types.md`, both ways.
+
+Several column types are one type to Spark: a field then says in its metadata, under `COLUMN_TYPE`, which it was.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from schemas.avro import Column
+from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct, from_json, to_json
+
+COLUMN_TYPE: Final = "changelog"
+"""The member of a field's metadata that holds its column type, as `schemas.types.to_json` has it."""
+
+DIGITS_MAX: Final = 38
+"""What Spark has room for in a decimal; a longer one is a string."""
+
+SparkType = Any
+"""A name, or an object with a `type`."""
+
+_PRIMITIVES: Final[dict[Primitive, str]] = {
+    Primitive.BOOLEAN: "boolean",
+    Primitive.INT: "integer",
+    Primitive.LONG: "long",
+    Primitive.FLOAT: "float",
+    Primitive.DOUBLE: "double",
+    Primitive.STRING: "string",
+    Primitive.BYTES: "binary",
+    Primitive.UUID: "string",
+    Primitive.DATE: "date",
+    Primitive.TIME: "string",
+    Primitive.TIMESTAMP: "timestamp_ntz",
+    Primitive.TIMESTAMP_TZ: "timestamp",
+    Primitive.JSON: "string",
+}
+
+_PLAIN: Final = {name: type_ for type_, name in reversed(_PRIMITIVES.items())} | {
+    "byte": Primitive.INT,
+    "short": Primitive.INT,
+    "string": Primitive.STRING,
+}
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+
+
+def to_spark(type_: ColumnType) -> SparkType:
+    """The type of a value. All that is in it may be null."""
+    match type_:
+        case Primitive():
+            return _PRIMITIVES[type_]
+        case Decimal(precision=precision, scale=scale):
+            return f"decimal({precision},{scale})" if precision <= DIGITS_MAX else "string"
+        case Array(element=element):
+            return {"type": "array", "elementType": to_spark(element), "containsNull": True}
+        case Map(value=value):
+            return {"type": "map", "keyType": "string", "valueType": to_spark(value), "valueContainsNull": True}
+        case Struct(fields=fields):
+            return struct(Column(name=name, type=field, nullable=True) for name, field in fields)
+
+
+def struct(columns: Iterable[Column]) -> SparkType:
+    """The type of a row of these columns."""
+    return {"type": "struct", "fields": [_field(column) for column in columns]}
+
+
+def of_spark(spark_type: SparkType) -> ColumnType:
+    """What a value of this type is published as; raises ValueError for a type that no published value has.
+
+    A string is a string, unless the field that it stands in says more: see `columns`.
+    """
+    match spark_type:
+        case str() if spark_type in _PLAIN:
+            return _PLAIN[spark_type]
+        case str() if found := _DECIMAL.fullmatch(spark_type):
+            return Decimal(precision=int(found[1]), scale=int(found[2]))
+        case {"type": "array", "elementType": element}:
+            return Array(element=of_spark(element))
+        case {"type": "map", "keyType": "string", "valueType": value}:
+            return Map(value=of_spark(value))
+        case {"type": "struct"}:
+            return Struct(fields=tuple((column.name, column.type) for column in columns(spark_type)))
+    raise ValueError(f"no published value has Spark's type {str(spark_type)[:80]}")
+
+
+def columns(spark_type: SparkType) -> tuple[Column, ...]:
+    """What `struct` was given; raises ValueError for the type of no row, and as `of_spark` does."""
+    match spark_type:
+        case {"type": "struct", "fields": [*fields]}:
+            return tuple(_column(field) for field in fields)
+    raise ValueError("Spark's type is not that of a row")
+
+
+def _field(column: Column) -> dict[str, Any]:
+    spark_type = to_spark(column.type)
+    metadata = {} if of_spark(spark_type) == column.type else {COLUMN_TYPE: to_json(column.type)}
+    return {"name": column.name, "type": spark_type, "nullable": column.nullable, "metadata": metadata}
+
+
+def _column(field: dict[str, Any]) -> Column:
+    told = field.get("metadata", {}).get(COLUMN_TYPE)
+    type_ = of_spark(field["type"]) if told is None else from_json(told)
+    return Column(name=field["name"], type=type_, nullable=field["nullable"])

@@ -1,0 +1,39 @@
+"""Spark's types of an entity's rows, made here alone: from its columns, or from `schemas/<entity>.avsc`."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from pyspark.sql.types import StructType
+
+from envelope.errors import ChangelogError, Kind
+from schemas import avro, spark
+from schemas.avro import Column
+from schemas.types import Struct
+
+
+def of_shape(shape: Struct) -> StructType:
+    """The type of rows of these columns, each of which may be null."""
+    return of_columns(Column(name=name, type=type_, nullable=True) for name, type_ in shape.fields)
+
+
+def of_columns(columns: Iterable[Column]) -> StructType:
+    """The type of rows of these columns."""
+    return StructType.fromJson(spark.struct(columns))
+
+
+def of_file(file: Path) -> StructType:
+    """The type of an entity's rows by its schema's file. Raises ChangelogError (USAGE) when it is not one of ours."""
+    try:
+        return of_columns(avro.state_columns(json.loads(file.read_text("utf-8"))))
+    except OSError as error:
+        hint = "write it with `changelog schemas generate`"
+        raise ChangelogError(Kind.USAGE, f"{file} cannot be read ({error.strerror})", hint=hint) from error
+    except ValueError as error:
+        hint = "write it anew with `changelog schemas generate`"
+        raise ChangelogError(Kind.USAGE, f"{file} is no entity's schema: {error}", hint=hint) from error
+
+
+def columns(struct: StructType) -> tuple[Column, ...]:
+    """What `of_columns` was given. Raises ValueError for a type that no published value has."""
+    return spark.columns(struct.jsonValue())
