@@ -10,7 +10,8 @@ from connectors.sinks.filelog import FileLog, read_checkpoint
 from connectors.stores import read_versions
 from envelope.entity import SCHEMAS
 from envelope.errors import Kind
-from tests.integration.site import Site
+from tests.campaigns._service import Service
+from tests.integration.site import PATIENCE_S, Site
 
 ENTITIES = """
 [entities.item]
@@ -244,3 +245,22 @@ def test_what_cannot_be_accepted_is_refused(site: Site) -> None:
     assert site.refused("schemas", "accept", "item", code=2).startswith("nothing is accepted")
     assert site.refused("schemas", "accept", "thing", "--read-again", code=2).startswith("the changelog has no entity")
     assert site.refused("schemas", "accept", "item", position, code=2).startswith("the changelog is past this position")
+
+
+@pytest.mark.parametrize("place", ["loop:read", "loop:published", "loop:confirmed", "files:synced", "files:linked"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_crash_announces_nothing_twice_and_leaves_nothing_unread(site: Site, place: str, count: int) -> None:
+    with site.running() as service:
+        service.until(lambda: is_read(site))
+    site.sql("ALTER TABLE item ADD COLUMN stock int DEFAULT 7", "UPDATE item SET amount = 0 WHERE id = 1")
+    process = Service(site.config)
+    process.start(f"{place}:{count}")
+    try:
+        assert process.wait(PATIENCE_S), f"{place} was not reached"
+    finally:
+        process.kill()
+    with site.running() as service:
+        service.until(lambda: is_read(site) and site.state("item") == table(site))
+    assert [(version["version"], version["restated"]) for version in versions(site)] == [(1, []), (2, ["stock"])]
+    places = [(each["key"], each["value"]["provenance"]["source"]["position"]) for each in site.messages("item")]
+    assert len(set(places)) == len(places)
