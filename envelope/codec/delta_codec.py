@@ -1,0 +1,61 @@
+"""Deltas as messages: JSON, and Avro by `schemas/delta.avsc`."""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Raw
+
+from envelope.canonical import dumps, parse
+from envelope.codec import json_codec
+from envelope.codec.avro_codec import provenance_bytes, texts
+from envelope.codec.avro_values import NULL, counted, long
+from envelope.delta import Delta
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Provenance
+from envelope.patch import Operation
+
+
+class _Delta(msgspec.Struct):
+    provenance: Raw
+    patch: Raw
+
+
+_decoder = msgspec.json.Decoder(_Delta)
+
+
+def encode(delta: Delta) -> bytes:
+    """The message's value as JSON: `{"provenance": …, "patch": […]}`, compact, in UTF-8."""
+    provenance = json_codec.provenance_json(delta.provenance)
+    return b'{"provenance":%b,"patch":%b}' % (provenance, dumps(delta.patch))
+
+
+def decode(text: bytes) -> Delta:
+    """The delta that `text` spells. Raises ChangelogError, of kind *malformed* when it spells none."""
+    try:
+        wire = _wire(text)
+    except ValueError as error:
+        raise ChangelogError(Kind.MALFORMED, "a message is not a delta in JSON") from error
+    patch = parse(wire.patch)
+    if not isinstance(patch, list):
+        raise ChangelogError(Kind.MALFORMED, "a message is not a delta in JSON")
+    return Delta(provenance=json_codec.decode_provenance(bytes(wire.provenance)), patch=patch)
+
+
+def avro(provenance: Provenance, patch: Sequence[Operation]) -> bytes:
+    """The message's value as Avro, without a header."""
+    operations = [_operation(operation) for operation in patch]
+    block = long(len(operations)) + b"".join(operations) if operations else b""
+    return provenance_bytes(provenance) + block + NULL
+
+
+def _operation(operation: Operation) -> bytes:
+    value = long(1) + counted(dumps(operation["value"])) if "value" in operation else NULL
+    return texts((operation["op"], operation["path"])) + value + bytes([operation.get("reset", False)])
+
+
+def _wire(text: bytes) -> _Delta:
+    try:
+        return _decoder.decode(text)
+    except msgspec.DecodeError:
+        wire = _decoder.decode(json_codec.shielded(text))
+        return _Delta(provenance=wire.provenance, patch=json_codec.unshielded(wire.patch))

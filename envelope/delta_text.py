@@ -1,0 +1,132 @@
+"""Patches as JSON text, made of JSON text: what `envelope.delta` defines, without reading what did not change.
+
+Most states are flat objects of which a few columns changed. Such texts are cut at `,"`, and the pieces are compared as
+they are. Where that cannot tell for certain, the objects are cut into their members; where these differ in more than
+a plain value, `envelope.patch` compares the two values.
+"""
+
+import re
+from functools import lru_cache
+
+import msgspec
+
+from envelope.canonical import dumps, parse
+from envelope.codec.avro_values import members
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Op
+from envelope.patch import diff
+
+NONE = b"[]"
+
+_CREATED = b'[{"op":"add","path":"","value":%b}]'
+_RESET = b'[{"op":"add","path":"","value":%b,"reset":true}]'
+_DELETED = b'[{"op":"test","path":"","value":%b},{"op":"remove","path":""}]'
+_GONE = b'[{"op":"remove","path":""}]'
+
+_SCALAR = rb'"[^"\\]*"|[-+.0-9A-Za-z]+'
+_PIECES = re.compile(rb'([^"\\]*)":(%b)\0\1":(%b)' % (_SCALAR, _SCALAR))
+"""A member, a byte that no JSON has, and a member of the same name."""
+_PLAIN = re.compile(_SCALAR)
+
+
+def patch_text(
+    op: str, current: bytes | None, original: bytes | None, *, unavailable: frozenset[str], unavailable_original: bool
+) -> bytes:
+    """The patch of `envelope.delta.delta_of`, from the parts of an envelope: states as JSON, None where there is none.
+
+    `unavailable` names what is unavailable on either side, `unavailable_original` says whether the original lacks any.
+    """
+    if op == Op.TRUNCATE:
+        return NONE
+    if op == Op.DELETE:
+        return _GONE if original is None or unavailable_original else _DELETED % original
+    if current is None:
+        raise ChangelogError(Kind.MALFORMED, f"the message of a change ({op}) has no current state")
+    if op == Op.CREATE:
+        return _CREATED % current
+    if op == Op.READ or original is None:
+        return _RESET % current
+    return changes(original, current, unavailable)
+
+
+def changes(original: bytes, current: bytes, left_out: frozenset[str] = frozenset()) -> bytes:
+    """The patch between two states that are JSON, without the columns that are `left_out`.
+
+    By value it is `diff(parse(original), parse(current))`; values stand in it as they are spelt.
+    """
+    if original == current:
+        return NONE
+    found = None if left_out else _of_pieces(original, current)
+    if found is None:
+        found = _of_members(original, current, left_out)
+    return found
+
+
+def _of_pieces(original: bytes, current: bytes) -> bytes | None:
+    """The patch between two flat objects of the same columns; None where these may be something else.
+
+    In flat JSON without blanks, `,"` stands between two members, and else only where a string ends in a comma: then the
+    piece before is no whole member, nor is the one behind. So two texts are alike up to the first pieces that differ;
+    if both of these are whole members, of one column, the next pieces are again members, or alike.
+    """
+    if original.find(b"{", 1) > 0 or current.find(b"{", 1) > 0 or b"[" in original or b"[" in current:
+        return None
+    if not (original[:2] == current[:2] == b'{"' and original[-1:] == current[-1:] == b"}"):
+        return None
+    before, after = original[2:-1].split(b',"'), current[2:-1].split(b',"')
+    if len(before) != len(after):
+        return None
+    parts = []
+    for a, b in zip(before, after, strict=True):
+        if a == b:
+            continue
+        found = _PIECES.fullmatch(a + b"\0" + b)
+        if found is None:
+            return None
+        name, was, is_ = found.groups()
+        label = b'"%b":' % name
+        if original.count(label) > 1 or current.count(label) > 1:
+            return None
+        parts.append(_replace(name) % (was, is_))
+    return b"[%b]" % b",".join(parts)
+
+
+def _of_members(original: bytes, current: bytes, left_out: frozenset[str]) -> bytes:
+    try:
+        before, after = members(original), members(current)
+    except (ValueError, RecursionError):
+        return dumps(diff(parse(original), parse(current)))  # which refuses what is not JSON
+    parts = []
+    for name, value in before.items():
+        other = after.get(name)
+        if value == other or name in left_out:
+            continue
+        if other is None:
+            parts.append(_remove(name, value))
+        elif _PLAIN.fullmatch(value) and _PLAIN.fullmatch(other):
+            parts.append(_replace(name.encode()) % (value, other))
+        else:
+            parts.append(dumps(diff({name: parse(value)}, {name: parse(other)}))[1:-1])
+    parts += [_add(name, value) for name, value in after.items() if name not in before and name not in left_out]
+    return b"[%b]" % b",".join(filter(None, parts))
+
+
+@lru_cache(maxsize=4096)
+def _replace(name: bytes) -> bytes:
+    """A form that takes both values."""
+    pointer = _pointer(name.decode()).replace(b"%", b"%%")
+    return b'{"op":"test","path":%b,"value":%%b},{"op":"replace","path":%b,"value":%%b}' % (pointer, pointer)
+
+
+def _remove(name: str, value: bytes) -> bytes:
+    pointer = _pointer(name)
+    return b'{"op":"test","path":%b,"value":%b},{"op":"remove","path":%b}' % (pointer, value, pointer)
+
+
+def _add(name: str, value: bytes) -> bytes:
+    return b'{"op":"add","path":%b,"value":%b}' % (_pointer(name), value)
+
+
+def _pointer(name: str) -> bytes:
+    """The pointer to a column, as JSON."""
+    return msgspec.json.encode("/" + name.replace("~", "~0").replace("/", "~1"))

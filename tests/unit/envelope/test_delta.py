@@ -1,0 +1,341 @@
+import io
+import json
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
+
+import fastavro
+import jsonpatch
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from envelope.canonical import dumps, parse, text_of
+from envelope.codec import delta_codec
+from envelope.delta import Delta, back, delta_of, fold
+from envelope.delta_text import changes, patch_text
+from envelope.errors import ChangelogError, Kind
+from envelope.model import MISSING, Envelope, Missing, Op
+from envelope.patch import diff
+from envelope.position import UNPLACED
+from tests.unit.envelope.strategies import envelopes, values
+from tests.unit.records import record
+
+COLUMNS = ("a", "b", "long")
+HOW = ("update", "update", "unknown", "toast", "delete", "bare", "read")
+
+
+def same(a: Any, b: Any) -> bool:
+    return (a is MISSING and b is MISSING) or (MISSING not in (a, b) and text_of(a) == text_of(b))
+
+
+def message(
+    op: Op,
+    current: str | None = None,
+    original: str | Missing | None = MISSING,
+    *,
+    commit: int = 1,
+    unavailable: tuple[str, ...] = (),
+    unavailable_original: tuple[str, ...] = (),
+) -> Envelope:
+    envelope = record(op, current, original, commit=commit, unavailable=unavailable).envelope
+    source = replace(envelope.provenance.source, unavailable_original=unavailable_original)
+    return replace(envelope, provenance=replace(envelope.provenance, source=source))
+
+
+@pytest.mark.parametrize(
+    ("envelope", "patch"),
+    [
+        (message(Op.CREATE, '{"a":1}'), '[{"op":"add","path":"","value":{"a":1}}]'),
+        (message(Op.READ, '{"a":1}'), '[{"op":"add","path":"","value":{"a":1},"reset":true}]'),
+        (message(Op.UPDATE, '{"a":1}'), '[{"op":"add","path":"","value":{"a":1},"reset":true}]'),
+        (message(Op.UPDATE, '{"a":1}', None), '[{"op":"add","path":"","value":{"a":1},"reset":true}]'),
+        (message(Op.UPDATE, '{"a":1}', '{"a":1}'), "[]"),
+        (
+            message(Op.UPDATE, '{"a":1,"b":"x"}', '{"a":1.0,"b":"x"}'),
+            '[{"op":"test","path":"/a","value":1.0},{"op":"replace","path":"/a","value":1}]',
+        ),
+        (
+            message(Op.DELETE, None, '{"a":1}'),
+            '[{"op":"test","path":"","value":{"a":1}},{"op":"remove","path":""}]',
+        ),
+        (message(Op.DELETE), '[{"op":"remove","path":""}]'),
+        (message(Op.DELETE, None, '{"a":1}', unavailable_original=("long",)), '[{"op":"remove","path":""}]'),
+        (message(Op.TRUNCATE, None, None), "[]"),
+        (
+            message(Op.UPDATE, '{"a":2}', '{"a":1,"long":"x"}', unavailable=("long",)),
+            '[{"op":"test","path":"/a","value":1},{"op":"replace","path":"/a","value":2}]',
+        ),
+        (
+            message(Op.UPDATE, '{"a":2,"long":"x"}', '{"a":1}', unavailable_original=("long",)),
+            '[{"op":"test","path":"/a","value":1},{"op":"replace","path":"/a","value":2}]',
+        ),
+    ],
+)
+def test_the_patch_of_each_kind_of_change(envelope: Envelope, patch: str) -> None:
+    delta = delta_of(envelope)
+    assert dumps(delta.patch).decode() == patch == text_from(envelope)
+    assert delta.provenance == envelope.provenance
+
+
+def text_from(envelope: Envelope) -> str:
+    """The same patch, by way of the texts."""
+    source = envelope.provenance.source
+    current, original = (
+        None if isinstance(state, Missing | None) else bytes(state) for state in (envelope.current, envelope.original)
+    )
+    return patch_text(
+        source.op,
+        current,
+        original,
+        unavailable=frozenset((*source.unavailable, *source.unavailable_original)),
+        unavailable_original=bool(source.unavailable_original),
+    ).decode()
+
+
+@given(envelopes())
+def test_texts_give_the_same_patch(envelope: Envelope) -> None:
+    assert same(parse(text_from(envelope)), parse(dumps(delta_of(envelope).patch)))
+
+
+tricky = st.text(alphabet='a,":{}[]~/%\\ é\n', max_size=5)
+names = st.sampled_from(["a", "b", "a,", "~/", "%d", "é", '"']) | tricky
+flat = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False, allow_infinity=False) | tricky
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[bytes, bytes]:
+    """Two states, most of whose columns are alike, in the spellings that there are."""
+    before = draw(st.dictionaries(names, flat | values, max_size=5))
+    after = dict(before)
+    for name in draw(st.lists(names | st.sampled_from([*before, "a"]), max_size=3)):
+        if draw(st.booleans()):
+            after[name] = draw(flat | values)
+        else:
+            after.pop(name, None)
+    escaped, blanks = draw(st.tuples(*[st.booleans()] * 2)), draw(st.sampled_from([(",", ":"), (", ", ": ")]))
+    a, b = (
+        json.dumps(state, ensure_ascii=ascii_, separators=blanks)
+        for state, ascii_ in zip((before, after), escaped, strict=True)
+    )
+    return a.encode(), b.encode()
+
+
+@given(pairs(), st.frozensets(names, max_size=2))
+def test_changes_are_the_diff(pair: tuple[bytes, bytes], left_out: frozenset[str]) -> None:
+    a, b = ({name: value for name, value in parse(side).items() if name not in left_out} for side in pair)
+    patch = parse(changes(*pair, left_out))
+    assert text_of(patch) == text_of(diff(a, b))
+    assert jsonpatch.apply_patch(json.loads(dumps(a)), json.loads(dumps(patch))) == json.loads(dumps(b))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ('{"n":"x,","b":1}', '{"n":"x","b":1}'),
+        ('{"n":"x,","b":1}', '{"n":"x,","b":2}'),
+        ('{"n":",","b":1,"c":",,"}', '{"n":",","b":2,"c":",,"}'),
+        ('{"n,":5,"b":1}', '{"n,":6,"b":1}'),
+        ('{"d":{"x":1,"y":2,"z":3}}', '{"d":{"x":1,"y":3,"z":3}}'),
+        ('{"a":1,"a":2}', '{"a":1,"a":3}'),
+        ('{"a":1,"b":2,"a":2}', '{"a":3,"b":2,"a":2}'),
+        ('{"a":"\\u00e9"}', '{"a":"é"}'),
+        ('{"a":"\\ud800"}', '{"a":"\\udfff"}'),
+        ('{"\\ud800":1}', '{"\\ud800":2}'),
+        ("1", "2"),
+        ("{}", '{"a":1}'),
+        ("[1]", '{"a":1}'),
+        ('{"a":"[","b":1}', '{"a":"[","b":2}'),
+        ('{"a":1}', '{"b":1}'),
+        ('{"a":"x","b":"y"}', '{"a":"y","b":"x"}'),
+    ],
+)
+def test_texts_that_look_like_others(a: str, b: str) -> None:
+    assert text_of(parse(changes(a.encode(), b.encode()))) == text_of(diff(parse(a), parse(b)))
+
+
+def test_numbers_stand_as_they_are_spelt() -> None:
+    patch = changes(b'{"n":1.50,"m":[1]}', b'{"n":1e400,"m":[1,-0]}')
+    assert patch == (
+        b'[{"op":"test","path":"/n","value":1.50},{"op":"replace","path":"/n","value":1e400},'
+        b'{"op":"add","path":"/m/1","value":-0}]'
+    )
+
+
+def test_a_text_that_is_not_json_is_refused_without_its_content() -> None:
+    with pytest.raises(ChangelogError) as caught:
+        changes(b'{"a":"secret', b'{"a":1}')
+    assert (caught.value.kind, str(caught.value)) == (Kind.MALFORMED, "a value is not JSON")
+
+
+@pytest.mark.parametrize("op", [Op.CREATE, Op.UPDATE, Op.READ])
+def test_a_change_without_its_state_is_refused(op: Op) -> None:
+    for make in (delta_of, text_from):
+        with pytest.raises(ChangelogError, match=f"a change \\({op}\\) has no current state"):
+            make(message(op))
+
+
+# What one key may go through, and what each change leaves as the state that a reader can know.
+columns = st.fixed_dictionaries({name: st.none() | st.integers(0, 2) | tricky | values for name in COLUMNS})
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[Envelope, Any]]:
+    """Messages of one key in their order, each with the row after it."""
+    history: list[tuple[Envelope, Any]] = []
+    row: Any = MISSING
+    for commit in range(1, draw(st.integers(2, 9))):
+        envelope, row = draw(steps(row, commit))
+        history.append((envelope, row))
+    return history
+
+
+@st.composite
+def steps(draw: st.DrawFn, row: Any, commit: int) -> tuple[Envelope, Any]:
+    if row is MISSING:
+        new = draw(columns)
+        return message(draw(st.sampled_from([Op.CREATE, Op.READ])), text(new), commit=commit), new
+    old, how = text(row), draw(st.sampled_from(HOW))
+    if how in ("delete", "bare"):
+        return message(Op.DELETE, None, old if how == "delete" else MISSING, commit=commit), MISSING
+    if how == "read":
+        return message(Op.READ, old, commit=commit), row
+    new = row | draw(columns.map(lambda found: {name: found[name] for name in COLUMNS[:2]}))
+    kept = ("long",) if how == "toast" or draw(st.booleans()) else ()
+    current = text({name: value for name, value in new.items() if name not in kept})
+    original = MISSING if how == "unknown" else old
+    return message(Op.UPDATE, current, original, commit=commit, unavailable=kept), new
+
+
+@given(histories(), st.data())
+def test_folding_gives_the_row_at_each_point(history: list[tuple[Envelope, Any]], data: st.DataObject) -> None:
+    deltas = [delta_codec.decode(delta_codec.encode(delta_of(envelope))) for envelope, _ in history]
+    for count, (_, row) in enumerate(history, 1):
+        assert same(fold(deltas[:count]), row)
+    half = data.draw(st.integers(0, len(deltas)))
+    assert same(fold(deltas[half:], fold(deltas[:half])), history[-1][1])
+
+
+@given(histories(), st.data())
+def test_repeats_change_nothing(history: list[tuple[Envelope, Any]], data: st.DataObject) -> None:
+    deltas = [delta_of(envelope) for envelope, _ in history]
+    again = data.draw(st.integers(0, len(deltas) - 1))
+    until = data.draw(st.integers(again + 1, len(deltas)))
+    repeated = [*deltas[:until], *deltas[again:]]
+    assert same(fold(repeated), history[-1][1])
+
+
+@given(histories())
+def test_inverted_deltas_walk_back_until_a_reset(history: list[tuple[Envelope, Any]]) -> None:
+    deltas = [delta_of(envelope) for envelope, _ in history]
+    rows = [MISSING, *(row for _, row in history)]
+    for place in range(len(deltas) - 1, -1, -1):
+        if is_lossy(deltas[place]):
+            with pytest.raises(ChangelogError, match="does not say what it takes away"):
+                back(deltas[place:], rows[-1])
+            return
+        assert same(back(deltas[place:], rows[-1]), rows[place])
+
+
+def text(row: Any) -> str:
+    return dumps(row).decode()
+
+
+def is_lossy(delta: Delta) -> bool:
+    return any(operation.get("reset") for operation in delta.patch) or delta.patch == [{"op": "remove", "path": ""}]
+
+
+def test_a_missing_delta_is_noticed() -> None:
+    made = message(Op.CREATE, '{"a":1}', commit=1)
+    later = message(Op.UPDATE, '{"a":3}', '{"a":2}', commit=3)
+    gone = message(Op.DELETE, None, '{"a":2}', commit=3)
+    for last in (later, gone):
+        for first in ([made], []):
+            with pytest.raises(ChangelogError, match="a patch does not apply: operation 1 of 2 fails"):
+                fold([delta_of(each) for each in (*first, last)])
+
+
+def test_a_column_that_is_not_known_is_learnt() -> None:
+    moved = message(Op.CREATE, '{"a":1}', commit=1, unavailable=("long",))
+    within = message(Op.UPDATE, '{"a":2,"long":{"x":2}}', '{"a":1,"long":{"x":1}}', commit=2)
+    whole = message(Op.UPDATE, '{"a":2,"long":"y"}', '{"a":2,"long":{"x":2}}', commit=3)
+    deltas = [delta_of(each) for each in (moved, within, whole)]
+    assert same(fold(deltas[:2]), {"a": 2})
+    assert same(fold(deltas), {"a": 2, "long": "y"})
+    gone = delta_of(message(Op.DELETE, None, '{"a":2,"long":{"x":2}}', commit=3))
+    assert fold([*deltas[:2], gone]) is MISSING
+
+
+def test_a_column_that_was_added_is_learnt_when_it_changes() -> None:
+    made = message(Op.CREATE, '{"a":1}', commit=1)
+    changed = message(Op.UPDATE, '{"a":1,"b":5}', '{"a":1,"b":null}', commit=2)
+    deltas = [delta_of(each) for each in (made, changed)]
+    assert same(fold(deltas), {"a": 1, "b": 5})
+    assert same(back(deltas[1:], {"a": 1, "b": 5}), {"a": 1, "b": None})
+
+
+def test_a_column_whose_original_is_unavailable_is_not_known_afterwards() -> None:
+    made = message(Op.CREATE, '{"a":1,"long":"x"}', commit=1)
+    changed = message(Op.UPDATE, '{"a":2,"long":"y"}', '{"a":1}', commit=2, unavailable_original=("long",))
+    deltas = [delta_of(each) for each in (made, changed)]
+    assert same(fold(deltas), {"a": 2})
+    assert same(back(deltas[1:], {"a": 2, "long": "y"}), {"a": 1})
+
+
+def test_a_truncate_ends_an_entity() -> None:
+    deltas = [delta_of(message(Op.CREATE, '{"a":1}')), delta_of(message(Op.TRUNCATE, None, None, commit=2))]
+    assert fold(deltas) is MISSING
+    with pytest.raises(ChangelogError, match="a truncate does not say what it takes away"):
+        back(deltas, MISSING)
+
+
+def test_events_without_a_position_are_all_kept() -> None:
+    made, then = (delta_of(message(op, text)) for op, text in ((Op.CREATE, '{"a":1}'), (Op.READ, '{"a":2}')))
+    unplaced = [
+        replace(each, provenance=replace(each.provenance, source=replace(each.provenance.source, position=UNPLACED)))
+        for each in (made, then)
+    ]
+    assert same(fold(unplaced), {"a": 2})
+    assert same(fold([made, then]), {"a": 1})
+
+
+@given(envelopes())
+def test_a_delta_survives_its_writing(envelope: Envelope) -> None:
+    delta = delta_of(envelope)
+    read = delta_codec.decode(delta_codec.encode(delta))
+    assert read.provenance == delta.provenance
+    assert dumps(read.patch) == dumps(delta.patch)
+
+
+SCHEMA: Any = fastavro.parse_schema(json.loads(files("schemas").joinpath("delta.avsc").read_text()))
+
+
+@given(envelopes())
+def test_avro_fits_the_schema(envelope: Envelope) -> None:
+    delta = delta_of(envelope)
+    stream = io.BytesIO(delta_codec.avro(delta.provenance, delta.patch))
+    read: Any = fastavro.schemaless_reader(stream, SCHEMA, None)
+    assert stream.read() == b""
+    source = delta.provenance.source
+    assert read["provenance"]["source"]["position"] == str(source.position)
+    assert read["provenance"]["source"]["committedAt"] == source.committed_at
+    assert read["provenance"]["source"]["unavailable"] == list(source.unavailable)
+    assert [operation["reset"] for operation in read["patch"]] == [bool(each.get("reset")) for each in delta.patch]
+    for made, each in zip(delta.patch, read["patch"], strict=True):
+        assert (each["op"], each["path"]) == (made["op"], made["path"])
+        assert each["value"] == (dumps(made["value"]).decode() if "value" in made else None)
+
+
+@pytest.mark.parametrize("junk", [b"", b"{}", b'{"provenance":{},"patch":[]}', b'{"provenance":{},"patch":{}}'])
+def test_what_is_no_delta_is_refused(junk: bytes) -> None:
+    with pytest.raises(ChangelogError) as caught:
+        delta_codec.decode(junk)
+    assert caught.value.kind is Kind.MALFORMED
+
+
+def test_half_a_surrogate_pair_is_carried() -> None:
+    envelope = message(Op.CREATE, '{"a":"\\ud800"}')
+    encoded = delta_codec.encode(delta_of(envelope))
+    assert delta_codec.encode(delta_codec.decode(encoded)) == encoded
+    assert fold([delta_codec.decode(encoded)]) == parse(Raw('{"a":"\\ud800"}'))
