@@ -1,0 +1,203 @@
+"""Deltas of a changelog: one function over Arrow batches, and what it is in Spark.
+
+`derive` makes the delta of each change. `messages` makes of deltas what Spark's Kafka sink takes: on the partition that
+the change was read from, under its key; behind each delete its tombstone.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from envelope.codec import delta_codec, json_codec
+from envelope.delta_text import patch_text
+from envelope.errors import ChangelogError
+from envelope.model import Op
+from envelope.position import Position
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+RESET: Final = "reset"
+"""The kind of a delta that says the state anew: of a read, and of an update whose original is not known."""
+
+KINDS: Final = (Op.CREATE.value, Op.UPDATE.value, Op.DELETE.value, RESET, Op.TRUNCATE.value)
+"""What a delta's `kind` may be."""
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("entity", pa.utf8()),
+        pa.field("partition", pa.int32()),
+        pa.field("key", pa.utf8()),
+        pa.field("op", pa.utf8()),
+        pa.field("kind", pa.utf8()),
+        pa.field("position", pa.utf8()),
+        pa.field("transaction", pa.utf8()),
+        pa.field("committed_at", pa.timestamp("us", tz="UTC")),
+        pa.field("service_name", pa.utf8()),
+        pa.field("moved", pa.utf8()),
+        pa.field("delta", pa.utf8()),
+    ]
+)
+"""One row a delta. Its id is `position`; `delta` is `{"provenance": …, "patch": […]}`, the rest as in the changelog."""
+
+MESSAGES: Final = pa.schema(
+    [
+        pa.field("topic", pa.utf8()),
+        pa.field("partition", pa.int32()),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.utf8()), pa.field("value", pa.binary())]))),
+    ]
+)
+"""What Spark's Kafka sink takes; a tombstone has no value."""
+
+Values = Callable[[pa.RecordBatch], pa.Array]
+"""A codec: the values of the messages of a batch of `SCHEMA`, as bytes."""
+
+_NO_COLUMNS: Final[frozenset[str]] = frozenset()
+_places: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_HEADERS: Final = {"op": "op", "position": "position", "transaction": "transaction", "serviceName": "service_name"}
+
+
+def derive(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The deltas (`SCHEMA`) of changes (`envelope.batch.SCHEMA`), one a row, in their order.
+
+    Raises ChangelogError, naming entity and position, of kind *malformed* for a change that lacks its state or has one
+    that is not JSON.
+    """
+    patches = pa.array(_patches(rows), pa.binary()).cast(pa.utf8())
+    provenance = rows.column("provenance")
+    made = {"kind": _kinds(rows), "delta": _joined('{"provenance":', provenance, ',"patch":', patches, "}")}
+    columns = [made[name] if name in made else rows.column(name) for name in SCHEMA.names]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def messages(deltas: pa.RecordBatch, topics: Mapping[str, str], values: Values) -> pa.RecordBatch:
+    """The messages (`MESSAGES`) of a batch of `SCHEMA`, in its order; `topics` are those of its entities."""
+    deleted = pc.equal(deltas.column("op"), Op.DELETE.value).to_numpy(zero_copy_only=False)
+    places = np.repeat(np.arange(deltas.num_rows), 1 + deleted)
+    tombstone = np.append(False, places[1:] == places[:-1]) if len(places) else np.zeros(0, dtype=bool)
+    names = pa.array([topics[entity] for entity in deltas.column("entity").to_pylist()], pa.utf8())
+    columns = [
+        names,
+        deltas.column("partition"),
+        deltas.column("key").cast(pa.binary()),
+        values(deltas),
+        _headers(deltas),
+    ]
+    topic, partition, key, value, headers = (column.take(pa.array(places)) for column in columns)
+    value = pc.if_else(pa.array(tombstone), pa.scalar(None, pa.binary()), value)
+    return pa.RecordBatch.from_arrays([topic, partition, key, value, headers], schema=MESSAGES)
+
+
+def json_values(deltas: pa.RecordBatch) -> pa.Array:
+    """The codec `json`: deltas as they are."""
+    return deltas.column("delta").cast(pa.binary())
+
+
+def avro_values(ids: Mapping[str, int]) -> Values:
+    """The codec `avro`, in Confluent's wire format: `ids` are those of `schemas/delta.avsc` for each entity."""
+    headers = {entity: b"\0" + id_.to_bytes(4, "big") for entity, id_ in ids.items()}
+
+    def encode(deltas: pa.RecordBatch) -> pa.Array:
+        found = zip(deltas.column("entity").to_pylist(), deltas.column("delta").to_pylist(), strict=True)
+        return pa.array([headers[entity] + _avro(text.encode()) for entity, text in found], pa.binary())
+
+    return encode
+
+
+def deltas_of(changes: "DataFrame") -> "DataFrame":
+    """The deltas of a frame of changes, as `derive` makes them."""
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, executors have no need of it
+
+    return changes.mapInArrow(_derived, from_arrow_schema(SCHEMA))
+
+
+def messages_of(changes: "DataFrame", topics: Mapping[str, str], values: Values) -> "DataFrame":
+    """The messages of the deltas of a frame of changes; those of one partition in the order of its rows."""
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, executors have no need of it
+
+    def made(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return (messages(deltas, topics, values) for deltas in _derived(batches))
+
+    return changes.mapInArrow(made, from_arrow_schema(MESSAGES))
+
+
+def _derived(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return (derive(batch) for batch in batches if batch.num_rows)
+
+
+def _patches(rows: pa.RecordBatch) -> list[bytes]:
+    current, original = (rows.column(name).cast(pa.binary()).to_pylist() for name in ("current", "original"))
+    ops = rows.column("op").to_pylist()
+    lacking = _lacking(rows)
+    patches: list[bytes] = []
+    try:
+        for number, (op, after, before) in enumerate(zip(ops, current, original, strict=True)):
+            unavailable, of_original = lacking.get(number, (_NO_COLUMNS, False))
+            patches.append(patch_text(op, after, before, unavailable=unavailable, unavailable_original=of_original))
+    except ChangelogError as error:
+        entity, position = (rows.column(name)[len(patches)].as_py() for name in ("entity", "position"))
+        message = f"entity {entity}: {error.message}"
+        raise ChangelogError(error.kind, message, hint=error.hint, position=Position.parse(position)) from error
+    return patches
+
+
+def _lacking(rows: pa.RecordBatch) -> dict[int, tuple[frozenset[str], bool]]:
+    """By row, where there are any: the columns that are unavailable on either side; whether the original lacks any."""
+    provenance = rows.column("provenance")
+    found = {}
+    for number in pc.indices_nonzero(pc.match_substring(provenance, '"unavailable')).to_pylist():
+        source = json_codec.decode_provenance(provenance[number].as_py()).source
+        names = frozenset((*source.unavailable, *source.unavailable_original))
+        found[number] = names, bool(source.unavailable_original)
+    return found
+
+
+def _kinds(rows: pa.RecordBatch) -> pa.Array:
+    op = rows.column("op")
+    unknown = pc.and_(pc.equal(op, Op.UPDATE.value), pc.is_null(rows.column("original")))
+    return pc.if_else(pc.or_(pc.equal(op, Op.READ.value), unknown), RESET, op)
+
+
+def _headers(deltas: pa.RecordBatch) -> pa.Array:
+    """What a reader can route by, and know repeats by, without decoding: as the changelog's own messages have them."""
+    rows, count = deltas.num_rows, len(_HEADERS)
+    moves = _moves(deltas.column("moved"))
+    moved_rows = np.array([row for row, _, _ in moves], dtype=np.int64)
+    names = pa.array([*np.repeat([*_HEADERS], rows), *(name for _, name, _ in moves)], pa.utf8())
+    values = pa.concat_arrays(
+        [
+            *(deltas.column(name).cast(pa.binary()) for name in _HEADERS.values()),
+            pa.array([place for _, _, place in moves], pa.binary()),
+        ]
+    )
+    order = np.arange(rows * count).reshape(count, rows).T.ravel()
+    order = pa.array(np.insert(order, (moved_rows + 1) * count, rows * count + np.arange(len(moves))))
+    ends = np.cumsum(count + np.bincount(moved_rows, minlength=rows))
+    pairs = pa.StructArray.from_arrays(
+        [names.take(order), values.take(order)], fields=list(MESSAGES.field("headers").type.value_type)
+    )
+    return pa.ListArray.from_arrays(pa.array(np.append(0, ends), pa.int32()), pairs)
+
+
+def _moves(moved: pa.Array) -> list[tuple[int, str, bytes]]:
+    """Row, name and JSON of each place that a row moved to or from."""
+    return [
+        (row, name, bytes(place))
+        for row in pc.indices_nonzero(pc.is_valid(moved)).to_pylist()
+        for name, place in _places.decode(moved[row].as_py()).items()
+    ]
+
+
+def _joined(*parts: str | pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(*parts, "")
+
+
+def _avro(delta: bytes) -> bytes:
+    found = delta_codec.decode(delta)
+    return delta_codec.avro(found.provenance, found.patch)
