@@ -1,7 +1,7 @@
 # Everything that make sets up lives in .venv/ and .cache/. It needs Python 3.11 or newer, and no compiler.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo kafka jars test servers soak lint format bench lock clean
+.PHONY: help demo kafka jars test servers soak verdicts lint format bench lock clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -41,6 +41,7 @@ help:
 	@echo 'make jars    fetches what Spark needs for Kafka, Delta Lake and PostgreSQL into .cache/jars (Java 17 and Maven)'
 	@echo 'make test    all tests'
 	@echo 'make soak    a fault campaign at length: CAMPAIGN=postgres ROUNDS=50 SEED=1'
+	@echo 'make verdicts   the rules of compatibility against decoding and a registry: ROUNDS=1000'
 	@echo 'make lint    style, types, import rules, whether the locks are in step, and schemas that break readers'
 	@echo 'make format  applies the style'
 	@echo 'make bench   all benchmarks, or one: NAME=postgres'
@@ -55,6 +56,10 @@ kafka: .venv/.run .cache/kafka/.done
 
 jars: .cache/jars/.done
 	@:
+
+# The compatibility rules against real decoding and a real registry, at length.
+verdicts: .venv/.dev .cache/registry/.done
+	@CHANGELOG_TEST_ROUNDS=$(ROUNDS) $(if $(SEED),CHANGELOG_TEST_SEED=$(SEED)) $(RUN) -m pytest tests/unit/schemas/test_compatibility_decoding.py tests/integration/kafka/test_registry_verdicts.py
 
 # Tests that need a server which could not be fetched say so: they are skipped, and fail where CI=true.
 test: .venv/.dev

@@ -224,14 +224,14 @@ def _messages(consumer: Consumer, spans: Spans) -> Iterator[list[Message]]:
             first = consumer.poll(_POLL_S)
             arrived = [] if first is None else [first, *consumer.consume(READ_ROWS - 1, 0)]
             wanted = _settle(arrived, pending, doing)
-            if wanted or not pending:
-                deadline = time.monotonic() + SILENCE_S
-            elif time.monotonic() >= deadline:
+            if not wanted and pending and time.monotonic() >= deadline:
                 raise ChangelogError(Kind.CONNECTION, f"{doing}: Kafka has been silent for {SILENCE_S:.0f} s")
             done = [part for part in spans if spans[part] and part not in pending]
             if done and pending:
                 consumer.pause([TopicPartition(*part) for part in done])
             yield wanted
+            if wanted:  # who reads may take his time
+                deadline = time.monotonic() + SILENCE_S
         consumer.resume([TopicPartition(*part) for part in spans if spans[part]])  # a pause outlives the assignment
         consumer.unassign()
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -166,12 +167,18 @@ def test_who_follows_sees_what_is_committed_meanwhile(settings: Settings) -> Non
         def wait() -> bool:
             commit = next(coming)
             if commit == 4:
-                made.abandon()
+                try:
+                    made.abandon()
+                except ChangelogError as error:  # where the row was not sent yet, the broker knows no transaction
+                    assert error.kind is Kind.CONNECTION
+                    made.recover()
             elif commit < 7:
                 made.add([batch.from_records([change(commit, str(commit))])])
                 if commit != 3:
                     made.commit(checkpoint(commit))
-            return commit < 8
+            else:
+                time.sleep(0.1)  # what is committed is visible a little later
+            return commit < 20
 
         assert commits(list(opened(settings).follow(last=10, wait=wait))) == [1, 2, 5, 6]
 
