@@ -5,7 +5,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import pyarrow as pa
@@ -167,11 +167,9 @@ def test_who_follows_sees_what_is_committed_meanwhile(settings: Settings) -> Non
         def wait() -> bool:
             commit = next(coming)
             if commit == 4:
-                try:
+                with suppress(ChangelogError):  # where the row was not sent yet, the broker knows no transaction
                     made.abandon()
-                except ChangelogError as error:  # where the row was not sent yet, the broker knows no transaction
-                    assert error.kind is Kind.CONNECTION
-                    made.recover()
+                made.recover()
             elif commit < 7:
                 made.add([batch.from_records([change(commit, str(commit))])])
                 if commit != 3:
