@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
+from urllib.parse import unquote
 
 from envelope.errors import ChangelogError, Kind
 
@@ -28,13 +29,13 @@ _KNOWN = [
         "install Java 17 (Debian: apt-get install openjdk-17-jre-headless)",
     ),
     (
-        r"FAILED_READ_FILE\.FILE_NOT_EXIST[^\n]*?(?P<what>(?:file|hdfs|s3a|abfss?|gs):[^\s,]+)",
+        r"FAILED_READ_FILE\.FILE_NOT_EXIST[^\n]*?(?P<what>(?:file|hdfs|s3a|abfss?|gs):[^\s,]+?)\.?(?:[\s,]|$)",
         Kind.MALFORMED,
         "{what} is gone",
         "run the job again: compaction may have replaced it; else restore it from a copy",
     ),
     (
-        r"(?:FAILED_READ_FILE|CANNOT_READ_FILE_FOOTER)[^\n]*?(?P<what>(?:file|hdfs|s3a|abfss?|gs):[^\s,]+)",
+        r"(?:FAILED_READ_FILE|CANNOT_READ_FILE_FOOTER)[^\n]*?(?P<what>(?:file|hdfs|s3a|abfss?|gs):[^\s,]+?)\.?(?:[\s,]|$)",
         Kind.MALFORMED,
         "{what} is damaged",
         "restore it from a copy",
@@ -107,8 +108,13 @@ def _of_spark(error: Exception) -> ChangelogError:
     for pattern, kind, message, hint in _TABLE:
         found = pattern.search(text)
         if found:
-            what = found.groupdict().get("what", "")
+            what = _place(found.groupdict().get("what", ""))
             return ChangelogError(kind, message.format(what=what), hint=hint.format(package=PACKAGES.get(what, "")))
     condition = _CONDITION.search(text)
     name = condition[1] if condition else type(error).__name__
     return ChangelogError(Kind.MALFORMED, f"Spark failed ({name})", hint="repeat with --verbose to see its own words")
+
+
+def _place(uri: str) -> str:
+    """A file as a person looks for it."""
+    return re.sub("^file:/+", "/", unquote(uri))

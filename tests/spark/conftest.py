@@ -1,5 +1,6 @@
 """The Spark session of the tests, and a frame's job run in it."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -14,8 +15,18 @@ from tests.servers import CACHE, java_needed
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Has one worker run all tests of the session; those of a broker, too, go with the broker's."""
     for item in items:
-        if isinstance(item, pytest.Function) and "spark" in item.fixturenames and "broker" not in item.fixturenames:
+        if not isinstance(item, pytest.Function) or "spark" not in item.fixturenames:
+            continue
+        item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+        if "broker" not in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(autouse=True)
+def sockets() -> Iterator[None]:
+    """pyspark leaves a socket of each `collect` to the garbage collector: it is to come before the next test."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -83,7 +83,7 @@ def test_a_dry_run_needs_no_session(config: Path, capsys: pytest.CaptureFixture[
         ("a bug", 3, "internal error (ValueError); repeat with --verbose and report the traceback"),
         ("on an executor", 3, "schema 7 is unknown; look into the registry"),
         ("in Java", 3, "Spark failed (CAST_INVALID_INPUT); repeat with --verbose to see its own words"),
-        ("no file", 2, "file:/nowhere/at.parquet does not exist; see `path`"),
+        ("no file", 2, "/nowhere/at.parquet does not exist; see `path`"),
     ],
 )
 def test_an_error_is_one_line_without_values(
@@ -122,7 +122,11 @@ def test_a_session_in_use_is_used(spark: SparkSession) -> None:
             "Kafka does not answer",
         ),
         ("Failed to find data source: kafka.", Kind.USAGE, "Spark has no kafka"),
-        ("[FAILED_READ_FILE.NO_HINT] … file:///log/1.parquet. SQLSTATE", Kind.MALFORMED, "file:///log/1.parquet"),
+        (
+            "[FAILED_READ_FILE.NO_HINT] … file:///a%20log/1.parquet. SQLSTATE",
+            Kind.MALFORMED,
+            "/a log/1.parquet is damaged; ",
+        ),
     ],
 )
 def test_what_java_says_is_told_in_our_words(text: str, kind: Kind, said: str) -> None:

@@ -1,0 +1,73 @@
+"""A configuration's options of the Kafka client, which are librdkafka's, as those of Spark's, which is Java's.
+
+https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md · https://kafka.apache.org/41/configuration/
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from envelope.errors import ChangelogError, Kind
+
+_SAME = frozenset({"client.id", "sasl.kerberos.service.name", "security.protocol"})
+_RENAMED = {
+    "sasl.mechanism": "sasl.mechanism",
+    "sasl.mechanisms": "sasl.mechanism",
+    "ssl.key.password": "ssl.key.password",
+    "ssl.cipher.suites": "ssl.cipher.suites",
+}
+_PEM = {  # as text, not as a path: executors need not have the file
+    "ssl.ca.location": ("ssl.truststore.type", "ssl.truststore.certificates"),
+    "ssl.certificate.location": ("ssl.keystore.type", "ssl.keystore.certificate.chain"),
+    "ssl.key.location": ("ssl.keystore.type", "ssl.keystore.key"),
+}
+_MODULES = {"PLAIN": "plain.PlainLoginModule"}
+_SCRAM = "scram.ScramLoginModule"
+_LOGIN = frozenset({"sasl.username", "sasl.password"})
+_VERIFYING = "ssl.endpoint.identification.algorithm"
+
+
+def java_options(options: Mapping[str, str]) -> dict[str, str]:
+    """What of `options` says how the cluster is reached, in Java's names; what tunes the other client is left out.
+
+    Raises ChangelogError (USAGE) for what Java's client has no word for, or a file that cannot be read.
+    """
+    return dict(_translated(options))
+
+
+def _translated(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, value in options.items():
+        if name in _SAME:
+            yield name, value
+        elif name in _RENAMED:
+            yield _RENAMED[name], value
+        elif name in _PEM:
+            type_, content = _PEM[name]
+            yield type_, "PEM"
+            yield content, _text(name, value)
+        elif name == _VERIFYING:
+            yield name, "" if value == "none" else value
+        elif name.startswith(("sasl.", "ssl.", "enable.ssl", "https.")) and name not in _LOGIN:
+            known = ", ".join(sorted({*_RENAMED, *_PEM, *_LOGIN, _VERIFYING}))
+            raise ChangelogError(
+                Kind.USAGE, f"[sink] client: Spark's Kafka client has no {name}", hint=f"jobs know {known}"
+            )
+    if _LOGIN & options.keys():
+        yield "sasl.jaas.config", _jaas(options)
+
+
+def _jaas(options: Mapping[str, str]) -> str:
+    mechanism = options.get("sasl.mechanism", options.get("sasl.mechanisms", ""))
+    module = _MODULES.get(mechanism, _SCRAM)
+    user, password = (_quoted(options.get(name, "")) for name in ("sasl.username", "sasl.password"))
+    return f"org.apache.kafka.common.security.{module} required username={user} password={password};"
+
+
+def _quoted(text: str) -> str:
+    return '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"'))
+
+
+def _text(name: str, file: str) -> str:
+    try:
+        return Path(file).read_text("utf-8")
+    except OSError as error:
+        raise ChangelogError(Kind.USAGE, f"[sink] client: {name}: {file} cannot be read ({error.strerror})") from error

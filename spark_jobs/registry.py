@@ -1,0 +1,127 @@
+"""The schema registry, as executors ask it: which schema an id has. Needs nothing but the standard library.
+
+API: https://docs.confluent.io/platform/current/schema-registry/develop/api.html#get--schemas-ids-int-%20id
+"""
+
+import base64
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from envelope.errors import ChangelogError, Kind
+from schemas.avro import Schema
+
+TIMEOUT_S = 10
+
+_KNOWN = {
+    "basic.auth.user.info",
+    "bearer.auth.token",
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "timeout",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    """A registry at one of `urls`. Files are read where the question is asked, so they have to be on every executor."""
+
+    urls: tuple[str, ...]
+    login: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    ca_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+    timeout_s: float = TIMEOUT_S
+
+    @classmethod
+    def of_options(cls, urls: str, options: Mapping[str, Any]) -> Self:
+        """By the options of confluent-kafka's client; raises ChangelogError (USAGE) for one that is not known here."""
+        for name in sorted(options.keys() - _KNOWN):
+            known = ", ".join(sorted(_KNOWN))
+            raise ChangelogError(
+                Kind.USAGE, f"[sink] registry_client: jobs cannot read {name}", hint=f"they know {known}"
+            )
+        return cls(
+            urls=tuple(url.strip().rstrip("/") for url in urls.split(",")),
+            login=options.get("basic.auth.user.info"),
+            token=options.get("bearer.auth.token"),
+            ca_file=options.get("ssl.ca.location"),
+            certificate_file=options.get("ssl.certificate.location"),
+            key_file=options.get("ssl.key.location"),
+            timeout_s=float(options.get("timeout", TIMEOUT_S)),
+        )
+
+    def schema(self, id_: int) -> Schema:
+        """The schema behind an id, which never changes: each process asks once.
+
+        Raises ChangelogError: PRECONDITION when there is none, ACCESS and CONNECTION as they are met.
+        """
+        return _fetched(self, id_)
+
+
+@lru_cache(maxsize=1024)
+def _fetched(registry: Registry, id_: int) -> Schema:
+    *others, last = registry.urls
+    for url in others:
+        try:
+            return _asked(registry, url, id_)
+        except ChangelogError as error:
+            if error.kind is not Kind.CONNECTION:
+                raise
+    return _asked(registry, last, id_)
+
+
+def _asked(registry: Registry, url: str, id_: int) -> Schema:
+    parts = urlsplit(url)
+    login = registry.login or parts.netloc.rpartition("@")[0]
+    where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    asking = f"asking for schema {id_} at the registry {where}"
+    request = urllib.request.Request(f"{where}/schemas/ids/{id_}")
+    if login:
+        request.add_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
+    elif registry.token:
+        request.add_header("Authorization", f"Bearer {registry.token}")
+    try:
+        with urllib.request.urlopen(request, timeout=registry.timeout_s, context=_context(registry, parts)) as answer:
+            return json.loads(json.load(answer)["schema"])
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise _refused(error.code, id_, where, asking) from None
+    except OSError as error:
+        raise ChangelogError(Kind.CONNECTION, f"{asking}: {type(error).__name__}") from None
+    except (ValueError, KeyError, TypeError):
+        raise ChangelogError(
+            Kind.PRECONDITION, f"{asking}: the answer is none of a registry", hint="correct [sink] registry"
+        ) from None
+
+
+def _context(registry: Registry, parts: Any) -> ssl.SSLContext | None:
+    if parts.scheme != "https":
+        return None
+    context = ssl.create_default_context(cafile=registry.ca_file)
+    if registry.certificate_file:
+        context.load_cert_chain(registry.certificate_file, registry.key_file)
+    return context
+
+
+def _refused(status: int, id_: int, where: str, asking: str) -> ChangelogError:
+    match status:
+        case 404:
+            return ChangelogError(
+                Kind.PRECONDITION,
+                f"schema {id_} is unknown to the registry {where}",
+                hint="it may be another registry's; see [sink] registry",
+            )
+        case 401 | 403:
+            return ChangelogError(
+                Kind.ACCESS, f"{asking}: HTTP {status}", hint="give other credentials in [sink] registry_client"
+            )
+    return ChangelogError(Kind.CONNECTION, f"{asking}: HTTP {status}")

@@ -1,0 +1,170 @@
+"""A changelog in files, read into Spark: the very rows that the log's own reader gives, or one line."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from connectors.sinks.filelayout import log_file
+from connectors.sinks.files import FileSink
+from envelope.batch import SCHEMA
+from envelope.entity import SCHEMAS
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
+from spark_jobs.changelog import ROWS, Archive, Files, Where, end_of, read_changelog
+from spark_jobs.failures import explain
+from tests.unit.sinks.material import batch, checkpoint, read, row, store
+
+COMMITS = 6
+
+
+def commit(number: int) -> list[dict[str, Any]]:
+    """Three rows: of two entities, and a version of columns."""
+    return [
+        row(Position(1, number, 0), entity=SCHEMAS),
+        row(Position(1, number, 2), current='{"a": 1e+20, "b":-0}', moved='{"movedTo":{"key":"x","partition":1}}'),
+        row(Position(1, number, 4), entity="guest", current=None, original="{}"),
+    ]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A log whose first two commits are in the archive, and gone from the log."""
+    path = tmp_path / "a log"
+    sink = FileSink(path)
+    sink.recover()
+    for number in range(1, COMMITS + 1):
+        store(sink, [batch(commit(number))], checkpoint(number, settings={"order": {}, "guest": {}}))
+    sink.close()
+    archive(path, 2)
+    return path
+
+
+def archive(path: Path, last: int) -> None:
+    files = []
+    for entity in ("guest", "order", SCHEMAS):
+        rows = [each for n in range(1, last + 1) for each in commit(n) if each["entity"] == entity]
+        file = f"archive/entity={entity}/day=2026-11-21/0.parquet"
+        (path / file).parent.mkdir(parents=True)
+        pq.write_table(pa.Table.from_batches([batch(rows)]), path / file)
+        listed = {"path": file, "entity": entity, "rows": len(rows)}
+        files.append({**listed, "first": rows[0]["position"], "last": rows[-1]["position"]})
+    (path / "manifest").mkdir()
+    stored = {"format": 1, "log": {"first": 1, "last": last}, "files": files}
+    (path / "manifest" / "1.json").write_text(json.dumps(stored))
+    for number in range(1, last + 1):
+        log_file(path, number).unlink()
+
+
+def rows_of(found: DataFrame) -> list[dict[str, Any]]:
+    """As the log's own reader gives them."""
+    rows = [each.asDict() for each in found.orderBy("position").collect()]
+    return [{**each, "committed_at": each["committed_at"].astimezone(UTC)} for each in rows]
+
+
+def wheres(log: Path) -> Iterator[tuple[Where, list[dict[str, Any]]]]:
+    yield Files(path=log), read(log)
+    yield Archive(path=str(log)), [each for each in read(log) if each["position"] < str(Position(1, 3, 0))]
+
+
+def test_the_rows_are_those_of_the_log(spark: SparkSession, log: Path) -> None:
+    for where, expected in wheres(log):
+        assert len(expected) in (4, 2 * COMMITS)
+        found = read_changelog(spark, where)
+        assert found.schema == ROWS
+        assert found.columns == SCHEMA.names
+        assert rows_of(found) == expected
+
+
+def test_entities_and_positions_choose(spark: SparkSession, log: Path) -> None:
+    for where, expected in wheres(log):
+        assert rows_of(read_changelog(spark, where, entities=["guest"])) == [
+            each for each in expected if each["entity"] == "guest"
+        ]
+        for after in (Position(1, 1, 2), Position(1, 2, 2)):
+            assert rows_of(read_changelog(spark, where, after=after)) == [
+                each for each in expected if each["position"] > str(after)
+            ]
+        versions = rows_of(read_changelog(spark, where, entities=[SCHEMAS, "guest"]))
+        assert {each["entity"] for each in versions} == {SCHEMAS, "guest"}
+    for number in range(3, COMMITS + 1):
+        after = Position(1, number, 2)
+        assert rows_of(read_changelog(spark, Files(path=log), after=after)) == read(log, after=after)
+
+
+def test_what_is_not_listed_is_not_read(spark: SparkSession, log: Path) -> None:
+    shutil.copy(log_file(log, 5), log / "archive" / "entity=order" / "day=2026-11-21" / "1.parquet")
+    for where, expected in wheres(log):
+        assert rows_of(read_changelog(spark, where)) == expected
+
+
+def test_the_end_is_known_without_reading_rows(spark: SparkSession, log: Path) -> None:
+    assert end_of(spark, Files(path=log)) == Position(1, 10 * COMMITS, 0)
+    assert end_of(spark, Archive(path=str(log))) == Position(1, 2, 4)
+    assert rows_of(read_changelog(spark, Files(path=log), after=Position(1, 10 * COMMITS, 0))) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "wanted", "kind", "said"),
+    [
+        (Files, {"entities": ["ordre"]}, Kind.USAGE, "has no entity ordre; it has: guest, order"),
+        (Archive, {"entities": ["guest", "x"]}, Kind.USAGE, "has no entity x; it has: guest, order"),
+        (Files, {"after": Position(1, 61, 0)}, Kind.USAGE, "00000001/000000000000003D/00000000 is beyond the end"),
+        (Archive, {"after": Position(1, 2, 6)}, Kind.USAGE, "ends at 00000001/0000000000000002/00000004"),
+    ],
+)
+def test_what_is_not_there_is_one_line(
+    spark: SparkSession, log: Path, where: Any, wanted: dict[str, Any], kind: Kind, said: str
+) -> None:
+    place = where(path=log if where is Files else str(log))
+    with pytest.raises(ChangelogError) as caught:
+        read_changelog(spark, place, **wanted)
+    assert (caught.value.kind, said in str(caught.value), "\n" in str(caught.value)) == (kind, True, False)
+
+
+def test_where_nothing_is_there_is_no_changelog(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ChangelogError, match=r"there is no changelog in .*changelog run"):
+        read_changelog(spark, Files(path=tmp_path))
+    with pytest.raises(ChangelogError, match="has no manifest"):
+        read_changelog(spark, Archive(path=str(tmp_path)))
+    with pytest.raises(ChangelogError, match=r"beyond the end: .* is empty"):
+        read_changelog(spark, Files(path=tmp_path), after=Position(1, 1, 0))
+
+
+def test_a_log_with_a_hole_is_refused(spark: SparkSession, log: Path) -> None:
+    log_file(log, 4).unlink()
+    with pytest.raises(ChangelogError, match="lacks sequence 4"):
+        read_changelog(spark, Files(path=log))
+
+
+def flip(file: Path, at: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 0xFF
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("at", [60, -6], ids=["page", "footer"])
+def test_a_damaged_file_is_named_and_no_row_of_it_is_read(spark: SparkSession, log: Path, at: int) -> None:
+    flip(log_file(log, 4), at)
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # Spark's own, whatever it is
+        read_changelog(spark, Files(path=log)).collect()
+    told = explain(caught.value)
+    assert str(told) == f"{log_file(log, 4)} is damaged; restore it from a copy"
+
+
+def test_a_newest_file_that_is_not_whole_counts_for_nothing(spark: SparkSession, log: Path) -> None:
+    flip(log_file(log, COMMITS), -6)
+    assert len(rows_of(read_changelog(spark, Files(path=log)))) == 2 * (COMMITS - 1)
+
+
+def test_times_are_the_very_moments(spark: SparkSession, log: Path) -> None:
+    first = read_changelog(spark, Files(path=log)).orderBy("position").first()
+    assert first is not None
+    assert first["committed_at"].astimezone(UTC) == datetime(2026, 11, 21, 3, 10, 3, 886044, tzinfo=UTC)
