@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from connectors.sources.postgres import messages, pgoutput
 from connectors.sources.postgres.binding import Binder
 from connectors.sources.postgres.columnar import Block, Bound, Encoded, encode
+from connectors.sources.postgres.framing import Frames
 from connectors.sources.postgres.messages import Message, Relation
 from connectors.sources.postgres.objects import Template
 from connectors.sources.postgres.rendering import Span
@@ -24,12 +25,8 @@ from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Stamp
 from envelope.position import Position
-from envelope.splice import INLINE
 from envelope.stamp import parse
 from envelope.versions import Announced, Look, Versions
-
-HEADER = 25
-"""Bytes before the payload of a frame: `w`, start, end, clock (protocol page *XLogData*)."""
 
 ORDINALS_MAX = 1 << 31
 """Changes of one transaction: a position counts each twice, in 32 bits."""
@@ -38,11 +35,8 @@ STAMP_PREFIX = "provenance"
 SIGNAL_PREFIX = "changelog"
 
 _POSTGRES_EPOCH_US = 946_684_800_000_000
-_START = struct.Struct("!xQ")
 _BEGIN = struct.Struct("!xQqI")
 _COMMIT = struct.Struct("!xBQQq")
-_IS_ROW = np.zeros(256, bool)
-_IS_ROW[list(b"IUDT")] = True
 _EVERYTHING = 1 << 62
 
 
@@ -177,60 +171,23 @@ class _Feed:
 
     def __init__(self, assembler: Assembler, frames: list[bytes]) -> None:
         self._of = assembler
-        lengths = np.fromiter(map(len, frames), np.int64, len(frames))
-        if (lengths <= HEADER).any():
-            raise ChangelogError(Kind.MALFORMED, f"the stream sent a frame of {lengths.min()} bytes")
-        self._data = b"".join([*frames, bytes(INLINE)])
-        self._ends = np.cumsum(lengths)
-        self._starts = np.concatenate([[0], self._ends[:-1]]) + HEADER
-        kinds = np.frombuffer(self._data, np.uint8)[self._starts]
-        is_row = _IS_ROW[kinds]
-        self._cut = self._cut_at(kinds, is_row)
-        assembler._tail = frames[self._cut :]
-        self._rows = np.flatnonzero(is_row[: self._cut])
-        self._controls = np.flatnonzero(~is_row[: self._cut])
+        self._frames = Frames(frames, rows_max=assembler._rows_max, bytes_max=assembler._bytes_max)
+        assembler._tail = frames[self._frames.cut :]
         self._spans: list[Span] = []
-        self._spanned = self._encoded = 0  # of self._rows
+        self._spanned = self._encoded = 0  # of the frames' rows
         self._found: list[tuple[pa.RecordBatch, npt.NDArray[np.int64]]] = []
         self._whole: list[tuple[int, int]] = []  # of each whole transaction, its commit and its end
         self._assembled = Assembled()
-
-    def _cut_at(self, kinds: npt.NDArray[np.uint8], is_row: npt.NDArray[np.bool_]) -> int:
-        """Behind the last commit; at the end when `rows_max` rows or `bytes_max` bytes of one transaction wait."""
-        commits = np.flatnonzero(kinds == ord("C"))
-        cut = int(commits[-1]) + 1 if len(commits) else 0
-        nbytes = self._ends[-1] - (self._ends[cut - 1] if cut else 0)
-        if np.count_nonzero(is_row[cut:]) < self._of._rows_max and nbytes < self._of._bytes_max:
-            return cut
-        last = len(kinds) - 1
-        while last >= cut and kinds[last] in b"RY":
-            last -= 1
-        return self._record_begin(last, kinds) if is_row[last] else len(kinds)
-
-    def _record_begin(self, row: int, kinds: npt.NDArray[np.uint8]) -> int:
-        """Where the rows of the log record of `row` begin: what comes behind them may change how they are read.
-
-        A delete may belong to the insert behind it (a new partition is described between the two), a stamp to the
-        rows that were delivered before it.
-        """
-        lsn = self._lsn(row)
-        while row and (self._lsn(row - 1) == lsn or kinds[row - 1] in b"RY"):
-            row -= 1
-        return row - 1 if row and kinds[row - 1] == ord("D") else row
-
-    def _lsn(self, frame: int) -> int:
-        """Where the log record of a row begins; what is no row may say 0."""
-        return int(_START.unpack_from(self._data, self._starts[frame] - HEADER)[0])
 
     def run(self) -> Assembled:
         """The frames in order: control messages one by one, the rows between them as spans."""
         done = 0
         try:
-            for control in self._controls.tolist():
+            for control in self._frames.controls.tolist():
                 self._span(control - done)
                 done = control + 1
-                self._control(self._data[self._starts[control] : self._ends[control]])
-            self._span(self._cut - done)
+                self._control(self._frames.payload(control))
+            self._span(self._frames.cut - done)
             self._flush()
         except ChangelogError as error:
             if error.kind is Kind.MALFORMED:
@@ -426,7 +383,7 @@ class _Feed:
             return
         span = self._spans[-1]
         late = 0
-        while late < span.rows and self._lsn(self._rows[self._spanned - 1 - late]) == lsn:
+        while late < span.rows and self._frames.lsn(self._frames.rows[self._spanned - 1 - late]) == lsn:
             late += 1
         if late:
             before = span.rows - late
@@ -449,13 +406,14 @@ class _Feed:
         if self._spanned == self._encoded:
             return
         end = self._spanned
-        if but_a_delete and self._data[self._starts[self._rows[end - 1]]] == ord("D"):
+        if but_a_delete and self._frames.kind(self._frames.rows[end - 1]) == ord("D"):
             end -= 1
         if end == self._encoded:
             return
-        here = self._rows[self._encoded : end]
+        frames = self._frames
+        here = frames.rows[self._encoded : end]
         spans, self._spans = _parted(self._spans, self._spanned - end)
-        block = Block(data=self._data, starts=self._starts[here], ends=self._ends[here], spans=spans)
+        block = Block(data=frames.data, starts=frames.starts[here], ends=frames.ends[here], spans=spans)
         encoded = encode(self._of._origin, self._of._bound, block)
         self._encoded = end
         self._assembled.unstamped += encoded.unstamped

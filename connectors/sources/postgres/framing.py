@@ -1,0 +1,75 @@
+"""Frames of the stream as one buffer: which of them hold rows, and where they may be cut."""
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from envelope.errors import ChangelogError, Kind
+from envelope.splice import INLINE
+
+HEADER = 25
+"""Bytes before the payload of a frame: `w`, start, end, clock (protocol page *XLogData*)."""
+
+_START = struct.Struct("!xQ")
+_IS_ROW = np.zeros(256, bool)
+_IS_ROW[list(b"IUDT")] = True
+
+Ints = npt.NDArray[np.int64]
+
+
+class Frames:
+    """Frames, one behind the other. What stands before `cut` can be read now; the rest waits for more.
+
+    Payload i is `data[starts[i]:ends[i]]`; `data` ends with `INLINE` bytes of padding. Before the cut, `rows` are the
+    frames that hold a row and `controls` the others. The cut is behind the last commit; when `rows_max` rows or
+    `bytes_max` bytes of one transaction wait, at the end. Raises ChangelogError (MALFORMED): a frame has no payload.
+    """
+
+    def __init__(self, frames: Sequence[bytes], *, rows_max: int, bytes_max: int) -> None:
+        lengths = np.fromiter(map(len, frames), np.int64, len(frames))
+        if (lengths <= HEADER).any():
+            raise ChangelogError(Kind.MALFORMED, f"the stream sent a frame of {lengths.min()} bytes")
+        self.data = b"".join([*frames, bytes(INLINE)])
+        self.ends: Ints = np.cumsum(lengths)
+        self.starts: Ints = np.concatenate([[0], self.ends[:-1]]) + HEADER
+        self._kinds = np.frombuffer(self.data, np.uint8)[self.starts]
+        is_row = _IS_ROW[self._kinds]
+        self.cut = self._cut_at(is_row, rows_max, bytes_max)
+        self.rows = np.flatnonzero(is_row[: self.cut])
+        self.controls = np.flatnonzero(~is_row[: self.cut])
+
+    def payload(self, frame: int) -> bytes:
+        """The output plugin's message."""
+        return self.data[self.starts[frame] : self.ends[frame]]
+
+    def kind(self, frame: int) -> int:
+        """The first byte of the payload."""
+        return int(self._kinds[frame])
+
+    def lsn(self, frame: int) -> int:
+        """Where the log record of a row begins; what is no row may say 0."""
+        return int(_START.unpack_from(self.data, self.starts[frame] - HEADER)[0])
+
+    def _cut_at(self, is_row: npt.NDArray[np.bool_], rows_max: int, bytes_max: int) -> int:
+        commits = np.flatnonzero(self._kinds == ord("C"))
+        cut = int(commits[-1]) + 1 if len(commits) else 0
+        nbytes = self.ends[-1] - (self.ends[cut - 1] if cut else 0)
+        if np.count_nonzero(is_row[cut:]) < rows_max and nbytes < bytes_max:
+            return cut
+        last = len(self._kinds) - 1
+        while last >= cut and self._kinds[last] in b"RY":
+            last -= 1
+        return self._record_begin(last) if is_row[last] else len(self._kinds)
+
+    def _record_begin(self, row: int) -> int:
+        """Where the rows of the log record of `row` begin: what comes behind them may change how they are read.
+
+        A delete may belong to the insert behind it (a new partition is described between the two), a stamp to the
+        rows that were delivered before it.
+        """
+        lsn = self.lsn(row)
+        while row and (self.lsn(row - 1) == lsn or self._kinds[row - 1] in b"RY"):
+            row -= 1
+        return row - 1 if row and self._kinds[row - 1] == ord("D") else row
