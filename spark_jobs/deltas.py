@@ -27,6 +27,8 @@ RESET: Final = "reset"
 KINDS: Final = (Op.CREATE.value, Op.UPDATE.value, Op.DELETE.value, RESET, Op.TRUNCATE.value)
 """What a delta's `kind` may be."""
 
+TOMBSTONE: Final = "tombstone"
+
 SCHEMA: Final = pa.schema(
     [
         pa.field("entity", pa.utf8()),
@@ -117,18 +119,30 @@ def deltas_of(changes: "DataFrame") -> "DataFrame":
     return changes.mapInArrow(_derived, from_arrow_schema(SCHEMA))
 
 
-def messages_of(changes: "DataFrame", topics: Mapping[str, str], values: Values) -> "DataFrame":
-    """The messages of the deltas of a frame of changes; those of one partition in the order of its rows."""
+def messages_of(
+    changes: "DataFrame", topics: Mapping[str, str], values: Values, count: Callable[[Mapping[str, int]], None]
+) -> "DataFrame":
+    """The messages of the deltas of a frame of changes; those of one partition in the order of its rows.
+
+    `count` is told how many of each kind were made, tombstones too, a batch at a time.
+    """
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, executors have no need of it
 
     def made(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return (messages(deltas, topics, values) for deltas in _derived(batches))
+        for deltas in _derived(batches):
+            found = messages(deltas, topics, values)
+            count(_counts(deltas) | {TOMBSTONE: found.num_rows - deltas.num_rows})
+            yield found
 
     return changes.mapInArrow(made, from_arrow_schema(MESSAGES))
 
 
 def _derived(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return (derive(batch) for batch in batches if batch.num_rows)
+
+
+def _counts(deltas: pa.RecordBatch) -> dict[str, int]:
+    return {each["values"]: each["counts"] for each in deltas.column("kind").value_counts().to_pylist()}
 
 
 def _patches(rows: pa.RecordBatch) -> list[bytes]:

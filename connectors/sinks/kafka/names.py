@@ -10,6 +10,11 @@ def topic(prefix: str, entity: str) -> str:
     return f"{prefix}.{entity}"
 
 
+def delta_topic(prefix: str, entity: str) -> str:
+    """The topic of an entity's deltas; no entity's own can have its name."""
+    return f"{topic(prefix, entity)}.delta"
+
+
 def positions_topic(prefix: str) -> str:
     """The topic of one partition that holds each source's checkpoint, by the source's name."""
     return f"{prefix}.{POSITIONS}"

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from connectors.findings import Finding, fail, ok, warn
 from connectors.sinks.kafka.client import TIMEOUT_S, Admin, Client, error_of
-from connectors.sinks.kafka.names import dead_topic, positions_topic, schemas_topic, topic
+from connectors.sinks.kafka.names import dead_topic, delta_topic, positions_topic, schemas_topic, topic
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 
@@ -52,6 +52,9 @@ _PROFILES: Mapping[Profile, Mapping[str, str]] = {
     },
 }
 _POSITIONS = _PROFILES["aggressive"]
+_DELTA_BYTES = 4
+"""How much larger a delta may be than the largest change: it names each column twice, beside its two values."""
+
 _KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "message.timestamp.type": "CreateTime"}
 
 
@@ -105,6 +108,18 @@ def topics_of(prefix: str, entities: Iterable[Entity], settings: Mapping[str, To
         Topic(name=positions_topic(prefix), partitions=1, settings=_POSITIONS),
         Topic(name=dead_topic(prefix), partitions=1, settings=_KEPT),
         Topic(name=schemas_topic(prefix), partitions=1, settings=_KEPT),
+    ]
+
+
+def delta_topics_of(prefix: str, changelog: Mapping[str, Found]) -> list[Topic]:
+    """The topics of the deltas of entities, each as wide as that of the changelog: never compacted, and all is kept."""
+    return [
+        Topic(
+            name=delta_topic(prefix, entity),
+            partitions=found.partitions,
+            settings={**_KEPT, "max.message.bytes": str(_DELTA_BYTES * found.message_bytes)},
+        )
+        for entity, found in changelog.items()
     ]
 
 

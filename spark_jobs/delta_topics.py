@@ -1,0 +1,181 @@
+"""Deltas as topics: structured streaming from the changelog's topics to `<prefix>.<entity>.delta`.
+
+A micro-batch is written before Spark notes it as done, so that a killed run writes it again: at least once, in order,
+by ids that are the same. What Kafka no longer has stops the job: at its start, by the offsets that Spark noted; while
+it runs, by Spark's own watch, and again by the offsets once a minute.
+"""
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+from connectors.config import Config, KafkaConfig
+from connectors.failpoints import Reach, nowhere
+from connectors.sinks.kafka import topics as kafka_topics
+from connectors.sinks.kafka.client import Client
+from connectors.sinks.kafka.names import delta_topic, topic
+from connectors.sinks.kafka.registry import Registry
+from connectors.sinks.kafka.topics import Found, Topic
+from envelope.entity import SCHEMAS
+from envelope.errors import ChangelogError, Kind
+from spark_jobs import offsets
+from spark_jobs.changelog import Kafka, kafka_options, stream_changelog, where_of
+from spark_jobs.deltas import Values, avro_values, json_values, messages_of
+from spark_jobs.manifest import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CHECKED_S: Final = 60.0
+"""How often a job that goes on looks whether what it is to read next may have been compacted."""
+
+FAIL_POINTS: Final = ("deltas:sent",)
+"""The boundary between two steps at which a crash is tried: sent, and not yet noted."""
+
+_POLL_S: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topics:
+    """The changelog's topics that are read, of `entities` or of all, and those of their deltas."""
+
+    client: Client
+    prefix: str
+    entities: Collection[str] | None
+    create: bool
+    replication_factor: int | None
+    lost: bool
+
+    def changelog(self) -> dict[str, Found]:
+        """The topic of each entity, as it is. Raises ChangelogError for an entity that has none."""
+        admin = self.client.admin()
+        wanted = [name for name in offsets.entities(admin, self.prefix, self.entities) if name != SCHEMAS]
+        named = {topic(self.prefix, name): name for name in wanted}
+        found = kafka_topics.read(admin, [Topic(name=name, partitions=0, settings={}) for name in named])
+        return {named[name]: each for name, each in found.items()}
+
+    def names(self) -> dict[str, str]:
+        """By entity the topic of its deltas."""
+        return {name: delta_topic(self.prefix, name) for name in self.changelog()}
+
+    def ensure(self) -> dict[str, Found]:
+        """By entity the topic of its deltas, made where it is missing: as wide as the changelog's, never compacted.
+
+        Raises ChangelogError (PRECONDITION) where one has another width.
+        """
+        found = self.changelog()
+        wanted = kafka_topics.delta_topics_of(self.prefix, found)
+        there = kafka_topics.ensure(self.client, wanted, create=self.create, replication_factor=self.replication_factor)
+        return {name: there[delta_topic(self.prefix, name)] for name in found}
+
+    def refuse_lost(self, committed: offsets.Offsets) -> None:
+        """Raises ChangelogError (GAP) when what is to be read behind these offsets is gone, or may be."""
+        if not committed:
+            return
+        admin = self.client.admin()
+        skip = set() if self.entities is None else set(offsets.entities(admin, self.prefix)) - set(self.entities)
+        offsets.unread(self.client, self.prefix, committed, skip={*skip, SCHEMAS}, lost=self.lost)
+
+
+def committed(checkpoint: Store) -> offsets.Offsets:
+    """Where the next micro-batch begins, by what Spark noted in its checkpoint; nothing where it noted none.
+
+    The format is Spark's: `commits/<n>` is there once batch n is done, `offsets/<n>` has a version, then JSON lines,
+    first of the batch, then one of each source.
+    """
+    done = [int(name) for file in checkpoint.files("commits") if (name := file.path.rpartition("/")[2]).isdecimal()]
+    if not done:
+        return {}
+    path = f"offsets/{max(done)}"
+    try:
+        *_, noted = checkpoint.read(path).decode().splitlines()
+        found: offsets.Offsets = json.loads(noted)
+    except (ValueError, LookupError) as error:
+        hint = "restore the checkpoint from a copy, or begin anew with another"
+        raise ChangelogError(Kind.MALFORMED, f"{checkpoint.root}/{path} is damaged", hint=hint) from error
+    return found
+
+
+def stream(
+    spark: "SparkSession",
+    config: Config,
+    topics: Topics,
+    *,
+    checkpoint: Store,
+    every_s: float | None,
+    stopping: Callable[[], bool],
+    reach: Reach = nowhere,
+) -> Mapping[str, int]:
+    """Makes deltas of what is new, and ends; with `every_s`, goes on until `stopping`. Gives what was made, by kind."""
+    where = where_of(config)
+    assert isinstance(where, Kafka)
+    sink = config.sink
+    assert isinstance(sink, KafkaConfig)
+    topics.ensure()  # refused before anything is read
+    counted = spark.sparkContext.accumulator({}, _kinds())
+
+    def write(changes: "DataFrame", _: int) -> None:
+        found = topics.ensure()  # an entity may have come
+        names = {name: delta_topic(topics.prefix, name) for name in found}
+        made = messages_of(changes, names, _values(sink, names), counted.add)
+        made.write.format("kafka").options(**_writing(where, found)).save()
+        reach("deltas:sent")
+
+    options = {"failOnDataLoss": "false"} if topics.lost else {}
+    changes = stream_changelog(spark, where, entities=topics.entities, options=options)
+    writer = changes.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint.root)
+    trigger = {"availableNow": True} if every_s is None else {"processingTime": f"{every_s} seconds"}
+    query = writer.trigger(**trigger).start()
+    checked_s = time.monotonic()
+    while not query.awaitTermination(_POLL_S):
+        if stopping():
+            query.stop()
+            break
+        if time.monotonic() - checked_s > CHECKED_S:
+            topics.refuse_lost(committed(checkpoint))
+            checked_s = time.monotonic()
+    made: Mapping[str, int] = counted.value
+    return made
+
+
+def _values(sink: KafkaConfig, names: Mapping[str, str]) -> Values:
+    """The codec of the configuration; the schema of deltas is the same for all."""
+    if sink.codec == "json" or sink.registry is None:
+        return json_values
+    registry = Registry(sink.registry, sink.registry_client, auto_register=sink.auto_register)
+    schema = json.loads(files("schemas").joinpath("delta.avsc").read_text("utf-8"))
+    try:
+        return avro_values({name: registry.id_of(f"{names[name]}-value", schema) for name in names})
+    except ChangelogError as error:
+        if error.kind is not Kind.PRECONDITION:
+            raise
+        hint = "register schemas/delta.avsc under it, or set [sink] auto_register = true"
+        raise ChangelogError(error.kind, error.message, hint=hint) from error
+    finally:
+        registry.close()
+
+
+def _writing(where: Kafka, found: Mapping[str, Found]) -> dict[str, str]:
+    largest = max((each.message_bytes for each in found.values()), default=kafka_topics.MESSAGE_BYTES_DEFAULT)
+    return kafka_options(where) | {
+        "kafka.max.request.size": str(largest),
+        "kafka.acks": "all",
+        "kafka.enable.idempotence": "true",  # what is tried again stays in its order
+        "kafka.compression.type": "lz4",
+    }
+
+
+def _kinds() -> Any:
+    from pyspark.accumulators import AccumulatorParam  # noqa: PLC0415
+
+    class Kinds(AccumulatorParam[dict[str, int]]):
+        def zero(self, value: dict[str, int]) -> dict[str, int]:  # noqa: ARG002
+            return {}
+
+        def addInPlace(self, value1: dict[str, int], value2: dict[str, int]) -> dict[str, int]:  # noqa: N802
+            return {name: value1.get(name, 0) + value2.get(name, 0) for name in {**value1, **value2}}
+
+    return Kinds()

@@ -1,0 +1,243 @@
+"""`spark-submit spark_jobs/derive_deltas.py`: each change as a JSON Patch, from the state before to the state after.
+
+Of a changelog on Kafka, deltas go to the topics PREFIX.ENTITY.delta, on the same partitions, under the same keys. Of a
+file log or an archive, they go to --output as files. Each run goes on where the one before ended; a delta's id is its
+change's position, by which readers know what is there twice.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from connectors import failpoints
+from connectors.config import Config, KafkaConfig
+from connectors.stores import extra_needed
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
+from spark_jobs.job import DONE, Job, main
+from spark_jobs.manifest import is_local, store_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_jobs.changelog import Archive, Files
+    from spark_jobs.delta_runs import Runs
+    from spark_jobs.delta_topics import Topics
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--entity", action="append", metavar="ENTITY", help="only this entity's changes; may be repeated"
+    )
+    files = parser.add_argument_group("of a file log, or of an archive")
+    files.add_argument("--archive", metavar="PATH", help="read the archive there, not what the configuration names")
+    files.add_argument("--output", metavar="PATH", help="where deltas are written: any folder or URI that Spark takes")
+    files.add_argument("--format", choices=("parquet", "jsonl"), help="of the files of a new output (parquet)")
+    files.add_argument("--from", dest="first", type=_position, metavar="POSITION", help="begin a new output here")
+    files.add_argument("--to", dest="last", type=_position, metavar="POSITION", help="end here, inclusive")
+    kafka = parser.add_argument_group("of a changelog on Kafka")
+    kafka.add_argument("--checkpoint", metavar="PATH", help="where Spark keeps how far the job is")
+    kafka.add_argument("--continuous", action="store_true", help="go on until stopped, not only to the present end")
+    kafka.add_argument(
+        "--every", type=_seconds, default=1.0, metavar="SECONDS", help="how often, with --continuous (%(default)s)"
+    )
+    kafka.add_argument("--accept-lost", action="store_true", help="go on where Kafka no longer has what is next")
+
+
+def _position(text: str) -> Position:
+    try:
+        return Position.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if seconds < 0:
+        raise argparse.ArgumentTypeError("should be 0 or more")
+    return seconds
+
+
+def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
+    _refuse_mixed(arguments, config)
+    if _of_files(arguments, config):
+        output = arguments.output
+        plan: dict[str, object] = {
+            "reads": arguments.archive or str(_path(config)),
+            "writes": output,
+            "from": arguments.first,
+            "to": arguments.last,
+        }
+        if is_local(output):
+            from spark_jobs.delta_runs import newest  # noqa: PLC0415
+
+            plan["behind"] = newest(store_of(output)).last
+        return plan
+    with extra_needed():
+        from spark_jobs import delta_topics  # noqa: PLC0415
+
+        topics = _topics(arguments, config)
+        plan = {"reads": sorted(topics.changelog()), "writes": sorted(topics.names().values())}
+        if is_local(arguments.checkpoint):
+            topics.refuse_lost(delta_topics.committed(store_of(arguments.checkpoint)))
+        return plan
+
+
+def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
+    _refuse_mixed(arguments, config)
+    if _of_files(arguments, config):
+        return _run_files(spark, arguments, config)
+    with extra_needed():
+        return _run_kafka(spark, arguments, config)
+
+
+def _reach() -> failpoints.Reach:
+    return failpoints.parse(os.environ.get(failpoints.VARIABLE))
+
+
+def _of_files(arguments: argparse.Namespace, config: Config) -> bool:
+    return arguments.archive is not None or not isinstance(config.sink, KafkaConfig)
+
+
+def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
+    """One way's options are no use on the other."""
+    files = ["archive", "output", "format", "first", "last"]
+    others = ["checkpoint", "continuous", "accept_lost"]
+    names = {"first": "from", "last": "to", "accept_lost": "accept-lost"}
+    of_files = _of_files(arguments, config)
+    wrong, needed = (others, "output") if of_files else (files, "checkpoint")
+    where = "a file log or an archive" if of_files else "a changelog on Kafka"
+    for name in wrong:
+        if getattr(arguments, name):
+            raise ChangelogError(Kind.USAGE, f"--{names.get(name, name)} is not for {where}", hint="see --help")
+    if not getattr(arguments, needed):
+        raise ChangelogError(Kind.USAGE, f"--{needed} is missing", hint=f"{where} needs it: --{needed} PATH")
+    if arguments.first and arguments.last and arguments.first > arguments.last:
+        raise ChangelogError(Kind.USAGE, "--from is behind --to", hint="exchange them")
+
+
+# Files
+
+
+def _run_files(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
+    from spark_jobs import changelog, delta_runs  # noqa: PLC0415, --help and most of a dry run need no Spark
+
+    where: Files | Archive
+    where = changelog.Archive(path=arguments.archive) if arguments.archive else changelog.Files(path=_path(config))
+    store = store_of(arguments.output, spark)
+    before = delta_runs.newest(store)
+    _refuse_other(arguments, before, store.root)
+    for bound in (arguments.first, arguments.last):
+        if bound is not None:
+            changelog.refuse_beyond(spark, where, bound)
+    changes = _changes(spark, where, arguments, before)
+    run = delta_runs.write(
+        store,
+        before,
+        changes,
+        form=arguments.format or before.form,
+        ordered=isinstance(where, changelog.Files) and arguments.entity is None,
+        at=datetime.now(UTC),
+        reach=_reach(),
+    )
+    summary: dict[str, object] = {"verdict": DONE, "output": store.root, "deltas": run.rows if run else 0}
+    if run is not None:
+        summary |= {"path": run.path, "first": run.first, "last": run.last, **run.kinds}
+    return summary
+
+
+def _changes(
+    spark: "SparkSession", where: "Files | Archive", arguments: argparse.Namespace, before: "Runs"
+) -> "DataFrame":
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    from spark_jobs.changelog import read_changelog  # noqa: PLC0415
+
+    floor = None if before.floor is None else Position.parse(before.floor)
+    _refuse_dropped(spark, where, before)
+    changes = read_changelog(spark, where, entities=arguments.entity, after=floor)
+    if arguments.first is not None:
+        changes = changes.where(F.col("position") >= str(arguments.first))
+    if arguments.last is not None:
+        changes = changes.where(F.col("position") <= str(arguments.last))
+    return changes
+
+
+def _refuse_other(arguments: argparse.Namespace, before: "Runs", root: str) -> None:
+    """What an output began with, it goes on with."""
+    if before.runs and arguments.first is not None:
+        hint = "leave out --from, or use another --output"
+        raise ChangelogError(Kind.USAGE, f"{root} has deltas already, up to {before.last}", hint=hint)
+    if before.runs and arguments.format not in (None, before.form):
+        hint = "leave out --format, or use another --output"
+        raise ChangelogError(Kind.USAGE, f"{root} holds {before.form}", hint=hint)
+
+
+def _refuse_dropped(spark: "SparkSession", where: "Files | Archive", before: "Runs") -> None:
+    """Days are dropped oldest first: while something is left of what was read, nothing is missing behind it."""
+    from spark_jobs import manifest  # noqa: PLC0415
+
+    kept = manifest.newest(store_of(where.path, spark))
+    earliest = min((file.first for file in kept.files), default=None) if kept else None
+    if before.last is not None and earliest is not None and earliest > before.last:
+        raise ChangelogError(
+            Kind.GAP,
+            f"history lost: the deltas go up to {before.last}, and {where.path} begins at {earliest}",
+            hint="begin anew in an empty --output",
+        )
+
+
+def _path(config: Config) -> Path:
+    assert not isinstance(config.sink, KafkaConfig)
+    return config.sink.path
+
+
+# Kafka
+
+
+def _topics(arguments: argparse.Namespace, config: Config) -> "Topics":
+    from connectors import kafka  # noqa: PLC0415
+    from spark_jobs.delta_topics import Topics  # noqa: PLC0415
+
+    sink = config.sink
+    assert isinstance(sink, KafkaConfig)
+    return Topics(
+        client=kafka.client(sink),
+        prefix=config.prefix,
+        entities=arguments.entity,
+        create=sink.create_topics,
+        replication_factor=sink.replication_factor,
+        lost=arguments.accept_lost,
+    )
+
+
+def _run_kafka(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
+    from spark_jobs import delta_topics  # noqa: PLC0415
+
+    topics = _topics(arguments, config)
+    checkpoint = store_of(arguments.checkpoint, spark)
+    topics.refuse_lost(delta_topics.committed(checkpoint))
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    made = delta_topics.stream(
+        spark,
+        config,
+        topics,
+        checkpoint=checkpoint,
+        every_s=arguments.every if arguments.continuous else None,
+        stopping=stopping.is_set,
+        reach=_reach(),
+    )
+    return {"verdict": DONE, "checkpoint": checkpoint.root, **made}
+
+
+JOB = Job(name="derive_deltas", description=__doc__ or "", add_arguments=_arguments, plan=_plan, run=_run)
+
+if __name__ == "__main__":
+    sys.exit(main(JOB))

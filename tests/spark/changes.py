@@ -1,0 +1,105 @@
+"""A random workload of all kinds of change, as the service publishes it, and the table that it leaves."""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from msgspec import Raw
+
+from envelope.entity import TRUNCATE_KEY
+from envelope.key import partition
+from envelope.model import MISSING, Op, Place, Record
+from tests.unit.records import record
+
+PARTITIONS = 3
+KEYS = 12
+NOTES = ("x,", 'say "no"', "é", "{1}", "", "a/b~c")
+
+
+@dataclass(slots=True)
+class Workload:
+    """Transactions over two entities; `rows` are the tables, by entity and key."""
+
+    random: random.Random
+    commit: int = 0
+    rows: dict[str, dict[str, dict[str, Any]]] = field(default_factory=lambda: {"order": {}, "guest": {}})
+
+    def transactions(self, count: int) -> Iterator[list[Record]]:
+        """The records of the next `count` transactions, each in the order of its positions."""
+        for _ in range(count):
+            self.commit += 1
+            made: list[Record] = []
+            for ordinal in range(0, 2 * self.random.randint(1, 4), 2):
+                made += self._change(self.random.choice(list(self.rows)), ordinal)
+            yield made
+
+    def _change(self, entity: str, ordinal: int) -> list[Record]:
+        rows = self.rows[entity]
+        key = str(self.random.randrange(KEYS))
+        if key not in rows:
+            rows[key] = self._row(key)
+            return [self._record(entity, key, self.random.choice([Op.CREATE, Op.CREATE, Op.READ]), ordinal)]
+        match self.random.choice(["update"] * 8 + ["unknown", "delete", "bare", "read", "move", "truncate"]):
+            case "delete" | "bare" as how:
+                old = rows.pop(key)
+                return [self._record(entity, key, Op.DELETE, ordinal, old if how == "delete" else None)]
+            case "read":
+                return [self._record(entity, key, Op.READ, ordinal)]
+            case "move":
+                return self._move(entity, key, str(self.random.randrange(KEYS)), ordinal)
+            case "truncate" if self.random.random() < 0.2:
+                rows.clear()
+                made = self._record(entity, TRUNCATE_KEY, Op.TRUNCATE, ordinal)
+                return [replace(made, place=Place(key=TRUNCATE_KEY, partition=n)) for n in range(PARTITIONS)]
+            case how:
+                old = rows[key]
+                kept = self.random.random() < 0.3
+                rows[key] = self._row(key) | ({"long": old["long"]} if kept else {})
+                left_out = ("long",) if kept else ()
+                original = None if how == "unknown" else old
+                return [self._record(entity, key, Op.UPDATE, ordinal, original, left_out)]
+
+    def _move(self, entity: str, key: str, to: str, ordinal: int) -> list[Record]:
+        rows = self.rows[entity]
+        if to in rows:
+            return [self._record(entity, key, Op.READ, ordinal)]
+        old = rows.pop(key)
+        rows[to] = old | {"id": int(to)}
+        places = [Place(key=each, partition=partition(each.encode(), PARTITIONS)) for each in (key, to)]
+        left = self._record(entity, key, Op.DELETE, ordinal, old)
+        arrived = self._record(entity, to, Op.CREATE, ordinal + 1)
+        return [replace(left, moved_to=places[1]), replace(arrived, moved_from=places[0])]
+
+    def _row(self, key: str) -> dict[str, Any]:
+        return {
+            "id": int(key),
+            "status": self.random.choice(["NEW", "PAID", None]),
+            "note": self.random.choice(NOTES),
+            "amount": f"{self.random.randrange(1000)}.50",
+            "doc": {"tags": self.random.sample(range(5), 3), "n": self.random.randrange(3)},
+            "long": "l" * self.random.randrange(4),
+        }
+
+    def _record(
+        self,
+        entity: str,
+        key: str,
+        op: Op,
+        ordinal: int,
+        old: dict[str, Any] | None = None,
+        left_out: tuple[str, ...] = (),
+    ) -> Record:
+        row = self.rows[entity].get(key)
+        current = None
+        if op not in (Op.DELETE, Op.TRUNCATE):
+            assert row is not None
+            current = json.dumps({name: value for name, value in row.items() if name not in left_out})
+        made = record(op, current, commit=self.commit, ordinal=ordinal, key=key, entity=entity, unavailable=left_out)
+        original = None if op is Op.TRUNCATE else MISSING if old is None else Raw(json.dumps(old))
+        return replace(
+            made,
+            place=Place(key=key, partition=partition(key.encode(), PARTITIONS)),
+            envelope=replace(made.envelope, original=original),
+        )

@@ -1,0 +1,452 @@
+"""The job: deltas of a file log as files, and of topics as topics; killed, run again, and told what it cannot do."""
+
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from pyspark.sql import SparkSession
+
+from connectors import failpoints
+from connectors.embedded_kafka import Broker
+from connectors.sinks.files import FileSink
+from connectors.sinks.kafka.client import Client
+from connectors.sinks.kafka.consumed import Consumed, consumed
+from connectors.sinks.kafka.messages import JSON
+from connectors.sinks.kafka.sink import KafkaSink, Settings
+from connectors.sinks.kafka.topics import Topic, read
+from envelope import batch
+from envelope.canonical import text_of
+from envelope.checkpoint import Checkpoint
+from envelope.codec import delta_codec
+from envelope.delta import Delta, delta_of, fold
+from envelope.entity import TRUNCATE_KEY, Entity
+from envelope.model import MISSING, Op, Record, Stamp
+from envelope.position import Position
+from spark_jobs.delta_runs import newest, read_deltas
+from spark_jobs.derive_deltas import JOB
+from spark_jobs.job import main
+from spark_jobs.manifest import local
+from tests.servers import CACHE
+from tests.servers.registry import Registry
+from tests.spark.changes import PARTITIONS, Workload
+
+CONFIG = """
+name = "booking"
+source = {{ kind = "postgres", dsn = "postgresql://nowhere" }}
+tables = {{ include = ["*"] }}
+sink = {sink}
+"""
+
+
+def config(folder: Path, sink: str) -> Path:
+    file = folder / "changelog.toml"
+    file.write_text(CONFIG.format(sink=sink), "utf-8")
+    return file
+
+
+def checkpoint(records: list[Record]) -> Checkpoint:
+    last = records[-1].envelope.provenance.source.position
+    return Checkpoint(position=last, through_lsn=last.commit, epoch=1, system_identifier="7", timeline=1)
+
+
+def tables(deltas: Iterable[tuple[str, str, Delta]]) -> dict[str, dict[str, Any]]:
+    """What a reader makes of (entity, key, delta), in order for each key, some of them twice."""
+    by_key: dict[tuple[str, str], list[Delta]] = defaultdict(list)
+    for entity, key, delta in deltas:
+        if key == TRUNCATE_KEY:
+            for (other, _), found in by_key.items():
+                if other == entity:
+                    found.append(delta)
+        else:
+            by_key[entity, key].append(delta)
+    states = {place: fold(sorted(found, key=position)) for place, found in by_key.items()}
+    return {
+        entity: {key: state for (name, key), state in states.items() if name == entity and state is not MISSING}
+        for entity in ("order", "guest")
+    }
+
+
+def position(delta: Delta) -> Position:
+    return delta.provenance.source.position
+
+
+def same(a: Any, b: Any) -> bool:
+    return text_of(a) == text_of(b)
+
+
+# Of a file log
+
+
+@dataclass(slots=True)
+class Log:
+    """A file log that grows, and the job that reads it."""
+
+    folder: Path
+    workload: Workload
+    records: list[Record]
+
+    def grow(self, transactions: int) -> None:
+        with closing(FileSink(self.folder / "log")) as sink:
+            sink.recover()
+            for made in self.workload.transactions(transactions):
+                sink.add([batch.from_records(made)])
+                sink.commit(checkpoint(made))
+                self.records += made
+
+    @property
+    def config(self) -> Path:
+        return config(self.folder, '{ path = "log" }')
+
+    def run(self, *arguments: str, output: str = "out") -> int:
+        return main(JOB, ["--config", str(self.config), "--output", str(self.folder / output), *arguments])
+
+    def deltas(self, spark: SparkSession, output: str = "out") -> list[dict[str, Any]]:
+        found = read_deltas(spark, str(self.folder / output)).orderBy("position", "partition").collect()
+        return [row.asDict() for row in found]
+
+
+@pytest.fixture
+def log(tmp_path: Path, seed: int) -> Log:
+    made = Log(folder=tmp_path, workload=Workload(random.Random(seed)), records=[])
+    made.grow(30)
+    return made
+
+
+def summary(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+def test_each_change_of_a_log_has_its_delta_once(
+    spark: SparkSession, log: Log, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert log.run() == 0
+    told = summary(capsys)
+    assert told["verdict"] == "done"
+    assert told["deltas"] == len(log.records)
+    log.grow(20)
+    assert log.run("--entity", "order") == 0
+    log.grow(5)
+    assert log.run() == 0
+    assert log.run() == 0
+    assert summary(capsys)["deltas"] == 0
+    found = log.deltas(spark)
+    wanted = {(each.entity, each.place.partition, str(position(delta_of(each.envelope)))): each for each in log.records}
+    assert len(found) == len(wanted) == len(log.records)
+    for row in found:
+        each = wanted[row["entity"], row["partition"], row["position"]]
+        assert same(delta_codec.decode(row["delta"].encode()).patch, delta_of(each.envelope).patch)
+        assert row["key"] == each.place.key
+    decoded = ((row["entity"], row["key"], delta_codec.decode(row["delta"].encode())) for row in found)
+    assert same(tables(decoded), log.workload.rows)
+
+
+def test_a_run_that_was_killed_is_done_again(spark: SparkSession, log: Log) -> None:
+    command = [sys.executable, "-m", "spark_jobs.derive_deltas", "--config", str(log.config)]
+    environment = {**os.environ, failpoints.VARIABLE: "deltas:written", "SPARK_LOCAL_IP": "127.0.0.1"}
+    killed = subprocess.run(
+        [*command, "--output", str(log.folder / "out")], env=environment, capture_output=True, timeout=300, check=False
+    )
+    assert killed.returncode == -9, killed.stderr.decode()
+    store = local(log.folder / "out")
+    assert not newest(store).runs
+    assert list(store.files("deltas")), "what it wrote is there, and nobody lists it"
+    assert log.run() == 0
+    assert len(log.deltas(spark)) == len(log.records)
+
+
+def test_lines_of_json(spark: SparkSession, log: Log) -> None:
+    assert log.run("--format", "jsonl") == 0
+    lines = [
+        json.loads(line)
+        for file in (log.folder / "out" / "deltas").rglob("part-*")
+        for line in file.read_text().splitlines()
+    ]
+    assert len(lines) == len(log.records)
+    first = min(lines, key=lambda line: line["position"])
+    wanted = log.records[0]
+    assert [*first] == ["entity", "partition", "key", "kind", "position", "provenance", "patch"]
+    assert (first["entity"], first["key"]) == (wanted.entity, wanted.place.key)
+    assert first["patch"] == json.loads(delta_codec.encode(delta_of(wanted.envelope)))["patch"]
+
+
+def test_a_span_of_positions(spark: SparkSession, log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+    positions = sorted({str(position(delta_of(each.envelope))) for each in log.records})
+    first, last = positions[3], positions[-4]
+    assert log.run("--from", first, "--to", last, output="span") == 0
+    found = {row["position"] for row in log.deltas(spark, "span")}
+    assert found == {each for each in positions if first <= each <= last}
+    assert log.run(output="span") == 0
+    assert {row["position"] for row in log.deltas(spark, "span")} == {each for each in positions if first <= each}
+    capsys.readouterr()
+    assert log.run("--from", first, output="span") == 2
+    assert "has deltas already, up to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--entity", "room"], 2, "has no entity room"),
+        (["--to", "00000009/0000000000000001/00000000"], 2, "is beyond the end"),
+        (["--from", "00000009/0000000000000001/00000000"], 2, "is beyond the end"),
+        (["--archive", "nowhere"], 3, "has no manifest"),
+        (["--checkpoint", "x"], 2, "--checkpoint is not for a file log or an archive"),
+        (
+            ["--from", "00000001/0000000000000002/00000000", "--to", "00000001/0000000000000001/00000000"],
+            2,
+            "--from is behind --to",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(
+    spark: SparkSession, log: Log, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, said: str
+) -> None:
+    assert log.run(*arguments) == code
+    told = capsys.readouterr()
+    assert said in told.err
+    assert len(told.err.splitlines()) == 1
+    assert not (log.folder / "out").exists()
+
+
+def test_a_damaged_file_of_the_log_is_one_line(
+    spark: SparkSession, log: Log, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = log.folder / "log" / "log" / f"{3:020d}.parquet"
+    content = bytearray(file.read_bytes())
+    content[20:60] = bytes(40)
+    file.write_bytes(content)
+    assert log.run() == 3
+    told = capsys.readouterr()
+    assert file.name in told.err
+    assert len(told.err.splitlines()) == 1
+    assert not newest(local(log.folder / "out")).runs
+
+
+def test_a_dry_run_writes_nothing(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+    assert log.run("--dry-run") == 0
+    told = summary(capsys)
+    assert (told["verdict"], told["behind"]) == ("planned", None)
+    assert told["writes"] == str(log.folder / "out")
+    assert not (log.folder / "out").exists()
+
+
+# Of topics
+
+
+@dataclass(slots=True)
+class Topics:
+    """A changelog on a broker that grows, and the job that reads it."""
+
+    folder: Path
+    settings: Settings
+    workload: Workload
+    records: list[Record]
+    sink: str = 'codec = "json"'
+
+    def grow(self, transactions: int) -> None:
+        stamp = Stamp(api_version="", service_name="", identifier="")
+        entities = [
+            Entity(
+                name=name,
+                table=("public", name),
+                key=("id",),
+                partition_by=("id",),
+                partitions=PARTITIONS,
+                masks={},
+                default_stamp=stamp,
+            )
+            for name in self.workload.rows
+        ]
+        with closing(KafkaSink(self.settings, JSON)) as sink:
+            sink.prepare(entities)
+            sink.recover()
+            for made in self.workload.transactions(transactions):
+                sink.add([batch.from_records(made)])
+                sink.commit(checkpoint(made))
+                self.records += made
+
+    @property
+    def arguments(self) -> list[str]:
+        servers, prefix = self.settings.client.bootstrap_servers, self.settings.prefix
+        sink = f'{{ kind = "kafka", bootstrap_servers = "{servers}", prefix = "{prefix}", {self.sink} }}'
+        return ["--config", str(config(self.folder, sink)), "--checkpoint", str(self.folder / "checkpoint")]
+
+    def run(self, *arguments: str) -> int:
+        return main(JOB, [*self.arguments, *arguments])
+
+    def crash(self) -> None:
+        """Runs the job as a process of its own that is killed when it sent a batch, and did not note it."""
+        jars = ",".join(map(str, sorted((CACHE / "jars").glob("*.jar"))))
+        submitted = f"--master local[2] --jars {jars} --driver-memory 1g pyspark-shell"
+        killed = subprocess.run(
+            [sys.executable, "-m", "spark_jobs.derive_deltas", *self.arguments],
+            env={
+                **os.environ,
+                failpoints.VARIABLE: "deltas:sent",
+                "PYSPARK_SUBMIT_ARGS": submitted,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+            capture_output=True,
+            timeout=300,
+            check=False,
+        )
+        assert killed.returncode == -9, killed.stderr.decode()
+
+    def messages(self) -> Iterator[tuple[str, Consumed]]:
+        for entity in self.workload.rows:
+            for message in consumed(self.settings.client, f"{self.settings.prefix}.{entity}.delta"):
+                yield entity, message
+
+
+@pytest.fixture
+def topics(broker: Broker, tmp_path: Path, seed: int) -> Topics:
+    prefix = f"d{abs(hash(tmp_path)) % 10**9}"
+    settings = Settings(client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix=prefix)
+    return Topics(folder=tmp_path, settings=settings, workload=Workload(random.Random(seed)), records=[])
+
+
+def test_each_change_of_a_topic_has_its_delta_whatever_is_killed(
+    spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics.grow(20)
+    topics.crash()
+    topics.grow(10)
+    assert topics.run() == 0
+    told = summary(capsys)
+    assert told["verdict"] == "done"
+    topics.grow(10)
+    topics.crash()
+    assert topics.run() == 0
+
+    wanted = {
+        (each.entity, each.place.partition, each.place.key, str(position(delta_of(each.envelope)))): each
+        for each in topics.records
+    }
+    seen: Counter[Any] = Counter()
+    deltas = []
+    tombstones: dict[Any, int] = defaultdict(int)
+    for entity, message in topics.messages():
+        place = (entity, message.partition, message.key, message.headers["position"])
+        if message.value is None:
+            assert message.headers["op"] == Op.DELETE
+            tombstones[place] += 1
+            continue
+        delta = delta_codec.decode(message.value)
+        assert same(delta.patch, delta_of(wanted[place].envelope).patch)
+        assert str(position(delta)) == message.headers["position"]
+        seen[place] += 1
+        deltas.append((entity, message.key, delta))
+    assert seen.keys() == wanted.keys()
+    assert max(seen.values()) > 1, "what was sent before a crash is sent again"
+    deleted = {place for place, each in wanted.items() if each.envelope.provenance.source.op is Op.DELETE}
+    assert tombstones == {place: seen[place] for place in deleted}
+    assert same(tables(deltas), topics.workload.rows)
+    _check_topics(topics)
+
+
+def _check_topics(topics: Topics) -> None:
+    names = [f"{topics.settings.prefix}.{entity}.delta" for entity in topics.workload.rows]
+    made = read(topics.settings.client.admin(), [Topic(name=name, partitions=0, settings={}) for name in names])
+    for name in names:
+        assert made[name].partitions == PARTITIONS
+        assert (made[name].settings["cleanup.policy"], made[name].settings["retention.ms"]) == ("delete", "-1")
+
+
+def test_deltas_in_avro(spark: SparkSession, topics: Topics, registry: Registry) -> None:
+    """Only with a schema that is registered, as those of the changelog."""
+    topics.grow(3)
+    topics.sink = f'codec = "avro", registry = "{registry.url}", auto_register = false'
+    assert topics.run() == 3
+    assert not any(True for _ in topics.messages())
+    topics.sink = topics.sink.replace("false", "true")
+    assert topics.run() == 0
+    read: Any = fastavro.parse_schema(json.loads(files("schemas").joinpath("delta.avsc").read_text()))
+    found = set()
+    for entity, message in topics.messages():
+        if message.value is not None:
+            body = io.BytesIO(message.value[5:])
+            delta: Any = fastavro.schemaless_reader(body, read, None)
+            assert not body.read()
+            found.add((entity, message.partition, delta["provenance"]["source"]["position"], len(delta["patch"])))
+    assert found == {
+        (each.entity, each.place.partition, str(position(made)), len(made.patch))
+        for each in topics.records
+        for made in [delta_of(each.envelope)]
+    }
+
+
+def test_what_kafka_no_longer_has_stops_the_job(
+    spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics.grow(5)
+    assert topics.run() == 0
+    before = sum(1 for _ in topics.messages())
+    topics.grow(10)
+    cut(topics)
+    capsys.readouterr()
+    for arguments in ([], ["--dry-run"]):
+        assert topics.run(*arguments) == 3
+        told = capsys.readouterr()
+        assert told.err.startswith("derive_deltas: history lost: ")
+        assert len(told.err.splitlines()) == 1
+    assert sum(1 for _ in topics.messages()) == before
+
+
+def cut(topics: Topics) -> None:
+    """As retention would: deletes all that is in the changelog's topics."""
+    admin = topics.settings.client.admin()
+    ends = [
+        TopicPartition(f"{topics.settings.prefix}.{entity}", number, -1)
+        for entity in topics.workload.rows
+        for number in range(PARTITIONS)
+    ]
+    for name in {each.topic for each in ends}:
+        entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+        for future in admin.incremental_alter_configs([resource]).values():
+            future.result()
+    for future in admin.delete_records(ends).values():
+        future.result()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--entity", "room"], 2, "entity room has no topic"),
+        (["--output", "x"], 2, "--output is not for a changelog on Kafka"),
+    ],
+)
+def test_bad_input_of_topics_is_one_line(
+    spark: SparkSession,
+    topics: Topics,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    said: str,
+) -> None:
+    topics.grow(1)
+    assert topics.run(*arguments) == code
+    told = capsys.readouterr()
+    assert said in told.err
+    assert len(told.err.splitlines()) == 1
+    assert not (topics.folder / "checkpoint").exists()
+
+
+def test_a_broker_that_does_not_answer_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = config(tmp_path, '{ kind = "kafka", bootstrap_servers = "127.0.0.1:1" }')
+    assert main(JOB, ["--config", str(file), "--checkpoint", str(tmp_path / "c"), "--dry-run"]) == 3
+    assert len(capsys.readouterr().err.splitlines()) == 1
