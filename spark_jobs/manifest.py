@@ -120,16 +120,21 @@ def commit(store: Store, change: Callable[[Manifest], Manifest], *, at: datetime
     )
 
 
-def store_of(where: str | Path, spark: "SparkSession | None" = None) -> Store:
-    """The store at a path or URI; without a scheme it is of this machine. Others than `file:` need the session."""
+def is_local(where: str | Path) -> bool:
+    """Whether a path or URI is of this machine: `file:`, or without a scheme."""
     found = None if isinstance(where, Path) else _SCHEME.match(where)
-    if found is None:
-        return local(Path(where))
-    if found[1] == "file":
-        return local(Path(re.sub("^file:(//)?", "", str(where))))
+    return found is None or found[1] == "file"
+
+
+def store_of(where: str | Path, spark: "SparkSession | None" = None) -> Store:
+    """The store at a path or URI. Others than those of this machine need the session."""
+    if isinstance(where, Path):
+        return local(where)
+    if is_local(where):
+        return local(Path(re.sub("^file:(//)?", "", where)))
     if spark is None:
         raise ChangelogError(Kind.USAGE, f"{where} can be looked at only in a Spark session")
-    return hadoop(spark, str(where))
+    return hadoop(spark, where)
 
 
 def local(folder: Path) -> Store:

@@ -4,10 +4,13 @@ Offsets are those of committed messages. They have gaps, where transactions end 
 what was read is a span: from an offset up to another, whatever stands between.
 """
 
+import json
 import re
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from connectors.sinks.kafka import topics
 from connectors.sinks.kafka.client import Admin, Client
@@ -90,8 +93,11 @@ def unread(
 
 
 def slices(spans: Spans, rows_max: int) -> Iterable[dict[Part, Span]]:
-    """The spans in pieces of about `rows_max` offsets, to be read one after another; empty ones are left out."""
-    left = {part: span for part, span in spans.items() if span.end > span.first}
+    """The spans in pieces of about `rows_max` offsets, to be read one after another.
+
+    Empty ones are left out, unless no run was there before: what comes later must not be missed unsaid.
+    """
+    left = {part: span for part, span in spans.items() if span.end > span.first or span.after is None}
     while left:
         share = max(rows_max // len(left), 1)
         piece = {
@@ -104,6 +110,27 @@ def slices(spans: Spans, rows_max: int) -> Iterable[dict[Part, Span]]:
             for part, span in left.items()
             if piece[part].end < span.end
         }
+
+
+def as_json(spans: Spans, which: Literal["first", "end"]) -> str:
+    """One side of the spans, as Spark's options `startingOffsets` and `endingOffsets` take it."""
+    found: dict[str, dict[str, int]] = defaultdict(dict)
+    for (topic_, partition), span in spans.items():
+        found[topic_][str(partition)] = span.first if which == "first" else span.end
+    return json.dumps(found)
+
+
+def begin_options(spans: Spans) -> dict[str, str]:
+    """The options of Spark's Kafka source that make it read the spans' partitions from their first offsets on."""
+    assigned: dict[str, list[int]] = defaultdict(list)
+    for topic_, partition in spans:
+        assigned[topic_].append(partition)
+    return {"assign": json.dumps(assigned), "startingOffsets": as_json(spans, "first")}
+
+
+def ending(spans: Spans, ends_: Offsets) -> dict[Part, Span]:
+    """The spans up to other ends."""
+    return {part: replace(span, end=ends_[part[0]][str(part[1])]) for part, span in spans.items()}
 
 
 def _refuse_lost(part: Part, next_: int, first: int, end: int) -> None:

@@ -1,0 +1,300 @@
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from connectors.sinks.filelayout import sequences
+from connectors.sinks.filelog import counts
+from connectors.sinks.files import FileSink
+from envelope.batch import SCHEMA
+from envelope.checkpoint import Checkpoint
+from envelope.entity import TRUNCATE_KEY
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
+from spark_jobs.archiving import FAIL_POINTS, Merged, Run, archive_log, clear, compact, drop_days, land
+from spark_jobs.changelog import ROWS as STRUCT
+from spark_jobs.days import closed_sequences, open_day
+from spark_jobs.manifest import local
+from spark_jobs.offsets import Span, slices
+from tests.unit.sinks.material import batch, read, row, store
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+GRACE = timedelta(hours=24)
+LATER = timedelta(days=400)
+"""Beyond the clock of the machine, by which files have their times."""
+
+
+def change(n: int, at: datetime, **columns: Any) -> dict[str, Any]:
+    """The n-th change: two entities, eleven keys, three kinds, three a transaction."""
+    return row(
+        Position(1, 1 + n // 3, 2 * (n % 3)),
+        **{
+            "entity": ("guest", "order")[n % 2],
+            "key": str(n * 7 % 11),
+            "op": ("create", "update", "delete")[n % 3],
+            "current": None if n % 3 == 2 else '{"n":1e+20,"é":"\\u0000"}',
+            "original": None if n % 3 == 0 else f'{{"n":{n}.10}}',
+            "moved": '{"movedTo":{"key":"x","partition":1}}' if n == 14 else None,
+            "committed_at": at,
+            **columns,
+        },
+    )
+
+
+ROWS = [change(n, NOON - 3 * DAY + n * timedelta(hours=1)) for n in range(72)]
+"""An hour apart, from the noon of the 18th on."""
+
+
+def publish(path: Path, rows: Sequence[dict[str, Any]], commit_rows: int = 5) -> None:
+    sink = FileSink(path)
+    sink.recover()
+    for start in range(0, len(rows), commit_rows):
+        part = rows[start : start + commit_rows]
+        last = Position.parse(part[-1]["position"])
+        at = Checkpoint(position=last, through_lsn=last.commit, epoch=1, system_identifier="7", timeline=1)
+        store(sink, [batch(part)], at)
+    sink.close()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A file log of `ROWS`."""
+    publish(tmp_path / "changelog", ROWS)
+    return tmp_path / "changelog"
+
+
+@pytest.fixture
+def run(spark: SparkSession, log: Path) -> Run:
+    return Run(spark=spark, store=local(log), at=NOON)
+
+
+# Which days
+
+
+def test_a_day_is_closed_an_hour_after_its_end() -> None:
+    assert open_day(datetime(2026, 11, 21, 0, 59, 59, tzinfo=UTC)) == date(2026, 11, 20)
+    assert open_day(datetime(2026, 11, 21, 1, tzinfo=UTC)) == date(2026, 11, 21)
+
+
+def test_only_files_of_closed_days_are_archived(log: Path) -> None:
+    """Five hours are in a file: the 8th goes up to the 20th's 03:00, the 12th to the 20th's 23:00."""
+    published = sequences(log)
+    assert closed_sequences(log, 0) == list(range(1, 13))
+    assert closed_sequences(log, 12) == []
+    publish(log, [change(72 + n, NOON + 13 * timedelta(hours=1)) for n in range(2)], commit_rows=1)
+    assert closed_sequences(log, 12) == [13, 14, 15], "the newest two stay, whatever they hold"
+    assert published[-1] == 15
+
+
+def test_a_short_log_has_nothing_to_archive(tmp_path: Path) -> None:
+    assert closed_sequences(tmp_path, 0) == []
+    publish(tmp_path, ROWS[:2], commit_rows=1)
+    assert closed_sequences(tmp_path, 0) == []
+
+
+# The file log
+
+
+def test_the_file_log_and_its_archive(run: Run, log: Path) -> None:
+    """Closed days; then a late row; then compaction, deletion and retention: readers get the same rows all the time."""
+    before = counts(log)
+    merged = archive_log(run, log)
+    manifest = run.manifest()
+    assert merged == Merged(files=12, into=len(manifest.files), rows=60)
+    assert manifest.log.last == 12
+    assert [(file.entity, file.day) for file in manifest.files] == [
+        (entity, f"2026-11-{day}") for entity in ("guest", "order") for day in (18, 19, 20)
+    ]
+    _check_files(log, run)
+    assert read(log) == ROWS
+    assert counts(log) == before
+    assert archive_log(run, log) == Merged()
+
+    late = [change(72, NOON - DAY), *(change(73 + n, NOON + DAY + n * timedelta(hours=1)) for n in range(3))]
+    publish(log, late, commit_rows=1)
+    assert archive_log(run, log).rows == 13, "what was open, and the late row"
+    rows = [*ROWS, *late]
+    assert read(log) == rows
+    assert compact(run, before=date(2026, 11, 22)) == Merged(files=2, into=1, rows=13)
+    assert read(log) == rows
+    _check_files(log, run)
+
+    assert clear(run, grace=GRACE, log=log) == 0, "somebody may still read what was replaced"
+    gone = clear(replace(run, at=NOON + LATER), grace=GRACE, log=log)
+    assert gone == 2 + 2 + 16, "archive files, manifests, log files"
+    assert sequences(log) == [17, 18, 19]
+    assert {file.relative_to(log).as_posix() for file in (log / "archive").rglob("*.parquet")} == {
+        file.path for file in run.manifest().files
+    }
+    assert read(log) == rows
+    for each in rows[::9]:
+        behind = [one for one in rows if one["position"] > each["position"]]
+        assert read(log, after=Position.parse(each["position"])) == behind
+        assert read(log, entity=each["entity"], key=each["key"]) == [
+            one for one in rows if (one["entity"], one["key"]) == (each["entity"], each["key"])
+        ]
+
+    assert drop_days(run, keep_days=2) == ["2026-11-18"]
+    assert read(log) == [one for one in rows if one["committed_at"].date() >= date(2026, 11, 19)]
+    assert drop_days(run, keep_days=2) == []
+    publish(log, [change(90, NOON + 2 * DAY)])
+    assert read(log)[-1] == change(90, NOON + 2 * DAY), "and the service goes on"
+
+
+def bounded(column: Any) -> bool:
+    return bool(column.statistics and column.statistics.has_min_max)
+
+
+def _check_files(path: Path, run: Run) -> None:
+    """Each file has the log's columns, sorted by key and position, and no statistics of what a state holds."""
+    for file in run.manifest().files:
+        with pq.ParquetFile(path / file.path) as parquet:
+            assert parquet.schema_arrow.equals(SCHEMA)
+            group = parquet.metadata.row_group(0)
+            assert {SCHEMA.names[n] for n in range(group.num_columns) if bounded(group.column(n))} == {
+                "entity",
+                "key",
+                "position",
+                "committed_at",
+            }
+            assert {group.column(n).compression for n in range(group.num_columns)} == {"ZSTD"}
+            rows = parquet.read().to_pylist()
+        assert rows == sorted(rows, key=lambda one: (one["key"], one["position"]))
+        assert (len(rows), min(r["position"] for r in rows), max(r["position"] for r in rows)) == (
+            file.rows,
+            file.first,
+            file.last,
+        )
+        assert {(one["entity"], str(one["committed_at"].date())) for one in rows} == {(file.entity, file.day)}
+
+
+class Stopped(Exception):  # noqa: N818  # nothing is wrong
+    pass
+
+
+@pytest.mark.parametrize("point", ["archive:written", "archive:moved", "archive:committed"])
+def test_a_run_that_ends_anywhere_is_not_seen_by_half(run: Run, log: Path, point: str) -> None:
+    def stop(name: str) -> None:
+        if name == point:
+            raise Stopped
+
+    assert point in FAIL_POINTS
+    with pytest.raises(Stopped):
+        archive_log(replace(run, reach=stop), log)
+    assert read(log) == ROWS
+    archive_log(run, log)
+    assert read(log) == ROWS
+    clear(replace(run, at=NOON + LATER), grace=GRACE)
+    listed = {file.path for file in run.manifest().files}
+    assert {found.path for found in run.store.files("archive")} == listed
+    assert read(log) == ROWS
+
+
+# From Kafka, without Kafka: what was read, and the spans
+
+
+@pytest.fixture
+def archive(spark: SparkSession, tmp_path: Path) -> Run:
+    return Run(spark=spark, store=local(tmp_path / "archive of booking"), at=NOON)
+
+
+def frame(run: Run, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
+    return run.spark.createDataFrame([tuple(each[name] for name in SCHEMA.names) for each in rows], STRUCT)
+
+
+def spans(first: int, end: int, after: int | None) -> dict[tuple[str, int], Span]:
+    return {
+        (f"booking.{entity}", partition): Span(first=first, end=end, after=after)
+        for entity in ("guest", "order")
+        for partition in range(3)
+    }
+
+
+def land_twice(run: Run) -> None:
+    """Twelve rows of one day, in two files of each entity."""
+    land(run, frame(run, ROWS[:6]), spans(0, 6, None), prefix="booking")
+    land(run, frame(run, ROWS[6:12]), spans(6, 12, 6), prefix="booking")
+
+
+def archived(run: Run) -> list[dict[str, Any]]:
+    """What the manifest lists, by position."""
+    root = Path(run.store.root.removeprefix("file:"))
+    found = [one for file in run.manifest().files for one in pq.read_table(root / file.path).to_pylist()]
+    return sorted(found, key=lambda one: (one["position"], one["partition"]))
+
+
+def test_what_was_read_is_landed_once(archive: Run) -> None:
+    assert land(archive, frame(archive, ROWS[:30]), spans(0, 40, None), prefix="booking") == 30
+    manifest = archive.manifest()
+    assert manifest.offsets == {f"booking.{entity}": {"0": 40, "1": 40, "2": 40} for entity in ("guest", "order")}
+    assert all(file.offsets == {str(n): (0, 40) for n in range(3)} for file in manifest.files)
+    assert archived(archive) == ROWS[:30]
+
+    with pytest.raises(ChangelogError, match=r"booking\.guest, partition 0, was archived by another run") as refused:
+        land(archive, frame(archive, ROWS[:30]), spans(0, 40, None), prefix="booking")
+    assert refused.value.kind is Kind.IN_USE
+    assert archive.manifest() == manifest, "nothing is committed"
+    assert land(archive, frame(archive, []), spans(40, 44, 40), prefix="booking") == 0, "ends of transactions alone"
+
+    truncated = [
+        change(
+            30, NOON, entity="guest", partition=partition, key=TRUNCATE_KEY, op="truncate", current=None, original=None
+        )
+        for partition in range(3)
+    ]
+    again = [*ROWS[20:30], *truncated]
+    assert land(archive, frame(archive, again), spans(44, 90, 44), prefix="booking") == 13
+    with pytest.raises(ChangelogError, match="by another run"):
+        land(archive, frame(archive, again), spans(44, 90, 40), prefix="booking")
+    assert compact(archive, before=date.max).repeats == 10, "those of one entity, partition and position"
+    assert archived(archive) == [*ROWS[:30], *truncated], "a truncate has one position on several partitions"
+    assert archive.manifest().files[-1].offsets == {str(n): (0, 90) for n in range(3)}
+    assert archive.manifest().offsets["booking.order"] == {"0": 90, "1": 90, "2": 90}
+
+
+def test_compaction_gives_way_to_who_dropped_its_files(archive: Run) -> None:
+    land_twice(archive)
+
+    def drop(name: str) -> None:
+        if name == "archive:moved":
+            drop_days(replace(archive, at=NOON + 9 * DAY), keep_days=1)
+
+    with pytest.raises(ChangelogError, match="by another run in file:"):
+        compact(replace(archive, reach=drop), before=date.max)
+    assert archived(archive) == []
+
+
+def test_what_another_run_lands_meanwhile_stays(archive: Run) -> None:
+    land_twice(archive)
+    reads: list[list[dict[str, Any]]] = []
+
+    def land_more(name: str) -> None:
+        if name == "archive:moved":
+            land(replace(archive), frame(archive, ROWS[12:20]), spans(12, 20, 12), prefix="booking")
+            reads.append(archived(archive))
+
+    merged = compact(replace(archive, reach=land_more), before=date.max)
+    assert merged.repeats == 0
+    assert reads == [ROWS[:20]]
+    assert archived(archive) == ROWS[:20]
+
+
+def test_much_is_read_in_pieces() -> None:
+    whole = {("t", 0): Span(first=5, end=50, after=5), ("t", 1): Span(first=0, end=8, after=None)}
+    empty = {("t", 2): Span(first=3, end=3, after=3)}
+    pieces = list(slices(whole | empty, 20))
+    assert [sum(span.end - span.first for span in piece.values()) for piece in pieces] == [18, 20, 15]
+    assert [span for piece in pieces for part, span in piece.items() if part == ("t", 0)] == [
+        Span(first=5, end=15, after=5),
+        Span(first=15, end=35, after=15),
+        Span(first=35, end=50, after=35),
+    ]
+    assert list(slices(empty, 20)) == []
+    new = {("t", 3): Span(first=0, end=0, after=None)}
+    assert list(slices(new, 20)) == [new], "so that it is known from now on"
