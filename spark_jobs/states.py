@@ -1,0 +1,144 @@
+"""The last state of each key, of its last changes: an unavailable value is that of the state before; then typed.
+
+What comes are rows of `CHANGES`, all of one key together, the newest first, back to the first that lacks nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
+
+import pyarrow as pa
+
+from envelope.codec import json_codec
+from envelope.codec.avro_values import members
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Op
+from envelope.position import Position
+from schemas.avro import Column
+from spark_jobs.values import NULL, Read, reader, text
+
+_OF_CHANGE: Final = ("key", "position", "op", "committed_at", "api_version", "service_name", "identifier")
+
+CHANGES: Final = (*_OF_CHANGE, "current", "gaps")
+"""The columns of a change, those first that `ABOUT` begins with.
+
+`gaps` is its provenance, where that tells of unavailable values, or of null in JSON.
+"""
+
+ABOUT: Final = pa.schema(
+    [
+        pa.field("_key", pa.utf8()),
+        pa.field("_position", pa.utf8()),
+        pa.field("_op", pa.utf8()),
+        pa.field("_committed_at", pa.timestamp("us", tz="UTC")),
+        pa.field("_api_version", pa.utf8()),
+        pa.field("_service_name", pa.utf8()),
+        pa.field("_identifier", pa.utf8()),
+        pa.field("_unavailable", pa.list_(pa.utf8())),
+        pa.field("_out_of_range", pa.list_(pa.utf8())),
+    ]
+)
+"""What a state says of itself: its key and its last change, and which of its columns are null for another reason.
+
+`_unavailable` are those whose values no state held, `_out_of_range` those whose type in Spark has no room for the
+value; sorted.
+"""
+
+BEGUN: Final = "_begun"
+BEGUN_FIELD: Final = pa.field(BEGUN, pa.bool_())
+"""Whether a key's beginning was among the changes, so that no earlier state can hold what is unavailable."""
+
+ROWS_MAX: Final = 4096
+"""In one batch of what is given."""
+
+
+@dataclass(slots=True)
+class _Folded:
+    """What is known of a key's last state: tokens by column."""
+
+    values: dict[str, bytes]
+    missing: set[str]
+    json_null: set[str] = field(default_factory=set)
+    begun: bool = False
+
+
+def fold(
+    batches: Iterable[pa.RecordBatch], *, columns: Sequence[Column], schema: pa.Schema, raw: bool
+) -> Iterator[pa.RecordBatch]:
+    """From batches of `CHANGES` to batches of `schema`: the columns, `ABOUT`, `BEGUN`; one row a key, deleted ones too.
+
+    `raw` gives each value as text: of a JSON string its content, of anything else the JSON. Raises ChangelogError of
+    kind *malformed*, naming the position, for a change without a state, or one that is no JSON object.
+    """
+    readers = {column.name: text if raw else reader(column.type) for column in columns}
+    rows: list[tuple[Any, ...]] = []
+    for _, changes in groupby(_rows(batches), key=itemgetter(0)):
+        rows.append(_row(list(changes), readers))
+        if len(rows) == ROWS_MAX:
+            yield _batch(rows, schema)
+            rows = []
+    if rows:
+        yield _batch(rows, schema)
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+    for batch in batches:
+        yield from zip(*(batch.column(name).to_pylist() for name in CHANGES), strict=True)
+
+
+def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(values, each.type) for values, each in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def _row(changes: Sequence[tuple[Any, ...]], readers: Mapping[str, Read]) -> tuple[Any, ...]:
+    """One row of what `fold` gives, from the changes of one key."""
+    last = changes[0]
+    folded = _fold(changes)
+    values, outside = [], []
+    for name, read in readers.items():
+        token = folded.values.get(name, NULL)
+        if token == NULL and name not in folded.json_null:
+            values.append(None)
+            continue
+        try:
+            values.append(read(token))
+        except ValueError:
+            values.append(None)
+            outside.append(name)
+    missing = sorted(folded.missing & readers.keys())
+    return (*values, *last[: len(_OF_CHANGE)], missing, sorted(outside), folded.begun)
+
+
+def _fold(changes: Sequence[tuple[Any, ...]]) -> _Folded:
+    folded = _state(changes[0])
+    for change in changes[1:]:
+        if folded.begun or not folded.missing:
+            break
+        earlier = _state(change)
+        if change[2] != Op.DELETE:
+            found = folded.missing & earlier.values.keys()
+            folded.values |= {name: earlier.values[name] for name in found}
+            folded.json_null |= found & earlier.json_null
+            folded.missing -= found
+        folded.begun = earlier.begun
+    return folded
+
+
+def _state(change: tuple[Any, ...]) -> _Folded:
+    _, position, op, _, _, _, _, current, gaps = change
+    if op == Op.DELETE:
+        return _Folded(values={}, missing=set(), begun=True)
+    try:
+        values = members(current.encode())
+    except (AttributeError, ValueError, RecursionError):
+        message = f"the state of a change ({op}) is no JSON object"
+        raise ChangelogError(Kind.MALFORMED, message, position=Position.parse(position)) from None
+    if gaps is None:
+        return _Folded(values=values, missing=set())
+    source = json_codec.decode_provenance(gaps).source
+    return _Folded(values=values, missing=set(source.unavailable), json_null=set(source.json_null))

@@ -1,0 +1,188 @@
+"""Published values as Spark has them: from JSON tokens, no number of which is rendered again (docs/types.md)."""
+
+import binascii
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Context, Decimal, Inexact, InvalidOperation
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from envelope.codec import json_codec
+from envelope.codec.avro_values import members
+from schemas import types
+from schemas.spark import DIGITS_MAX
+from schemas.types import Array, ColumnType, Map, Primitive, Struct
+
+Read = Callable[[bytes], object]
+"""The value of a JSON token that is not null; ValueError when the type has no room for it."""
+
+NULL: Final = b"null"
+
+_INTEGER = re.compile(rb"0|-?[1-9][0-9]*")
+_NUMBER = re.compile(rb"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_FIXED = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+_UNUSUAL: Final = {b'"NaN"': "nan", b'"Infinity"': "inf", b'"-Infinity"': "-inf"}
+
+_strings = msgspec.json.Decoder(str)
+_arrays = msgspec.json.Decoder(list[Raw])
+
+
+def reader(type_: ColumnType) -> Read:
+    """How values of this type are read; what they are is what Arrow takes for `schemas.spark.to_spark(type_)`."""
+    match type_:
+        case Primitive():
+            return _PRIMITIVES[type_]
+        case types.Decimal(precision=precision, scale=scale):
+            return _decimal(precision, scale) if precision <= DIGITS_MAX else text
+        case Array(element=element):
+            return _array(reader(element))
+        case Map(value=value):
+            return _map(reader(value))
+        case Struct(fields=fields):
+            return _struct({name: reader(field) for name, field in fields})
+
+
+def text(token: bytes) -> str:
+    """Of a JSON string its content, of anything else the token."""
+    return _strings.decode(token) if token[:1] == b'"' else token.decode()
+
+
+def _raw(token: bytes) -> str:
+    return token.decode()
+
+
+def _boolean(token: bytes) -> bool:
+    if token not in (b"true", b"false"):
+        raise ValueError("not a boolean")
+    return token == b"true"
+
+
+def _integer(bits: int) -> Read:
+    bound = 1 << bits - 1
+
+    def read(token: bytes) -> int:
+        if not _INTEGER.fullmatch(token):
+            raise ValueError("not an integer")
+        value = int(token)
+        if not -bound <= value < bound:
+            raise ValueError("an integer out of range")
+        return value
+
+    return read
+
+
+def _floating(form: str) -> Read:
+    rounded = struct.Struct(form)
+
+    def read(token: bytes) -> float:
+        if token in _UNUSUAL:
+            return float(_UNUSUAL[token])
+        if not _NUMBER.fullmatch(token):
+            raise ValueError("not a number")
+        value = float(token)
+        try:
+            (value,) = rounded.unpack(rounded.pack(value))
+        except OverflowError:
+            value = math.inf
+        if math.isinf(value):
+            raise ValueError("a number out of range")
+        return value
+
+    return read
+
+
+def _decimal(precision: int, scale: int) -> Read:
+    """Exactly, or not at all."""
+    context = Context(prec=precision, traps=[Inexact, InvalidOperation])
+    unit = Decimal(1).scaleb(-scale)
+
+    def read(token: bytes) -> Decimal:
+        content = text(token)
+        if not _FIXED.fullmatch(content):
+            raise ValueError("not a decimal number")
+        try:
+            return Decimal(content).quantize(unit, context=context)
+        except (Inexact, InvalidOperation):
+            raise ValueError("more digits than declared") from None
+
+    return read
+
+
+def _bytes(token: bytes) -> bytes:
+    return binascii.a2b_base64(_strings.decode(token), strict_mode=True)
+
+
+def _day(token: bytes) -> date:
+    content = _strings.decode(token)
+    day = date.fromisoformat(content)
+    if day.isoformat() != content:
+        raise ValueError("not a day of four digits' years")
+    return day
+
+
+def _instant(zone: str) -> Read:
+    def read(token: bytes) -> datetime:
+        content = _strings.decode(token)
+        at = datetime.fromisoformat(content.removesuffix(zone))
+        if at.isoformat(timespec="microseconds") + zone != content:
+            raise ValueError("not a moment of four digits' years")
+        return at.replace(tzinfo=UTC) if zone else at
+
+    return read
+
+
+def _array(element: Read) -> Read:
+    def read(token: bytes) -> list[object]:
+        return [_optional(item, element) for item in _items(token)]
+
+    return read
+
+
+def _map(value: Read) -> Read:
+    def read(token: bytes) -> list[tuple[str, object]]:
+        return [(name, _optional(each, value)) for name, each in members(token).items()]
+
+    return read
+
+
+def _struct(fields: Mapping[str, Read]) -> Read:
+    def read(token: bytes) -> dict[str, object]:
+        found = members(token)
+        if found.keys() != fields.keys():
+            raise ValueError("other members")
+        return {name: _optional(found[name], field) for name, field in fields.items()}
+
+    return read
+
+
+def _optional(token: bytes, read: Read) -> object:
+    return None if token == NULL else read(token)
+
+
+def _items(token: bytes) -> list[bytes]:
+    try:
+        return [bytes(item) for item in _arrays.decode(token)]
+    except msgspec.DecodeError:
+        return [bytes(json_codec.unshielded(item)) for item in _arrays.decode(json_codec.shielded(token))]
+
+
+_PRIMITIVES: Final[Mapping[Primitive, Read]] = {
+    Primitive.BOOLEAN: _boolean,
+    Primitive.INT: _integer(32),
+    Primitive.LONG: _integer(64),
+    Primitive.FLOAT: _floating("<f"),
+    Primitive.DOUBLE: _floating("<d"),
+    Primitive.STRING: text,
+    Primitive.BYTES: _bytes,
+    Primitive.UUID: text,
+    Primitive.DATE: _day,
+    Primitive.TIME: text,
+    Primitive.TIMESTAMP: _instant(""),
+    Primitive.TIMESTAMP_TZ: _instant("Z"),
+    Primitive.JSON: _raw,
+}
