@@ -99,7 +99,8 @@ def _row(changes: Sequence[tuple[Any, ...]], readers: Mapping[str, Read]) -> tup
     """One row of what `fold` gives, from the changes of one key."""
     last = changes[0]
     folded = _fold(changes)
-    values, outside = [], []
+    values: list[object] = []
+    outside: list[str] = []
     for name, read in readers.items():
         token = folded.values.get(name, NULL)
         if token == NULL and name not in folded.json_null:

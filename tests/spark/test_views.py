@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import Raw
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -67,11 +68,16 @@ def lossy(record: Record, chance: random.Random) -> Record:
     envelope, source = record.envelope, record.envelope.provenance.source
     if source.op is not Op.UPDATE or chance.random() < 0.5:
         return record
-    current = json.loads(bytes(envelope.current))
+    current = state_in(record)
     del current["doc"]
     source = replace(source, unavailable=(*source.unavailable, "doc"))
     provenance = replace(envelope.provenance, source=source)
-    return replace(record, envelope=replace(envelope, current=json.dumps(current).encode(), provenance=provenance))
+    return replace(record, envelope=replace(envelope, current=Raw(json.dumps(current)), provenance=provenance))
+
+
+def state_in(record: Record) -> State:
+    assert record.envelope.current is not None
+    return dict(json.loads(bytes(record.envelope.current)))
 
 
 def replay(records: Iterable[Record], position: Position, choice: Chosen | None = None) -> dict[str, State]:
@@ -87,7 +93,7 @@ def replay(records: Iterable[Record], position: Position, choice: Chosen | None 
             case Op.DELETE:
                 states.pop(each.place.key, None)
             case _:
-                now = json.loads(bytes(each.envelope.current))
+                now = state_in(each)
                 before = states.get(each.place.key, {})
                 kept = {name: before[name] for name in source.unavailable if name in before}
                 states[each.place.key] = kept | now
@@ -178,7 +184,8 @@ def test_changes_that_do_not_count_were_never_made(changes: DataFrame, made: lis
 
 def test_a_view_follows(spark: SparkSession, changes: DataFrame, made: list[Record], tmp_path: Path) -> None:
     chance = random.Random(13)
-    for number, (first, second) in enumerate(map(sorted, zip(*[iter(positions(made, chance, ROUNDS))] * 2))):
+    for number in range(ROUNDS // 2):
+        first, second = sorted(positions(made, chance, 2))
         before = str(tmp_path / str(number))
         live(latest(until(changes, first), COLUMNS)).write.parquet(before)
         behind = until(changes, second).where(F.col("position") > str(first))
