@@ -1,0 +1,240 @@
+"""One workload, published by the service into files and to Kafka: Spark reads the same rows from either."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import structlog
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+
+from connectors import config
+from connectors.embedded_kafka import Broker
+from connectors.service import Service
+from connectors.stores import open_log
+from envelope import canonical
+from envelope.entity import SCHEMAS
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
+from spark_jobs.changelog import Kafka, end_of, kafka_options, read_changelog, stream_changelog, where_of
+from spark_jobs.decoding import OFFSET, PARTITION
+from spark_jobs.failures import explain
+from tests.integration.site import Running
+from tests.servers import fetched
+from tests.servers.registry import Registry
+
+TABLES = """
+CREATE TABLE guest (id int PRIMARY KEY, name text, tags text[], doc json);
+CREATE TABLE orders (id bigint PRIMARY KEY, guest_id int NOT NULL, amount numeric(10,2), at timestamptz, note text);
+ALTER TABLE orders REPLICA IDENTITY FULL
+"""
+
+ENTITIES = """
+[entities.guest]
+table = "public.guest"
+partitions = 3
+on_truncate = "publish"
+[entities.order]
+table = "public.orders"
+partition_by = ["guest_id"]
+partitions = 3
+"""
+
+WORKLOAD = """
+INSERT INTO guest SELECT n, 'g' || n, ARRAY['a', null, 'é'], '{"x": 1.50, "y": [1e+2]}' FROM generate_series(1, 9) n;
+INSERT INTO orders SELECT n, n % 9 + 1, n * 1.5, '2026-11-21 03:10:02.5+00', repeat('x', n)
+    FROM generate_series(1, 60) n;
+UPDATE guest SET name = null WHERE id < 4;
+UPDATE guest SET id = id + 100 WHERE id IN (5, 6);
+UPDATE orders SET guest_id = guest_id % 9 + 1, amount = 'NaN' WHERE id < 20;
+DELETE FROM orders WHERE id % 7 = 0;
+INSERT INTO orders VALUES (7, 1, 0, 'infinity', 'again');
+BEGIN; SELECT pg_logical_emit_message(true, 'provenance',
+    '{"apiVersion": "v2", "serviceName": "order-api", "identifier": "req-é"}');
+UPDATE orders SET note = 'stamped'; COMMIT;
+TRUNCATE guest;
+INSERT INTO guest VALUES (1, 'last', null, null)
+"""
+
+
+def load(dsn: str, folder: Path, suffix: str, sink: str) -> config.Config:
+    """The configuration of one service over the database."""
+    name = f"{psycopg.conninfo.conninfo_to_dict(dsn)['dbname']}_{suffix}"
+    file = folder / f"{suffix}.toml"
+    source = f'source = {{ kind = "postgres", dsn = {json.dumps(dsn)} }}'
+    head = f'name = "{name}"\n{source}\nservice = {{ listen = "127.0.0.1:0" }}\nsink = {{ {sink} }}\n'
+    file.write_text(head + ENTITIES, "utf-8")
+    return config.load(file, os.environ)
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def configs(spark: SparkSession, database: str, broker: Broker, tmp_path: Path) -> list[config.Config]:
+    """Files, and Kafka in JSON."""
+    fetched("jars")
+    at = f'kind = "kafka", bootstrap_servers = "{broker.bootstrap_servers}"'
+    return [
+        load(database, tmp_path, "files", 'path = "log", commit_seconds = 0.05'),
+        load(database, tmp_path, "json", at),
+    ]
+
+
+def publish(dsn: str, configs: list[config.Config]) -> None:
+    """Has each service publish the workload whole."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(TABLES.encode())
+        services: list[Running] = []
+        try:
+            for each in configs:  # one after the other: only the last one's log can be looked at
+                services.append(started := Running(Service(each)))
+                started.until(lambda started=started: _streams(started))  # type: ignore[misc]
+            for statement in WORKLOAD.split(";\n"):
+                connection.execute(statement.encode())
+            for service, each in zip(services, configs, strict=True):
+                log = open_log(each)
+                service.until(lambda log=log: _is_whole(log))  # type: ignore[misc]
+        finally:
+            for service in services:
+                service.stop()
+        for service in services:
+            service.check()
+
+
+def _streams(service: Running) -> bool:
+    return service.said("service started") and service.phase == "streaming"
+
+
+def _is_whole(log: Any) -> bool:
+    return any(
+        '"last"' in (row or "") for rows in log.read(entity="guest") for row in rows.column("current").to_pylist()
+    )
+
+
+def rows_of(found: DataFrame) -> list[dict[str, Any]]:
+    """By position; the service's own name, in which the changelogs differ, left out."""
+    rows = [each.asDict() for each in found.drop(PARTITION, OFFSET).orderBy("position", "partition").collect()]
+    for each in rows:
+        told = json.loads(each["provenance"])
+        del told["source"]["name"]
+        each["provenance"] = told
+    return rows
+
+
+def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """States by what they mean: Avro gives back values, not their text."""
+    return [
+        {**each, **{side: each[side] and canonical.text(each[side]) for side in ("current", "original")}}
+        for each in rows
+    ]
+
+
+def test_files_and_topics_are_the_same_rows(
+    spark: SparkSession, database: str, configs: list[config.Config], broker: Broker, registry: Registry, tmp_path: Path
+) -> None:
+    avro = f'kind = "kafka", bootstrap_servers = "{broker.bootstrap_servers}", codec = "avro"'
+    configs.append(load(database, tmp_path, "avro", f'{avro}, registry = "{registry.url}", auto_register = true'))
+    publish(database, configs)
+    files, topics, avro_topics = map(where_of, configs)
+    expected = rows_of(read_changelog(spark, files))
+    assert {each["op"] for each in expected} == {"create", "update", "delete", "truncate"}
+    assert any(each["moved"] for each in expected)
+    assert rows_of(read_changelog(spark, topics)) == expected
+    assert plain(rows_of(read_changelog(spark, avro_topics))) == plain(expected)
+    for where in (files, topics):
+        guests = [each for each in expected if each["entity"] == "guest"]
+        assert rows_of(read_changelog(spark, where, entities=["guest"])) == guests
+        middle = Position.parse(expected[len(expected) // 2]["position"])
+        assert rows_of(read_changelog(spark, where, after=middle)) == [
+            each for each in expected if each["position"] > str(middle)
+        ]
+        end = end_of(spark, where)
+        assert end is not None
+        assert str(end) > expected[-1]["position"]
+        with pytest.raises(ChangelogError, match="is beyond the end"):
+            read_changelog(spark, where, after=replace(end, commit=end.commit + (1 << 30)))
+    versions = rows_of(read_changelog(spark, topics, entities=[SCHEMAS]))
+    assert versions == rows_of(read_changelog(spark, files, entities=[SCHEMAS]))
+    assert {each["key"] for each in versions} <= {"guest", "order"}
+    _stream_is_the_same(spark, avro_topics, expected, tmp_path)
+    _an_unknown_schema_is_one_line(spark, avro_topics, broker)
+    _an_aborted_message_is_not_read(spark, topics, broker, expected)
+
+
+def _stream_is_the_same(spark: SparkSession, where: Any, expected: list[dict[str, Any]], folder: Path) -> None:
+    out, at = folder / f"{where.prefix}.parquet", folder / f"{where.prefix}.checkpoint"
+    found = stream_changelog(spark, where, options={"maxOffsetsPerTrigger": "50"})
+    query = found.writeStream.format("parquet").option("checkpointLocation", str(at)).trigger(availableNow=True)
+    query.start(str(out)).awaitTermination()
+    stored = spark.read.parquet(str(out))
+    assert stored.where("partition != kafka_partition").count() == 0
+    assert stored.select("entity", PARTITION, OFFSET).distinct().count() == len(expected)
+    assert plain(rows_of(stored)) == plain(expected)
+
+
+def _an_unknown_schema_is_one_line(spark: SparkSession, where: Any, broker: Broker) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(f"{where.prefix}.guest", b"\0\0\x0f\xff\xff\0", b"1", 2)
+    assert producer.flush(20) == 0
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # Spark's own, whatever it is
+        read_changelog(spark, where, entities=["guest"]).collect()
+    told = str(explain(caught.value))
+    assert "schema 1048575 is unknown to the registry" in told
+    assert f"{where.prefix}.guest, partition 2, offset " in told
+    assert "\n" not in told
+    assert read_changelog(spark, where, entities=["order"]).count() > 0
+
+
+def _an_aborted_message_is_not_read(
+    spark: SparkSession, where: Any, broker: Broker, expected: list[dict[str, Any]]
+) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": f"{where.prefix}-test"})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce(f"{where.prefix}.guest", b"{}", b"1", 2)
+    producer.flush(20)
+    assert rows_of(read_changelog(spark, where)) == expected
+    producer.abort_transaction(20)
+    assert rows_of(read_changelog(spark, where)) == expected
+
+
+def test_what_is_not_on_kafka_is_one_line(spark: SparkSession, broker: Broker) -> None:
+    fetched("jars")
+    where = Kafka(bootstrap_servers=broker.bootstrap_servers, prefix="nothing")
+    with pytest.raises(ChangelogError, match="there is no topic of the changelog nothing at") as caught:
+        read_changelog(spark, where)
+    assert caught.value.kind is Kind.PRECONDITION
+    with pytest.raises(ChangelogError, match="there is no topic of the changelog nothing at"):
+        stream_changelog(spark, where, entities=["order"])
+    options = {**kafka_options(where), "subscribe": "nothing.order"}
+    with pytest.raises(Exception) as from_spark:  # noqa: PT011  # Spark's own, whatever it is
+        spark.read.format("kafka").options(**options).load().collect()
+    assert str(explain(from_spark.value)).startswith("Kafka has no such topic; ")
+
+
+def test_a_broker_that_does_not_answer_is_one_line(spark: SparkSession) -> None:
+    fetched("jars")
+    where = Kafka(bootstrap_servers="127.0.0.1:1", prefix="nothing")
+    with pytest.raises(ChangelogError, match="asking Kafka for its topics") as caught:
+        read_changelog(spark, where)
+    assert caught.value.kind is Kind.CONNECTION
+    options = {
+        **kafka_options(where),
+        "kafka.default.api.timeout.ms": "1000",
+        "kafka.request.timeout.ms": "1000",
+        "subscribe": "nothing.order",
+        "fetchOffset.numRetries": "1",
+    }
+    with pytest.raises(Exception) as from_spark:  # noqa: PT011  # Spark's own, whatever it is
+        spark.read.format("kafka").options(**options).load().collect()
+    told = explain(from_spark.value)
+    assert (told.kind, told.message) == (Kind.CONNECTION, "Kafka does not answer")
