@@ -278,11 +278,14 @@ def _read_kafka(spark: SparkSession, where: Kafka, entities: Sequence[str] | Non
 
 
 def _subscription(where: Kafka, entities: Sequence[str] | None) -> dict[str, str]:
-    """Topics by name, or those of all entities; those of deltas have one more dot in their names."""
+    """Topics by name, or those of all entities; those of deltas have one more dot in their names.
+
+    Spark is content with a pattern that is found somewhere in a name.
+    """
     if entities is not None:
         return {"subscribe": ",".join(f"{where.prefix}.{entity}" for entity in entities)}
     reserved = "|".join(sorted(RESERVED))
-    return {"subscribePattern": rf"{re.escape(where.prefix)}\.(?!(?:{reserved})$)[a-z0-9_-]+"}
+    return {"subscribePattern": rf"^{re.escape(where.prefix)}\.(?!(?:{reserved})$)[a-z0-9_-]+$"}
 
 
 def _topics(where: Kafka) -> list[str]:
