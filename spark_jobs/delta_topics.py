@@ -105,40 +105,65 @@ def stream(
     topics: Topics,
     *,
     checkpoint: Store,
+    offsets_max: int,
     every_s: float | None,
     stopping: Callable[[], bool],
     reach: Reach = nowhere,
 ) -> Mapping[str, int]:
-    """Makes deltas of what is new, and ends; with `every_s`, goes on until `stopping`. Gives what was made, by kind."""
+    """Makes deltas of what is new, and ends; with `every_s`, goes on until `stopping`. Gives what was made, by kind.
+
+    A micro-batch has at most about `offsets_max` offsets.
+    """
     where = where_of(config)
     assert isinstance(where, Kafka)
-    sink = config.sink
-    assert isinstance(sink, KafkaConfig)
     topics.ensure()  # refused before anything is read
-    counted = spark.sparkContext.accumulator({}, _kinds())
-
-    def write(changes: "DataFrame", _: int) -> None:
-        found = topics.ensure()  # an entity may have come
-        names = {name: delta_topic(topics.prefix, name) for name in found}
-        made = messages_of(changes, names, _values(sink, names), counted.add)
-        made.write.format("kafka").options(**_writing(where, found)).save()
-        reach("deltas:sent")
-
-    options = {"failOnDataLoss": "false"} if topics.lost else {}
+    batches = _Batches(spark, config, topics, where, reach)
+    options = {"maxOffsetsPerTrigger": str(offsets_max), "failOnDataLoss": str(not topics.lost).lower()}
     changes = stream_changelog(spark, where, entities=topics.entities, options=options)
-    writer = changes.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint.root)
-    trigger = {"availableNow": True} if every_s is None else {"processingTime": f"{every_s} seconds"}
+    writer = changes.writeStream.foreachBatch(batches.write).option("checkpointLocation", checkpoint.root)
+    trigger = {"availableNow": True} if every_s is None else {"processingTime": f"{every_s * 1000:.0f} milliseconds"}
     query = writer.trigger(**trigger).start()
     checked_s = time.monotonic()
-    while not query.awaitTermination(_POLL_S):
-        if stopping():
-            query.stop()
-            break
-        if time.monotonic() - checked_s > CHECKED_S:
-            topics.refuse_lost(committed(checkpoint))
-            checked_s = time.monotonic()
-    made: Mapping[str, int] = counted.value
-    return made
+    try:
+        while not query.awaitTermination(_POLL_S) and not stopping():
+            if time.monotonic() - checked_s > CHECKED_S:
+                topics.refuse_lost(committed(checkpoint))
+                checked_s = time.monotonic()
+    except Exception:
+        if batches.failure is not None:
+            raise batches.failure from None
+        raise
+    finally:
+        query.stop()
+    return batches.made
+
+
+class _Batches:
+    """Writes micro-batches; `made` is by kind, `failure` why one could not be, which Spark would tell as Java does."""
+
+    def __init__(self, spark: "SparkSession", config: Config, topics: Topics, where: Kafka, reach: Reach) -> None:
+        assert isinstance(config.sink, KafkaConfig)
+        self._sink, self._topics, self._where, self._reach = config.sink, topics, where, reach
+        self._counted = spark.sparkContext.accumulator({}, _kinds())
+        self.failure: ChangelogError | None = None
+
+    @property
+    def made(self) -> Mapping[str, int]:
+        """By kind, how many were sent."""
+        found: Mapping[str, int] = self._counted.value
+        return found
+
+    def write(self, changes: "DataFrame", _: int) -> None:
+        """Sends the deltas of one micro-batch, to topics that are made where an entity came."""
+        try:
+            found = self._topics.ensure()
+            names = {name: delta_topic(self._topics.prefix, name) for name in found}
+            messages = messages_of(changes, names, _values(self._sink, names), self._counted.add)
+            messages.write.format("kafka").options(**_writing(self._where, found)).save()
+        except ChangelogError as error:
+            self.failure = error
+            raise
+        self._reach("deltas:sent")
 
 
 def _values(sink: KafkaConfig, names: Mapping[str, str]) -> Values:

@@ -10,7 +10,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,6 +48,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     kafka.add_argument(
         "--every", type=_seconds, default=1.0, metavar="SECONDS", help="how often, with --continuous (%(default)s)"
     )
+    kafka.add_argument(
+        "--offsets", type=_count, default=1_000_000, metavar="N", help="the most offsets of one batch (%(default)s)"
+    )
     kafka.add_argument("--accept-lost", action="store_true", help="go on where Kafka no longer has what is next")
 
 
@@ -55,6 +59,13 @@ def _position(text: str) -> Position:
         return Position.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError("should be 1 or more")
+    return count
 
 
 def _seconds(text: str) -> float:
@@ -223,18 +234,29 @@ def _run_kafka(spark: "SparkSession", arguments: argparse.Namespace, config: Con
     topics = _topics(arguments, config)
     checkpoint = store_of(arguments.checkpoint, spark)
     topics.refuse_lost(delta_topics.committed(checkpoint))
-    stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    made = delta_topics.stream(
-        spark,
-        config,
-        topics,
-        checkpoint=checkpoint,
-        every_s=arguments.every if arguments.continuous else None,
-        stopping=stopping.is_set,
-        reach=_reach(),
-    )
+    with _stopping() as stopping:
+        made = delta_topics.stream(
+            spark,
+            config,
+            topics,
+            checkpoint=checkpoint,
+            offsets_max=arguments.offsets,
+            every_s=arguments.every if arguments.continuous else None,
+            stopping=stopping,
+            reach=_reach(),
+        )
     return {"verdict": DONE, "checkpoint": checkpoint.root, **made}
+
+
+@contextmanager
+def _stopping() -> Iterator[Callable[[], bool]]:
+    """Whether SIGTERM came."""
+    came = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: came.set())
+    try:
+        yield came.is_set
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 JOB = Job(name="derive_deltas", description=__doc__ or "", add_arguments=_arguments, plan=_plan, run=_run)
