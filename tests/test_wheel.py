@@ -1,15 +1,32 @@
 """The wheel that is built installs, and works from an empty folder with nothing of this checkout in reach."""
 
+import json
 import os
 import subprocess
 import sys
 import sysconfig
 import venv
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from connectors.sinks.files import FileSink
+from envelope import batch
+from envelope.model import Op
+from envelope.position import Position
+from tests.servers import java_needed
+from tests.unit import records as made
+
 CHECKOUT = Path(__file__).parents[1]
+JOBS = sorted(
+    file.stem for file in (CHECKOUT / "spark_jobs").glob("*.py") if '__name__ == "__main__"' in file.read_text("utf-8")
+)
+WORK = {"archive": ["--compact"], "derive_deltas": ["--output", "deltas"]}
+"""What each job is asked to do with a file log; another only says what it can do."""
+
+SUBMIT_S = 300.0
 
 
 def run(*command: str | Path, cwd: Path, timeout_s: float = 60.0) -> str:
@@ -68,3 +85,49 @@ def test_the_wheel_asks_for_all_that_it_needs(installed: Path, empty: Path) -> N
 def test_the_demo_needs_nothing_but_the_wheel(installed: Path, empty: Path) -> None:
     told = changelog(installed, "demo", cwd=empty, timeout_s=150.0)
     assert ".parquet" in told or "log/" in told
+
+
+def submit(installed: Path, job: str, *arguments: str, cwd: Path) -> str:
+    """What `spark-submit` of an installed job prints."""
+    purelib = run(installed / "python", "-c", "import spark_jobs; print(spark_jobs.__path__[0])", cwd=cwd).strip()
+    environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYSPARK_PYTHON": str(installed / "python")}
+    settings = ("spark.ui.enabled=false", "spark.driver.bindAddress=127.0.0.1", "spark.driver.host=127.0.0.1")
+    command: list[str | Path] = [
+        *(Path(sys.executable).with_name("spark-submit"), "--master", "local[2]", "--driver-memory", "1g"),
+        *(word for setting in settings for word in ("--conf", setting)),
+        Path(purelib, f"{job}.py"),
+        *arguments,
+    ]
+    done = subprocess.run(
+        command, check=False, cwd=cwd, env=environment, capture_output=True, text=True, timeout=SUBMIT_S
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def configuration(empty: Path) -> Path:
+    """Of a file log that holds two changes."""
+    with closing(FileSink(empty / "log")) as sink:
+        sink.recover()
+        rows = [made.record(Op.CREATE, '{"id":42}'), made.record(Op.UPDATE, '{"id":42,"n":1}', '{"id":42}', ordinal=4)]
+        sink.add([batch.from_records(rows)])
+        sink.commit(replace(made.checkpoint(1), position=Position(1, 1, 4), settings={"order": {}}))
+    file = empty / "changelog.toml"
+    source = 'source = { kind = "postgres", dsn = "postgresql://nowhere" }'
+    file.write_text(f'name = "booking"\n{source}\nsink = {{ path = "log" }}\ntables = {{ include = ["*"] }}\n', "utf-8")
+    return file
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_is_submitted_from_an_empty_folder(
+    installed: Path, configuration: Path, empty: Path, tmp_path_factory: pytest.TempPathFactory, job: str
+) -> None:
+    java_needed()
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    if job not in WORK:
+        assert f"usage: {job}" in submit(installed, job, "--help", cwd=elsewhere)
+        return
+    told = submit(installed, job, "--config", str(configuration), *WORK[job], cwd=elsewhere)
+    summary = json.loads(told.splitlines()[-1])
+    assert (summary["job"], summary["verdict"]) == (job, "done")
