@@ -31,7 +31,8 @@ from spark_jobs.manifest import (
     Store,
     commit,
     newest,
-    numbers,
+    number_of,
+    path_of,
     read,
 )
 from spark_jobs.offsets import Spans, topic_of
@@ -225,19 +226,18 @@ def clear(run: Run, *, grace: timedelta, log: Path | None = None) -> int:
     the file log at `log` what every manifest that is left replaces.
     """
     store, until_s = run.store, (run.at - grace).timestamp()
-    modified_s = {found.path: found.modified_s for found in store.files(FOLDER)}
-    there = numbers(store)
-    whole = {number: manifest for number, path in there.items() if (manifest := read(store, path)) is not None}
+    found = list(store.files(FOLDER))
+    written_s = {number: each.modified_s for each in found if (number := number_of(each.path)) is not None}
+    whole = {number: manifest for number in written_s if (manifest := read(store, path_of(number))) is not None}
     if not whole:
         return 0
-    left = _in_use({number: modified_s[there[number]] for number in whole}, until_s)
-    listed = {file.path for number in left for file in whole[number].files}
-    gone = [there[number] for number in whole.keys() - left]
-    gone += [path for path, written_s in modified_s.items() if path not in there.values() and written_s < until_s]
-    gone += [found.path for found in store.files(ARCHIVE) if found.path not in listed and found.modified_s < until_s]
+    left = _in_use({number: written_s[number] for number in whole}, until_s)
+    listed = {file.path for number in left for file in whole[number].files} | {path_of(number) for number in left}
+    gone = [path_of(number) for number in whole.keys() - left]
+    others = [each for each in (*found, *store.files(ARCHIVE)) if each.path not in (listed | set(gone))]
+    gone += [each.path for each in others if each.modified_s < until_s]
     if log is not None:
-        oldest = min(left)
-        begun = modified_s[there[oldest]] < until_s  # else there may be readers from before there was any
+        begun = written_s[min(left)] < until_s  # else there may be readers from before there was any
         archived = min(whole[number].log.last for number in left) if begun else 0
         gone += [f"log/{log_file(log, each).name}" for each in sequences(log)[:-KEPT] if each <= archived]
     for path in gone:
@@ -317,7 +317,8 @@ def _written(run: Run, rows: DataFrame) -> Iterator[list[_Written]]:
     """The rows as files in their places, of names that no other run gives; what is written beside goes at the end."""
     name = f"{run.at.astimezone(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
     staging = f"{_STAGING}/{name}"
-    run.spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    # Of the rows' own session: a micro-batch has another than the run.
+    rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     try:
         arranged(rows).write.partitionBy(*_PLACES).options(**WRITING).parquet(f"{run.store.root}/{staging}")
         run.reach("archive:written")

@@ -89,8 +89,18 @@ def read(store: Store, path: str) -> Manifest | None:
 
 def numbers(store: Store) -> dict[int, str]:
     """The manifests that are there, whole or not: by number, where each is."""
-    found = ((manifest_number(file.path.rpartition("/")[2]), file.path) for file in store.files(FOLDER))
+    found = ((number_of(file.path), file.path) for file in store.files(FOLDER))
     return {number: path for number, path in found if number is not None}
+
+
+def number_of(path: str) -> int | None:
+    """The number of the manifest that a path is of, None when it is of none."""
+    return manifest_number(path.removeprefix(f"{FOLDER}/"))
+
+
+def path_of(number: int) -> str:
+    """Where the manifest of a number is."""
+    return f"{FOLDER}/{number}.json"
 
 
 def commit(store: Store, change: Callable[[Manifest], Manifest], *, at: datetime) -> Manifest:
@@ -108,7 +118,7 @@ def commit(store: Store, change: Callable[[Manifest], Manifest], *, at: datetime
         there = numbers(store)
         before = newest_manifest(there, store.read) or NOTHING
         after = replace(change(before), at=at.astimezone(UTC).isoformat(), writer=writer)  # 1
-        path = f"{FOLDER}/{max(there, default=0) + 1}.json"
+        path = path_of(max(there, default=0) + 1)
         if not store.create(path, after.to_json()):  # 2
             continue
         stored = read(store, path)  # 3

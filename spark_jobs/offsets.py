@@ -151,7 +151,7 @@ def _refuse_compacted(admin: Admin, spans: Spans) -> None:
         if "compact" in settings[part[0]].get("cleanup.policy", "")
     }
     now_ms = time.time_ns() // 1_000_000
-    kept = since(admin, {part: now_ms - lag for part, lag in lag_ms.items()})
+    kept = since(admin, {part: max(now_ms - lag, 0) for part, lag in lag_ms.items()})
     for part, offset in kept.items():
         span = behind[part]
         if span.first < (span.end if offset is None else min(offset, span.end)):

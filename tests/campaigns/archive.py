@@ -1,0 +1,394 @@
+"""The archive job is killed at random moments, again and again, while the service writes to a broker and readers read.
+
+Rounds go in blocks, each with a database and topics of its own. A round is a run of the job: killed after a random
+time with all its processes, at a place between two steps, or not at all; some compact, too, some stream. Beside, a
+reader takes what the newest manifest lists, at random moments. At the end the job runs to its end once; then the
+archive must hold each committed message once, in order, and each reader must have seen a beginning of every partition,
+with no row missing or twice.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from connectors import failpoints
+from connectors.embedded import temporary_server
+from connectors.embedded_kafka import find_lib, temporary_broker
+from envelope.batch import SCHEMA
+from tests.campaigns._judge import Row, Verdict, judge_rows
+from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
+from tests.campaigns._oracle import TABLES, Oracle
+from tests.campaigns._pieces import Campaign, Figures, Piece
+from tests.campaigns._service import ROOT, Service, is_read
+from tests.campaigns._topics import Positions, Read, rows
+from tests.servers import CACHE, fresh_database
+
+BLOCK = 10
+KEEP = "CHANGELOG_KEEP"
+"""The environment variable that names a folder for what a failed block leaves."""
+
+SETTINGS = {"fsync": "off", "max_wal_size": "4GB"}
+SCALE = Scale(universe=1_000, big=300, big_every=300, pause_s=0.2)
+ENDS_S = 300.0
+CATCH_UP_S = 120.0
+READS_EVERY_S = 1.5
+
+POINTS = ("archive:written", "archive:moved", "archive:committed", "archive:cleared")
+"""The places that runs of these kinds pass; the last only where they compact."""
+
+WRITTEN_MAX = 30
+"""About as many files as a run writes, beside and in place."""
+
+STREAMING = ("--continuous", "--every", "2")
+WAYS = ((), ("--compact", "all"), STREAMING, ("--compact", "all", "--offsets", "500"))
+"""How the job is run, in turn."""
+
+CONFIG = """
+name = "{name}"
+[source]
+kind = "postgres"
+dsn = "{dsn}"
+snapshot_pages = 16
+[sink]
+kind = "kafka"
+bootstrap_servers = "{broker}"
+commit_seconds = 0.05
+[service]
+listen = "127.0.0.1:0"
+"""
+
+
+def campaign() -> Campaign:
+    """A round is a run of the job; BLOCK of them on one database."""
+    return Campaign(site=_site, rounds=BLOCK)
+
+
+@contextmanager
+def _site() -> Iterator[Callable[[Piece], Figures]]:
+    with temporary_server(settings=SETTINGS) as server, temporary_broker(find_lib()) as broker:
+
+        def block(piece: Piece) -> Figures:
+            with fresh_database(server) as dsn:
+                folder = broker.folder.parent / f"archive-{piece.first}"
+                folder.mkdir()
+                try:
+                    with closing(_Block(dsn, broker.bootstrap_servers, folder, piece.seed)) as running:
+                        return running.run(piece.rounds)
+                except BaseException:
+                    if kept := os.environ.get(KEEP):
+                        shutil.copytree(folder, Path(kept) / f"archive-{piece.seed}", dirs_exist_ok=True)
+                    raise
+                finally:
+                    shutil.rmtree(folder)
+
+        yield block
+
+
+class _Job:
+    """`spark-submit spark_jobs/archive.py`, one process group."""
+
+    def __init__(self, folder: Path, config: Path) -> None:
+        self._folder, self._config = folder, config
+        self._log = folder / "job.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *options: str, fail_at: str | None = None) -> None:
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+        environment.pop(failpoints.VARIABLE, None)
+        if fail_at is not None:
+            environment[failpoints.VARIABLE] = fail_at
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._submit(), "--config", str(self._config), "--archive", str(self._folder / "archived"), *options],
+                env=environment,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _submit(self) -> list[str]:
+        settings = {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.local.dir": str(self._folder / "local"),
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(self._folder / "warehouse"),
+            "spark.ui.enabled": "false",
+        }
+        return [
+            str(Path(sys.executable).parent / "spark-submit"),
+            *("--master", "local[2]", "--driver-memory", "1g"),
+            *("--driver-java-options", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),  # for short runs
+            *("--jars", ",".join(map(str, sorted((CACHE / "jars").glob("*.jar"))))),
+            *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
+            str(ROOT / "spark_jobs" / "archive.py"),
+        ]
+
+    def ended(self, timeout_s: float) -> int | None:
+        """The exit code, None when it still runs after so long."""
+        assert self._process is not None
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        """kill -9 of the whole group."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):  # all have ended
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def finish(self, *options: str) -> Mapping[str, object]:
+        """A run to its end; its summary."""
+        self.start(*options)
+        code = self.ended(ENDS_S)
+        assert code == 0, f"the job ended with {code}: {self.said()[-3000:]}"
+        found: Mapping[str, object] = json.loads(self.said().rstrip().rpartition("\n")[2])
+        return found
+
+    def said(self) -> str:
+        return self._log.read_text("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a reader saw of one partition: how many rows, up to which position."""
+
+    rows: int
+    last: str
+
+
+Seen = Mapping[tuple[str, int], _Seen]
+
+
+class _Reader(threading.Thread):
+    """Reads the archive at random moments until `stop`."""
+
+    def __init__(self, path: Path, rng: random.Random) -> None:
+        super().__init__(daemon=True)
+        self._path, self._rng = path, rng
+        self._stopping = threading.Event()
+        self.seen: list[Seen] = []
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._stopping.wait(self._rng.random() * READS_EVERY_S):
+                self.seen.append(_seen(archived(self._path, ["entity", "partition", "position"])))
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def stop(self) -> None:
+        """Ends it. Raises what it failed with."""
+        self._stopping.set()
+        if self.ident is not None:
+            self.join()
+        if self.failure is not None:
+            raise AssertionError(f"a reader failed: {self.failure}") from self.failure
+
+
+def archived(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """What the newest whole manifest lists, as a plain reader finds it: nothing of the product reads here."""
+    empty = SCHEMA.empty_table().select(columns or SCHEMA.names)
+    for file in sorted((path / "manifest").glob("*.json"), key=lambda file: int(file.stem), reverse=True):
+        try:
+            listed = json.loads(file.read_bytes())["files"]
+        except ValueError:
+            continue  # cut off
+        tables = []
+        for each in listed:
+            with pq.ParquetFile(path / each["path"]) as parquet:
+                assert parquet.schema_arrow.equals(SCHEMA), f"{each['path']} has other columns"
+                tables.append(parquet.read(columns=columns))
+            assert tables[-1].num_rows == each["rows"], f"{each['path']} is not as its manifest says"
+        return pa.concat_tables([empty, *tables])
+    return empty
+
+
+def _seen(table: pa.Table) -> Seen:
+    found = table.group_by(["entity", "partition"]).aggregate(
+        [("position", "count"), ("position", "count_distinct"), ("position", "max")]
+    )
+    seen = {}
+    for row in found.to_pylist():
+        assert row["position_count"] == row["position_count_distinct"], f"a reader saw rows twice: {row}"
+        seen[row["entity"], row["partition"]] = _Seen(row["position_count"], row["position_max"])
+    return seen
+
+
+class _Block:
+    def __init__(self, dsn: str, servers: str, folder: Path, seed: int) -> None:
+        self._dsn, self._servers = dsn, servers
+        self._rng = random.Random(seed)
+        self._name = str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"])
+        self._path = folder / "archived"
+        config = folder / "changelog.toml"
+        config.write_text(CONFIG.format(name=self._name, dsn=dsn, broker=servers) + ENTITIES, "utf-8")
+        prepare(dsn, SCALE.universe // 2)
+        self._service = Service(config)
+        self._load = Load(dsn, SCALE, self._rng.randrange(1 << 32))
+        self._oracle = Oracle(dsn, folder / "frames", f"oracle_{self._name}")
+        self._positions = Positions(servers, self._name, self._name)
+        self._job = _Job(folder, config)
+        self._reader = _Reader(self._path, random.Random(self._rng.randrange(1 << 32)))
+        self._runs: Counter[str] = Counter()
+        self._points: list[str] = []
+        self._takes_s = 0.0
+
+    def close(self) -> None:
+        """Leaves nothing running."""
+        self._job.kill()
+        self._service.kill()
+        self._load.stop()
+        self._oracle.stop()
+        self._positions.close()
+
+    def run(self, rounds: int) -> Figures:
+        """`rounds` runs of the job, and the verdict."""
+        self._service.start()
+        since = self._service.slot_made(self._dsn, self._name)
+        self._load.start()
+        self._service.until_stored(self._positions.newest, lambda found: found.position is not None, CATCH_UP_S)
+        self._reader.start()
+        try:
+            for number in range(rounds):
+                self._round(number)
+            self._catch_up()
+            summary = self._job.finish("--compact", "all")
+        finally:
+            self._reader.stop()
+        return self._judged(since, summary)
+
+    def _round(self, number: int) -> None:
+        options = WAYS[number % len(WAYS)]
+        self._service.check()
+        if self._rng.random() < 0.2:
+            self._service.kill()
+            self._service.start()
+        chance = self._rng.random()
+        if options == STREAMING:
+            self._kill(options)
+        elif not self._takes_s or chance < 0.1:
+            began = time.monotonic()
+            self._job.finish(*options)
+            self._takes_s = time.monotonic() - began
+            self._runs["left alone"] += 1
+        elif chance < 0.5:
+            self._crash(options)
+        else:
+            self._kill(options)
+
+    def _kill(self, options: Sequence[str]) -> None:
+        """At any moment: some time after the start, or in its shorter part, once it has written some files."""
+        self._job.start(*options)
+        if self._rng.random() < 0.4:
+            code = self._job.ended(self._rng.uniform(0.2, 1.2) * self._takes_s)
+        else:
+            code = self._written(self._rng.randrange(1, WRITTEN_MAX))
+        self._job.kill()
+        assert code in (None, 0), f"the job ended with {code}: {self._job.said()[-3000:]}"
+        killed = "killed while it streamed" if options == STREAMING else "killed"
+        self._runs["ended before" if code == 0 else killed] += 1
+
+    def _written(self, files: int) -> int | None:
+        """Waits until so many new files were seen, beside or in place; the exit code if the job ended before."""
+        before, deadline = self._files(), time.monotonic() + ENDS_S
+        seen: set[str] = set()
+        while (code := self._job.ended(0.02)) is None and len(seen) < files:
+            seen |= self._files() - before
+            assert time.monotonic() < deadline, f"the job goes on after {ENDS_S:.0f} s: {self._job.said()[-3000:]}"
+        return code
+
+    def _files(self) -> set[str]:
+        return {name for _, _, names in os.walk(self._path) for name in names}
+
+    def _crash(self, options: Sequence[str]) -> None:
+        """Between two steps; in the second of its commits, if it compacts, half of the times."""
+        if not self._points:
+            self._points = self._rng.sample(POINTS, len(POINTS))
+        point = self._points.pop()
+        count = self._rng.choice((1, 2)) if options else 1
+        self._job.start(*options, fail_at=f"{point}:{count}")
+        code = self._job.ended(ENDS_S)
+        self._job.kill()
+        assert code is not None, f"the job goes on after {ENDS_S:.0f} s: {self._job.said()[-3000:]}"
+        self._runs["ended before" if code == 0 else point] += 1
+
+    def _catch_up(self) -> None:
+        self._load.stop()
+        end = last_write(self._dsn)
+        self._service.until_stored(
+            self._positions.newest, lambda found: found.through_lsn > end and is_read(found), CATCH_UP_S
+        )
+        self._service.stop()
+        self._oracle.wait(end, CATCH_UP_S)
+        self._oracle.stop()
+
+    def _judged(self, since: int, summary: Mapping[str, object]) -> Figures:
+        verdict, read = Verdict(), Read()
+        found = _rows(archived(self._path))
+        self._compare(found, list(rows(self._servers, self._name, verdict, read)), verdict)
+        judge_rows(self._dsn, iter(found), self._oracle.expected(since), verdict)
+        self._check_readers(found)
+        assert not list((self._path / "archive" / ".staging").glob("*/*.parquet"))
+        return {
+            "runs": dict(sorted(self._runs.items())),
+            "reads": len(self._reader.seen),
+            "messages": read.committed,
+            "rows": verdict.rows,
+            "changes": verdict.changes,
+            "transactions": verdict.transactions,
+            "lost": verdict.lost,
+            "repeated": verdict.repeated,
+            "reordered": verdict.reordered,
+            "run_s": [round(self._takes_s, 1)],
+        }
+
+    def _compare(self, found: Sequence[Row], wanted: Sequence[Row], verdict: Verdict) -> None:
+        """Each message of the topics is there once, as it is there."""
+        there, due = Counter(found), Counter(wanted)
+        for row in due - there:
+            verdict.lost += 1
+            verdict.note("not in the archive", row)
+        for row in there - due:
+            verdict.repeated += 1
+            verdict.note("twice in the archive, or not in the topics", row)
+
+    def _check_readers(self, found: Sequence[Row]) -> None:
+        positions = defaultdict(list)
+        for row in found:
+            positions[row.entity, row.partition].append(row.position)
+        assert self._reader.seen, "nobody read"
+        for seen in self._reader.seen:
+            for part, each in seen.items():
+                if part[0] in TABLES:
+                    due = bisect_right(positions[part], each.last)
+                    assert each.rows == due, f"a reader saw {each.rows} rows of {part} up to {each.last}, not {due}"
+
+
+def _rows(table: pa.Table) -> list[Row]:
+    """The rows by position, without those of the versions of columns."""
+    columns = list(Row.__dataclass_fields__)
+    made: Iterator[Row] = map(Row, *(table.column(name).to_pylist() for name in columns))
+    made = (replace(row, moved=row.moved and json.dumps(json.loads(row.moved))) for row in made)  # as `_topics` has it
+    return sorted((row for row in made if row.entity in TABLES), key=lambda row: (row.position, row.partition))
