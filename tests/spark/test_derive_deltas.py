@@ -4,10 +4,13 @@ import io
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.resources import files
@@ -16,8 +19,8 @@ from typing import Any
 
 import fastavro
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
 from connectors import failpoints
@@ -306,10 +309,19 @@ class Topics:
         )
         assert killed.returncode == -9, killed.stderr.decode()
 
+    def sent(self) -> list[str]:
+        """The entities that have a delta."""
+        known = self.settings.client.admin().topics()
+        there = [each for each in self.workload.rows if f"{self.settings.prefix}.{each}.delta" in known]
+        return [each for each in there if any(True for _ in self._consumed(each))]
+
     def messages(self) -> Iterator[tuple[str, Consumed]]:
         for entity in self.workload.rows:
-            for message in consumed(self.settings.client, f"{self.settings.prefix}.{entity}.delta"):
+            for message in self._consumed(entity):
                 yield entity, message
+
+    def _consumed(self, entity: str) -> Iterator[Consumed]:
+        return consumed(self.settings.client, f"{self.settings.prefix}.{entity}.delta")
 
 
 @pytest.fixture
@@ -366,6 +378,25 @@ def _check_topics(topics: Topics) -> None:
         assert (made[name].settings["cleanup.policy"], made[name].settings["retention.ms"]) == ("delete", "-1")
 
 
+def test_a_job_that_goes_on_ends_when_it_is_told_to(
+    spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics.grow(3)
+    told = signal.getsignal(signal.SIGTERM)
+
+    def tell() -> None:
+        while not topics.sent():
+            time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with ThreadPoolExecutor(1) as pool:
+        telling = pool.submit(tell)
+        assert topics.run("--continuous", "--every", "0", "--offsets", "4") == 0
+        telling.result()
+    assert signal.getsignal(signal.SIGTERM) is told
+    assert summary(capsys)["verdict"] == "done"
+
+
 def test_deltas_in_avro(spark: SparkSession, topics: Topics, registry: Registry) -> None:
     """Only with a schema that is registered, as those of the changelog."""
     topics.grow(3)
@@ -409,18 +440,29 @@ def test_what_kafka_no_longer_has_stops_the_job(
 def cut(topics: Topics) -> None:
     """As retention would: deletes all that is in the changelog's topics."""
     admin = topics.settings.client.admin()
-    ends = [
-        TopicPartition(f"{topics.settings.prefix}.{entity}", number, -1)
-        for entity in topics.workload.rows
-        for number in range(PARTITIONS)
-    ]
-    for name in {each.topic for each in ends}:
+    for entity in topics.workload.rows:
+        name = f"{topics.settings.prefix}.{entity}"
         entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
         for future in admin.incremental_alter_configs([resource]).values():
             future.result()
-    for future in admin.delete_records(ends).values():
-        future.result()
+        for number in range(PARTITIONS):
+            _emptied(admin, TopicPartition(name, number, -1))
+
+
+def _emptied(admin: AdminClient, part: TopicPartition) -> None:
+    """A broker hears of a topic's new settings only after a while, and refuses until then."""
+    deadline = time.monotonic() + 60
+    while True:
+        (future,) = admin.delete_records([part]).values()
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.POLICY_VIOLATION or time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+        else:
+            return
 
 
 @pytest.mark.parametrize(
