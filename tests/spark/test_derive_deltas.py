@@ -162,7 +162,7 @@ def test_a_run_that_was_killed_is_done_again(spark: SparkSession, log: Log) -> N
     command = [sys.executable, "-m", "spark_jobs.derive_deltas", "--config", str(log.config)]
     environment = {**os.environ, failpoints.VARIABLE: "deltas:written", "SPARK_LOCAL_IP": "127.0.0.1"}
     killed = subprocess.run(
-        [*command, "--output", str(log.folder / "out")], env=environment, capture_output=True, timeout=300, check=False
+        [*command, "--output", str(log.folder / "out")], env=environment, capture_output=True, timeout=600, check=False
     )
     assert killed.returncode == -9, killed.stderr.decode()
     store = local(log.folder / "out")
@@ -304,7 +304,7 @@ class Topics:
                 "SPARK_LOCAL_IP": "127.0.0.1",
             },
             capture_output=True,
-            timeout=300,
+            timeout=600,
             check=False,
         )
         assert killed.returncode == -9, killed.stderr.decode()
