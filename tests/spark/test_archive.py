@@ -1,3 +1,4 @@
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -16,12 +17,21 @@ from envelope.checkpoint import Checkpoint
 from envelope.entity import TRUNCATE_KEY
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
+from spark_jobs.archive import JOB
 from spark_jobs.archiving import FAIL_POINTS, Merged, Run, archive_log, clear, compact, drop_days, land
 from spark_jobs.changelog import ROWS as STRUCT
 from spark_jobs.days import closed_sequences, open_day
+from spark_jobs.job import main
 from spark_jobs.manifest import local
 from spark_jobs.offsets import Span, slices
 from tests.unit.sinks.material import batch, read, row, store
+
+CONFIG = """
+name = "booking"
+source = { kind = "postgres", dsn = "postgresql://nowhere" }
+sink = { path = "changelog" }
+tables = { include = ["*"] }
+"""
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -145,6 +155,26 @@ def test_the_file_log_and_its_archive(run: Run, log: Path) -> None:
     assert drop_days(run, keep_days=2) == []
     publish(log, [change(90, NOON + 2 * DAY)])
     assert read(log)[-1] == change(90, NOON + 2 * DAY), "and the service goes on"
+
+
+def test_the_command_over_a_file_log(
+    spark: SparkSession, log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "changelog.toml"
+    config.write_text(CONFIG, "utf-8")
+
+    def ended(*options: str, code: int = 0) -> dict[str, Any]:
+        assert main(JOB, ["--config", str(config), *options]) == code
+        found: dict[str, Any] = json.loads(capsys.readouterr().out.rstrip().rpartition("\n")[2])
+        return found
+
+    assert ended("--dry-run", "--compact")["log_files"] == 12
+    assert "are for a changelog on Kafka; a file log has its archive" in ended("--archive", "x", code=2)["error"]
+    summary = ended("--compact")
+    assert [summary[name] for name in ("archived_files", "archived_into", "archived_rows")] == [12, 6, 60]
+    assert [summary[name] for name in ("compacted_files", "deleted_files")] == [0, 0]
+    assert read(log) == ROWS
+    assert ended("--dry-run")["log_files"] == 0
 
 
 def bounded(column: Any) -> bool:
