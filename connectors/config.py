@@ -189,6 +189,35 @@ class MaskConfig(_Section):
     key: Annotated[str, StringConstraints(min_length=16)] = Field(repr=False)
 
 
+class NestedConfig(_Section):
+    """`[views.X.nested.MEMBER]`: the rows of `entity` that belong to a row around them.
+
+    `on` says which: for each of their columns, the column of that row which it equals.
+    """
+
+    entity: EntityName
+    on: Annotated[dict[Text, Text], Field(min_length=1)]
+    columns: Columns = ("*",)
+    where: Text | None = None
+    nested: dict[Text, "NestedConfig"] = {}
+
+
+class ViewConfig(_Section):
+    """`[views.X]`: documents for `spark_jobs/rebuild_view.py`, one a row of `entity`."""
+
+    entity: EntityName
+    columns: Columns = ("*",)
+    where: Text | None = None
+    nested: dict[Text, NestedConfig] = {}
+
+    def entities(self) -> Iterator[str]:
+        """All that its documents are made of, the outermost first."""
+        parts: list[ViewConfig | NestedConfig] = [self]
+        for part in parts:
+            yield part.entity
+            parts += part.nested.values()
+
+
 class ServiceConfig(_Section):
     """`[service]`: where `/live`, `/ready` and `/metrics` are served."""
 
@@ -213,6 +242,7 @@ class Config(_Section):
     schemas: SchemasConfig = SchemasConfig()
     mask: MaskConfig | None = None
     service: ServiceConfig = ServiceConfig()
+    views: dict[Name, ViewConfig] = {}
 
     @property
     def slot(self) -> str:

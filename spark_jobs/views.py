@@ -4,9 +4,10 @@ Every function here is from frame to frame: nothing is read, written or counted.
 `envelope.batch.SCHEMA`, those of states the entity's columns and then `spark_jobs.states.ABOUT`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 
 import pyarrow as pa
 from pyspark.sql import Column as Expression
@@ -79,6 +80,27 @@ def followed(view: DataFrame, changes: DataFrame, columns: Sequence[Column], *, 
     joined = was.join(now, F.col("was._key") == F.col("now._key"), "full_outer")
     merged = [_merged(name).alias(name) for name in [*(column.name for column in columns), *states.ABOUT.names]]
     return joined.select(*merged).where(F.col("_op") != Op.DELETE.value)
+
+
+def nested(outer: DataFrame, member: str, inner: DataFrame, on: Mapping[str, str], columns: Sequence[str]) -> DataFrame:
+    """The rows of `outer`, each with the array `member` of those rows of `inner` that belong to it, by their keys.
+
+    `on` says which do: for each of their columns, the column of `outer` that it equals. Of them, `columns` are taken.
+    """
+    row = F.struct("_key", F.struct(*(F.col(quoted(name)) for name in columns)).alias("row"))
+    places = {f"_on_{number}": name for number, name in enumerate(on)}
+    grouped = inner.groupBy(*(F.col(quoted(name)).alias(place) for place, name in places.items()))
+    arrays = grouped.agg(
+        F.transform(F.array_sort(F.collect_list(row), _by_key), lambda each: each["row"]).alias(member)
+    )
+    same = [F.col(quoted(on[name])) == F.col(place) for place, name in places.items()]
+    found = outer.join(arrays, reduce(and_, same), "left_outer").drop(*places)
+    empty = F.array().cast(arrays.schema[member].dataType)
+    return found.withColumn(member, F.coalesce(F.col(quoted(member)), empty))
+
+
+def _by_key(one: Expression, other: Expression) -> Expression:
+    return F.when(one["_key"] < other["_key"], -1).when(one["_key"] > other["_key"], 1).otherwise(0)
 
 
 def schema_of(columns: Sequence[Column], *, raw: bool = False) -> pa.Schema:

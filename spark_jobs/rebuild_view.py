@@ -1,0 +1,173 @@
+"""`spark-submit spark_jobs/rebuild_view.py`: the last state of each key of an entity, as of now, a position or a time.
+
+The view is typed by the entity's columns as they were then. Changes of dropped services and of other API versions are
+taken as if they had never been made. A view that is there already, of the same definition, is gone on from. With
+--view, it is of documents that the configuration declares: of several entities, nested by their foreign keys.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from connectors.config import Config, FilesConfig, ViewConfig
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
+from spark_jobs.job import DONE, Job, main
+from spark_jobs.manifest import store_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_jobs.changelog import Where
+    from spark_jobs.viewing import Wanted
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--entity", metavar="ENTITY", help="what the view is of")
+    what.add_argument("--view", metavar="NAME", help="the view [views.NAME] of the configuration")
+    target = parser.add_mutually_exclusive_group(required=True)
+    target.add_argument("--to", metavar="PATH", help="write Parquet files there: any folder or URI")
+    target.add_argument("--table", metavar="NAME", help="replace this table of PostgreSQL, SCHEMA.TABLE or TABLE")
+    parser.add_argument("--dsn", metavar="DSN", help="of the table's database; env:NAME takes it from the environment")
+    parser.add_argument(
+        "--as-of",
+        type=_moment,
+        metavar="POSITION|TIME",
+        help="a position, or a time such as 2026-11-21T03:10:00Z (now)",
+    )
+    parser.add_argument("--archive", metavar="PATH", help="read the archive there, not what the configuration names")
+    parser.add_argument("--schemas", type=Path, metavar="DIR", help="take the columns from DIR/ENTITY.avsc")
+    parser.add_argument("--where", metavar="SQL", help="only rows that meet this condition on the view's columns")
+    parser.add_argument("--raw", action="store_true", help="have all columns as text, exactly as they were published")
+    parser.add_argument("--full", action="store_true", help="do not build on the view that is there")
+    counting = parser.add_argument_group("whose changes count; each may be repeated")
+    for option, whose in (
+        ("--keep-service", "only changes by this service"),
+        ("--drop-service", "no changes by this service"),
+        ("--api-version", "only changes of this API version"),
+    ):
+        counting.add_argument(option, action="append", default=[], metavar="NAME", help=whose)
+
+
+def _moment(text: str) -> Position | datetime:
+    try:
+        return Position.parse(text)
+    except ValueError:
+        pass
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no position, and no time with a zone")
+    return at.astimezone(UTC)
+
+
+def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
+    _refuse_mixed(arguments, config)
+    return {
+        "reads": arguments.archive
+        or (str(config.sink.path) if isinstance(config.sink, FilesConfig) else config.prefix),
+        "writes": arguments.to or arguments.table,
+        "entities": sorted(_entities(arguments, config)),
+        "as_of": str(arguments.as_of or "now"),
+        **_choice(arguments),
+    }
+
+
+def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
+    if set(arguments.keep_service) & set(arguments.drop_service):
+        raise ChangelogError(Kind.USAGE, "a service is both kept and dropped", hint="leave one out")
+    if (arguments.table is None) != (arguments.dsn is None):
+        raise ChangelogError(Kind.USAGE, "--table and --dsn go together", hint="see --help")
+    if arguments.view is not None and arguments.where is not None:
+        raise ChangelogError(Kind.USAGE, "--where is not for --view", hint=f"see `where` in [views.{arguments.view}]")
+    if arguments.view is not None and arguments.view not in config.views:
+        known = ", ".join(sorted(config.views)) or "none"
+        raise ChangelogError(
+            Kind.USAGE,
+            f"the configuration has no view {arguments.view}",
+            hint=f"add [views.{arguments.view}]; it has: {known}",
+        )
+
+
+def _entities(arguments: argparse.Namespace, config: Config) -> set[str]:
+    return {arguments.entity} if arguments.view is None else set(config.views[arguments.view].entities())
+
+
+def _choice(arguments: argparse.Namespace) -> dict[str, list[str]]:
+    return {
+        "keep_services": arguments.keep_service,
+        "drop_services": arguments.drop_service,
+        "api_versions": arguments.api_version,
+    }
+
+
+def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
+    from spark_jobs import viewing  # noqa: PLC0415, --help and a dry run need no Spark
+    from spark_jobs.changelog import Archive, read_changelog, where_of  # noqa: PLC0415
+    from spark_jobs.views import Chosen  # noqa: PLC0415
+
+    _refuse_mixed(arguments, config)
+    changelog = Archive(path=arguments.archive) if arguments.archive else where_of(config)
+    position = viewing.resolve(spark, changelog, arguments.as_of)
+    entities = _entities(arguments, config)
+    read_changelog(spark, changelog, entities=entities)  # an unknown entity is refused, rather than its lack of columns
+    wanted = viewing.Wanted(
+        view=ViewConfig(entity=arguments.entity, where=arguments.where)
+        if arguments.entity
+        else config.views[arguments.view],
+        choice=Chosen(**{name: tuple(sorted(values)) for name, values in _choice(arguments).items()}),
+        raw=arguments.raw,
+        columns=viewing.columns_of(spark, changelog, entities, position, arguments.schemas),
+    )
+    write = _to_files if arguments.table is None else _to_table
+    return {"verdict": DONE, "position": str(position), **write(spark, changelog, wanted, position, arguments)}
+
+
+def _to_files(
+    spark: "SparkSession", changelog: "Where", wanted: "Wanted", position: Position, arguments: argparse.Namespace
+) -> Mapping[str, object]:
+    from spark_jobs import view_runs, viewing  # noqa: PLC0415
+
+    store = store_of(arguments.to, spark)
+    base = None if arguments.full else viewing.base_of(store, changelog, wanted, position)
+    rows = viewing.build(spark, changelog, wanted, position, on=(store, base) if base else None)
+    view = view_runs.View(definition=wanted.definition(changelog), position=str(position))
+    written = view_runs.write(store, rows, view, at=datetime.now(UTC))
+    return {
+        "view": f"{store.root}/{written.path}",
+        "after": base.position if base else None,
+        "rows": written.rows,
+        "out_of_range": written.out_of_range,
+        "unavailable": written.unavailable,
+    }
+
+
+def _to_table(
+    spark: "SparkSession", changelog: "Where", wanted: "Wanted", position: Position, arguments: argparse.Namespace
+) -> Mapping[str, object]:
+    from spark_jobs import view_tables, viewing  # noqa: PLC0415
+
+    rows = viewing.build(spark, changelog, wanted, position)
+    return {"table": arguments.table, "rows": view_tables.replace(_dsn(arguments.dsn), arguments.table, rows, position)}
+
+
+def _dsn(text: str) -> str:
+    name = text.removeprefix("env:")
+    if name == text:
+        return text
+    if name not in os.environ:
+        raise ChangelogError(Kind.USAGE, f"--dsn: the environment has no {name}", hint="set it")
+    return os.environ[name]
+
+
+JOB = Job(name="rebuild_view", description=__doc__ or "", add_arguments=_arguments, plan=_plan, run=_run)
+
+if __name__ == "__main__":
+    sys.exit(main(JOB))

@@ -1,0 +1,114 @@
+"""A view as Parquet files: each run writes a folder of its own, which counts once the newest record says so.
+
+`<output>/manifest/<n>.json` says which folder the view is, what it is of, and the position up to which it goes. On a
+file system of this machine, `<output>/current` leads to that folder, too.
+"""
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from envelope.errors import ChangelogError, Kind
+from spark_jobs.manifest import FOLDER, Store, numbers
+
+FORMAT: Final = 1
+CURRENT: Final = "current"
+_VIEWS: Final = "views"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A view: of what, in the words of `definition`, up to which position, and in which folder below the output.
+
+    A view can be followed by one of the same definition. `out_of_range` counts values that are null for want of room
+    in their type, `unavailable` those that no state held.
+    """
+
+    format: int = FORMAT
+    definition: Mapping[str, object]
+    position: str
+    path: str = ""
+    before: str = ""
+    rows: int = 0
+    out_of_range: int = 0
+    unavailable: int = 0
+
+
+def newest(store: Store) -> View | None:
+    """What the newest whole record says. Raises ChangelogError (PRECONDITION) when a newer program wrote it."""
+    there = numbers(store)
+    for number in sorted(there, reverse=True):
+        try:
+            found = msgspec.json.decode(store.read(there[number]), type=View)
+        except msgspec.DecodeError:
+            continue  # its writer was killed where a store shows half of a file
+        if found.format > FORMAT:
+            message = f"{store.root}/{there[number]} has format {found.format}; this program knows {FORMAT}"
+            raise ChangelogError(Kind.PRECONDITION, message, hint="use the newer version that wrote it")
+        return found
+    return None
+
+
+def read(spark: SparkSession, store: Store, view: View) -> DataFrame:
+    """The view's rows."""
+    return spark.read.parquet(f"{store.root}/{view.path}")
+
+
+def write(store: Store, found: DataFrame, view: View, *, at: datetime) -> View:
+    """Makes `found` the view, and gives what the record says of it.
+
+    1. The files are written in a folder that nobody reads.
+    2. The record of the next number is created: from here on, this is the view. Another run that came first is refused.
+    3. `current` is led there, and views before the last one are deleted: it may be being read.
+
+    Raises ChangelogError, IN_USE, when another run wrote to the output meanwhile.
+    """
+    before, number = newest(store), max(numbers(store), default=0) + 1
+    path = f"{_VIEWS}/{at.astimezone(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+    found.write.option("compression", "zstd").parquet(f"{store.root}/{path}")  # 1
+    after = replace(_counted(found.sparkSession, store, replace(view, path=path)), before=before.path if before else "")
+    if not store.create(f"{FOLDER}/{number}.json", msgspec.json.encode(after)):  # 2
+        store.delete(path)
+        raise ChangelogError(Kind.IN_USE, f"another run wrote to {store.root} meanwhile", hint="let one run at a time")
+    _lead(store, path)  # 3
+    _clear(store, [after.path, after.before])
+    return after
+
+
+def _counted(spark: SparkSession, store: Store, view: View) -> View:
+    """From the files themselves, of which these are two small columns."""
+    rows = read(spark, store, view)
+    lacking = [F.coalesce(F.sum(F.size(name)), F.lit(0)) for name in ("_out_of_range", "_unavailable")]
+    if "_unavailable" not in rows.columns:
+        return replace(view, rows=rows.count())
+    count, out_of_range, unavailable = rows.agg(F.count("*"), *lacking).collect()[0]
+    return replace(view, rows=count, out_of_range=out_of_range, unavailable=unavailable)
+
+
+def _lead(store: Store, path: str) -> None:
+    """Has the link `current`, which names a folder of this machine, replaced at once."""
+    if not store.root.startswith("file:"):
+        return
+    folder = Path(store.root.removeprefix("file:"))
+    beside = folder / f".{CURRENT}-{secrets.token_hex(4)}"
+    try:
+        beside.symlink_to(path)
+        beside.replace(folder / CURRENT)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise ChangelogError(
+            Kind.STORAGE, f"{folder / CURRENT}: {reason}", hint="it should be a link of ours"
+        ) from error
+
+
+def _clear(store: Store, kept: Sequence[str]) -> None:
+    for path in {"/".join(found.path.split("/")[:2]) for found in store.files(_VIEWS)}.difference(kept):
+        store.delete(path)

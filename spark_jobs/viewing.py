@@ -1,0 +1,180 @@
+"""What a view is made of: up to where the changelog is read, by which columns, and on which earlier view it builds."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from connectors.config import NestedConfig, ViewConfig
+from envelope.entity import SCHEMAS
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
+from envelope.versions import Version
+from schemas import spark as spark_types
+from schemas.avro import Column
+from spark_jobs import states, structs, view_runs
+from spark_jobs.changelog import Kafka, Where, end_of, name_of, read_changelog, refuse_beyond
+from spark_jobs.manifest import Store
+from spark_jobs.view_runs import View
+from spark_jobs.views import EVERYTHING, Chosen, chosen, followed, latest, live, nested, quoted, until
+
+ALL = ("*",)
+"""`columns` that take all of them."""
+
+
+Columns = Mapping[str, Sequence[Column]]
+"""Those of each entity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A view: of one entity, or of documents. `raw` has all columns as text."""
+
+    view: ViewConfig
+    choice: Chosen = EVERYTHING
+    raw: bool = False
+    columns: Columns
+
+    def definition(self, changelog: Where) -> dict[str, object]:
+        """All of it, and of which changelog, as JSON values."""
+        shapes = {entity: spark_types.struct(columns) for entity, columns in self.columns.items()}
+        found = {"changelog": name_of(changelog), "view": self.view.model_dump(), "choice": asdict(self.choice)}
+        return dict(msgspec.json.decode(msgspec.json.encode({**found, "raw": self.raw, "columns": shapes})))
+
+
+def resolve(spark: SparkSession, changelog: Where, as_of: Position | datetime | None) -> Position:
+    """The position that a view is of: as of a time, that of the last change of the last transaction before the first
+    that committed later; where nothing is said, the end.
+
+    Raises ChangelogError: USAGE for a position beyond the end or a time before the beginning, PRECONDITION for the end
+    of a changelog that is empty.
+    """
+    if isinstance(as_of, Position):
+        refuse_beyond(spark, changelog, as_of)
+        return as_of
+    end = end_of(spark, changelog)
+    if end is None:
+        raise ChangelogError(Kind.PRECONDITION, f"{name_of(changelog)} is empty", hint="`changelog run` fills it")
+    return end if as_of is None else _resolve_time(read_changelog(spark, changelog), as_of, end, name_of(changelog))
+
+
+def _resolve_time(changes: DataFrame, at: datetime, end: Position, name: str) -> Position:
+    later = changes.where(F.col("committed_at") > F.lit(at)).agg(F.min("position")).collect()[0][0]
+    if later is None:
+        return end
+    first = Position.parse(later)
+    before = changes.where(F.col("position") < str(Position(first.epoch, first.commit, 0)))
+    last = before.agg(F.max("position")).collect()[0][0]
+    if last is None:
+        raise ChangelogError(Kind.USAGE, f"{at.isoformat()} is before the first transaction of {name}")
+    return Position.parse(last)
+
+
+def columns_of(
+    spark: SparkSession, changelog: Where, entities: Iterable[str], position: Position, folder: Path | None
+) -> dict[str, Sequence[Column]]:
+    """The columns of each entity: of its file in `folder`, where given, else of the changelog's last version up to
+    `position`. Raises ChangelogError (PRECONDITION) for an entity that has none.
+    """
+    wanted = sorted(set(entities))
+    if folder is not None:
+        return {entity: structs.columns(structs.of_file(folder / f"{entity}.avsc")) for entity in wanted}
+    rows = read_changelog(spark, changelog, entities=[SCHEMAS]).where(F.col("key").isin(wanted))
+    versions = until(rows, position).orderBy("position").select("key", "current").collect()
+    found = {row["key"]: Version.parse(row["current"].encode()) for row in versions}
+    for entity in wanted:
+        if entity not in found:
+            raise ChangelogError(
+                Kind.PRECONDITION,
+                f"{name_of(changelog)} has no columns of {entity} at {position}",
+                hint="name a folder with its schema: --schemas DIR (`changelog schemas generate` writes one)",
+            )
+    return {
+        entity: [Column(name=name, type=type_, nullable=True) for name, type_ in version.columns.fields]
+        for entity, version in found.items()
+    }
+
+
+def base_of(store: Store, changelog: Where, wanted: Wanted, position: Position) -> View | None:
+    """The earlier view that one as of `position` can follow: of the same definition, with all rows of one entity.
+
+    A condition leaves out rows that later changes may need, and Kafka is read from its beginning all the same.
+    """
+    found, view = view_runs.newest(store), wanted.view
+    if found is None or isinstance(changelog, Kafka) or view.where or view.nested or view.columns != ALL:
+        return None
+    same = found.definition == wanted.definition(changelog)
+    return found if same and found.position <= str(position) else None
+
+
+def build(
+    spark: SparkSession, changelog: Where, wanted: Wanted, position: Position, *, on: tuple[Store, View] | None = None
+) -> DataFrame:
+    """The view as of `position`; `on` an earlier one, where there is one that `base_of` gave.
+
+    Raises ChangelogError (USAGE) for a condition, or a column of the configuration, that an entity does not have.
+    """
+    if on is None:
+        found = _documents(spark, changelog, wanted, position, wanted.view, "view")
+        return found.select(*(quoted(name) for name in [*_taken(wanted.view, found, "view"), *states.ABOUT.names]))
+    (store, view), entity = on, wanted.view.entity
+    changes = read_changelog(spark, changelog, entities=[entity], after=Position.parse(view.position))
+    counting = chosen(until(changes, position), wanted.choice)
+    return followed(view_runs.read(spark, store, view), counting, wanted.columns[entity], raw=wanted.raw)
+
+
+def _documents(
+    spark: SparkSession,
+    changelog: Where,
+    wanted: Wanted,
+    position: Position,
+    part: ViewConfig | NestedConfig,
+    place: str,
+) -> DataFrame:
+    """The rows of an entity with all their columns, and with what is nested in them; `place` is for errors."""
+    changes = read_changelog(spark, changelog, entities=[part.entity])
+    if isinstance(changelog, Kafka):  # it is read twice, which is as good as nothing in files alone
+        changes = changes.persist()
+    counting = chosen(until(changes, position), wanted.choice)
+    found = _filtered(live(latest(counting, wanted.columns[part.entity], raw=wanted.raw)), part.where)
+    for member, inner in part.nested.items():
+        inside = f"{place}.nested.{member}"
+        below = _documents(spark, changelog, wanted, position, inner, inside)
+        _refuse_unknown(f"{inside}.on", list(inner.on.values()), found, part.entity)
+        _refuse_unknown(f"{inside}.on", list(inner.on), below, inner.entity)
+        if member.lower() in {name.lower() for name in found.columns}:
+            raise ChangelogError(Kind.USAGE, f"{inside}: {part.entity} has a column of this name", hint="rename it")
+        found = nested(found, member, below, inner.on, _taken(inner, below, inside))
+    return found
+
+
+def _filtered(found: DataFrame, condition: str | None) -> DataFrame:
+    if condition is None:
+        return found
+    try:
+        return found.where(condition)
+    except (AnalysisException, ParseException) as error:
+        reason = error.getCondition() or "no SQL"
+        hint = f"its columns are: {', '.join(found.columns)}"
+        raise ChangelogError(Kind.USAGE, f"the condition cannot be asked of the view ({reason})", hint=hint) from error
+
+
+def _taken(part: ViewConfig | NestedConfig, found: DataFrame, place: str) -> list[str]:
+    """The columns that go into the document, and what is nested in it."""
+    own = [name for name in found.columns if name not in states.ABOUT.names and name not in part.nested]
+    if part.columns != ALL:
+        _refuse_unknown(f"{place}.columns", list(part.columns), found, part.entity)
+        own = list(part.columns)
+    return [*own, *part.nested]
+
+
+def _refuse_unknown(place: str, names: Sequence[str], found: DataFrame, entity: str) -> None:
+    missing = next((name for name in names if name not in found.columns), None)
+    if missing is not None:
+        known = ", ".join(name for name in found.columns if name not in states.ABOUT.names)
+        raise ChangelogError(Kind.USAGE, f"{place}: {entity} has no column {missing}", hint=f"it has: {known}")

@@ -1,0 +1,239 @@
+"""The job: views of a file log as of any moment, gone on from; what cannot be made is one line, and nothing."""
+
+import json
+import random
+import re
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connectors.sinks.files import FileSink
+from envelope.batch import from_records
+from envelope.entity import Entity
+from envelope.model import Record, Stamp
+from envelope.position import Position
+from envelope.versions import Look, Versions
+from schemas import avro
+from schemas.types import Struct
+from spark_jobs.job import main
+from spark_jobs.manifest import local
+from spark_jobs.rebuild_view import JOB
+from spark_jobs.view_runs import CURRENT, newest
+from spark_jobs.views import Chosen
+from tests.spark.test_views import COLUMNS, positions, replay, states_of, transactions
+from tests.unit.sinks.material import checkpoint
+
+CONFIG = """
+name = "booking"
+source = { kind = "postgres", dsn = "postgresql://nowhere" }
+tables = { include = ["*"] }
+sink = { path = "log" }
+
+[views.statuses]
+entity = "order"
+columns = ["id", "status"]
+where = "id < 6"
+
+[views.statuses.nested.peers]
+entity = "order"
+on = { status = "status" }
+columns = ["id", "note"]
+where = "id >= 6"
+
+[views.statuses.nested.peers.nested.itself]
+entity = "order"
+on = { id = "id" }
+columns = ["long"]
+
+[views.wrong]
+entity = "order"
+nested.peers = { entity = "order", on = { statsu = "status" } }
+
+[views.taken]
+entity = "order"
+nested.Note = { entity = "order", on = { id = "id" } }
+"""
+TRANSACTIONS = 60
+SHAPE = Struct(fields=tuple((column.name, column.type) for column in COLUMNS))
+
+Run = Callable[..., dict[str, Any]]
+
+
+def place(record: Record) -> Position:
+    return record.envelope.provenance.source.position
+
+
+def announced(first: Record) -> Record:
+    """The version of columns that the first change has."""
+    entity = Entity(
+        name="order",
+        table=("public", "orders"),
+        key=("id",),
+        partition_by=("id",),
+        partitions=1,
+        masks={},
+        default_stamp=Stamp(api_version="", service_name="", identifier=""),
+    )
+    versions = Versions([], accepted={}, filled=lambda *_: ())
+    return versions.announce(entity, Look(columns=SHAPE), first.envelope.provenance).record
+
+
+@pytest.fixture(scope="module")
+def made() -> list[list[Record]]:
+    return transactions(21, TRANSACTIONS)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, made: list[list[Record]]) -> Path:
+    """A configuration, and a log of all transactions but the last few: see `grow`."""
+    (tmp_path / "changelog.toml").write_text(CONFIG, "utf-8")
+    first = next(each for records in made for each in records if each.entity == "order")
+    grow(tmp_path, [[announced(first)], *made[: TRANSACTIONS // 2]])
+    return tmp_path
+
+
+def grow(folder: Path, made: list[list[Record]]) -> None:
+    with closing(FileSink(folder / "log")) as sink:
+        recovered = sink.recover()
+        records = [each for transaction in made for each in transaction]
+        sink.add([from_records(records)])
+        last = place(records[-1])
+        number = 1 if recovered is None else 2
+        state = checkpoint(number, settings={"order": {}, "guest": {}}, through_lsn=last.commit)
+        sink.commit(replace(state, position=last))
+
+
+@pytest.fixture
+def run(spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str, code: int = 0) -> dict[str, Any]:
+        config = ("--config", str(folder / "changelog.toml"))
+        of = () if {"--view", "--entity"} & {*arguments} else ("--entity", "order")
+        given = main(JOB, [*config, *of, "--to", str(folder / "view"), *arguments])
+        said = capsys.readouterr()
+        summary: dict[str, Any] = json.loads(said.out.splitlines()[-1])
+        assert given == code, said.err
+        assert said.err.count("\n") == (code > 0), said.err
+        return {**summary, "said": said.err}
+
+    return run
+
+
+def flat(made: list[list[Record]]) -> list[Record]:
+    return [each for records in made for each in records]
+
+
+def view(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    return states_of(spark.read.parquet(str(folder / "view" / CURRENT)))
+
+
+def test_a_view_of_now_is_gone_on_from(spark: SparkSession, folder: Path, run: Run, made: list[list[Record]]) -> None:
+    half = made[: TRANSACTIONS // 2]
+    first = run()
+    assert (first["verdict"], first["after"], first["position"]) == ("done", None, str(place(half[-1][-1])))
+    assert view(spark, folder) == replay(flat(half), place(half[-1][-1]))
+    grow(folder, made[TRANSACTIONS // 2 :])
+    second = run()
+    expected = replay(flat(made), place(made[-1][-1]))
+    assert (second["after"], second["rows"]) == (first["position"], len(expected))
+    assert view(spark, folder) == expected
+    assert len(list((folder / "view" / "views").iterdir())) == 2
+    assert run("--drop-service", "nightly-batch")["after"] is None
+    choice = Chosen(drop_services=("nightly-batch",))
+    assert view(spark, folder) == replay(flat(made), place(made[-1][-1]), choice) != expected
+    assert len(list((folder / "view" / "views").iterdir())) == 2
+
+
+def test_as_of_a_time_is_as_of_the_last_transaction_before_the_first_later_one(
+    spark: SparkSession, folder: Path, run: Run, made: list[list[Record]]
+) -> None:
+    half = made[: TRANSACTIONS // 2]
+    at = half[10][0].envelope.provenance.source.committed_at
+    for time in (at, at + timedelta(milliseconds=500)):
+        assert run("--as-of", time.isoformat())["position"] == str(max(map(place, half[10])))
+    assert view(spark, folder) == replay(flat(half), place(half[10][-1]))
+    assert run("--as-of", (at + timedelta(days=1)).isoformat())["position"] == str(place(half[-1][-1]))
+
+
+def test_a_condition_and_text(spark: SparkSession, folder: Path, run: Run, made: list[list[Record]]) -> None:
+    position = positions(flat(made[: TRANSACTIONS // 2]), random.Random(3), 1)[0]
+    schemas = folder / "schemas"
+    schemas.mkdir()
+    (schemas / "order.avsc").write_text(json.dumps(avro.state_schema("order", SHAPE, ("id",), "booking")), "utf-8")
+    arguments = ("--as-of", str(position), "--where", "status = 'PAID'", "--raw", "--schemas", str(schemas))
+    rows = run(*arguments)["rows"]
+    paid = {key: each for key, each in replay(flat(made), position).items() if each["status"] == "PAID"}
+    found = spark.read.parquet(str(folder / "view" / CURRENT)).collect()
+    assert {row["_key"]: row["id"] for row in found} == {key: str(each["id"]) for key, each in paid.items()}
+    assert rows == len(paid) > 0
+
+
+def test_documents_nest_what_belongs_to_them(
+    spark: SparkSession, folder: Path, run: Run, made: list[list[Record]]
+) -> None:
+    half = flat(made[: TRANSACTIONS // 2])
+    states = {int(key): state for key, state in replay(half, place(half[-1])).items()}
+    assert run("--view", "statuses")["rows"] == sum(id_ < 6 for id_ in states) > 0
+    found = spark.read.parquet(str(folder / "view" / CURRENT)).collect()
+    for row in found:
+        state = states[row["id"]]
+        peers = [
+            (each["id"], each["note"], [(each.get("long"),)])
+            for id_, each in sorted(states.items(), key=lambda item: str(item[0]))
+            if id_ >= 6 and each["status"] is not None and each["status"] == state["status"]
+        ]
+        assert row["status"] == state["status"]
+        assert [(each["id"], each["note"], [tuple(one) for one in each["itself"]]) for each in row["peers"]] == peers
+    assert any(len(row["peers"]) > 1 for row in found)
+    assert found[0].__fields__[:3] == ["id", "status", "peers"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--entity", "ordre"), 2, "has no entity ordre; it has: guest, order"),
+        (("--entity", "guest"), 3, "has no columns of guest at .*; name a folder with its schema: --schemas DIR"),
+        (("--as-of", "00000001/00000000000FFFFF/00000000"), 2, "is beyond the end"),
+        (("--as-of", "1999-01-01T00:00:00Z"), 2, "1999-01-01T00:00:00.* is before the first transaction"),
+        (("--schemas", "nowhere"), 2, "nowhere/order.avsc cannot be read"),
+        (("--where", "statsu = 1"), 2, "the condition cannot be asked of the view .*its columns are: id, status,"),
+        (("--where", "status = = 1"), 2, "the condition cannot be asked of the view"),
+        (("--archive", "nothing"), 3, "has no manifest"),
+        (("--keep-service", "a", "--drop-service", "a"), 2, "a service is both kept and dropped"),
+        (("--dsn", "dbname=x"), 2, "--table and --dsn go together"),
+        (("--view", "nothing"), 2, "the configuration has no view nothing; add .*it has: statuses, taken, wrong"),
+        (("--view", "wrong"), 2, "view.nested.peers.on: order has no column statsu; it has: id, status"),
+        (("--view", "taken"), 2, "view.nested.Note: order has a column of this name"),
+    ],
+)
+def test_what_cannot_be_made_is_one_line(
+    folder: Path, run: Run, arguments: tuple[str, ...], code: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    found = run(*arguments, code=code)
+    assert found["verdict"] == "failed"
+    assert re.search(said, found["said"]), found["said"]
+    assert not (folder / "view").exists()
+
+
+def test_a_dry_run_says_what_it_would_do(folder: Path, run: Run) -> None:
+    found = run("--dry-run", "--drop-service", "nightly-batch")
+    assert (found["verdict"], found["as_of"], found["drop_services"]) == ("planned", "now", ["nightly-batch"])
+    assert found["reads"] == str(folder / "log")
+    assert not (folder / "view").exists()
+
+
+def test_what_a_killed_run_left_does_not_count(folder: Path, run: Run) -> None:
+    run()
+    before = newest(local(folder / "view"))
+    (folder / "view" / "views" / "left").mkdir()
+    (folder / "view" / "views" / "left" / "part").write_text("half")
+    (folder / "view" / "manifest" / "2.json").write_text('{"format":1,')
+    assert newest(local(folder / "view")) == before
+    run("--full")
+    assert not (folder / "view" / "views" / "left").exists()
