@@ -3,6 +3,8 @@
 deltas: changes of flat documents of 15 columns, two of which changed, read from Parquet, through `mapInArrow`, and
 thrown away: as they are (identity), as deltas by our function, as patches by jsonpatch. The sides take turns, all of
 them warmed first; jsonpatch has a fifth of the rows, for the time that it takes.
+
+views: the last state of each key of the same changes, typed, and thrown away, against a scan of the same columns.
 """
 
 import argparse
@@ -28,8 +30,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from bench.measure.processes import peak_mib
 from envelope.batch import SCHEMA
+from schemas.avro import Column
+from schemas.types import ColumnType, Decimal, Primitive
 from spark_jobs.deltas import deltas_of
 from spark_jobs.job import SETTINGS
+from spark_jobs.views import latest, live
 
 ROWS, QUICK_ROWS = 1_500_000, 300_000
 ROUNDS = 5
@@ -241,7 +246,42 @@ def _jsonpatch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([batch.column("position"), pa.array(found)], names=["position", "patch"])
 
 
-PARTS: Mapping[str, Callable[[Site], Part]] = {"deltas": deltas}
+# Views
+
+
+def views(site: Site) -> Part:
+    """The last state of each key, typed, against a bare scan of the same columns."""
+    changes = _changes(site.spark, site.folder / "views", site.rows)
+    columns = [Column(name=name, type=type_, nullable=True) for name, type_ in _TYPES.items()]
+    states: Callable[[], DataFrame] = lambda: live(latest(changes, columns))  # noqa: E731
+    seconds = in_turn(
+        {"scan": lambda: _drop(changes.drop("original", "moved")), "rebuild": lambda: _drop(states())}, site.rounds
+    )
+    return Part(
+        ratios={"rebuild_over_scan": round(seconds["rebuild"] / seconds["scan"], 3)},
+        figures={f"{name}_rows_per_second": round(site.rows / each) for name, each in seconds.items()},
+    )
+
+
+_TYPES: Mapping[str, ColumnType] = {
+    "id": Primitive.LONG,
+    "status": Primitive.STRING,
+    "amount": Decimal(precision=10, scale=2),
+    "currency": Primitive.STRING,
+    "guest_id": Primitive.LONG,
+    "room": Primitive.STRING,
+    "nights": Primitive.INT,
+    "adults": Primitive.INT,
+    "arrival": Primitive.DATE,
+    "created_at": Primitive.TIMESTAMP_TZ,
+    "channel": Primitive.STRING,
+    "paid": Primitive.BOOLEAN,
+    "rating": Primitive.DOUBLE,
+    "note": Primitive.STRING,
+    "email": Primitive.STRING,
+}
+
+PARTS: Mapping[str, Callable[[Site], Part]] = {"deltas": deltas, "views": views}
 
 if __name__ == "__main__":
     main()

@@ -6,7 +6,6 @@ taken as if they had never been made. A view that is there already, of the same 
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -30,10 +29,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--entity", metavar="ENTITY", help="what the view is of")
     what.add_argument("--view", metavar="NAME", help="the view [views.NAME] of the configuration")
-    target = parser.add_mutually_exclusive_group(required=True)
-    target.add_argument("--to", metavar="PATH", help="write Parquet files there: any folder or URI")
-    target.add_argument("--table", metavar="NAME", help="replace this table of PostgreSQL, SCHEMA.TABLE or TABLE")
-    parser.add_argument("--dsn", metavar="DSN", help="of the table's database; env:NAME takes it from the environment")
+    parser.add_argument("--to", required=True, metavar="PATH", help="write Parquet files there: any folder or URI")
     parser.add_argument(
         "--as-of",
         type=_moment,
@@ -73,7 +69,7 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
     return {
         "reads": arguments.archive
         or (str(config.sink.path) if isinstance(config.sink, FilesConfig) else config.prefix),
-        "writes": arguments.to or arguments.table,
+        "writes": arguments.to,
         "entities": sorted(_entities(arguments, config)),
         "as_of": str(arguments.as_of or "now"),
         **_choice(arguments),
@@ -83,8 +79,6 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
 def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
     if set(arguments.keep_service) & set(arguments.drop_service):
         raise ChangelogError(Kind.USAGE, "a service is both kept and dropped", hint="leave one out")
-    if (arguments.table is None) != (arguments.dsn is None):
-        raise ChangelogError(Kind.USAGE, "--table and --dsn go together", hint="see --help")
     if arguments.view is not None and arguments.where is not None:
         raise ChangelogError(Kind.USAGE, "--where is not for --view", hint=f"see `where` in [views.{arguments.view}]")
     if arguments.view is not None and arguments.view not in config.views:
@@ -126,8 +120,7 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
         raw=arguments.raw,
         columns=viewing.columns_of(spark, changelog, entities, position, arguments.schemas),
     )
-    write = _to_files if arguments.table is None else _to_table
-    return {"verdict": DONE, "position": str(position), **write(spark, changelog, wanted, position, arguments)}
+    return {"verdict": DONE, "position": str(position), **_to_files(spark, changelog, wanted, position, arguments)}
 
 
 def _to_files(
@@ -147,24 +140,6 @@ def _to_files(
         "out_of_range": written.out_of_range,
         "unavailable": written.unavailable,
     }
-
-
-def _to_table(
-    spark: "SparkSession", changelog: "Where", wanted: "Wanted", position: Position, arguments: argparse.Namespace
-) -> Mapping[str, object]:
-    from spark_jobs import view_tables, viewing  # noqa: PLC0415
-
-    rows = viewing.build(spark, changelog, wanted, position)
-    return {"table": arguments.table, "rows": view_tables.replace(_dsn(arguments.dsn), arguments.table, rows, position)}
-
-
-def _dsn(text: str) -> str:
-    name = text.removeprefix("env:")
-    if name == text:
-        return text
-    if name not in os.environ:
-        raise ChangelogError(Kind.USAGE, f"--dsn: the environment has no {name}", hint="set it")
-    return os.environ[name]
 
 
 JOB = Job(name="rebuild_view", description=__doc__ or "", add_arguments=_arguments, plan=_plan, run=_run)

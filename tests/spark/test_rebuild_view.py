@@ -205,7 +205,6 @@ def test_documents_nest_what_belongs_to_them(
         (("--where", "status = = 1"), 2, "the condition cannot be asked of the view"),
         (("--archive", "nothing"), 3, "has no manifest"),
         (("--keep-service", "a", "--drop-service", "a"), 2, "a service is both kept and dropped"),
-        (("--dsn", "dbname=x"), 2, "--table and --dsn go together"),
         (("--view", "nothing"), 2, "the configuration has no view nothing; add .*it has: statuses, taken, wrong"),
         (("--view", "wrong"), 2, "view.nested.peers.on: order has no column statsu; it has: id, status"),
         (("--view", "taken"), 2, "view.nested.Note: order has a column of this name"),
