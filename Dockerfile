@@ -12,6 +12,7 @@ COPY pyproject.toml README.md CHANGELOG.md LICENSE ./
 COPY schemas ./schemas
 COPY envelope ./envelope
 COPY connectors ./connectors
+COPY spark_jobs ./spark_jobs
 RUN pip install --no-deps . && changelog --help > /dev/null
 
 FROM python:3.13-slim
