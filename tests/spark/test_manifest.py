@@ -71,7 +71,8 @@ def test_half_a_manifest_is_none(manifest: Manifest, data: st.DataObject) -> Non
     assert parse_manifest(text[:cut], "here") is None
     assert parse_manifest(text[:cut] + bytes(len(text) - cut), "here") is None, "blocks that never reached the disk"
     flipped = bytes([text[cut] ^ 1])
-    assert parse_manifest(text[:cut] + flipped + text[cut + 1 :], "here") != manifest
+    read = parse_manifest(text[:cut] + flipped + text[cut + 1 :], "here")
+    assert read != manifest or cut >= text.rindex(b',"crc32":'), "what is damaged is the content, not its checksum"
 
 
 @pytest.mark.parametrize("left", [b"", b"{", b'{"format":1,"log":{"first":1,"last":1},"files":[],"crc32":7}'])
