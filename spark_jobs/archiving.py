@@ -4,7 +4,6 @@ Whatever is written becomes visible by a manifest alone, and all at once. A run 
 nobody lists; `clear` deletes them later, with those that were replaced.
 """
 
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from spark_jobs.manifest import (
     number_of,
     path_of,
     read,
+    run_name,
 )
 from spark_jobs.offsets import Spans, topic_of
 
@@ -315,7 +315,7 @@ def _read(run: Run, files: Sequence[str]) -> DataFrame:
 @contextmanager
 def _written(run: Run, rows: DataFrame) -> Iterator[list[_Written]]:
     """The rows as files in their places, of names that no other run gives; what is written beside goes at the end."""
-    name = f"{run.at.astimezone(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+    name = run_name(run.at)
     staging = f"{_STAGING}/{name}"
     # Of the rows' own session: a micro-batch has another than the run.
     rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")

@@ -173,6 +173,22 @@ def refuse_beyond(spark: SparkSession, where: Where, position: Position) -> None
         raise ChangelogError(Kind.USAGE, f"{position} is beyond the end: {name_of(where)} {reach}")
 
 
+def refuse_dropped(spark: SparkSession, where: Files | Archive, reached: Position, what: str) -> None:
+    """Raises ChangelogError (GAP) when retention dropped what stood behind `reached`, up to which `what` goes.
+
+    Days are dropped oldest first: while something is left of what was read, nothing is missing behind it.
+    """
+    path = where.path
+    kept = manifests.newest(manifests.store_of(path, spark))
+    earliest = min((file.first for file in kept.files), default=None) if kept else None
+    if earliest is not None and earliest > str(reached):
+        raise ChangelogError(
+            Kind.GAP,
+            f"history lost: {what} {reached}, and {path} begins at {earliest}",
+            hint="begin anew, in an empty one",
+        )
+
+
 def name_of(where: Where) -> str:
     """The changelog, as errors and plans name it."""
     match where:
@@ -290,8 +306,9 @@ def _subscription(where: Kafka, entities: Sequence[str] | None) -> dict[str, str
 
 def _topics(where: Kafka) -> list[str]:
     """The entities that have a topic. Raises PRECONDITION when there is none."""
-    named = re.compile(rf"{re.escape(where.prefix)}\.([a-z0-9_-]+)")
-    there = [match[1] for name in _client(where).admin().topics() if (match := named.fullmatch(name))]
+    from connectors.sinks.kafka import topics  # noqa: PLC0415
+
+    there = topics.entities(_client(where).admin(), where.prefix)
     found = [entity for entity in there if entity not in RESERVED - {SCHEMAS, DEAD}]
     if not set(found) - {SCHEMAS, DEAD}:
         hint = "`changelog run` makes it; see [sink] prefix"

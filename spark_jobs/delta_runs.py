@@ -4,20 +4,18 @@
 run goes on behind it. A run that was killed leaves a folder that nobody lists, and that a later run clears away.
 """
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final, Literal
 
-import msgspec
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from connectors.failpoints import Reach, nowhere
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.deltas import KINDS, deltas_of
-from spark_jobs.manifest import FOLDER, Store, numbers, store_of
+from spark_jobs.manifest import Store, add_record, newest_record, numbers, outrun, run_name, store_of
 
 FORMAT: Final = 1
 DELTAS: Final = "deltas"
@@ -66,20 +64,10 @@ class Runs:
 
 def newest(store: Store) -> Runs:
     """What the newest whole manifest says; nothing where there is none."""
-    there = numbers(store)
-    for number in sorted(there, reverse=True):
-        try:
-            found = msgspec.json.decode(store.read(there[number]), type=Runs)
-        except msgspec.DecodeError:
-            continue  # its writer was killed where a store shows half of a file
-        if found.format > FORMAT:
-            raise ChangelogError(
-                Kind.PRECONDITION,
-                f"{store.root}/{there[number]} has format {found.format}; this program knows {FORMAT}",
-                hint="use the newer version that wrote it",
-            )
+    found = newest_record(store, Runs, FORMAT)
+    if found is not None:
         return found
-    if there:
+    if numbers(store):
         raise ChangelogError(
             Kind.MALFORMED, f"no manifest in {store.root} is whole", hint="restore one, or use another output"
         )
@@ -99,7 +87,7 @@ def write(
     found = ends.collect()
     if not found:
         return None
-    path = f"{DELTAS}/{at.astimezone(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+    path = f"{DELTAS}/{run_name(at)}"
     kinds = _write(deltas_of(rest), f"{store.root}/{path}", form)
     run = Run(
         path=path, kinds=kinds, first=min(each["first"] for each in found), last=max(each["last"] for each in found)
@@ -111,9 +99,13 @@ def write(
     after = replace(before, form=form, floor=floor, through=through, runs=(*before.runs, run))
     reach("deltas:written")
     number = max(numbers(store), default=0) + 1
-    if newest(store) != before or not store.create(f"{FOLDER}/{number}.json", msgspec.json.encode(after)):
+    try:
+        if newest(store) != before:
+            raise outrun(store)
+        add_record(store, number, after)
+    except ChangelogError:
         store.delete(path)
-        raise ChangelogError(Kind.IN_USE, f"another run wrote to {store.root} meanwhile", hint="let one run at a time")
+        raise
     _clear(store, after, at)
     return run
 

@@ -168,10 +168,11 @@ def _changes(
 ) -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    from spark_jobs.changelog import read_changelog  # noqa: PLC0415
+    from spark_jobs.changelog import read_changelog, refuse_dropped  # noqa: PLC0415
 
     floor = None if before.floor is None else Position.parse(before.floor)
-    _refuse_dropped(spark, where, before)
+    if before.last is not None:
+        refuse_dropped(spark, where, Position.parse(before.last), "the deltas go up to")
     changes = read_changelog(spark, where, entities=arguments.entity, after=floor)
     if arguments.first is not None:
         changes = changes.where(F.col("position") >= str(arguments.first))
@@ -188,20 +189,6 @@ def _refuse_other(arguments: argparse.Namespace, before: "Runs", root: str) -> N
     if before.runs and arguments.format not in (None, before.form):
         hint = "leave out --format, or use another --output"
         raise ChangelogError(Kind.USAGE, f"{root} holds {before.form}", hint=hint)
-
-
-def _refuse_dropped(spark: "SparkSession", where: "Files | Archive", before: "Runs") -> None:
-    """Days are dropped oldest first: while something is left of what was read, nothing is missing behind it."""
-    from spark_jobs import manifest  # noqa: PLC0415
-
-    kept = manifest.newest(store_of(where.path, spark))
-    earliest = min((file.first for file in kept.files), default=None) if kept else None
-    if before.last is not None and earliest is not None and earliest > before.last:
-        raise ChangelogError(
-            Kind.GAP,
-            f"history lost: the deltas go up to {before.last}, and {where.path} begins at {earliest}",
-            hint="begin anew in an empty --output",
-        )
 
 
 def _path(config: Config) -> Path:

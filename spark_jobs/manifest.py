@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
 
 from connectors.sinks.filelayout import (
     MANIFEST_FORMAT,
@@ -128,6 +130,51 @@ def commit(store: Store, change: Callable[[Manifest], Manifest], *, at: datetime
     raise ChangelogError(
         Kind.IN_USE, f"another run writes manifests in {store.root} at the same time", hint="let one run at a time"
     )
+
+
+class Record(Protocol):
+    """What a store's numbered records hold, where they are not manifests of an archive: a dataclass for msgspec."""
+
+    @property
+    def format(self) -> int:
+        """Which members there are, and what they mean."""
+
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+def newest_record(store: Store, kind: type[RecordT], format_: int) -> RecordT | None:
+    """The newest whole record; None where none is whole. Raises ChangelogError (PRECONDITION) for a newer format."""
+    there = numbers(store)
+    for number in sorted(there, reverse=True):
+        try:
+            found = msgspec.json.decode(store.read(there[number]), type=kind)
+        except msgspec.DecodeError:
+            continue  # its writer was killed where a store shows half of a file
+        if found.format > format_:
+            raise ChangelogError(
+                Kind.PRECONDITION,
+                f"{store.root}/{there[number]} has format {found.format}; this program knows {format_}",
+                hint="use the newer version that wrote it",
+            )
+        return found
+    return None
+
+
+def add_record(store: Store, number: int, record: Record) -> None:
+    """Creates the record of a number. Raises ChangelogError, IN_USE, when another run did so before."""
+    if not store.create(path_of(number), msgspec.json.encode(record)):
+        raise outrun(store)
+
+
+def outrun(store: Store) -> ChangelogError:
+    """What is said when another run was first."""
+    return ChangelogError(Kind.IN_USE, f"another run wrote to {store.root} meanwhile", hint="let one run at a time")
+
+
+def run_name(at: datetime) -> str:
+    """A name that no other run gives; names sort as the runs began."""
+    return f"{at.astimezone(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
 
 
 def is_local(where: str | Path) -> bool:

@@ -5,7 +5,6 @@ what was read is a span: from an offset up to another, whatever stands between.
 """
 
 import json
-import re
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -44,10 +43,7 @@ def entities(admin: Admin, prefix: str, names: Iterable[str] | None = None) -> d
 
     Raises ChangelogError: PRECONDITION when there is none, USAGE when one of `names` has none.
     """
-    named = re.compile(re.escape(topic(prefix, "")) + "([a-z0-9_-]+)")
-    counted = {name: len(each.partitions) for name, each in admin.topics().items()}
-    found = {match[1]: count for name, count in counted.items() if (match := named.fullmatch(name))}
-    found = {name: count for name, count in found.items() if name not in RESERVED - {SCHEMAS}}
+    found = {name: count for name, count in topics.entities(admin, prefix).items() if name not in RESERVED - {SCHEMAS}}
     if not found.keys() - {SCHEMAS}:
         hint = "`changelog run` makes them; see [sink] prefix"
         raise ChangelogError(Kind.PRECONDITION, f"there is no topic of the changelog {prefix}", hint=hint)

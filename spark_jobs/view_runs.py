@@ -8,16 +8,15 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from envelope.errors import ChangelogError, Kind
-from spark_jobs.manifest import FOLDER, Store, numbers
+from spark_jobs.manifest import Store, add_record, newest_record, numbers, run_name
 
 FORMAT: Final = 1
 CURRENT: Final = "current"
@@ -44,17 +43,7 @@ class View:
 
 def newest(store: Store) -> View | None:
     """What the newest whole record says. Raises ChangelogError (PRECONDITION) when a newer program wrote it."""
-    there = numbers(store)
-    for number in sorted(there, reverse=True):
-        try:
-            found = msgspec.json.decode(store.read(there[number]), type=View)
-        except msgspec.DecodeError:
-            continue  # its writer was killed where a store shows half of a file
-        if found.format > FORMAT:
-            message = f"{store.root}/{there[number]} has format {found.format}; this program knows {FORMAT}"
-            raise ChangelogError(Kind.PRECONDITION, message, hint="use the newer version that wrote it")
-        return found
-    return None
+    return newest_record(store, View, FORMAT)
 
 
 def read(spark: SparkSession, store: Store, view: View) -> DataFrame:
@@ -72,12 +61,14 @@ def write(store: Store, found: DataFrame, view: View, *, at: datetime) -> View:
     Raises ChangelogError, IN_USE, when another run wrote to the output meanwhile.
     """
     before, number = newest(store), max(numbers(store), default=0) + 1
-    path = f"{_VIEWS}/{at.astimezone(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+    path = f"{_VIEWS}/{run_name(at)}"
     found.write.option("compression", "zstd").parquet(f"{store.root}/{path}")  # 1
     after = replace(_counted(found.sparkSession, store, replace(view, path=path)), before=before.path if before else "")
-    if not store.create(f"{FOLDER}/{number}.json", msgspec.json.encode(after)):  # 2
+    try:
+        add_record(store, number, after)  # 2
+    except ChangelogError:
         store.delete(path)
-        raise ChangelogError(Kind.IN_USE, f"another run wrote to {store.root} meanwhile", hint="let one run at a time")
+        raise
     _lead(store, path)  # 3
     _clear(store, [after.path, after.before])
     return after

@@ -18,7 +18,7 @@ from envelope.versions import Version
 from schemas import spark as spark_types
 from schemas.avro import Column
 from spark_jobs import states, structs, view_runs
-from spark_jobs.changelog import Kafka, Where, end_of, name_of, read_changelog, refuse_beyond
+from spark_jobs.changelog import Kafka, Where, end_of, name_of, read_changelog, refuse_beyond, refuse_dropped
 from spark_jobs.manifest import Store
 from spark_jobs.view_runs import View
 from spark_jobs.views import EVERYTHING, Chosen, chosen, followed, latest, live, nested, quoted, until
@@ -117,13 +117,17 @@ def build(
 ) -> DataFrame:
     """The view as of `position`; `on` an earlier one, where there is one that `base_of` gave.
 
-    Raises ChangelogError (USAGE) for a condition, or a column of the configuration, that an entity does not have.
+    Raises ChangelogError: USAGE for a condition, or a column of the configuration, that an entity does not have; GAP
+    where retention dropped what stood behind the earlier view.
     """
     if on is None:
         found = _documents(spark, changelog, wanted, position, wanted.view, "view")
         return found.select(*(quoted(name) for name in [*_taken(wanted.view, found, "view"), *states.ABOUT.names]))
     (store, view), entity = on, wanted.view.entity
-    changes = read_changelog(spark, changelog, entities=[entity], after=Position.parse(view.position))
+    assert not isinstance(changelog, Kafka)  # see base_of
+    reached = Position.parse(view.position)
+    refuse_dropped(spark, changelog, reached, "the view that is there goes up to")
+    changes = read_changelog(spark, changelog, entities=[entity], after=reached)
     counting = chosen(until(changes, position), wanted.choice)
     return followed(view_runs.read(spark, store, view), counting, wanted.columns[entity], raw=wanted.raw)
 

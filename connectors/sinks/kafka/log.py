@@ -4,7 +4,6 @@ The end of what is committed is asked for first; a partition is read when the re
 Offsets have gaps, where transactions end and where messages were compacted, so no message need stand before it.
 """
 
-import re
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from connectors.sinks import MESSAGES, unknown_entity
-from connectors.sinks.kafka import dead
+from connectors.sinks.kafka import dead, topics
 from connectors.sinks.kafka.client import Client, error_of, translated
 from connectors.sinks.kafka.messages import Headers, Values, record
 from connectors.sinks.kafka.names import positions_topic, schemas_topic, topic
@@ -106,17 +105,12 @@ class KafkaLog:
 
     def _stored(self) -> tuple[Checkpoint, float] | None:
         """What a reader of a topic that is not there would wait for is None at once."""
-        there = positions_topic(self._prefix) in self._topics()
+        there = positions_topic(self._prefix) in self._admin.topics()
         return read_stored(self._client, self._prefix, self._name) if there else None
-
-    def _topics(self) -> dict[str, int]:
-        """Every topic, with the number of its partitions."""
-        return {name: len(each.partitions) for name, each in self._admin.topics().items()}
 
     def _entities(self) -> dict[str, int]:
         """The entities that have a topic, each with the number of its partitions."""
-        named = re.compile(re.escape(topic(self._prefix, "")) + "([a-z0-9_-]+)")
-        found = {match[1]: count for name, count in self._topics().items() if (match := named.fullmatch(name))}
+        found = topics.entities(self._admin, self._prefix)
         return {entity: count for entity, count in found.items() if entity not in RESERVED - {DEAD}}
 
     def _entity(self, name: str) -> str:
@@ -125,7 +119,7 @@ class KafkaLog:
     def _parts(self, entity: str | None, key: str | None) -> list[Part]:
         """Where wanted rows may stand."""
         if entity == SCHEMAS:
-            return [(schemas_topic(self._prefix), 0)] if schemas_topic(self._prefix) in self._topics() else []
+            return [(schemas_topic(self._prefix), 0)] if schemas_topic(self._prefix) in self._admin.topics() else []
         found = self._entities()
         if not found:
             hint = "`changelog run` makes it; see [sink] prefix"

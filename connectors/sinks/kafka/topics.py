@@ -1,5 +1,6 @@
 """The topics: what they are set to and why, how they are made, and whether they still are as they should be."""
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -146,6 +147,16 @@ def ensure(
     for each in topics:
         _refuse_resized(each, found[each.name])
     return found
+
+
+def entities(admin: Admin, prefix: str) -> dict[str, int]:
+    """The entities that have a topic, the reserved ones included, each with the number of its partitions.
+
+    Topics of deltas are none: they have one more dot in their names.
+    """
+    named = re.compile(re.escape(topic(prefix, "")) + "([a-z0-9_-]+)")
+    counted = {name: len(each.partitions) for name, each in admin.topics().items()}
+    return {match[1]: count for name, count in counted.items() if (match := named.fullmatch(name))}
 
 
 def missing(client: Client, topics: Iterable[Topic]) -> list[Topic]:

@@ -4,6 +4,7 @@ Apicurio asks Java's `SchemaCompatibility`. Where it has ways of its own:
 
 - a record in a map of itself overflows its stack when it is registered, so such schemas are left out;
 - where one field of the reader's stands for several of the writer's it cannot say (422), where we say AMBIGUOUS;
+- a schema that it has already is no new version, so a history has each once;
 - it asks all versions or the last one as its address says, whatever the mode; only what it registers goes by the mode.
 """
 
@@ -35,6 +36,7 @@ def test_a_registry_says_the_same_of_one_change(registry: Registry, evolution: t
 @settings(max_examples=max(ROUNDS // 4, 4), deadline=None, suppress_health_check=list(HealthCheck))
 @given(versions=histories())
 def test_a_registry_says_the_same_of_a_history(registry: Registry, versions: list[Schema]) -> None:
+    assume(len({json.dumps(each) for each in versions}) == len(versions))
     *old, new = versions
     subject = registered(registry, *old)
     for mode in Mode:
