@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
+from connectors.sinks.durable import make_folder, sync
 from connectors.sinks.filelayout import (
     MANIFEST_FORMAT,
     ArchiveFile,
@@ -235,7 +236,7 @@ class _LocalStore:
         file = self._folder / path
         beside = file.with_name(f"{_BESIDE}{secrets.token_hex(8)}")
         with _storing(file):
-            file.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(file.parent)
             try:
                 with beside.open("wb") as out:
                     out.write(content)
@@ -246,19 +247,16 @@ class _LocalStore:
                 return False
             finally:
                 beside.unlink(missing_ok=True)
-            _sync(file.parent)
-            _sync(file.parent.parent)
+            sync(file.parent)
         return True
 
     def move(self, source: str, target: str) -> None:
         before, after = self._folder / source, self._folder / target
         with _storing(after):
-            missing = [folder for folder in after.parents if not folder.exists()]
-            after.parent.mkdir(parents=True, exist_ok=True)
-            _sync(before)  # Spark leaves this to the system
+            make_folder(after.parent)
+            sync(before)  # Spark leaves this to the system
             before.rename(after)
-            for folder in (after.parent, *(each.parent for each in missing)):
-                _sync(folder)
+            sync(after.parent)
 
     def delete(self, path: str) -> None:
         found = self._folder / path
@@ -277,14 +275,6 @@ def _storing(file: Path) -> Iterator[None]:
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise ChangelogError(Kind.STORAGE, f"{file}: {reason}") from error
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # Anywhere else

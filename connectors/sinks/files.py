@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import structlog
 
+from connectors.sinks.durable import make_folder, sync
 from connectors.sinks.filelayout import (
     Recovery,
     Resume,
@@ -82,7 +83,7 @@ class FileSink:
         process holds the lock, MALFORMED when more than the newest file is damaged or one is missing.
         """
         with _storing(self._path):
-            _make_folder(log_folder(self._path))
+            make_folder(log_folder(self._path))
             self._lock = _take_lock(self._path / "lock")
         try:
             with _storing(self._path):
@@ -151,16 +152,16 @@ class FileSink:
             raise _not_alone(self._path) from error
         finally:
             _remove(beside)
-        _sync_folder(file.parent)  # 4
+        sync(file.parent)  # 4
         self._reach("files:stored")
         self._end = Recovery(sequence=sequence, checkpoint=checkpoint, damage=None, ahead=False)
 
     def _mark(self, sequence: int) -> None:
         """Tells readers who look for versions of columns where to look. A mark too many does no harm."""
         folder = versions_folder(self._path)
-        _make_folder(folder)
+        make_folder(folder)
         (folder / f"{sequence:020d}").touch()
-        _sync_folder(folder)
+        sync(folder)
 
     def _store_progress(self, checkpoint: Checkpoint) -> None:
         """Replaces `resume.json` atomically."""
@@ -176,7 +177,7 @@ class FileSink:
         finally:
             _remove(beside)
         self._reach("files:resume-replaced")
-        _sync_folder(self._path)
+        sync(self._path)
 
     def _check_lock(self) -> None:
         """Raises when the lock is not held, or its file was replaced, so that another process may hold the new one."""
@@ -202,31 +203,31 @@ class FileSink:
                 file.unlink()
             elif sequence_of(file) is None:
                 self._set_aside(file, "is no log file")
-        _sync_folder(log_folder(self._path))
-        _sync_folder(self._path)
+        sync(log_folder(self._path))
+        sync(self._path)
 
     def _mend(self) -> None:
         """Removes from the log what recovery found to count for nothing; can be cut off anywhere and done again."""
         if self._end.ahead:
             _remove(resume_file(self._path))
-            _sync_folder(self._path)
+            sync(self._path)
             self._reach("files:resume-dropped")
         if self._end.damage:
             self._set_aside(self._end.damage.file, self._end.damage.reason)
-            _sync_folder(log_folder(self._path))
+            sync(log_folder(self._path))
             self._reach("files:set-aside")
         self._end = Recovery(sequence=self._end.sequence, checkpoint=self._end.checkpoint, damage=None, ahead=False)
 
     def _set_aside(self, file: Path, reason: str) -> None:
         folder = self._path / "aside"
-        _make_folder(folder)
+        make_folder(folder)
         target = folder / file.name
         number = 0
         while target.exists():
             number += 1
             target = folder / f"{file.name}.{number}"
         file.rename(target)
-        _sync_folder(folder)
+        sync(folder)
         _log.warning("file set aside", file=str(file), reason=reason, now=str(target))
 
 
@@ -294,25 +295,6 @@ def _take_lock(file: Path) -> int:
         os.close(lock)
         raise
     return lock
-
-
-def _make_folder(folder: Path) -> None:
-    """The folder, with the parents that are missing, each durable in its own parent."""
-    if folder.is_dir():
-        return
-    if folder.exists():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
-    _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove(file: Path) -> None:

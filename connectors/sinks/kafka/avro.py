@@ -15,8 +15,9 @@ from envelope.codec import json_codec
 from envelope.codec.avro_codec import AvroCodec
 from envelope.codec.avro_columns import ColumnarEncoder
 from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
+from envelope.errors import RETRIED, ChangelogError, Kind
 from envelope.model import Envelope
+from envelope.position import Position
 from schemas.avro import value_schema
 from schemas.types import Struct
 
@@ -44,7 +45,8 @@ class AvroValues:
     def encode(self, rows: pa.RecordBatch) -> list[bytes]:
         """The values of a batch of `envelope.batch.SCHEMA`, one a row.
 
-        Raises ChangelogError: what `Registry.id_of` raises, and MALFORMED for a state that its columns do not fit.
+        Raises ChangelogError: what `Registry.id_of` raises, and MALFORMED for a state that its columns do not fit;
+        what is not worth trying again says at which row's position, the first that it concerns.
         """
         shapes = batch.shapes(rows)
         entities = rows.column("entity").dictionary_encode()
@@ -73,9 +75,11 @@ class AvroValues:
         try:
             return self._encoder(entity, shape).encode(rows)
         except ChangelogError as error:
-            if error.kind is not Kind.MALFORMED:
+            if error.kind in RETRIED:
                 raise
-            raise ChangelogError(Kind.MALFORMED, f"entity {entity}: {error.message}", hint=error.hint) from error
+            what = f"entity {entity}: {error.message}" if error.kind is Kind.MALFORMED else error.message
+            first = Position.parse(rows.column("position")[0].as_py())
+            raise ChangelogError(error.kind, what, hint=error.hint, position=first) from error
 
     def _encoder(self, entity: str, shape: Struct) -> ColumnarEncoder:
         known = self._encoders.get(entity)

@@ -58,6 +58,7 @@ def test_an_unknown_schema_is_refused_with_the_command_and_then_registered(regis
         assert caught.value.kind is Kind.PRECONDITION
         assert f"subject {prefix}.order-value" in caught.value.message
         assert "`changelog schemas register --yes`" in str(caught.value)
+        assert caught.value.position == next(batch.records(rows)).envelope.provenance.source.position
         (by_other,) = AvroValues(free, prefix, {"order": ["id"]}).encode(rows)
         (value,) = values.encode(rows)
         assert value == by_other

@@ -1,0 +1,25 @@
+"""What the system must have on disk before others may rely on it. Both raise OSError."""
+
+import errno
+import os
+from pathlib import Path
+
+
+def make_folder(folder: Path) -> None:
+    """The folder, with the parents that are missing, each durable in its own parent."""
+    if folder.is_dir():
+        return
+    if folder.exists():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync(folder.parent)
+
+
+def sync(path: Path) -> None:
+    """A file's content, or a folder's entries."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
