@@ -1,0 +1,153 @@
+"""Signals: what an operator asks of a running service, written into the database's own log."""
+
+import hmac
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Literal
+
+import msgspec
+
+from envelope.errors import ChangelogError, Kind
+
+PREFIX = "changelog"
+"""The prefix of the logical messages that carry signals, and of those that a service writes for itself."""
+
+KEYS_MAX = 10_000
+"""Keys of one signal; more keys: the sender sends several."""
+
+KEYS_BYTES_MAX = 256 << 10
+"""UTF-8 of one signal's keys: what is pending stands in every checkpoint."""
+
+NBYTES_MAX = 2 << 20
+"""A signal's content: every byte of its keys may be escaped as six."""
+
+ID_MAX = 100
+"""Characters of a signal's id."""
+
+Do = Literal["republish", "rebuild", "pause", "resume", "cancel"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """What is asked; `id` is chosen by the sender, and a signal that comes twice is one.
+
+    `entity` is None for all, which only pause, resume and cancel take. `keys` are canonical key texts, None for the
+    whole table; only republish takes any. `service` is the name of the service that is to do it, None for every one
+    that reads this database.
+    """
+
+    do: Do
+    id: str
+    entity: str | None = None
+    keys: tuple[str, ...] | None = None
+    service: str | None = None
+
+
+class _Wire(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    do: Do
+    id: str
+    entity: str | None = None
+    keys: list[str] | None = None
+    service: str | None = None
+    mac: str | None = None
+
+
+_decoder = msgspec.json.Decoder(_Wire)
+
+
+def encode(signal: Signal, secret: bytes | None) -> bytes:
+    """The message's content: a JSON object, with a `mac` where there is a secret.
+
+    `mac` is the HMAC-SHA256 (RFC 2104), in lowercase hex, of the object without it: its members sorted by name,
+    compact, in UTF-8. Raises ChangelogError (USAGE) for a signal that `parse` would refuse.
+    """
+    wire = _Wire(
+        do=signal.do,
+        id=signal.id,
+        entity=signal.entity,
+        keys=None if signal.keys is None else list(signal.keys),
+        service=signal.service,
+    )
+    problem = _problem(wire)
+    if problem is not None:
+        raise ChangelogError(Kind.USAGE, f"this is no signal: {problem}")
+    if secret is not None:
+        wire.mac = _mac(wire, secret)
+    return msgspec.json.encode(wire)
+
+
+def parse(content: bytes, secret: bytes | None) -> Signal:
+    """The signal in a message's content; where there is a secret, only one that is signed with it.
+
+    Raises ChangelogError: MALFORMED for what is no signal, ACCESS for one that is not signed or wrongly.
+    """
+    if len(content) > NBYTES_MAX:
+        raise ChangelogError(Kind.MALFORMED, f"a signal holds {len(content)} bytes, and at most {NBYTES_MAX} are read")
+    try:
+        wire = _decoder.decode(content)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise ChangelogError(Kind.MALFORMED, "a message is no signal: not the JSON object of one") from None
+    problem = _problem(wire)
+    if problem is not None:
+        raise ChangelogError(Kind.MALFORMED, f"a message is no signal: {problem}")
+    if secret is not None:
+        if wire.mac is None:
+            raise ChangelogError(Kind.ACCESS, "a signal is not signed", hint="sign it with [signals] secret")
+        if not hmac.compare_digest(wire.mac.encode(), _mac(wire, secret).encode()):
+            raise ChangelogError(Kind.ACCESS, "a signal is signed with another secret than [signals] secret")
+    keys = None if wire.keys is None else tuple(wire.keys)
+    return Signal(do=wire.do, id=wire.id, entity=wire.entity, keys=keys, service=wire.service)
+
+
+def divide(keys: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """The keys, without those that come again, in runs of which each fits one signal.
+
+    Raises ChangelogError (USAGE) for a key that fits none.
+    """
+    run: list[str] = []
+    room = KEYS_BYTES_MAX
+    for key in dict.fromkeys(keys):
+        nbytes = len(key.encode(errors="replace"))
+        if nbytes > KEYS_BYTES_MAX:
+            raise ChangelogError(
+                Kind.USAGE,
+                f"a key holds {nbytes} bytes, and a signal {KEYS_BYTES_MAX} at most",
+                hint="republish the whole table with --all",
+            )
+        if len(run) == KEYS_MAX or nbytes > room:
+            yield tuple(run)
+            run, room = [], KEYS_BYTES_MAX
+        run.append(key)
+        room -= nbytes
+    if run:
+        yield tuple(run)
+
+
+def _problem(wire: _Wire) -> str | None:
+    """Why this cannot be asked; None when it can."""
+    try:
+        nbytes = sum(len(key.encode()) for key in wire.keys or ())
+        for text in (wire.id, wire.entity or "", wire.service or "", wire.mac or ""):
+            text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can escape
+        return "it holds half a character"
+    repairs = wire.do in ("republish", "rebuild")
+    if not 0 < len(wire.id) <= ID_MAX:
+        return f"its id should have 1 to {ID_MAX} characters"
+    if repairs and not wire.entity:
+        return f"{wire.do} is of one entity"
+    if wire.keys is not None and wire.do != "republish":
+        return f"{wire.do} takes no keys"
+    if wire.keys is not None and not 0 < len(wire.keys) <= KEYS_MAX:
+        return f"it has {len(wire.keys)} keys, and should have 1 to {KEYS_MAX}"
+    if nbytes > KEYS_BYTES_MAX:
+        return f"its keys hold {nbytes} bytes, and should hold {KEYS_BYTES_MAX} at most"
+    return None
+
+
+def _mac(wire: _Wire, secret: bytes) -> str:
+    members: dict[str, Any] = {
+        name: value for name in ("do", "id", "entity", "keys", "service") if (value := getattr(wire, name)) is not None
+    }
+    return hmac.new(secret, msgspec.json.encode(members, order="sorted"), sha256).hexdigest()
