@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from connectors.sources.postgres import messages, pgoutput
+from connectors.sources.postgres.announcing import Announcer
 from connectors.sources.postgres.binding import Binder
 from connectors.sources.postgres.columnar import Block, Bound, Encoded, encode
 from connectors.sources.postgres.framing import Frames
@@ -20,7 +20,6 @@ from connectors.sources.postgres.objects import Template
 from connectors.sources.postgres.rendering import Span
 from connectors.sources.postgres.rows import Change, Origin, Transaction
 from envelope import batch
-from envelope.codec import json_codec
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Stamp
@@ -133,8 +132,7 @@ class Assembler:
         self._epoch, self._xids = epoch, xids
         self._published, self._partial = published, partial
         self._listener = listener
-        self._versions = versions
-        self._unannounced: dict[str, tuple[Entity, Look]] = {}
+        self._announcer = Announcer(versions)
         self._rows_max, self._bytes_max = rows_max, bytes_max
         self._relations: dict[int, Relation] = {}
         self._described: int | None = None
@@ -281,7 +279,9 @@ class _Feed:
         known = of._relations.get(relation.relid)
         if known == relation:
             if entity is not None:  # rows of a window may have looked otherwise in between
-                self._look(entity, Look(columns=of._bound[relation.relid].binding.shape, relation=relation.relid))
+                self._of._announcer.look(
+                    entity, Look(columns=of._bound[relation.relid].binding.shape, relation=relation.relid)
+                )
             return
         named = [relid for relid, bound in of._bound.items() if bound.binding.entity is entity]
         if known is not None or named:
@@ -297,18 +297,10 @@ class _Feed:
             if of._listener is not None:
                 of._listener.discard(table)
         bound_now = of._bound[relation.relid] = self._binding(entity, relation)
-        self._look(entity, Look(columns=bound_now.binding.shape, relation=relation.relid))
+        self._of._announcer.look(entity, Look(columns=bound_now.binding.shape, relation=relation.relid))
         of._shapes = batch.encode_shapes(
             {bound.binding.entity.name: bound.binding.shape for bound in of._bound.values()}
         )
-
-    def _look(self, entity: Entity, look: Look) -> None:
-        """How the entity's next rows look: what is new is announced with the first row that is published."""
-        versions, unannounced = self._of._versions, self._of._unannounced
-        if versions is None or versions.has(entity, look):
-            unannounced.pop(entity.name, None)
-        else:
-            unannounced[entity.name] = entity, look
 
     def _leaf(self, root: int, leaf: Relation) -> None:
         """A partition is described right behind the table as which its rows are published, and before any of them.
@@ -364,7 +356,7 @@ class _Feed:
         shapes, relation = batch.shapes(rows), batch.relation(rows)
         for entity in self._of._entities.values():
             if entity.name in shapes:
-                self._look(entity, Look(columns=shapes[entity.name], relation=relation))
+                self._of._announcer.look(entity, Look(columns=shapes[entity.name], relation=relation))
         try:
             self._publish_shaped(rows, np.full(rows.num_rows, commit))
         except ChangelogError:
@@ -439,32 +431,14 @@ class _Feed:
     def _publish_shaped(self, rows: pa.RecordBatch, commits: npt.NDArray[np.int64]) -> None:
         """The rows, and before the first row of an entity whose columns are new, their version."""
         done = 0
-        for first, entity, look in self._firsts(rows):
-            if first > done:
-                self._found.append((rows.slice(done, first - done), commits[done:first]))
-                done = first
-            self._announce(entity, look, rows.column("provenance")[first].as_py(), commits[first : first + 1])
+        for first in self._of._announcer.firsts(rows):
+            if first.row > done:
+                self._found.append((rows.slice(done, first.row - done), commits[done : first.row]))
+                done = first.row
+            announced = self._of._announcer.announce(first, rows.column("provenance")[first.row].as_py())
+            self._assembled.announced.append(announced)
+            self._found.append((batch.from_records([announced.record]), commits[first.row : first.row + 1]))
         self._found.append((rows.slice(done), commits[done:]))
-
-    def _firsts(self, rows: pa.RecordBatch) -> list[tuple[int, Entity, Look]]:
-        """Where the first row stands of each entity that looks new."""
-        found = [
-            (pc.index(rows.column("entity"), entity.name).as_py(), entity, look)
-            for entity, look in self._of._unannounced.values()
-        ]
-        return sorted((each for each in found if each[0] >= 0), key=lambda each: each[0])
-
-    def _announce(self, entity: Entity, look: Look, provenance: str, commit: npt.NDArray[np.int64]) -> None:
-        versions, first = self._of._versions, json_codec.decode_provenance(provenance)
-        assert versions is not None
-        del self._of._unannounced[entity.name]
-        try:
-            announced = versions.announce(entity, look, first)
-        except ChangelogError as error:
-            error.position = first.source.position  # where the catalogue could not be asked, too
-            raise
-        self._assembled.announced.append(announced)
-        self._found.append((batch.from_records([announced.record]), commit))
 
     def _stopped(self, error: ChangelogError) -> None:
         """Keeps what stands before the transaction of the stop."""

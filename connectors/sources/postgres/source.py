@@ -30,6 +30,7 @@ from connectors.sources.postgres.progress import (
 )
 from connectors.sources.postgres.rows import Origin
 from connectors.sources.postgres.setup import claim_slot, ensure_publication, ensure_slot
+from connectors.sources.postgres.shaping import PLAIN_CODEC, check_settings, shapes_of
 from connectors.sources.postgres.snapshot import LOCK_TIMEOUT_S, Connection, Reader, ReadTable, nonce, quoted, signature
 from connectors.sources.postgres.stream import Stream
 from connectors.sources.postgres.types import TypeCatalog
@@ -39,7 +40,6 @@ from connectors.sources.postgres.wire import ReplicationConnection
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
-from envelope.mask import mask_id
 from envelope.position import Position
 from envelope.versions import Announced, Version, Versions
 
@@ -48,9 +48,6 @@ CATALOG_SETTINGS: Mapping[str, str] = {**SETTINGS, "lock_timeout": f"{LOCK_TIMEO
 
 PUBLICATION_LOOK_S = 10.0
 """How often a running source makes sure that the publication still has its tables."""
-
-PLAIN_CODEC = "json"
-"""The codec of a changelog whose settings name none."""
 
 Known = Callable[[], Iterable[Version]]
 """Gives the versions of columns that the changelog holds, oldest first; called behind `Recover`."""
@@ -154,7 +151,7 @@ class PostgresSource:
     ) -> None:
         """Makes sure that the log joins on to what is stored; `_checkpoint` is then where."""
         settings, entities = self._settings, wanted.entities
-        shapes = _shapes(entities, settings)
+        shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
         check_settings(stored, shapes, accept=settings.accept_settings)
         if stored is not None and self._same_cluster(stored):
             self._refuse_unpublished(
@@ -428,46 +425,6 @@ class PostgresSource:
         if self._stream is not None:
             self._stream.close()
         self._catalog.close()
-
-
-def _shapes(entities: Sequence[Entity], settings: Settings) -> dict[str, dict[str, object]]:
-    """What shapes each entity's changelog, the masks' secret by its id."""
-    codec = {} if settings.codec == PLAIN_CODEC else {"codec": settings.codec}
-    return {
-        entity.name: {**entity.shape(), "mask_id": mask_id(entity.masks, settings.hmac_key), **codec}
-        for entity in entities
-    }
-
-
-def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, object]], *, accept: bool) -> None:
-    """Raises ChangelogError (SETTINGS) when what shapes a changelog is not as it was begun; new entities may join."""
-    if stored is None:
-        return
-    changes = [
-        f"entity {name} was removed"
-        if name not in shapes
-        else f"entity {name} has another {_differences(kept, shapes[name])}"
-        for name, kept in stored.settings.items()
-        if shapes.get(name) != kept
-    ]
-    if not changes:
-        return
-    if stored.partial:
-        raise ChangelogError(
-            Kind.SETTINGS,
-            f"{'; '.join(changes)}, while a transaction is half published",
-            hint="put the configuration back, let the service pass that transaction, then change it",
-        )
-    if not accept:
-        raise ChangelogError(
-            Kind.SETTINGS,
-            f"the configuration no longer fits the changelog: {'; '.join(changes)}",
-            hint="put it back, or go on with `changelog run --accept-config`: older rows keep their old shape",
-        )
-
-
-def _differences(kept: Mapping[str, object], wanted: Mapping[str, object]) -> str:
-    return ", ".join(name for name in dict.fromkeys([*wanted, *kept]) if kept.get(name) != wanted.get(name))
 
 
 def _options(publication: str, replication: ReplicationConnection) -> dict[str, str]:

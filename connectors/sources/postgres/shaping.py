@@ -1,0 +1,48 @@
+"""What shapes order and content of a changelog: it cannot change in mid-stream unsaid."""
+
+from collections.abc import Mapping, Sequence
+
+from envelope.checkpoint import Checkpoint
+from envelope.entity import Entity
+from envelope.errors import ChangelogError, Kind
+from envelope.mask import mask_id
+
+PLAIN_CODEC = "json"
+"""The codec of a changelog whose settings name none."""
+
+
+def shapes_of(entities: Sequence[Entity], *, codec: str, hmac_key: bytes) -> dict[str, dict[str, object]]:
+    """What shapes each entity's changelog, the masks' secret by its id."""
+    coded = {} if codec == PLAIN_CODEC else {"codec": codec}
+    return {entity.name: {**entity.shape(), "mask_id": mask_id(entity.masks, hmac_key), **coded} for entity in entities}
+
+
+def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, object]], *, accept: bool) -> None:
+    """Raises ChangelogError (SETTINGS) when what shapes a changelog is not as it was begun; new entities may join."""
+    if stored is None:
+        return
+    changes = [
+        f"entity {name} was removed"
+        if name not in shapes
+        else f"entity {name} has another {_differences(kept, shapes[name])}"
+        for name, kept in stored.settings.items()
+        if shapes.get(name) != kept
+    ]
+    if not changes:
+        return
+    if stored.partial:
+        raise ChangelogError(
+            Kind.SETTINGS,
+            f"{'; '.join(changes)}, while a transaction is half published",
+            hint="put the configuration back, let the service pass that transaction, then change it",
+        )
+    if not accept:
+        raise ChangelogError(
+            Kind.SETTINGS,
+            f"the configuration no longer fits the changelog: {'; '.join(changes)}",
+            hint="put it back, or go on with `changelog run --accept-config`: older rows keep their old shape",
+        )
+
+
+def _differences(kept: Mapping[str, object], wanted: Mapping[str, object]) -> str:
+    return ", ".join(name for name in dict.fromkeys([*wanted, *kept]) if kept.get(name) != wanted.get(name))
