@@ -10,7 +10,8 @@ from connectors.sinks.kafka.avro import AvroValues
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.log import KafkaLog
 from connectors.sinks.kafka.messages import JSON, Values
-from connectors.sinks.kafka.names import positions_topic, topic
+from connectors.sinks.kafka.names import delta_topic, positions_topic, topic
+from connectors.sinks.kafka.offsets import begins, ends
 from connectors.sinks.kafka.positions import refuse_shared
 from connectors.sinks.kafka.registry import Registry
 from connectors.sinks.kafka.sink import KafkaSink, Settings
@@ -85,6 +86,7 @@ def findings(
     yield from found
     if found[0].status == "fail":
         return
+    yield from topics.delta_findings(settings.client, config.prefix, [each.name for each in entities])
     there = topics.read(settings.client.admin(), wanted)
     if there:
         yield from rights.topic_rights(settings.client, list(there))
@@ -108,6 +110,19 @@ def forget(config: Config, sink: KafkaConfig) -> None:
     removal.forget_checkpoint(client(sink), config.prefix, config.name)
 
 
-def delete(config: Config, sink: KafkaConfig, entities: Iterable[str]) -> None:
-    """Deletes the topics of these entities."""
-    removal.delete_topics(client(sink), [topic(config.prefix, entity) for entity in entities])
+def topics_left(config: Config, sink: KafkaConfig, entities: Iterable[str]) -> dict[str, int]:
+    """The topics that these entities have, and those of their deltas: how many messages are in each at most.
+
+    Ends of transactions, tombstones and what was compacted count too.
+    """
+    admin = client(sink).admin()
+    known = admin.topics()
+    names = [made(config.prefix, entity) for entity in entities for made in (topic, delta_topic)]
+    parts = {name: [(name, number) for number in known[name].partitions] for name in names if name in known}
+    first, end = (asked(admin, [part for each in parts.values() for part in each]) for asked in (begins, ends))
+    return {name: sum(end[part] - first[part] for part in each) for name, each in parts.items()}
+
+
+def delete(sink: KafkaConfig, names: Sequence[str]) -> None:
+    """Deletes these topics."""
+    removal.delete_topics(client(sink), names)

@@ -173,6 +173,12 @@ def true_name(name: str) -> str:
     return re.sub(r"_x([0-9A-F]{6}|[0-9A-F]{4})_", lambda match: chr(int(match[1], 16)), name)
 
 
+def delta_schema() -> dict[str, Any]:
+    """The schema of deltas, the same for all entities."""
+    found: dict[str, Any] = json.loads(_text("delta.avsc"))
+    return found
+
+
 def _filled(envelope: Schema, columns: list[dict[str, Any]]) -> dict[str, Any]:
     state = ["null", {"type": "record", "name": STATE, "fields": columns}]
     fields = [{**field, "type": state} if field["name"] == "current" else field for field in envelope["fields"]]
@@ -180,13 +186,13 @@ def _filled(envelope: Schema, columns: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _envelope() -> dict[str, Any]:
-    envelope: dict[str, Any] = json.loads(_envelope_text())
+    envelope: dict[str, Any] = json.loads(_text("envelope.avsc"))
     return envelope
 
 
 @cache
-def _envelope_text() -> str:
-    return importlib.resources.files("schemas").joinpath("envelope.avsc").read_text("utf-8")
+def _text(name: str) -> str:
+    return importlib.resources.files("schemas").joinpath(name).read_text("utf-8")
 
 
 def _hex(code: int) -> str:

@@ -9,18 +9,18 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from connectors.config import Config, KafkaConfig
 from connectors.failpoints import Reach, nowhere
 from connectors.sinks.kafka import topics as kafka_topics
 from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.names import delta_topic, topic
+from connectors.sinks.kafka.names import delta_subject, delta_topic, topic
 from connectors.sinks.kafka.registry import Registry
 from connectors.sinks.kafka.topics import Found, Topic
 from envelope.entity import SCHEMAS
 from envelope.errors import ChangelogError, Kind
+from schemas.avro import delta_schema
 from spark_jobs import offsets
 from spark_jobs.changelog import Kafka, kafka_options, stream_changelog, where_of
 from spark_jobs.deltas import Values, avro_values, json_values, messages_of
@@ -158,7 +158,8 @@ class _Batches:
         try:
             found = self._topics.ensure()
             names = {name: delta_topic(self._topics.prefix, name) for name in found}
-            messages = messages_of(changes, names, _values(self._sink, names), self._counted.add)
+            subjects = {name: delta_subject(self._topics.prefix, name) for name in found}
+            messages = messages_of(changes, names, _values(self._sink, subjects), self._counted.add)
             messages.write.format("kafka").options(**_writing(self._where, found)).save()
         except ChangelogError as error:
             self.failure = error
@@ -166,18 +167,17 @@ class _Batches:
         self._reach("deltas:sent")
 
 
-def _values(sink: KafkaConfig, names: Mapping[str, str]) -> Values:
-    """The codec of the configuration; the schema of deltas is the same for all."""
+def _values(sink: KafkaConfig, subjects: Mapping[str, str]) -> Values:
+    """The codec of the configuration; `subjects` are those of the entities' deltas."""
     if sink.codec == "json" or sink.registry is None:
         return json_values
     registry = Registry(sink.registry, sink.registry_client, auto_register=sink.auto_register)
-    schema = json.loads(files("schemas").joinpath("delta.avsc").read_text("utf-8"))
     try:
-        return avro_values({name: registry.id_of(f"{names[name]}-value", schema) for name in names})
+        return avro_values({name: registry.id_of(subject, delta_schema()) for name, subject in subjects.items()})
     except ChangelogError as error:
         if error.kind is not Kind.PRECONDITION:
             raise
-        hint = "register schemas/delta.avsc under it, or set [sink] auto_register = true"
+        hint = "`changelog schemas register --yes` registers it, too; or set [sink] auto_register = true"
         raise ChangelogError(error.kind, error.message, hint=hint) from error
     finally:
         registry.close()

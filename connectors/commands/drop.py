@@ -12,7 +12,6 @@ from psycopg import sql
 from connectors import config, entities, show
 from connectors.commands.accept import refuse_running
 from connectors.config import Config, FilesConfig, KafkaConfig
-from connectors.sinks import MESSAGES
 from connectors.sources.postgres.catalog import read_tables
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.setup import SlotState, slot_state
@@ -22,7 +21,7 @@ from envelope.errors import ChangelogError, Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What is left on Kafka: entities that have a topic, and how many messages are in it at most; and a checkpoint.
+    """What is left on Kafka: topics, and how many messages are in each at most; and a checkpoint.
 
     `trouble` is why it is not known.
     """
@@ -36,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `changelog drop` takes."""
     parser.add_argument("--slot", action="store_true", help="the replication slot: the service can then not go on")
     parser.add_argument("--publication", action="store_true", help="the publication")
-    parser.add_argument("--topics", action="store_true", help="the entities' topics, with all that is in them")
+    parser.add_argument(
+        "--topics", action="store_true", help="the entities' topics and those of their deltas, with all in them"
+    )
     parser.add_argument("--positions", action="store_true", help="the checkpoint: the service then begins anew")
     parser.add_argument("--yes", action="store_true", help="do it; without, only show what would go")
 
@@ -79,13 +80,14 @@ def _left(settings: Config, connection: psycopg.Connection[Any]) -> Left:
     except ChangelogError:  # a table is gone, say
         ours = set(settings.entities)
     try:
-        log = open_log(settings)
-        checkpoint = log.checkpoint()
-        counts = log.counts()
+        checkpoint = open_log(settings).checkpoint()
+        ours |= set() if checkpoint is None else checkpoint.settings.keys()
+        with extra_needed():
+            from connectors import kafka  # noqa: PLC0415
+
+            topics = kafka.topics_left(settings, settings.sink, sorted(ours))
     except ChangelogError as error:
         return Left(trouble=error)
-    ours |= set() if checkpoint is None else checkpoint.settings.keys()
-    topics = {name: found[MESSAGES] for name, found in sorted(counts.items()) if name in ours}
     return Left(topics=topics, checkpoint=checkpoint is not None)
 
 
@@ -94,7 +96,7 @@ def _drop_on_kafka(settings: Config, sink: KafkaConfig, left: Left, *, topics: b
         from connectors import kafka  # noqa: PLC0415
 
         if topics and left.topics:
-            kafka.delete(settings, sink, left.topics)
+            kafka.delete(sink, list(left.topics))
             print(f"dropped {len(left.topics)} topics")
         if positions and left.checkpoint:
             kafka.forget(settings, sink)
@@ -125,5 +127,5 @@ def _show(settings: Config, slot: SlotState | None, left: Left, *, published: bo
         print(f"topics       unknown: {left.trouble}")
         return
     for name, count in left.topics.items():
-        print(f"topic        {settings.prefix}.{name}: {count:,} messages, at most")
+        print(f"topic        {name}: {count:,} messages, at most")
     print(f"positions    {settings.name}: {'there' if left.checkpoint else 'there is none'}")

@@ -1,4 +1,4 @@
-"""`changelog schemas register`: the schemas of the live tables, into the registry."""
+"""`changelog schemas register`: the schemas of the live tables and of their deltas, into the registry."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from rich.text import Text
 from connectors import config, show
 from connectors.config import Config, KafkaConfig
 from connectors.contracts.live import live_entities
-from connectors.sinks.kafka.names import subject
+from connectors.sinks.kafka.names import delta_subject, subject
 from connectors.stores import extra_needed
 from envelope.errors import ChangelogError, Kind
 from schemas import avro
@@ -36,7 +36,7 @@ FOUND = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the registry says of an entity's schema; `id` is there once it is registered."""
+    """What the registry says of a schema of an entity; `id` is there once it is registered."""
 
     entity: str
     subject: str
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints a verdict for each entity; 1 when the registry refuses one, and then none is registered."""
+    """Prints a verdict for each subject; 1 when the registry refuses one, and then none is registered."""
     settings = config.load(arguments.config, os.environ)
     sink = settings.sink
     if not isinstance(sink, KafkaConfig) or sink.registry is None:
@@ -64,6 +64,7 @@ def execute(arguments: argparse.Namespace) -> int:
     with extra_needed():
         from connectors.sinks.kafka.registry import Registry  # noqa: PLC0415
     schemas = live_schemas(settings, arguments.entity)
+    schemas += [(entity, delta_subject(settings.prefix, entity), avro.delta_schema()) for entity, *_ in schemas]
     registry = Registry(sink.registry, sink.registry_client)
     try:
         verdicts = [judge(registry, *each) for each in schemas]

@@ -33,3 +33,8 @@ def schemas_topic(prefix: str) -> str:
 def subject(prefix: str, entity: str) -> str:
     """The registry's subject for the schemas of an entity's values: Confluent's TopicNameStrategy."""
     return f"{topic(prefix, entity)}-value"
+
+
+def delta_subject(prefix: str, entity: str) -> str:
+    """The subject for the schema of an entity's deltas."""
+    return f"{delta_topic(prefix, entity)}-value"

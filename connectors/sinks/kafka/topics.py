@@ -220,6 +220,16 @@ def findings(
             yield from _judged(each, found.get(each.name), create=create, lag_s=lag_s)
 
 
+def delta_findings(client: Client, prefix: str, entities: Collection[str]) -> Iterator[Finding]:
+    """What `check` says of the topics of deltas that there are; the job that fills them makes them."""
+    admin = client.admin()
+    named = {topic(prefix, entity): entity for entity in entities}
+    there = read(admin, [Topic(name=name, partitions=0, settings={}) for name in named])
+    wanted = {each.name: each for each in delta_topics_of(prefix, {named[name]: each for name, each in there.items()})}
+    for name, found in read(admin, wanted.values()).items():
+        yield from _judged(wanted[name], found, create=True, lag_s=None)
+
+
 def _judged(wanted: Topic, found: Found | None, *, create: bool, lag_s: float | None) -> Iterator[Finding]:
     name = f"topic {wanted.name}"
     if found is None:

@@ -25,6 +25,7 @@ from connectors.service import Service
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.messages import JSON
 from connectors.sinks.kafka.sink import KafkaSink, Settings
+from connectors.sinks.kafka.topics import Topic, delta_topics_of, ensure, read
 from connectors.stores import open_log
 from envelope.errors import Kind
 from tests.integration.site import Running
@@ -151,16 +152,28 @@ def test_one_changelog_from_its_beginning_to_its_end(site: Site) -> None:
     assert "messages, at most" in site.call("status")[1]
     assert "rights: 5 topics may be read and written" in site.findings()["ok"]
 
+    _deltas(site, "orders")
+    assert f"topic {site.name}.orders.delta: 1 partitions, set as configured" in site.findings()["ok"]
     code, out, _ = site.call("drop", "--topics", "--positions")
     assert code == 0
+    assert f"topic        {site.name}.orders.delta: 0 messages" in out
     assert f"topic        {site.name}.orders: " in out
     assert f"positions    {site.name}: there\nnothing is dropped" in out
     code, out, _ = site.call("drop", "--topics", "--positions", "--slot", "--yes")
     assert code == 0
-    assert out.endswith(f"dropped slot {site.name}\ndropped 2 topics\ndropped the checkpoint of {site.name}\n")
+    assert out.endswith(f"dropped slot {site.name}\ndropped 3 topics\ndropped the checkpoint of {site.name}\n")
     log = open_log(config.load(site.file, os.environ))
     assert log.checkpoint() is None
     assert log.counts().keys() == {"dead"}
+    assert f"{site.name}.orders.delta" not in Client(bootstrap_servers=site.broker.bootstrap_servers).admin().topics()
+
+
+def _deltas(site: Site, entity: str) -> None:
+    """Makes the topic of an entity's deltas, as the job does."""
+    client = Client(bootstrap_servers=site.broker.bootstrap_servers)
+    name = f"{site.name}.{entity}"
+    found = read(client.admin(), [Topic(name=name, partitions=0, settings={})])
+    ensure(client, delta_topics_of(site.name, {entity: found[name]}), create=True, replication_factor=None)
 
 
 def test_a_stop_is_passed_and_a_service_that_runs_is_let_be(site: Site) -> None:

@@ -222,21 +222,21 @@ mask.key = "0123456789abcdef"
         return found
 
     shown = verdicts()
-    assert [(each["entity"], each["state"], each["id"]) for each in shown] == [
-        ("orders", "new", None),
-        ("rooms", "new", None),
+    prefix = site.name.replace("_", "-")
+    assert [(each["subject"], each["state"], each["id"]) for each in shown] == [
+        (f"{prefix}.{topic}-value", "new", None) for topic in ("orders", "rooms", "orders.delta", "rooms.delta")
     ]
-    assert verdicts("orders", "--yes")[0]["state"] == "registered"
-    assert [each["state"] for each in verdicts()] == ["registered", "new"]
+    assert [each["state"] for each in verdicts("orders", "--yes")] == ["registered", "registered"]
+    assert [each["state"] for each in verdicts()] == ["registered", "new", "registered", "new"]
     assert verdicts()[0]["schema"] == shown[0]["schema"]
     columns = {column.name: column.type for column in avro.columns(shown[0]["schema"])}
     assert columns == {"id": P.LONG, "amount": Decimal(precision=10, scale=2), "secret": P.STRING}
     with SchemaRegistryClient({"url": registry.url}) as client:
         client.set_compatibility(str(shown[0]["subject"]), "FULL")
     site.sql("ALTER TABLE orders ADD note text")
-    assert [each["state"] for each in verdicts("orders")] == ["compatible"]
+    assert [each["state"] for each in verdicts("orders")] == ["compatible", "registered"]
     site.sql("ALTER TABLE orders ALTER amount TYPE boolean USING true")
-    assert [each["state"] for each in verdicts("--yes", code=1)] == ["incompatible", "new"]
+    assert [each["state"] for each in verdicts("--yes", code=1)] == ["incompatible", "new", "registered", "new"]
     assert site.call("schemas", "register") == (1, [])
     assert "nothing was registered" in capsys.readouterr().out
     assert "there is no entity nothing" in site.refused("schemas", "register", "nothing", code=2)
