@@ -227,7 +227,7 @@ class ChunkRows:
         data, columns = parse_copy(copied, bound.binding.width)
         buffer = np.frombuffer(data, np.uint8)
         texts = bound.template.texts(Op.READ, data, buffer, None, columns, np.ones(len(copied), bool))
-        unusual = [_values(data, columns, number) for number in texts.left.tolist()]
+        unusual = [row_values(data, columns, number) for number in texts.left.tolist()]
         return cls(
             origin=origin,
             bound=bound,
@@ -316,7 +316,8 @@ def _unescaped(text: bytes) -> bytes:
     return _ESCAPES.sub(lambda match: _ESCAPED.get(match[1], match[1]), text)
 
 
-def _values(data: bytes, columns: Columns, number: int) -> list[bytes | None]:
+def row_values(data: bytes, columns: Columns, number: int) -> list[bytes | None]:
+    """The values of one row as the server prints them."""
     return [
         None if null else data[start : start + length]
         for start, length, null in zip(
