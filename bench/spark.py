@@ -5,22 +5,25 @@ thrown away: as they are (identity), as deltas by our function, as patches by js
 them warmed first; jsonpatch has a fifth of the rows, for the time that it takes.
 
 views: the last state of each key of the same changes, typed, and thrown away, against a scan of the same columns.
+
+compaction: a file log of commits of 1,000 rows, and what the archive of it takes on disk.
 """
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
 import platform
-import random
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import jsonpatch
 import pyarrow as pa
@@ -28,12 +31,18 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from bench.measure.changes import COLUMNS, updates
 from bench.measure.processes import peak_mib
+from connectors.sinks.filelayout import log_file
+from connectors.sinks.files import FileSink
 from envelope.batch import SCHEMA
-from schemas.avro import Column
-from schemas.types import ColumnType, Decimal, Primitive
+from envelope.checkpoint import Checkpoint
+from envelope.position import Position
+from spark_jobs.archiving import Run, archive_log
+from spark_jobs.days import KEPT
 from spark_jobs.deltas import deltas_of
 from spark_jobs.job import SETTINGS
+from spark_jobs.manifest import ARCHIVE, local
 from spark_jobs.views import latest, live
 
 ROWS, QUICK_ROWS = 1_500_000, 300_000
@@ -41,6 +50,8 @@ ROUNDS = 5
 FILES = 4
 BLOCK = 50_000
 JSONPATCH_SHARE = 5
+COMMIT_ROWS = 1_000
+NEXT_DAY_US = 1_795_100_000_000_000
 MEMORY = "2g"
 
 
@@ -164,71 +175,14 @@ def deltas(site: Site) -> Part:
 def _changes(spark: SparkSession, folder: Path, rows: int) -> DataFrame:
     """Parquet files of updates."""
     folder.mkdir(parents=True)
-    per_file = -(-rows // FILES)
-    for number in range(FILES):
-        first, end = number * per_file, min((number + 1) * per_file, rows)
-        with pq.ParquetWriter(folder / f"{number}.parquet", SCHEMA, compression="zstd") as writer:
-            for begin in range(first, end, BLOCK):
-                writer.write_batch(_updates(range(begin, min(begin + BLOCK, end))))
+    with contextlib.ExitStack() as opened:
+        writers = [
+            opened.enter_context(pq.ParquetWriter(folder / f"{number}.parquet", SCHEMA, compression="zstd"))
+            for number in range(FILES)
+        ]
+        for number, block in enumerate(updates(rows)):
+            writers[number % FILES].write_batch(block)
     return spark.read.parquet(f"file:{folder}")
-
-
-def _updates(numbers: range) -> pa.RecordBatch:
-    rng = random.Random(numbers.start)
-    return pa.RecordBatch.from_pylist([_update(rng, n) for n in numbers], schema=SCHEMA)
-
-
-def _update(rng: random.Random, n: int) -> dict[str, Any]:
-    key, position = rng.randrange(1_000_000), f"00000001/{n:016X}/00000000"
-    before = {
-        "id": key,
-        "status": rng.choice(["NEW", "CONFIRMED", "PAID", "CANCELLED"]),
-        "amount": f"{rng.randrange(100_000) / 100:.2f}",
-        "currency": "EUR",
-        "guest_id": rng.randrange(1_000_000),
-        "room": f"{rng.randrange(1, 9)}{rng.randrange(100):02}",
-        "nights": rng.randrange(1, 15),
-        "adults": rng.randrange(1, 4),
-        "arrival": f"2026-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02}",
-        "created_at": "2026-11-21T03:10:02.886044Z",
-        "channel": rng.choice(["web", "app", "phone"]),
-        "paid": rng.random() < 0.5,
-        "rating": round(rng.random() * 5, 2),
-        "note": rng.choice([None, "late arrival, please keep the key", "two beds"]),
-        "email": f"guest{rng.randrange(1_000_000)}@example.org",
-    }
-    after = {**before, "status": "CHANGED", "amount": f"{rng.randrange(100_000) / 100 + 1000:.2f}"}
-    source = {
-        "connector": "postgres",
-        "name": "booking",
-        "database": "app",
-        "table": "public.orders",
-        "op": "update",
-        "position": position,
-        "transaction": str(n),
-        "committedAt": "2026-11-21T03:10:02.886044Z",
-    }
-    stamp = {"apiVersion": "v2", "serviceName": "order-api", "identifier": f"req-{n}"}
-    return {
-        "entity": "order",
-        "partition": key % 4,
-        "key": str(key),
-        "op": "update",
-        "position": position,
-        "transaction": str(n),
-        "committed_at": 1_795_000_000_000_000 + n,
-        "api_version": "v2",
-        "service_name": "order-api",
-        "identifier": f"req-{n}",
-        "provenance": _compact({**stamp, "source": source}),
-        "current": _compact(after),
-        "original": _compact(before),
-        "moved": None,
-    }
-
-
-def _compact(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
 
 
 def _drop(frame: DataFrame) -> None:
@@ -252,8 +206,7 @@ def _jsonpatch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def views(site: Site) -> Part:
     """The last state of each key, typed, against a bare scan of the same columns."""
     changes = _changes(site.spark, site.folder / "views", site.rows)
-    columns = [Column(name=name, type=type_, nullable=True) for name, type_ in _TYPES.items()]
-    states: Callable[[], DataFrame] = lambda: live(latest(changes, columns))  # noqa: E731
+    states: Callable[[], DataFrame] = lambda: live(latest(changes, COLUMNS))  # noqa: E731
     seconds = in_turn(
         {"scan": lambda: _drop(changes.drop("original", "moved")), "rebuild": lambda: _drop(states())}, site.rounds
     )
@@ -263,25 +216,46 @@ def views(site: Site) -> Part:
     )
 
 
-_TYPES: Mapping[str, ColumnType] = {
-    "id": Primitive.LONG,
-    "status": Primitive.STRING,
-    "amount": Decimal(precision=10, scale=2),
-    "currency": Primitive.STRING,
-    "guest_id": Primitive.LONG,
-    "room": Primitive.STRING,
-    "nights": Primitive.INT,
-    "adults": Primitive.INT,
-    "arrival": Primitive.DATE,
-    "created_at": Primitive.TIMESTAMP_TZ,
-    "channel": Primitive.STRING,
-    "paid": Primitive.BOOLEAN,
-    "rating": Primitive.DOUBLE,
-    "note": Primitive.STRING,
-    "email": Primitive.STRING,
-}
+# Compaction
 
-PARTS: Mapping[str, Callable[[Site], Part]] = {"deltas": deltas, "views": views}
+
+def compaction(site: Site) -> Part:
+    """A file log of many commits, as a service writes it, and its archive: what both take on disk."""
+    log = site.folder / "log"
+    _write_log(log, site.rows)
+    begin_s = time.perf_counter()
+    merged = archive_log(Run(spark=site.spark, store=local(log), at=datetime.now(UTC)), log)
+    seconds = time.perf_counter() - begin_s
+    before = sum(log_file(log, sequence).stat().st_size for sequence in range(1, merged.files + 1))
+    after = sum(file.stat().st_size for file in (log / ARCHIVE).rglob("*.parquet"))
+    return Part(
+        ratios={"compacted_over_input": round(after / before, 3)},
+        figures={
+            "input_bytes_per_row": before / merged.rows,
+            "compacted_bytes_per_row": after / merged.rows,
+            "input_files": merged.files,
+            "files": merged.into,
+            "rows_per_second": merged.rows / seconds,
+        },
+    )
+
+
+def _write_log(log: Path, rows: int) -> None:
+    """Commits of one day, and of the next day two, which stay in the log."""
+    with closing(FileSink(log)) as sink:
+        sink.prepare([])
+        sink.recover()
+        for block in itertools.chain(updates(rows), updates(KEPT * COMMIT_ROWS, first=rows, at_us=NEXT_DAY_US)):
+            for begin in range(0, block.num_rows, COMMIT_ROWS):
+                part = block.slice(begin, COMMIT_ROWS)
+                last = Position.parse(part.column("position")[-1].as_py())
+                sink.add([part])
+                sink.commit(
+                    Checkpoint(position=last, through_lsn=last.commit, epoch=1, system_identifier="1", timeline=1)
+                )
+
+
+PARTS: Mapping[str, Callable[[Site], Part]] = {"deltas": deltas, "views": views, "compaction": compaction}
 
 if __name__ == "__main__":
     main()
