@@ -162,6 +162,16 @@ class SchemasConfig(_Section):
     on_restated: Literal["read", "ask"] = "read"
 
 
+class DriftConfig(_Section):
+    """`[drift]`: what is done about drift; `[entities.X.drift]` says otherwise for one entity."""
+
+    republish_keys_max: int = Field(default=1000, ge=0, le=10_000_000)
+    rebuild_ppm: float = Field(default=1000.0, ge=0, le=1_000_000)
+    rebuild_columns: bool = True
+    severe_ppm: float = Field(default=10_000.0, ge=0, le=1_000_000)
+    on_schema_mismatch: Literal["stop", "rebuild", "ignore"] = "stop"
+
+
 class EntityConfig(_Section):
     """`[entities.X]`: one entity; without `table` it refines the entity that `[tables]` makes under that name."""
 
@@ -178,6 +188,7 @@ class EntityConfig(_Section):
     on_truncate: Literal["stop", "publish"] = "stop"
     provenance: ProvenanceConfig | None = None
     schemas: SchemasConfig | None = None
+    drift: DriftConfig | None = None
     profile: Literal["changelog", "aggressive", "history"] = "changelog"
     retention_days: int = Field(default=3, ge=1, le=36_500)
     topic_settings: dict[str, str] = {}
@@ -243,6 +254,12 @@ class Config(_Section):
     mask: MaskConfig | None = None
     service: ServiceConfig = ServiceConfig()
     views: dict[Name, ViewConfig] = {}
+    drift: DriftConfig = DriftConfig()
+
+    def drift_of(self, entity: str) -> DriftConfig:
+        """What `[entities.X.drift]` says, and `[drift]` where it says nothing."""
+        own = self.entities[entity].drift if entity in self.entities else None
+        return self.drift.model_copy(update=own.model_dump(exclude_unset=True)) if own else self.drift
 
     @property
     def slot(self) -> str:

@@ -275,3 +275,11 @@ def test_files_that_cannot_be_read(file: Path, tmp_path: Path) -> None:
     assert refusal(file, {}) == [f"{file}: is not UTF-8 at byte 8"]
     file.write_text("name =")
     assert refusal(file, {})[0].startswith(f"{file}: is not TOML: ")
+
+
+def test_an_entitys_drift_is_the_general_one_but_for_what_it_says(file: Path) -> None:
+    file.write_text(WHOLE + "[drift]\nrepublish_keys_max = 5\nsevere_ppm = 7\n[entities.order.drift]\nsevere_ppm = 9\n")
+    found = config.load(file, ENVIRON)
+    assert (found.drift_of("order").republish_keys_max, found.drift_of("order").severe_ppm) == (5, 9)
+    assert found.drift_of("order-line") == found.drift_of("not-in-the-file") == found.drift
+    assert found.drift.severe_ppm == 7

@@ -1,0 +1,125 @@
+"""What is to be done about drift: `[drift]`, or `[entities.X.drift]` in its place where that says something."""
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from connectors.config import Config
+
+Do = Literal["none", "republish", "rebuild", "stop"]
+
+NEARLY_ALL = 0.95
+"""The share of drifted rows in which a column must differ to be at fault as a whole."""
+
+COLUMN_ROWS_MIN = 100
+"""Fewer rows are rows that drift, and not a column."""
+
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Bounds; ppm are drifted keys per million rows of the source."""
+
+    republish_keys_max: int = 1000
+    rebuild_ppm: float = 1000.0
+    rebuild_columns: bool = True
+    severe_ppm: float = 10_000.0
+    on_schema_mismatch: Literal["stop", "rebuild", "ignore"] = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What to do, and why in words."""
+
+    do: Do
+    why: str
+
+
+def policies(config: Config, entities: Iterable[str]) -> dict[str, Policy]:
+    """The policy of each of these entities."""
+    return {name: Policy(**config.drift_of(name).model_dump()) for name in entities}
+
+
+def decide(entity: Mapping[str, Any], policy: Policy) -> Decision:
+    """What to do about one entity of a report. The first rule that applies decides.
+
+    A schema mismatch; a whole column; few keys; many of the rows; else many keys of a table so large that neither
+    is done unasked.
+    """
+    drifted = entity["drifted"]
+    if drifted is None:
+        return Decision(do="none", why="it was not compared")
+    if mismatched(entity) and policy.on_schema_mismatch != "ignore":
+        return Decision(do=policy.on_schema_mismatch, why=f"the schema changed: {_listed(entity['schemaChanged'])}")
+    if drifted == 0:
+        return Decision(do="none", why="nothing drifted")
+    ppm = f"{entity['ppm']:,.0f} ppm"
+    column = _whole_column(entity, policy)
+    if column is not None:
+        return Decision(do="rebuild", why=f"{column} differs in {entity['columns'][column]:,} of {_keys(drifted)}")
+    if drifted <= policy.republish_keys_max:
+        return Decision(do="republish", why=f"{_keys(drifted)}, of {policy.republish_keys_max:,} at most")
+    if entity["ppm"] > policy.rebuild_ppm:
+        return Decision(do="rebuild", why=f"{_keys(drifted)} are {ppm}, beyond {policy.rebuild_ppm:,.0f}")
+    few = f"more than republish_keys_max = {policy.republish_keys_max}"
+    return Decision(do="stop", why=f"{_keys(drifted)} are {few}, but only {ppm} of the rows: a person decides")
+
+
+def mismatched(entity: Mapping[str, Any]) -> bool:
+    """Whether columns changed their schema without row events."""
+    return bool(entity["schemaChanged"]) or entity["verdict"] == "schema changed"
+
+
+def command(entity: Mapping[str, Any], name: str, decision: Decision, report: Path) -> str | None:
+    """The line that does it; `report` is the path of the report."""
+    if decision.do == "rebuild":
+        return f"changelog rebuild {name}"
+    if decision.do == "stop" and mismatched(entity):
+        return f"changelog schemas accept {name} --read-again"
+    if decision.do in ("republish", "stop"):
+        return f"changelog republish {name} --report {shlex.quote(str(report))}"
+    return None
+
+
+def entity_verdict(entity: Mapping[str, Any], decision: Decision, policy: Policy) -> str:
+    """The entity's verdict by its policy."""
+    given = str(entity["verdict"])
+    if entity["drifted"] is None or given == "skipped":
+        return given
+    if entity["ppm"] > policy.severe_ppm:
+        return "severe"
+    if mismatched(entity) and policy.on_schema_mismatch != "ignore":
+        return "schema changed"
+    if not entity["drifted"]:
+        return "clean"
+    return "severe" if decision.do == "stop" else "drift"
+
+
+def run_verdict(given: str, entities: Iterable[Mapping[str, Any]]) -> str:
+    """The run's verdict, from its entities with `verdict` and `action`; one that could not compare stays so."""
+    if given in ("not caught up", "refused"):
+        return given
+    found = list(entities)
+    if any(each["verdict"] == "severe" or each["action"]["do"] == "stop" for each in found):
+        return "severe"
+    return "drift" if any(each["verdict"] in ("drift", "schema changed") for each in found) else "clean"
+
+
+def _whole_column(entity: Mapping[str, Any], policy: Policy) -> str | None:
+    """The column that is at fault as a whole; None when there is none, or the policy does not ask."""
+    if not policy.rebuild_columns or not entity["columns"]:
+        return None
+    name, rows = max(entity["columns"].items(), key=lambda pair: pair[1])
+    beyond = rows * MILLION > policy.rebuild_ppm * max(entity["sourceRows"], 1)
+    return name if rows >= max(NEARLY_ALL * entity["drifted"], COLUMN_ROWS_MIN) and beyond else None
+
+
+def _keys(count: int) -> str:
+    return f"{count:,} key{'' if count == 1 else 's'}"
+
+
+def _listed(columns: Mapping[str, str]) -> str:
+    return "; ".join(f"{name} {how}" for name, how in columns.items()) or "see the entity"

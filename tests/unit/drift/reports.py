@@ -1,0 +1,112 @@
+"""Reports as the job gives them to `finish`, and runs in a folder."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from spark_jobs.drift_report import Policy, finish, read_earlier, write
+
+JSON = dict[str, Any]
+
+PROVENANCE = {
+    "apiVersion": "v2",
+    "serviceName": "order-api",
+    "identifier": "req-8f1c",
+    "source": {
+        "connector": "postgres",
+        "name": "booking",
+        "database": "app",
+        "table": "public.orders",
+        "op": "update",
+        "position": "00000001/0000000001781838/00000006",
+        "transaction": "765",
+        "committedAt": "2026-11-20T22:41:07.886044Z",
+    },
+}
+
+
+def entity(**told: Any) -> JSON:
+    """An entity that was compared and is clean, but for what is told; counts follow from missing, extra, changed."""
+    found: JSON = {
+        "table": "public.orders",
+        "key": ["id"],
+        "verdict": "clean",
+        "why": None,
+        "sourceRows": 1_000_000,
+        "changelogRows": 1_000_000,
+        "missing": 0,
+        "extra": 0,
+        "changed": 0,
+        "columns": {},
+        "schemaChanged": {},
+        "unknown": {},
+        "writers": [],
+        "incidents": None,
+        "samples": [],
+        "sampled": None,
+        "seconds": 3.2,
+        **told,
+    }
+    drifted = None if found["missing"] is None else found["missing"] + found["extra"] + found["changed"]
+    ppm = None if drifted is None else drifted / max(found["sourceRows"], 1) * 1e6
+    verdict = "drift" if drifted and found["verdict"] == "clean" else found["verdict"]
+    return {"drifted": drifted, "ppm": ppm, **found, "verdict": verdict}
+
+
+def skipped(**told: Any) -> JSON:
+    """An entity that was not compared."""
+    unknown = dict.fromkeys(("sourceRows", "changelogRows", "missing", "extra", "changed", "seconds"))
+    return entity(verdict="skipped", **{**unknown, **told})
+
+
+def report(run: int = 1, entities: Mapping[str, JSON] | None = None, **told: Any) -> JSON:
+    """The report of the night of November `run`."""
+    day = f"2026-11-{run:02}"
+    return {
+        "format": 1,
+        "kind": "changelog-drift-report",
+        "run": {
+            "id": f"{day.replace('-', '')}T031000Z-3f2a",
+            "startedAt": f"{day}T03:10:00Z",
+            "finishedAt": f"{day}T03:10:12Z",
+            "seconds": 12.3,
+            "version": "0.1.0",
+            "name": "booking",
+        },
+        "verdict": "clean",
+        "exact": True,
+        "why": None,
+        "source": {"kind": "postgres", "database": "app", "server": "18.1", "name": "booking"},
+        "changelog": {"kind": "files", "where": "the file log in data/changelog"},
+        "fence": {
+            "snapshot": "123:130:124,126",
+            "lsn": "0/16B3748",
+            "takenAt": f"{day}T03:10:01Z",
+            "position": "00000001/0000000001781838/00000006",
+            "caughtUpAt": f"{day}T03:10:02Z",
+            "waitedSeconds": 0.4,
+        },
+        "entities": {"order": entity()} if entities is None else dict(entities),
+        "keys": "keys.jsonl",
+        **told,
+    }
+
+
+def put_keys(folder: Path, made: Mapping[str, Any], keys: Iterable[tuple[str, str]]) -> None:
+    """Lays the run's drifted keys down, as they come."""
+    run = folder / made["run"]["id"]
+    run.mkdir(parents=True)
+    lines = [
+        {"entity": entity, "key": key, "kind": "changed", "columns": ["amount"], "position": None}
+        for entity, key in keys
+    ]
+    (run / "keys.jsonl").write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")
+
+
+def night(folder: Path, made: Mapping[str, Any], keys: Iterable[tuple[str, str]] = ()) -> JSON:
+    """One whole run: its keys, what is finished of it, written."""
+    put_keys(folder, made, keys)
+    done = finish(made, {"order": Policy()}, read_earlier(folder), folder=folder)
+    write(folder, done)
+    return done

@@ -1,0 +1,78 @@
+"""What is done about drift, and what the verdicts are."""
+
+from typing import Any
+
+import pytest
+
+from spark_jobs.drift_report import Policy, finish
+from tests.unit.drift.reports import entity, report, skipped
+
+MANY: dict[str, Any] = {"changed": 1001, "sourceRows": 1000}
+NOTED = {"note": "added with a default at 00000001/0000000001781838/00000006"}
+
+
+@pytest.mark.parametrize(
+    ("given", "policy", "do", "verdict", "run"),
+    [
+        (entity(), {}, "none", "clean", "clean"),
+        (skipped(why="not asked for"), {}, "none", "skipped", "clean"),
+        (entity(changed=1), {}, "republish", "drift", "drift"),
+        (entity(missing=400, extra=300, changed=300), {}, "republish", "drift", "drift"),
+        (entity(changed=1000, columns={"amount": 949}), {"rebuild_ppm": 1}, "republish", "drift", "drift"),
+        (entity(changed=1000, columns={"amount": 950}), {"rebuild_ppm": 1}, "rebuild", "drift", "drift"),
+        (entity(changed=1000, columns={"amount": 950}), {"rebuild_ppm": 950}, "republish", "drift", "drift"),
+        (
+            entity(changed=1000, columns={"amount": 1000}),
+            {"rebuild_ppm": 1, "rebuild_columns": False},
+            "republish",
+            "drift",
+            "drift",
+        ),
+        (entity(changed=99, sourceRows=10_000, columns={"amount": 99}), {}, "republish", "drift", "drift"),
+        (entity(changed=100, sourceRows=10_000, columns={"amount": 100}), {}, "rebuild", "drift", "drift"),
+        (entity(changed=1001), {}, "rebuild", "drift", "drift"),
+        (entity(changed=1001, sourceRows=1_001_000), {}, "stop", "severe", "severe"),
+        (entity(changed=0), {"republish_keys_max": 0, "rebuild_ppm": 0}, "none", "clean", "clean"),
+        (entity(changed=1), {"republish_keys_max": 0, "rebuild_ppm": 0}, "rebuild", "drift", "drift"),
+        (entity(changed=10_000), {}, "rebuild", "drift", "drift"),
+        (entity(changed=10_001), {}, "rebuild", "severe", "severe"),
+        (entity(extra=1, sourceRows=0), {}, "republish", "severe", "severe"),
+        (entity(schemaChanged=NOTED), {}, "stop", "schema changed", "severe"),
+        (entity(schemaChanged=NOTED), {"on_schema_mismatch": "rebuild"}, "rebuild", "schema changed", "drift"),
+        (entity(schemaChanged=NOTED), {"on_schema_mismatch": "ignore"}, "none", "clean", "clean"),
+        (entity(schemaChanged=NOTED, changed=2), {"on_schema_mismatch": "ignore"}, "republish", "drift", "drift"),
+        (entity(schemaChanged=NOTED, changed=2), {}, "stop", "schema changed", "severe"),
+        (entity(schemaChanged=NOTED, **MANY), {}, "stop", "severe", "severe"),
+        (entity(verdict="schema changed"), {}, "stop", "schema changed", "severe"),
+    ],
+)
+def test_what_is_done(given: Any, policy: Any, do: str, verdict: str, run: str) -> None:
+    done = finish(report(entities={"order": given}), {"order": Policy(**policy)}, [])
+    found = done["entities"]["order"]
+    assert (found["action"]["do"], found["verdict"], done["verdict"]) == (do, verdict, run)
+    assert found["action"]["why"]
+
+
+def test_the_worst_entity_is_the_runs_verdict() -> None:
+    entities = {"order": entity(), "guest": entity(changed=1), "event": entity(changed=20_000)}
+    assert finish(report(entities=entities), {}, [])["verdict"] == "severe"
+    del entities["event"]
+    assert finish(report(entities=entities), {}, [])["verdict"] == "drift"
+
+
+@pytest.mark.parametrize("verdict", ["not caught up", "refused"])
+def test_a_run_that_could_not_compare_stays_so(verdict: str) -> None:
+    done = finish(report(entities={"order": skipped()}, verdict=verdict), {}, [])
+    assert done["verdict"] == verdict
+
+
+def test_each_entity_has_its_own_policy() -> None:
+    entities = {"order": entity(changed=5), "guest": entity(changed=5)}
+    done = finish(report(entities=entities), {"guest": Policy(republish_keys_max=4, rebuild_ppm=0)}, [])
+    assert [each["action"]["do"] for each in done["entities"].values()] == ["republish", "rebuild"]
+
+
+def test_what_is_given_stays_as_it_is() -> None:
+    given = report(entities={"order": entity(changed=5)})
+    finish(given, {}, [])
+    assert given == report(entities={"order": entity(changed=5)})
