@@ -1,0 +1,156 @@
+"""Four nights as they come: a clean one, drift, severe drift, and one that was not caught up."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from spark_jobs.drift_report import Policy, finish, repaired
+from tests.unit.drift.reports import JSON, PROVENANCE, entity, report, skipped
+
+ORDER_ROWS, GUEST_ROWS, EVENT_ROWS, LINE_ROWS = 1_512_340, 204_911, 8_730_022, 4_018_557
+DRIFT_BY_NIGHT = {4: 3, 5: 3, 11: 41, 12: 41, 19: 2}
+"""Drifted orders of the nights before."""
+
+HARD = "<script>alert(\"x\")</script> & 'quotes'"
+"""What must stay text."""
+
+
+def others(run: int) -> JSON:
+    """The entities that are always equal."""
+    grown = run * 1_803
+    return {
+        "guest": _rows(GUEST_ROWS + run * 41, table="public.guests"),
+        "event": _rows(EVENT_ROWS + grown * 9, table="public.events"),
+        "order-line": _rows(LINE_ROWS + grown, table="public.order_lines", key=["order_id", "line"]),
+    }
+
+
+def _rows(number: int, **told: Any) -> JSON:
+    return entity(sourceRows=number, changelogRows=number, **told)
+
+
+def orders(run: int, **told: Any) -> JSON:
+    rows = ORDER_ROWS + run * 620
+    missing, extra = told.get("missing", 0), told.get("extra", 0)
+    return entity(**{"sourceRows": rows, "changelogRows": rows - missing + extra, **told})
+
+
+def earlier(nights: int) -> list[JSON]:
+    """The reports of the nights before, with a little drift in some."""
+    runs: list[JSON] = []
+    for run in range(1, nights + 1):
+        made = report(run, {"order": orders(run, changed=DRIFT_BY_NIGHT.get(run, 0)), **others(run)})
+        runs.append(finish(made, {}, runs))
+    return runs
+
+
+def sample(key: str, kind: str, columns: JSON, **changed: Any) -> JSON:
+    provenance = copy.deepcopy(PROVENANCE) | changed
+    return {"key": key, "kind": kind, "columns": columns, "provenance": None if kind == "missing" else provenance}
+
+
+def both(source: str, changelog: str) -> JSON:
+    """One column's two values, as JSON text."""
+    return {"source": msgspec.Raw(source.encode()), "changelog": msgspec.Raw(changelog.encode())}
+
+
+SAMPLES = [
+    sample("184467", "changed", {"amount": both('"411.00"', '"548.00"'), "note": both("null", '""')}),
+    sample("184502", "changed", {"note": both('"late arrival"', '"late arrival  "'), "weight": both("-0", "0")}),
+    sample(
+        "184519",
+        "changed",
+        {
+            "guest_name": both('"Zoe\u0301"', '"Zo\u00e9"'),
+            "fee": both('"1234567890.12345678901234567890"', '"1234567890.12345678901234567891"'),
+            "labels": both('["vip","🛎️","משה"]', '["vip"]'),
+        },
+        serviceName=HARD,
+    ),
+    sample(
+        "184990", "missing", {"status": {"source": "NEW"}, "amount": {"source": "120.00"}, "note": {"source": None}}
+    ),
+    sample(
+        "77", "extra", {"status": {"changelog": "PAID"}, "amount": {"changelog": "9.90"}, "note": {"changelog": HARD}}
+    ),
+    sample(f'k"{HARD}' + "x" * 10_000, "changed", {"note": both('"\u202eabc"', '"abc"')}),
+]
+
+DRIFT: JSON = {
+    "missing": 4,
+    "extra": 1,
+    "changed": 12,
+    "columns": {"amount": 9, "note": 4, "guest_name": 2, "fee": 1, "weight": 1, "labels": 1},
+    "unknown": {"terms": 218},
+    "writers": [
+        {"serviceName": "night-audit", "apiVersion": "2026.11", "drifted": 11},
+        {"serviceName": "order-api", "apiVersion": "v2", "drifted": 5},
+        {"serviceName": None, "apiVersion": None, "drifted": 1},
+    ],
+    "incidents": {
+        "count": 1,
+        "shape": "one",
+        "firstPosition": "00000001/0000000001781838/00000006",
+        "lastPosition": "00000001/00000000017A2210/00000002",
+        "firstAt": "2026-11-20T22:41:07.886044Z",
+        "lastAt": "2026-11-20T22:44:51.120310Z",
+    },
+    "samples": SAMPLES,
+}
+
+
+def clean() -> JSON:
+    return finish(report(21, {"order": orders(21), **others(21)}), {}, earlier(20))
+
+
+def drift() -> JSON:
+    """Some keys that were sent again at once; others were verified tonight."""
+    made = finish(report(21, {"order": orders(21, **DRIFT), **others(21)}), {}, earlier(20))
+    made = repaired(made, "order", ["3f2a-1"], "2026-11-21T03:10:13Z")
+    made["entities"]["order"]["history"] |= {"verified": 41}
+    return made
+
+
+def severe() -> JSON:
+    """A whole column of one table, and another table whose schema changed."""
+    rows = ORDER_ROWS + 13_020
+    wide = {
+        "changed": 391_208,
+        "missing": 12,
+        "columns": {"amount": 391_208, **{f"column_{number:02}": 40 - number for number in range(14)}},
+        "incidents": {**DRIFT["incidents"], "count": 1_204, "shape": "many"},
+        "writers": [*DRIFT["writers"][:1], {"serviceName": "import", "apiVersion": "v1", "drifted": 380_004}],
+        "samples": SAMPLES[:2],
+    }
+    entities = {
+        "order": entity(sourceRows=rows, changelogRows=rows - 12, **wide),
+        **others(21),
+        "invoice": skipped(table="billing.invoices", why="this user may not read billing.invoices"),
+    }
+    entities["guest"] |= {
+        "verdict": "schema changed",
+        "schemaChanged": {"tier": "added with a default at 00000001/0000000001781838/00000006"},
+    }
+    return finish(report(21, entities), {"order": Policy()}, earlier(20))
+
+
+def not_caught_up() -> JSON:
+    made = report(
+        21, {name: skipped(table=each["table"]) for name, each in {"order": orders(21), **others(21)}.items()}
+    )
+    made |= {
+        "verdict": "not caught up",
+        "why": "published up to 0/16B2000, the fence is 0/16B3748: 5.9 kB behind after 300 s; is the service running?",
+    }
+    made["fence"] |= {"caughtUpAt": None, "waitedSeconds": 300.0}
+    return finish(made, {}, earlier(20))
+
+
+NIGHTS: dict[str, Callable[[], JSON]] = {
+    "clean": clean,
+    "drift": drift,
+    "severe": severe,
+    "not-caught-up": not_caught_up,
+}
