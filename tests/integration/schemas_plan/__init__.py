@@ -1,0 +1,1 @@
+"""`changelog schemas plan`: what a migration would do, tried on a real database and rolled back."""

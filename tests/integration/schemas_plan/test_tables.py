@@ -1,0 +1,171 @@
+"""Keys, identities and tables; what is compatible; and whether the service does as planned."""
+
+import json
+
+import pytest
+
+from tests.integration.schemas_plan.planner import CONFIG, Planner, alterations, rules, summary
+from tests.integration.site import Site
+
+TABLE_CASES: dict[str, tuple[str, list[str], str]] = {
+    "key dropped": ("ALTER TABLE orders DROP id", ["1: ENTITY /"], "has no column id"),
+    "key renamed": ("ALTER TABLE orders RENAME id TO order_id", ["1: ENTITY /"], "has no column id"),
+    "key without its index": (
+        "SELECT 1;\nALTER TABLE orders DROP CONSTRAINT orders_pkey",
+        ["2: ENTITY /"],
+        "has no unique index on (id)",
+    ),
+    "dropped": ("\nDROP TABLE orders", ["2: TABLE_DROPPED /"], "public.orders is dropped"),
+    "unlogged": ("ALTER TABLE orders SET UNLOGGED", ["1: TABLE /"], "is unlogged"),
+    "not published": (
+        "ALTER PUBLICATION PUBLICATION_NAME DROP TABLE orders",
+        ["1: PUBLICATION /"],
+        "lacks table public.orders",
+    ),
+    "truncated": ("\nTRUNCATE orders", ["2: TRUNCATE /"], "not published"),
+}
+
+
+@pytest.mark.parametrize("case", TABLE_CASES)
+def test_what_stops_the_service(planner: Planner, case: str) -> None:
+    script, expected, text = TABLE_CASES[case]
+    if case == "unlogged":
+        script = "ALTER PUBLICATION PUBLICATION_NAME DROP TABLE orders;" + script  # the server wants it so
+        expected = ["1: PUBLICATION /", *expected]
+    found = planner.entity(script)
+    assert rules(found) == expected
+    assert text in found["troubles"][-1]["text"]
+    assert {trouble["breaks"] for trouble in found["troubles"]} == {"the service"}
+    assert found["stops"]
+
+
+def test_a_key_that_follows_the_primary_key_may_not_move(planner: Planner) -> None:
+    script = "ALTER TABLE guest RENAME id TO guest_id"
+    found = planner.entity(script, name="guest")
+    assert {"1: KEY_CHANGED /", "1: PARTITION_CHANGED /"} <= set(rules(found))
+    assert found["stops"]
+
+
+def test_a_table_of_another_name(planner: Planner) -> None:
+    tried = planner.tried("ALTER TABLE orders\nRENAME TO bookings;")
+    by_name = {each["entity"]: each for each in tried["entities"]}
+    assert rules(by_name["orders"]) == ["1: TABLE_RENAMED /"]
+    assert by_name["bookings"]["is_new"]
+
+
+def test_a_table_that_takes_the_place_of_another_is_read_again_if_it_is_published(site: Site, planner: Planner) -> None:
+    swap = "CREATE TABLE next (LIKE orders INCLUDING ALL);\nDROP TABLE orders;\nALTER TABLE next RENAME TO orders;\n"
+    found = planner.entity(swap + "ALTER TABLE orders REPLICA IDENTITY FULL;")
+    assert alterations(found) == ["2: table dropped public.orders", "3: table replaced public.orders"]
+    assert rules(found) == ["2: PUBLICATION /"]
+    found = planner.entity(
+        swap + "ALTER TABLE orders REPLICA IDENTITY FULL; ALTER TABLE orders DROP note;\n"
+        "ALTER PUBLICATION PUBLICATION_NAME ADD TABLE ONLY orders;"
+    )
+    assert rules(found) == []
+    assert alterations(found)[-1] == "3: column dropped note string"
+    assert found["reads_again"] == ["id", "guest_id", "nights", "amount", "status", "price", "made_at"]
+
+
+def test_replica_identities(planner: Planner) -> None:
+    found = planner.entity("ALTER TABLE orders REPLICA IDENTITY DEFAULT")
+    assert summary(found) == (["1: replica identity FULL DEFAULT (id)"], [], [], 0)
+    [note] = found["notes"]
+    assert "originals are not known" in note
+    found = planner.entity("ALTER TABLE orders REPLICA IDENTITY NOTHING")
+    assert rules(found) == ["1: TABLE /"]
+    assert "lacks id" in found["troubles"][0]["text"]
+
+
+def test_a_publication_that_sends_less_is_told_of_every_entity(planner: Planner) -> None:
+    tried = planner.tried("SELECT 1;\nALTER PUBLICATION PUBLICATION_NAME SET (publish = 'insert')")
+    assert [rules(each) for each in tried["entities"]] == [["2: PUBLICATION /"]] * 3
+
+
+def test_a_truncate_that_is_published_stops_nobody(site: Site, planner: Planner) -> None:
+    site.configure(CONFIG + 'on_truncate = "publish"\n')
+    found = planner.entity("TRUNCATE orders")
+    assert summary(found) == (["1: table truncated"], [], [], 0)
+
+
+def test_partitions_bring_and_take_rows_that_no_message_tells(site: Site, planner: Planner) -> None:
+    site.sql("CREATE TABLE filled (LIKE log INCLUDING ALL)")
+    site.configure(CONFIG + '[entities.filled]\ntable = "public.filled"\n')
+    site.sql(f"ALTER PUBLICATION {site.name} ADD TABLE ONLY filled")
+    tried = planner.tried(
+        "CREATE TABLE log_2 PARTITION OF log FOR VALUES FROM (10) TO (20);\n"
+        "ALTER TABLE log ATTACH PARTITION filled FOR VALUES FROM (20) TO (30);\nDROP TABLE log_1;"
+    )
+    [log] = [each for each in tried["entities"] if each["entity"] == "log"]
+    assert alterations(log) == [
+        "1: partition added public.log_2",
+        "2: partition added public.filled",
+        "3: partition removed public.log_1",
+    ]
+    assert [text.split()[3] for text in log["unseen"]] == ["public.filled", "public.log_1"]
+
+
+def test_new_tables_that_are_entities(planner: Planner) -> None:
+    tried = planner.tried(
+        "CREATE TABLE added (id int PRIMARY KEY);\nCREATE TABLE keyless (id int);\nCREATE SCHEMA other;"
+        "CREATE TABLE other.left_out (id int)"
+    )
+    new = {each["entity"]: each for each in tried["entities"] if each["is_new"]}
+    assert new.keys() == {"added", "keyless"}
+    assert rules(new["added"]) == ["1: PUBLICATION /"]
+    assert rules(new["keyless"]) == ["2: ENTITY /"]
+
+
+def test_the_mode_is_the_configuration_s_and_the_file_s(site: Site, planner: Planner) -> None:
+    wider = "ALTER TABLE orders ALTER nights TYPE bigint"
+    site.configure('schemas = { compatibility = "BACKWARD_TRANSITIVE" }\n' + CONFIG)
+    assert summary(planner.entity(wider))[1] == []
+    assert site.call("schemas", "generate", "--out", str(site.folder / "schemas"))[0] == 0
+    file = site.folder / "schemas" / "orders.avsc"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "compatibility": "FULL"}))
+    found = planner.entity(wider)
+    assert rules(found) == ["1: BRANCH_MISSING /fields/nights"]
+    assert not found["stops"]
+    assert planner.said(wider)[1].endswith("rolled back: readers would break (orders)\n")
+
+
+def test_a_service_that_publishes_the_incompatible_breaks_readers(site: Site, planner: Planner) -> None:
+    site.configure('schemas = { on_incompatible = "publish", on_restated = "ask" }\n' + CONFIG)
+    found = planner.entity("ALTER TABLE orders RENAME note TO remark")
+    assert (rules(found), found["stops"], found["asks"]) == (["1: FIELD_RENAMED /fields/remark"], False, True)
+    assert planner.entity("ALTER TABLE guest RENAME id TO guest_id", name="guest")["stops"]
+
+
+def test_every_version_that_the_changelog_holds_counts(site: Site, planner: Planner) -> None:
+    with site.running() as service:
+        service.until(lambda: site.state("orders").keys() == {"1"})
+        site.sql("ALTER TABLE orders DROP note", "UPDATE orders SET nights = 4")
+        service.until(lambda: len(site.messages("schemas")) == 2)
+    found = planner.entity("ALTER TABLE orders ADD note int")
+    assert {(trouble["path"], trouble["against"]) for trouble in found["troubles"]} == {("/fields/note", "version 1")}
+    assert found["stops"]
+
+
+SEEN_BY_THE_SERVICE = [
+    "ALTER TABLE orders ADD extra text",
+    "ALTER TABLE orders ADD extra text DEFAULT 'x', DROP note",
+    "ALTER TABLE orders RENAME note TO remark",
+    "ALTER TABLE orders ALTER nights TYPE bigint",
+    "ALTER TABLE orders ALTER note TYPE varchar",
+    "ALTER TABLE orders RENAME id TO order_id",
+    "ALTER TABLE orders DROP note; ALTER TABLE orders ADD note int",
+]
+
+
+@pytest.mark.parametrize("script", SEEN_BY_THE_SERVICE)
+def test_the_service_does_as_planned(site: Site, planner: Planner, script: str) -> None:
+    with site.running() as service:
+        service.until(lambda: site.state("orders").keys() == {"1"})
+        planned = planner.entity(script)
+        site.sql(script, "INSERT INTO orders VALUES (2, 7, 3)")
+        if planned["stops"]:
+            service.ended()
+            return
+        service.until(lambda: "2" in site.state("orders"))
+        versions = [each["value"]["current"] for each in site.messages("schemas") if each["key"] == "orders"]
+        assert versions[-1]["restated"] == planned["reads_again"]
