@@ -1,7 +1,8 @@
 """The frame of every job: arguments, session, errors as one line, a summary as the last line of stdout.
 
-Exit codes are those of the command line: 0 done, 1 found something, 2 bad usage or configuration, 3 failed.
-Where a cluster hides them, `verdict` in the summary says it: `done`, `found`, `planned` (a dry run) or `failed`.
+Exit codes are those of the command line: 0 done, 1 found something, 2 bad usage or configuration, 3 failed, 4 severe
+drift, 5 could not compare. Where a cluster hides them, `verdict` in the summary says it: `done`, `found`, `planned` (a
+dry run) or `failed`; of `detect_drift`, `clean`, `drift`, `severe`, `not caught up` or `refused`.
 """
 
 import argparse
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
 DONE, FOUND, PLANNED, FAILED = "done", "found", "planned", "failed"
 """What a summary's `verdict` may be."""
 
-_CODES = {DONE: 0, PLANNED: 0, FOUND: 1}
+CLEAN, DRIFT, SEVERE, NOT_CAUGHT_UP, REFUSED = "clean", "drift", "severe", "not caught up", "refused"
+"""And that of a comparison; of the last two the summary says `why`."""
+
+_CODES = {DONE: 0, PLANNED: 0, FOUND: 1, CLEAN: 0, DRIFT: 1, SEVERE: 4, NOT_CAUGHT_UP: 5, REFUSED: 5}
+_NOT_COMPARED = 5
 _FAILED = 3
 _INTERRUPTED = 130
 
@@ -56,6 +61,8 @@ class Job:
     add_arguments: Callable[[argparse.ArgumentParser], None]
     plan: Callable[[argparse.Namespace, Config], Mapping[str, object]]
     run: Callable[["SparkSession", argparse.Namespace, Config], Mapping[str, object]]
+    figures: Callable[[Mapping[str, object]], str] | None = None
+    """Gives, from the summary, what --metrics writes beside its numbers, in Prometheus's text format."""
 
 
 def main(job: Job, argv: Sequence[str] | None = None) -> int:
@@ -65,6 +72,8 @@ def main(job: Job, argv: Sequence[str] | None = None) -> int:
     try:
         summary = dict(_outcome(job, arguments))
         code = _CODES[str(summary["verdict"])]
+        if code == _NOT_COMPARED:
+            print(f"{job.name}: {summary['verdict']}: {summary['why']}", file=sys.stderr)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception as error:  # noqa: BLE001, the top: Spark's errors, and bugs of ours, become one line
@@ -76,7 +85,7 @@ def main(job: Job, argv: Sequence[str] | None = None) -> int:
     summary = {"job": job.name, **summary, "seconds": round(time.monotonic() - began, 3)}
     print(json.dumps(summary, ensure_ascii=False, default=str), flush=True)
     if arguments.metrics is not None:
-        write_metrics(arguments.metrics, summary)
+        write_metrics(arguments.metrics, summary, more="" if job.figures is None else job.figures(summary))
     return code
 
 

@@ -1,0 +1,183 @@
+"""`spark-submit spark_jobs/detect_drift.py`: whether the changelog equals the source of truth, while both move.
+
+Both sides are cut by one snapshot of the database: a row of the changelog counts iff its transaction is visible in it.
+What differs is told key by key and column by column, as a page, as JSON and as a file of all keys that `changelog
+republish` reads. A changelog that has not got as far as the snapshot is not compared: its lag would look like drift.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from connectors.config import Config, FilesConfig
+from envelope.position import Position
+from spark_jobs.job import Job, main
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_jobs.drift_runs import Wanted
+
+OUT = "drift"
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="write reports there (the folder drift beside the configuration)"
+    )
+    parser.add_argument("--entities", nargs="+", default=[], metavar="ENTITY", help="compare only these")
+    parser.add_argument(
+        "--since",
+        type=_moment,
+        metavar="POSITION|TIME",
+        help="only keys that changed behind a position or a time; what the changelog lacks is not seen then",
+    )
+    parser.add_argument(
+        "--sample", type=_share, metavar="SHARE", help="only this share of the keys, such as 0.01: the same ones always"
+    )
+    parser.add_argument(
+        "--wait",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long the changelog may take to get behind the snapshot (%(default)s)",
+    )
+    parser.add_argument("--archive", metavar="PATH", help="compare the archive there, not what the service publishes")
+    parser.add_argument("--partitions", type=_positive, metavar="N", help="read the source in N tasks")
+    parser.add_argument("--repair", action="store_true", help="have the service do what the policy says (see [drift])")
+
+
+def _moment(text: str) -> Position | datetime:
+    try:
+        return Position.parse(text)
+    except ValueError:
+        pass
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no position, and no time with a zone")
+    return at.astimezone(UTC)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 1e-6 <= share < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share: it should be 0.000001 or more, and less than 1")
+    return share
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return seconds
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError("should be 1 or more")
+    return int(text)
+
+
+def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
+    """Asks the database for the tables, and takes no snapshot."""
+    from spark_jobs.fence import entities_of  # noqa: PLC0415
+
+    entities = entities_of(config, arguments.entities)
+    changelog = str(config.sink.path) if isinstance(config.sink, FilesConfig) else config.prefix
+    return {
+        "reads": [*(".".join(entity.table) for entity in entities), arguments.archive or changelog],
+        "writes": str(_folder(arguments)),
+        "entities": [entity.name for entity in entities],
+        "repairs": arguments.repair,
+    }
+
+
+def _folder(arguments: argparse.Namespace) -> Path:
+    found: Path = arguments.out or arguments.config.parent / OUT
+    return found
+
+
+def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
+    from spark_jobs import drift_runs  # noqa: PLC0415, --help and a dry run need no Spark
+    from spark_jobs.drift_report import finish, policies, read_earlier, write  # noqa: PLC0415
+
+    wanted, folder = _wanted(spark, arguments, config), _folder(arguments)
+    earlier = read_earlier(folder)  # one that is damaged is told before the comparison, not behind it
+    begun = drift_runs.Begun.now()
+    found = drift_runs.detect(spark, wanted, begun)
+    report = finish(found, policies(config, found["entities"]), earlier, folder=folder)
+    if arguments.repair:
+        from spark_jobs.repairing import repair  # noqa: PLC0415
+
+        report = repair(config, report, folder)
+    return _summary(report, write(folder, report))
+
+
+def _wanted(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> "Wanted":
+    from spark_jobs import viewing  # noqa: PLC0415
+    from spark_jobs.changelog import Archive, where_of  # noqa: PLC0415
+    from spark_jobs.drift_runs import Wanted  # noqa: PLC0415
+    from spark_jobs.drifting import Asked  # noqa: PLC0415
+
+    where = where_of(config) if arguments.archive is None else Archive(path=arguments.archive)
+    since = None if arguments.since is None else viewing.resolve(spark, where, arguments.since)
+    return Wanted(
+        config=config,
+        where=where,
+        asked=Asked(since=since, share=arguments.sample, tasks=arguments.partitions),
+        names=arguments.entities,
+        wait_s=arguments.wait,
+        folder=_folder(arguments),
+    )
+
+
+def _summary(report: Mapping[str, Any], page: Path) -> Mapping[str, object]:
+    """The last line of the output."""
+    entities = report["entities"].values()
+
+    def total(name: str) -> int:
+        return sum(entity[name] or 0 for entity in entities)
+
+    return {
+        "verdict": report["verdict"],
+        **({} if report["why"] is None else {"why": report["why"]}),
+        "exact": report["exact"],
+        "entities": len(report["entities"]),
+        **{name: total(name) for name in ("sourceRows", "changelogRows", "missing", "extra", "changed", "drifted")},
+        "report": str(page),
+    }
+
+
+def _figures(summary: Mapping[str, object]) -> str:
+    """The report's own figures, for --metrics."""
+    from spark_jobs.drift_report import prometheus  # noqa: PLC0415
+
+    if "report" not in summary:
+        return ""
+    return prometheus(json.loads(Path(str(summary["report"])).with_name("report.json").read_bytes()))
+
+
+JOB = Job(
+    name="detect_drift",
+    description=__doc__ or "",
+    add_arguments=_arguments,
+    plan=_plan,
+    run=_run,
+    figures=_figures,
+)
+
+if __name__ == "__main__":
+    sys.exit(main(JOB))

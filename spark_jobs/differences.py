@@ -1,0 +1,181 @@
+"""How a row of the source differs from the changelog's last row of its key, column by column.
+
+One definition of equal: the canonical form of docs/types.md. Members are told by name, json by value, numbers by their
+token. A column that the changelog does not know of a row (`unavailable`) is unknown; one whose stored value the table's
+columns left behind when they changed, without a row event, is *schema changed*: neither is drift.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from envelope import canonical
+from envelope.codec.avro_values import members
+from envelope.errors import ChangelogError
+from envelope.versions import Version
+from schemas import evolution
+from schemas.evolution import Kind
+from schemas.types import Struct
+
+MISSING: Final = "missing"
+EXTRA: Final = "extra"
+CHANGED: Final = "changed"
+
+NULL: Final = b"null"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What a change of an entity's columns means for rows before `position`; None is behind all rows.
+
+    `added` columns are null in them, `restated` ones have other values in the table by now, `gone` ones are no more.
+    """
+
+    position: str | None
+    added: frozenset[str]
+    restated: frozenset[str]
+    gone: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """An entity's columns now, and how they became so: `steps`, oldest first. What is `stale` is to be read again."""
+
+    columns: tuple[str, ...]
+    steps: tuple[Step, ...] = ()
+    stale: frozenset[str] = frozenset()
+
+    def after(self, position: str | None) -> Iterator[Step]:
+        """The steps behind a row at `position`."""
+        return (step for step in self.steps if step.position is None or position is None or position < step.position)
+
+    @property
+    def grew(self) -> bool:
+        """Whether rows may lack columns at their end that are null in the table."""
+        return any(step.added for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """One side's row: tokens by column. Where `json_null` names a column, its null is JSON's."""
+
+    values: Mapping[str, bytes]
+    json_null: frozenset[str] = frozenset()
+    unavailable: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, current: str, json_null: Sequence[str] = (), unavailable: Sequence[str] = ()) -> "State":
+        """The state that a row's JSON holds; without any value where it is no JSON object."""
+        try:
+            values = members(current.encode())
+        except (ValueError, RecursionError):
+            values = {}
+        return cls(values=values, json_null=frozenset(json_null), unavailable=frozenset(unavailable))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What is to be said of a key: its `kind` of drift, None for none; columns that differ, are unknown, or changed."""
+
+    kind: str | None
+    columns: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    schema_changed: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Found:
+    columns: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    schema_changed: list[str] = field(default_factory=list)
+
+
+def compared(source: State | None, changelog: State | None, shape: Shape, position: str | None) -> Compared:
+    """The two sides of a key; `position` is that of the changelog's row."""
+    if source is None or changelog is None:
+        return Compared(kind=None if source is changelog else EXTRA if source is None else MISSING)
+    found = _Found()
+    steps = list(shape.after(position))
+    for name in shape.columns:
+        _column(name, source, changelog, steps, shape, found)
+    gone = frozenset[str]().union(*(step.gone for step in steps))
+    found.columns += [name for name in changelog.values if name not in source.values and name not in gone]
+    return Compared(
+        kind=CHANGED if found.columns else None,
+        columns=tuple(found.columns),
+        unknown=tuple(found.unknown),
+        schema_changed=tuple(found.schema_changed),
+    )
+
+
+def _column(name: str, source: State, changelog: State, steps: Sequence[Step], shape: Shape, found: _Found) -> None:
+    if name in changelog.unavailable:
+        found.unknown.append(name)
+        return
+    if _same(name, source, changelog):
+        return
+    lacks = name not in changelog.values
+    if lacks and _is_null(name, source) and any(name in step.added for step in steps):
+        return
+    if name in shape.stale or any(name in step.restated for step in steps):
+        found.schema_changed.append(name)
+    else:
+        found.columns.append(name)
+
+
+def _is_null(name: str, state: State) -> bool:
+    return state.values.get(name) == NULL and name not in state.json_null
+
+
+def _same(name: str, source: State, changelog: State) -> bool:
+    one, other = source.values.get(name), changelog.values.get(name)
+    if one is None or other is None:
+        return False
+    if one == NULL and other == NULL:
+        return (name in source.json_null) == (name in changelog.json_null)
+    return one == other or _equal(one, other)
+
+
+def _equal(one: bytes, other: bytes) -> bool:
+    try:
+        return canonical.equal(one, other)
+    except ChangelogError:  # not JSON, or too deep to be read
+        return False
+
+
+def steps_of(versions: Sequence[tuple[str, Version]], columns: Struct) -> tuple[Step, ...]:
+    """The steps of an entity's versions, each with its position, oldest first, to the table's `columns` now.
+
+    Where these are not the last version's, no row has been written since they changed.
+    """
+    found = [_step(position, version) for position, version in versions if version.number > 1]
+    if versions:
+        changes = evolution.changes(versions[-1][1].columns, columns)
+        if changes:
+            found.append(_unannounced(changes))
+    return tuple(found)
+
+
+def _step(position: str, version: Version) -> Step:
+    changes = msgspec.json.decode(version.state)["changes"]
+    return Step(
+        position=position,
+        added=frozenset(each["column"] for each in changes if each["kind"] == Kind.ADDED),
+        restated=frozenset(version.restated),
+        gone=frozenset(each["column"] for each in changes if each["kind"] == Kind.DROPPED)
+        | {each["before"] for each in changes if each["kind"] == Kind.REPLACED},
+    )
+
+
+def _unannounced(changes: Sequence[evolution.Change]) -> Step:
+    """Which of the added columns have a default is not known: what they hold, no writer wrote since."""
+    added = frozenset(each.column for each in changes if each.kind is Kind.ADDED)
+    return Step(
+        position=None,
+        added=added,
+        restated=frozenset(evolution.restated(changes, added)),
+        gone=frozenset(each.column for each in changes if each.kind is Kind.DROPPED)
+        | {each.before for each in changes if each.kind is Kind.REPLACED and each.before is not None},
+    )

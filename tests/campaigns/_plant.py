@@ -1,0 +1,77 @@
+"""Drift planted behind a service's back: rows of the file log's own copy are altered, lost or made up."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from connectors.sinks.filelayout import log_file, sequences
+from envelope.batch import SCHEMA
+from envelope.entity import TRUNCATE_KEY
+
+Row = dict[str, Any]
+Edit = Callable[[Row], Iterable[Row]]
+"""What becomes of a row of the log: none, itself, another, several."""
+
+
+def rewrite(log: Path, edits: Mapping[tuple[str, str], Edit]) -> None:
+    """Applies the edits, by entity and key, to all rows of these keys; files are replaced as they are, footer and all.
+
+    The service never looks at what it has written.
+    """
+    for sequence in sequences(log):
+        file = log_file(log, sequence)
+        with pq.ParquetFile(file) as parquet:
+            metadata = {
+                name: value for name, value in parquet.metadata.metadata.items() if name.startswith(b"changelog.")
+            }
+            rows = parquet.read().to_pylist()
+        if not any((row["entity"], row["key"]) in edits for row in rows):
+            continue
+        made: list[Row] = []
+        for row in rows:
+            edit = edits.get((row["entity"], row["key"]))
+            made += [row] if edit is None else edit(row)
+        beside = file.with_name("beside")
+        with pq.ParquetWriter(beside, SCHEMA, store_schema=False, write_page_checksum=True) as writer:
+            writer.write_table(pa.Table.from_pylist(made, schema=SCHEMA))
+            writer.add_key_value_metadata(metadata)
+        beside.replace(file)
+
+
+def latest(log: Path) -> dict[tuple[str, str], Row]:
+    """The last row of each key."""
+    found: dict[tuple[str, str], Row] = {}
+    for sequence in sequences(log):
+        with pq.ParquetFile(log_file(log, sequence)) as parquet:
+            for row in parquet.read().to_pylist():
+                if row["key"] == TRUNCATE_KEY:
+                    found = {place: kept for place, kept in found.items() if place[0] != row["entity"]}
+                else:
+                    found[row["entity"], row["key"]] = row
+    return found
+
+
+def last_only(position: str, edit: Edit) -> Edit:
+    """The edit, of the row at `position` alone."""
+    return lambda row: edit(row) if row["position"] == position else [row]
+
+
+def setting(values: Mapping[str, str]) -> Edit:
+    """Gives columns other values: JSON texts."""
+
+    def edit(row: Row) -> Iterable[Row]:
+        members = {name: json.dumps(value) for name, value in json.loads(row["current"]).items()}
+        members |= values
+        text = "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in members.items()) + "}"
+        return [{**row, "current": text}]
+
+    return edit
+
+
+def lost(row: Row) -> Iterable[Row]:
+    """The row is gone."""
+    return []
