@@ -20,6 +20,7 @@ export UV_CACHE_DIR := $(CURDIR)/.cache/uv
 CAMPAIGN ?=
 ROUNDS ?= 50
 KAFKA ?=
+SPARK ?=
 SEED ?=
 NAME ?= *
 
@@ -35,7 +36,8 @@ SERVERS := kafka registry postgres-14 postgres-16 postgres-17 jars
 BENCH_SERVERS := kafka registry debezium
 
 help:
-	@echo 'make demo    the whole story on this machine: a booking database, its changelog, one history'
+	@echo 'make demo    the whole story on this machine: a booking database, its changelog, one history, and, where'
+	@echo '             Java 17 and Spark are there, what Spark makes of it; make demo SPARK=1 sets Spark up'
 	@echo '             make demo KAFKA=1 tells it over a broker (Java 17 and Maven)'
 	@echo 'make kafka   a Kafka to try things out with, until Ctrl-C; it keeps nothing'
 	@echo 'make jars    fetches what Spark needs for Kafka, Delta Lake and PostgreSQL into .cache/jars (Java 17 and Maven)'
@@ -49,8 +51,8 @@ help:
 	@echo 'make lock    pins the dependencies anew'
 	@echo 'make clean   removes what make set up (.venv, .cache, dist); never data'
 
-demo: .venv/.run $(if $(KAFKA),.cache/kafka/.done)
-	@$(RUN) -m connectors demo $(if $(KAFKA),--kafka)
+demo: .venv/.run $(if $(SPARK),.venv/.dev) $(if $(KAFKA),.cache/kafka/.done)
+	@$(RUN) -m spark_jobs.demo $(if $(KAFKA),--kafka)
 
 kafka: .venv/.run .cache/kafka/.done
 	@$(RUN) -m connectors.embedded_kafka

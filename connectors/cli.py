@@ -24,6 +24,9 @@ COMMANDS = {
     "tail": "changes as they come, readable",
     "history": "all changes of one entity",
     "schemas": "the schemas of what is published: their files, what came before them, the registry",
+    "republish": "publish some keys of an entity, or all, again from its table, in stream order",
+    "rebuild": "publish an entity again from its table, and delete what the table no longer has",
+    "signal": "pause, resume or cancel what the service reads from tables",
     "accept": "let the service past a change that it stopped at",
     "drop": "remove what the service left behind in the database, and on Kafka",
 }
@@ -63,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command is None:
         _parser(None, None).print_help()
         return 2
-    return _execute(command, arguments)
+    return execute(command, arguments)
 
 
 def shadow() -> str | None:
@@ -90,7 +93,8 @@ def _parser(chosen: str | None, command: Command | None) -> argparse.ArgumentPar
     return parser
 
 
-def _execute(command: Command, arguments: argparse.Namespace) -> int:
+def execute(command: Command, arguments: argparse.Namespace) -> int:
+    """Runs a command, and turns an error into one line; gives the exit code."""
     from connectors import logs  # noqa: PLC0415, only once it is known that the packages are ours
     from envelope.errors import EXIT_CODES, ChangelogError  # noqa: PLC0415
 

@@ -12,8 +12,9 @@ states of deltas, forwards and back. `envelope.delta_text` makes the same patche
 | truncate | none: the `op` of the provenance says it |
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from typing import Any
 
 from envelope.canonical import Value, text_of
@@ -70,6 +71,14 @@ def fold(deltas: Iterable[Delta], state: Value = MISSING) -> Value:
         truncated = delta.provenance.source.op is Op.TRUNCATE
         state = MISSING if truncated else _stepped(delta, delta.patch, state)
     return state
+
+
+def foldable(deltas: Iterable[Delta]) -> Iterator[Delta]:
+    """An entity's deltas from the first on that says its state whole: a create or a reset.
+
+    Where a table was written to while it was read, others stand before, of a state that nobody was told.
+    """
+    return dropwhile(lambda delta: not any(each["op"] == "add" and not each["path"] for each in delta.patch), deltas)
 
 
 def back(deltas: Iterable[Delta], state: Value) -> Value:

@@ -65,7 +65,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=CLOSED,
         choices=(CLOSED, ALL),
-        help="then make one sorted file of the files of each closed day, or of all days",
+        help="then make one sorted file of the files of each closed day, or of all days; of a file log, take these",
     )
     parser.add_argument(
         "--keep-days", type=_positive, metavar="N", help="then drop all days but today and the N before"
@@ -97,7 +97,7 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
         spans = _unread(arguments, config, config.sink, manifest)
         due["offsets"] = {name: _count(spans, name) for name, _ in sorted(spans)}
     else:
-        due["log_files"] = len(closed_sequences(config.sink.path, manifest.log.last))
+        due["log_files"] = len(closed_sequences(config.sink.path, manifest.log.last, _taken(arguments)))
     if arguments.compact:
         due["compacts_files"] = sum(map(len, to_merge(manifest, _before(arguments, at))))
     if arguments.keep_days:
@@ -120,7 +120,7 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
             _follow(run, arguments, config, config.sink)
         summary["rows"] = _take(run, arguments, config, config.sink)
     else:
-        summary |= _told("archived", archiving.archive_log(run, config.sink.path))
+        summary |= _told("archived", archiving.archive_log(run, config.sink.path, _taken(arguments)))
     if arguments.compact:
         summary |= _told("compacted", archiving.compact(run, before=_before(arguments, run.at)))
     if arguments.keep_days:
@@ -142,6 +142,11 @@ def _told(what: str, merged: "Merged") -> dict[str, object]:
 def _before(arguments: argparse.Namespace, at: datetime) -> date:
     """The first day that is not compacted."""
     return date.max if arguments.compact == ALL else open_day(at)
+
+
+def _taken(arguments: argparse.Namespace) -> date | None:
+    """The first day of a file log that is not taken; None for the first that is not closed."""
+    return date.max if arguments.compact == ALL else None
 
 
 def _store(arguments: argparse.Namespace, config: Config, spark: "SparkSession | None" = None) -> Store | None:

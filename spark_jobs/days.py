@@ -48,16 +48,17 @@ def to_drop(manifest: Manifest, today: date, keep_days: int) -> set[str]:
     return {file.day for file in manifest.files if file.day < first}
 
 
-def closed_sequences(path: Path, archived: int) -> list[int]:
-    """The log files of `path` behind the sequence `archived`, up to the first that holds more than closed days.
+def closed_sequences(path: Path, archived: int, before: date | None = None) -> list[int]:
+    """The log files of `path` behind the sequence `archived`, up to the first that holds more than days before a date.
 
-    The newest `KEPT` files are never among them. Raises ChangelogError when one is missing or damaged.
+    By default these are the closed days. The newest `KEPT` files are never among them. Raises ChangelogError when one
+    is missing or damaged.
     """
     present = sequences(path)
     refuse_holes(path, present, archived)
     if len(present) <= KEPT:
         return []
-    until = open_day(_newest_at(path, present[-1]))
+    until = before or open_day(_newest_at(path, present[-1]))
     found = []
     for sequence in present[:-KEPT]:
         if sequence > archived:

@@ -32,6 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Runs the demo; nothing is left running."""
+    tell(arguments)
+    return 0
+
+
+def tell(arguments: argparse.Namespace, sequel: demo.Sequel | None = None) -> None:
+    """Tells the story, and a sequel while its database still runs."""
     demo.run(
         show.console(),
         stage=_stage(arguments),
@@ -39,8 +45,8 @@ def execute(arguments: argparse.Namespace) -> int:
         path=arguments.path,
         seconds=arguments.seconds,
         seed=SEED,
+        sequel=sequel,
     )
-    return 0
 
 
 def _stage(arguments: argparse.Namespace) -> Stage:

@@ -4,27 +4,27 @@ A PostgreSQL of its own with a hotel's bookings, services that write to it, and 
 the tables while they are written to and then streams, into files or to Kafka. It ends with one order's history.
 """
 
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 from rich.console import Console
 from rich.text import Text
 
-import connectors
 from connectors import show
 from connectors.demo import booking
 from connectors.demo.interrupts import Interrupts
 from connectors.demo.reader import Reader, checkpoint_of
 from connectors.demo.screen import REFRESHES_PER_S, Screen
+from connectors.demo.service import Service, serving
 from connectors.demo.stage import Stage
+from connectors.demo.stopwatch import Stopwatch
 from connectors.embedded import Server, temporary_server
 from connectors.sinks import Log
 from envelope import batch
@@ -32,7 +32,6 @@ from envelope.errors import ChangelogError, Kind
 
 SNAPSHOT_TIMEOUT_S = 120.0
 CATCH_UP_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 20.0
 CONFIG_NAME = "changelog.toml"
 GUEST = 42
 """Whose order the story is about."""
@@ -42,7 +41,38 @@ OpenLog = Callable[[Path], Log]
 """Gives the changelog that a configuration file names."""
 
 
-def run(console: Console, *, stage: Stage, open_log: OpenLog, path: Path | None, seconds: float, seed: int) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What there is when the story is told: the database still runs, at `dsn`, and the service is stopped.
+
+    `config` is its configuration, in `folder`, and `log` its changelog. `states` are the rows of each entity's table as
+    JSON text by key, `order` is the key of the order that the story was about.
+    """
+
+    console: Console
+    watch: Stopwatch
+    folder: Path
+    config: Path
+    dsn: str
+    log: Log
+    states: Mapping[str, Mapping[str, str]]
+    order: int
+
+
+Sequel = Callable[[Told], Mapping[str, str]]
+"""Goes on with the story; gives what it left in the folder, by path what it is."""
+
+
+def run(
+    console: Console,
+    *,
+    stage: Stage,
+    open_log: OpenLog,
+    path: Path | None,
+    seconds: float,
+    seed: int,
+    sequel: Sequel | None = None,
+) -> None:
     """Tells the story on `console`; leaves its files in `path`, a new temporary folder by default.
 
     The services write for about `seconds` after the snapshot. Whatever ends it, nothing is left running. Raises
@@ -52,11 +82,12 @@ def run(console: Console, *, stage: Stage, open_log: OpenLog, path: Path | None,
     try:
         with Interrupts() as interrupts, ExitStack() as started:
             try:
-                order = _tell(console, stage, open_log, folder, seconds, seed, interrupts, started)
+                told = _tell(console, stage, open_log, folder, seconds, seed, interrupts, started)
+                left = sequel(told) if sequel is not None else {}
             finally:
                 with interrupts.held():
                     started.close()
-            _end(console, stage, folder, order)
+            _end(stage, told, left)
     except KeyboardInterrupt:
         shutil.rmtree(folder)
         console.print("\nstopped: nothing is left running, and no file is left")
@@ -72,10 +103,10 @@ def _tell(
     seed: int,
     interrupts: Interrupts,
     started: ExitStack,
-) -> int:
-    """The story up to its end; gives the id of its order."""
+) -> Told:
+    """The story up to its end."""
     console.print(Text("changelog demo", style="bold"), "- a hotel's booking database, and who changed what in it\n")
-    watch = _Stopwatch(console)
+    watch = Stopwatch(console)
     with interrupts.held():
         sink = started.enter_context(stage.opened(watch.lap))
     with interrupts.held():
@@ -87,7 +118,7 @@ def _tell(
     config.write_text(booking.CONFIG.format(dsn=server.dsn(), sink=sink), "utf-8")
     log = open_log(config)
     with interrupts.held():
-        service = started.enter_context(_service(config))
+        service = started.enter_context(serving(config))
     reader = Reader(log)
     watch.say("`changelog run` reads the tables while six services write, then streams; this reads along:\n")
     with Screen(console, reader) as screen:
@@ -98,12 +129,19 @@ def _tell(
     _compare(watch, server, reader)
     stage.view(console, watch.say, reader.states)
     _history(console, watch, log, order)
-    return order
+    return Told(
+        console=console,
+        watch=watch,
+        folder=folder,
+        config=config,
+        dsn=server.dsn(),
+        log=log,
+        states=reader.states,
+        order=order,
+    )
 
 
-def _live(
-    server: Server, service: "_Service", log: Log, reader: Reader, screen: Screen, seconds: float, seed: int
-) -> int:
+def _live(server: Server, service: Service, log: Log, reader: Reader, screen: Screen, seconds: float, seed: int) -> int:
     """Snapshot and stream, under writes; gives the id of the story's order once its last change was read."""
 
     def wait(until: Callable[[], bool], timeout_s: float) -> bool:
@@ -144,7 +182,7 @@ def _snapshot_is_complete(log: Log) -> bool:
     return checkpoint is not None and all(stored["complete"] for stored in checkpoint.windows.values())
 
 
-def _compare(watch: "_Stopwatch", server: Server, reader: Reader) -> None:
+def _compare(watch: Stopwatch, server: Server, reader: Reader) -> None:
     """The changelog folded against the tables, row by row."""
     total = 0
     for entity, (_, columns) in booking.COMPARED.items():
@@ -156,21 +194,25 @@ def _compare(watch: "_Stopwatch", server: Server, reader: Reader) -> None:
     watch.lap(f"the service is stopped; the changelog, folded, equals the tables: {total:,} rows compared")
 
 
-def _history(console: Console, watch: "_Stopwatch", log: Log, order: int) -> None:
+def _history(console: Console, watch: Stopwatch, log: Log, order: int) -> None:
     found = [record for rows in log.read(entity="order", key=str(order)) for record in batch.records(rows)]
     watch.say(f"One order's life, as `changelog history order {order}` tells it:\n")
     for line in show.history(found):
         console.print(line)
 
 
-def _end(console: Console, stage: Stage, folder: Path, order: int) -> None:
+def _end(stage: Stage, told: Told, left: Mapping[str, str]) -> None:
+    console, folder = told.console, told.folder
     console.print(f"\nAll is stopped again. The files are in {folder}:")
-    console.print("   changelog.toml        the configuration")
-    console.print("   service.log           what the service logged")
-    if not stage.ending(console, folder):
+    console.print("   changelog.toml          the configuration")
+    console.print("   service.log             what the service logged")
+    readable = stage.ending(console, folder)
+    for path, what in left.items():
+        console.print(f"   {path:<23} {what}", soft_wrap=True)
+    if not readable:
         return
     console.print("\nLook around:")
-    for words in (f"history order {order}", f"history guest {GUEST}", "tail --no-follow"):
+    for words in (f"history order {told.order}", f"history guest {GUEST}", "tail --no-follow"):
         console.print(f"   {_command()} {words} --config {folder / CONFIG_NAME}", soft_wrap=True)
 
 
@@ -181,75 +223,6 @@ def _command() -> str:
         return called.name
     python = Path(sys.executable)
     return f"{python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python} -m connectors"
-
-
-class _Stopwatch:
-    """Numbers the steps, and says how long each took."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._step = 0
-        self._since = time.monotonic()
-
-    def say(self, text: str) -> None:
-        """The next step begins."""
-        self._step += 1
-        self._console.print(Text(f"{self._step}. ", style="bold"), text, sep="")
-
-    def lap(self, text: str) -> None:
-        """The next step is done."""
-        now = time.monotonic()
-        self.say(f"{text} ({now - self._since:.1f} s)")
-        self._since = now
-
-
-class _Service:
-    """`changelog run` in a process of its own."""
-
-    def __init__(self, config: Path) -> None:
-        self._said = config.with_name("service.log")
-        command = [sys.executable, "-P", "-m", "connectors", "run", "--config", str(config)]
-        home = str(Path(connectors.__file__).parent.parent)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
-        with self._said.open("wb") as said:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment, start_new_session=True
-            )
-
-    def check(self) -> None:
-        """Raises ChangelogError when the service ended by itself."""
-        code = self._process.poll()
-        if code is not None:
-            last = self._said.read_text("utf-8", "replace").strip().splitlines()[-1:] or ["it said nothing"]
-            raise ChangelogError(
-                Kind.PRECONDITION, f"the service ended with exit code {code}: {last[0]}", hint=f"see {self._said}"
-            )
-
-    def stop(self) -> None:
-        """Lets the service finish what it has read, as SIGTERM does. Raises ChangelogError when it cannot."""
-        self.check()
-        self._process.terminate()
-        try:
-            code = self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired as error:
-            raise ChangelogError(Kind.LIMIT, f"the service did not stop within {STOP_TIMEOUT_S:.0f} s") from error
-        if code != 0:
-            self.check()
-
-    def kill(self) -> None:
-        """Ends the service at once, if it still runs."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-
-
-@contextmanager
-def _service(config: Path) -> Iterator[_Service]:
-    service = _Service(config)
-    try:
-        yield service
-    finally:
-        service.kill()
 
 
 def _new_folder(path: Path | None) -> Path:

@@ -234,6 +234,9 @@ SERVICES = (
 )
 
 
+AUDIT = "night-audit"
+"""The service whose batch job changes what it should not."""
+
 LAST = "req-9d04"
 """The identifier of the story's last change."""
 
@@ -258,7 +261,7 @@ def story(guest: int) -> list[Chapter]:
             sql="UPDATE orders SET nights = 4, amount = 548.00 WHERE id = %(order)s",
         ),
         Chapter(
-            stamp=by("night-audit", "2026.11", "run-2026-11-21"),
+            stamp=by(AUDIT, "2026.11", "run-2026-11-21"),
             sql="UPDATE orders SET amount = round(amount * 1.05, 2), note = 'city tax 5 %%'"
             " WHERE id = %(order)s OR id %% 8 = 0",
         ),

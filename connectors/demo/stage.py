@@ -43,6 +43,6 @@ class FileStage:
         log = list(log_folder(folder / "data" / "changelog").iterdir())
         nbytes = show.size(sum(file.stat().st_size for file in log))
         console.print(
-            f"   data/changelog/log/   {len(log)} Parquet files, {nbytes}, which any Parquet reader can query"
+            f"   data/changelog/log/     {len(log)} Parquet files, {nbytes}, which any Parquet reader can query"
         )
         return True

@@ -175,6 +175,10 @@ def test_the_command_over_a_file_log(
     assert [summary[name] for name in ("compacted_files", "deleted_files")] == [0, 0]
     assert read(log) == ROWS
     assert ended("--dry-run")["log_files"] == 0
+    assert ended("--dry-run", "--compact", "all")["log_files"] == 1, "the open day's, but for the newest two"
+    summary = ended("--compact", "all")
+    assert [summary[name] for name in ("archived_files", "archived_rows", "compacted_files")] == [1, 5, 2]
+    assert read(log) == ROWS
 
 
 def bounded(column: Any) -> bool:

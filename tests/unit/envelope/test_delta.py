@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from envelope.canonical import dumps, parse, text_of
 from envelope.codec import delta_codec
-from envelope.delta import Delta, back, delta_of, fold
+from envelope.delta import Delta, back, delta_of, fold, foldable
 from envelope.delta_text import changes, patch_text
 from envelope.errors import ChangelogError, Kind
 from envelope.model import MISSING, Envelope, Missing, Op
@@ -339,3 +339,16 @@ def test_half_a_surrogate_pair_is_carried() -> None:
     encoded = delta_codec.encode(delta_of(envelope))
     assert delta_codec.encode(delta_codec.decode(encoded)) == encoded
     assert fold([delta_codec.decode(encoded)]) == parse(Raw('{"a":"\\ud800"}'))
+
+
+def test_what_was_changed_before_its_row_was_read_is_left_out() -> None:
+    """Also of a row that was deleted then; and once a state is known, nothing is."""
+    read = [message(Op.READ, '{"a":2}', commit=3), message(Op.UPDATE, '{"a":3}', '{"a":2}', commit=4)]
+    before = [message(Op.UPDATE, '{"a":2}', '{"a":1}', commit=1), message(Op.DELETE, None, '{"a":9}', commit=2)]
+    deltas = [delta_of(each) for each in [*before, *read]]
+    assert list(foldable(deltas)) == deltas[2:]
+    assert list(foldable(deltas[2:])) == deltas[2:]
+    assert list(foldable(deltas[:2])) == []
+    assert same(fold(foldable(deltas)), {"a": Raw("3")})
+    with pytest.raises(ChangelogError, match="a patch does not apply"):
+        fold(deltas)
