@@ -63,15 +63,14 @@ def _lede(report: Report) -> str:
     compared = [each for each in report.entities.values() if each.drifted is not None]
     rows = plural(sum(each.source_rows or 0 for each in compared), "row")
     of = plural(len(compared), "entity", "entities")
+    altered = [name for name, each in sorted(report.entities.items()) if each.schema_changed]
+    schemas = f" The schema of {', '.join(altered)} changed." if altered else ""
     if not any(each.drifted for each in compared):
-        changed = sum(each.verdict == "schema changed" for each in compared)
-        if changed:
-            return f"No row of {rows} drifted, but the schema of {plural(changed, 'entity', 'entities')} did."
-        return f"{rows} of {of}, and the changelog says the same."
+        return f"No key of {rows} drifted.{schemas}" if altered else f"{rows} of {of}: the changelog says the same."
     kinds = {kind: sum(getattr(each, kind) or 0 for each in compared) for kind in ("missing", "extra", "changed")}
     told = ", ".join(f"{count(number)} {kind}" for kind, number in kinds.items() if number)
     drifted = sum(bool(each.drifted) for each in compared)
-    return f"{plural(sum(kinds.values()), 'key')} of {rows} drifted, in {count(drifted)} of {of}: {told}."
+    return f"{plural(sum(kinds.values()), 'key')} of {rows} drifted, in {count(drifted)} of {of}: {told}.{schemas}"
 
 
 def _compared(report: Report) -> Markup:
@@ -79,24 +78,32 @@ def _compared(report: Report) -> Markup:
     kind = KINDS_OF_SOURCE.get(source.kind, source.kind)
     server = " ".join(each for each in (kind, source.server) if each)
     database = f", database {source.database}" if source.database else ""
-    exact = "Yes: both sides show the same transactions" if report.exact else "No: rows that moved may show as drift"
+    exact = (
+        "Yes: both sides show the same transactions" if report.exact else "No: what moves meanwhile may look like drift"
+    )
+    done = report.verdict in ("clean", "drift", "severe")
     facts = [
         _fact("Source of truth", f"{server}{database}"),
         _fact("Changelog", changelog.where),
-        _fact("Exact", exact),
+        *((_fact("Exact", exact),) if done else ()),
         *(_fence(report.fence) if report.fence else ()),
         _fact("Run", element("code", report.run.id), f", {seconds(report.run.seconds)}"),
     ]
     return element(
-        "section", element("h2", "What was compared"), element("dl", *facts, class_="facts"), class_="compared"
+        "section",
+        element("h2", "What was compared" if done else "What was to be compared"),
+        element("dl", *facts, class_="facts"),
+        class_="compared",
     )
 
 
 def _fence(fence: Fence) -> list[Markup]:
     snapshot = together(element("code", fence.snapshot), " ") if fence.snapshot else None
     lsn = together("at ", element("code", fence.lsn)) if fence.lsn else None
-    waited = f", after {seconds(fence.waited_seconds)}" if fence.waited_seconds is not None else None
-    reached = together(moment(fence.caught_up_at), waited) if fence.caught_up_at else together("not yet", waited)
+    waited = None
+    if fence.waited_seconds is not None:
+        waited = together(", ", element("span", f"after {seconds(fence.waited_seconds)}"))
+    reached = together(moment(fence.caught_up_at) if fence.caught_up_at else "not yet", waited)
     position = element("code", fence.position) if fence.position else None
     return [
         _fact("Fence", snapshot, lsn, element("br"), moment(fence.taken_at)),

@@ -31,14 +31,15 @@ DOES = {
 KINDS = {
     "missing": "in the source, not in the changelog",
     "extra": "in the changelog, not in the source",
-    "changed": "differs",
+    "changed": "in both, and not equal",
 }
 
 
 def wanted(entity: Entity) -> bool:
     """Whether there is more to say of it than its row in the table does."""
-    past = entity.history.republished + entity.history.verified
-    return entity.verdict != "clean" or past > 0 or bool(entity.unknown) or entity.sampled is not None
+    past = entity.history.open + entity.history.republished + entity.history.verified
+    noted = entity.why or entity.unknown or entity.sampled
+    return entity.verdict not in ("clean", "skipped") or past > 0 or bool(noted)
 
 
 def chip(verdict: str) -> Markup:
@@ -68,7 +69,7 @@ def _action(entity: Entity) -> Markup | None:
     action = entity.action
     if action.do == "none":
         return None
-    said = element("p", element("strong", DOES[action.do]), element("span", f" · {action.why}", class_="quiet"))
+    said = element("p", element("strong", DOES[action.do]), f" · {action.why}")
     line = element("pre", element("code", action.command), tabindex="0") if action.command else None
     sent = _sent(entity)
     return element("div", said, line, sent, class_=f"action {TONES.get(entity.verdict, 'flat')}")
@@ -99,9 +100,10 @@ def _figure(label: str, figure: str) -> Markup:
 
 def _trend(name: str, entity: Entity) -> Markup:
     points = entity.trend
-    span = f"{day(points[0].at)} – {day(points[-1].at)}" if len(points) > 1 else "the first run"
-    most = max(point.missing + point.extra + point.changed for point in points) if points else 0
-    said = element("p", f"{plural(len(points), 'run')}, {span}; {count(most)} at most", class_="quiet")
+    most = max((point.missing + point.extra + point.changed for point in points), default=0)
+    told = f"{count(most)} at most" if most else "none drifted"
+    span = f", {day(points[0].at)} to {day(points[-1].at)}" if len(points) > 1 else ""
+    said = element("p", f"{plural(len(points), 'run')}{span}: {told}", class_="quiet")
     return element("div", element("h3", "Drifted keys over runs"), charts.spark(points, name), said, class_="trend")
 
 
@@ -217,5 +219,5 @@ def _history(entity: Entity) -> Markup | None:
 
 def _step(name: str, keys: int, told: str) -> Markup:
     number = element("span", count(keys), class_="number")
-    label = element("span", element("strong", name), " ", element("span", told, class_="quiet"))
+    label = element("span", element("strong", name), element("br"), element("span", told, class_="quiet"))
     return element("li", number, label, class_=None if keys else "idle")

@@ -1,0 +1,168 @@
+"""The page as text: what comes from the outside stays text, and both sides of a value tell all that differs."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.drift_report import finish, write
+from spark_jobs.drift_report.markup import element, visible
+from spark_jobs.drift_report.spelling import key, moment, per_million, seconds, sides
+from tests.unit.drift.examples import HARD, NIGHTS, both
+from tests.unit.drift.reports import entity, report
+
+VOID = {"link", "meta", "br"}
+ALLOWED = {
+    *(
+        "html",
+        "head",
+        "meta",
+        "title",
+        "link",
+        "style",
+        "body",
+        "main",
+        "header",
+        "section",
+        "footer",
+        "article",
+        "div",
+    ),
+    *("h1", "h2", "h3", "h4", "p", "span", "strong", "code", "pre", "bdi", "mark", "a", "time", "br", "dl", "dt", "dd"),
+    *("ul", "ol", "li", "table", "caption", "thead", "tbody", "tr", "th", "td", "svg", "rect"),
+}
+
+
+class Read(HTMLParser):
+    """The elements and the text of a page; fails where elements do not nest."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.names: set[str] = set()
+        self.attributes: set[str] = set()
+        self.ids: list[str] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.ids += [str(value) for name, value in attrs if name == "id"]
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def plain(markup: str) -> str:
+    return Read(markup).text
+
+
+def rendered(folder: Path, made: Any) -> Read:
+    return Read(write(folder, made).read_text("utf-8"))
+
+
+@pytest.mark.parametrize("night", NIGHTS)
+def test_a_page_is_made_of_known_elements_and_runs_nothing(tmp_path: Path, night: str) -> None:
+    read = rendered(tmp_path, NIGHTS[night]())
+    assert read.names <= ALLOWED
+    assert not [name for name in read.attributes if name.startswith("on") or name == "src"]
+    assert len(read.ids) == len(set(read.ids))
+
+
+def test_what_looks_like_markup_is_text(tmp_path: Path) -> None:
+    hard = entity(table=HARD, key=[HARD], verdict="skipped", why=HARD, columns={HARD: 1}, schemaChanged={HARD: HARD})
+    hard |= {"changed": 1, "drifted": 1, "ppm": 1.0, "unknown": {HARD: 1}, "sampled": HARD}
+    hard["writers"] = [{"serviceName": HARD, "apiVersion": HARD, "drifted": 1}]
+    provenance = dict.fromkeys(("serviceName", "apiVersion", "identifier"), HARD)
+    provenance["source"] = {"op": HARD, "position": HARD, "committedAt": HARD}  # type: ignore[assignment]
+    value = msgspec.Raw(msgspec.json.encode(HARD))
+    columns = {HARD: {"source": value, "changelog": value}}
+    hard["samples"] = [{"key": HARD, "kind": "changed", "columns": columns, "provenance": provenance}]
+    made = report(entities={"order": hard}, why=HARD, keys=HARD, changelog={"kind": "files", "where": HARD})
+    made["run"] |= {"name": HARD, "version": HARD, "startedAt": HARD}
+    made["source"] |= {"kind": HARD, "database": HARD, "server": HARD}
+    made["fence"] = {name: HARD if isinstance(told, str) else told for name, told in made["fence"].items()}
+    read = rendered(tmp_path, finish(made, {}, []))
+    assert read.names <= ALLOWED
+    assert read.text.count(HARD) > 15
+
+
+@given(st.text(), st.text())
+def test_any_text_comes_back_as_it_went_in(text: str, attribute: str) -> None:
+    markup = element("p", text, title=attribute)
+    assert plain(markup) == visible(text)
+    assert visible(visible(text)) == visible(text)
+    assert not [each for each in visible(text) if each != " " and not each.isprintable() and each != "\u200d"]
+
+
+@pytest.mark.parametrize(
+    ("source", "changelog", "shown"),
+    [
+        ("null", '""', ("null", '""')),
+        ("null", '"null"', ("null", '"null"')),
+        ("-0", "0", ("-0", "0")),
+        ("1e+20", "100000000000000000000", ("1e+20", "100000000000000000000")),
+        ('"a "', '"a"', ('"a "', '"a"')),
+        ('"Zo\u00e9"', '"Zoe\u0301"', ('"Zo\\u00e9"', '"Zoe\\u0301"')),
+        ('"\\u00e9"', '"e"', ('"\u00e9"', '"e"')),
+        ('"a\\nb"', '"a b"', ('"a\\nb"', '"a b"')),
+        ('"a\u00a0b"', '"a b"', ('"a\\u00a0b"', '"a b"')),
+        ('"\u202eabc"', '"abc"', ('"\\u202eabc"', '"abc"')),
+        ('"משה"', '"👩‍💻"', ('"משה"', '"👩‍💻"')),
+        ('{"a": [1, null]}', '{"a": []}', ('{"a": [1, null]}', '{"a": []}')),
+        ('"\\""', '"\\\\"', ('"\\""', '"\\\\"')),
+    ],
+)
+def test_two_values_never_look_the_same(source: str, changelog: str, shown: tuple[str, str]) -> None:
+    pair = both(source, changelog)
+    assert tuple(map(plain, sides(pair["source"], pair["changelog"]))) == shown
+
+
+@given(st.text(max_size=8), st.text(max_size=8))
+def test_texts_that_differ_are_shown_so(source: str, changelog: str) -> None:
+    left, right = (msgspec.Raw(msgspec.json.encode(each)) for each in (source, changelog))
+    first, second = sides(left, right)
+    assert (plain(first) == plain(second)) == (source == changelog)
+    assert ("<mark>" in first + second) <= (source != changelog)
+
+
+def test_a_side_that_is_not_there_is_no_null() -> None:
+    there, absent = sides(msgspec.Raw(b"null"), None)
+    assert (plain(there), plain(absent)) == ("null", "not there")
+
+
+def test_a_long_key_is_cut_and_says_how_long_it_is() -> None:
+    assert plain(key("x" * 10_000)) == "x" * 120 + "… 10,000 characters"
+    assert plain(key("x" * 120)) == "x" * 120
+    assert plain(key("")) == '""'
+
+
+def test_numbers_and_times() -> None:
+    assert [per_million(each) for each in (None, 0.0, 0.0123, 11.14, 99.96, 256_477.3)] == [
+        *("–", "0", "0.0123", "11.1", "100", "256,477")
+    ]
+    assert [seconds(each) for each in (0.04, 12.34, 75, 7_325)] == ["0.0 s", "12.3 s", "1 min 15 s", "2 h 2 min"]
+    assert plain(moment("2026-11-21T04:10:00+01:00")) == "21 Nov 2026, 03:10:00 UTC"
+    assert (plain(moment("yesterday")), plain(moment(None))) == ("yesterday", "–")
+
+
+def test_the_sentence_under_the_verdict(tmp_path: Path) -> None:
+    def said(entities: dict[str, Any]) -> str:
+        return rendered(tmp_path, finish(report(entities=entities), {}, [])).text
+
+    assert "1,000,000 rows of 1 entity: the changelog says the same." in said({"order": entity()})
+    assert "1 key of 1,000,000 rows drifted, in 1 of 1 entity: 1 extra." in said({"order": entity(extra=1)})
+    changed = {"order": entity(schemaChanged={"note": "added"}), "guest": entity()}
+    assert "No key of 2,000,000 rows drifted. The schema of order changed." in said(changed)
