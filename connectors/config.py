@@ -200,6 +200,12 @@ class MaskConfig(_Section):
     key: Annotated[str, StringConstraints(min_length=16)] = Field(repr=False)
 
 
+class SignalsConfig(_Section):
+    """`[signals]`: the secret that signals are signed with; without one, any role of the database may send them."""
+
+    secret: Annotated[str, StringConstraints(min_length=16)] = Field(repr=False)
+
+
 class NestedConfig(_Section):
     """`[views.X.nested.MEMBER]`: the rows of `entity` that belong to a row around them.
 
@@ -252,6 +258,7 @@ class Config(_Section):
     provenance: ProvenanceConfig = ProvenanceConfig()
     schemas: SchemasConfig = SchemasConfig()
     mask: MaskConfig | None = None
+    signals: SignalsConfig | None = None
     service: ServiceConfig = ServiceConfig()
     views: dict[Name, ViewConfig] = {}
     drift: DriftConfig = DriftConfig()
@@ -270,6 +277,11 @@ class Config(_Section):
     def publication(self) -> str:
         """The publication's name."""
         return self.source.publication or self.name.replace("-", "_")
+
+    @property
+    def signals_secret(self) -> bytes | None:
+        """What signals are signed with, None where they are not."""
+        return None if self.signals is None else self.signals.secret.encode()
 
     @property
     def codec(self) -> str:

@@ -42,6 +42,14 @@ class Metrics:
             "Provenance stamps that are not what the contract says.",
             registry=registry,
         )
+        self.signals_ignored = Counter(
+            "changelog_signals_ignored_total",
+            "Signals that were none, were not signed as configured, or asked for what there is not.",
+            registry=registry,
+        )
+        self.repairs_open = Gauge(
+            "changelog_repairs_open", "Entities that a signal asked to repair and that are not yet.", registry=registry
+        )
         self.restarts = Counter(
             "changelog_restarts_total", "Times that the stream was taken up again after an error.", registry=registry
         )

@@ -250,7 +250,8 @@ class _Run:
             )
         if self._stored is None or next_.urgent:
             return True
-        if next_.checkpoint.windows != self._stored.windows:
+        read, stored = next_.checkpoint, self._stored
+        if (read.windows, read.repairs) != (stored.windows, stored.repairs):
             return self._clock() - self._stored_at >= cadence.seconds
         wal_bytes = next_.checkpoint.through_lsn - self._stored.through_lsn
         return wal_bytes >= cadence.idle_wal_bytes or self._clock() - self._stored_at >= cadence.idle_seconds

@@ -110,6 +110,7 @@ class Service:
             publication=config.publication,
             failover=config.source.failover,
             hmac_key=b"" if config.mask is None else config.mask.key.encode(),
+            signals_secret=config.signals_secret,
             codec=config.codec,
             workers=config.source.snapshot_workers,
             chunk_pages=config.source.snapshot_pages,
@@ -117,7 +118,13 @@ class Service:
             accept_settings=self._accept_settings,
             accept_cluster=self._accept_cluster,
         )
-        source = PostgresSource(settings, resolved, recover, lambda: read_versions(open_log(config)))
+        source = PostgresSource(
+            settings,
+            resolved,
+            recover,
+            lambda: read_versions(open_log(config)),
+            lambda entity, key: open_log(config).read(entity=entity, key=key),
+        )
         self._watch.source = source
         return source
 
@@ -221,6 +228,7 @@ class _Watch(Observer):
             return
         self._metrics.windows_open.set(self.source.windows_open)
         self._metrics.stamps_invalid.inc(self.source.take_invalid_stamps())
+        self._metrics.signals_ignored.inc(self.source.take_ignored_signals())
         if self.source.waiting != self._said_waiting:
             self._said_waiting = self.source.waiting
             if self._said_waiting:
@@ -231,6 +239,7 @@ class _Watch(Observer):
         position = None if checkpoint is None or checkpoint.position is None else str(checkpoint.position)
         _log.info("streaming", after=position)
         self._enter({} if checkpoint is None else checkpoint.windows)
+        self._metrics.repairs_open.set(0 if checkpoint is None else len(checkpoint.repairs.get("open", ())))
 
     def _enter(self, windows: Mapping[str, Mapping[str, Any]]) -> None:
         reading = not windows or not all(is_complete(stored) for stored in windows.values())
@@ -248,6 +257,7 @@ class _Watch(Observer):
     def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float) -> None:
         """See `Observer`."""
         self._enter(checkpoint.windows)
+        self._metrics.repairs_open.set(len(checkpoint.repairs.get("open", ())))
         self._bar.update(checkpoint.windows)
         self._metrics.commit_seconds.observe(seconds)
         if checkpoint.position is not None:

@@ -21,7 +21,8 @@ class Checkpoint:
     says that `position` stands inside a transaction. `windows` is the progress of table reads by
     entity, `settings` what shapes order or content, `decisions` the stops that an operator passed:
     position text to `skip`, `default` or `dead-letter`. `accepted` are the changes
-    of columns that an operator let pass: entity to position text.
+    of columns that an operator let pass: entity to position text. `repairs` is what signals asked for and
+    is not done yet.
     """
 
     position: Position | None
@@ -34,6 +35,7 @@ class Checkpoint:
     settings: Mapping[str, Any] = field(default_factory=dict)
     decisions: Mapping[str, str] = field(default_factory=dict)
     accepted: Mapping[str, str] = field(default_factory=dict)
+    repairs: Mapping[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
     def decision(self, position: Position) -> str | None:
@@ -60,6 +62,7 @@ class Checkpoint:
                 "settings": self.settings,
                 "decisions": self.decisions,
                 "accepted": self.accepted,
+                **({"repairs": self.repairs} if self.repairs else {}),
             }
         )
 
@@ -85,6 +88,7 @@ class Checkpoint:
                 settings=value["settings"],
                 decisions=value["decisions"],
                 accepted=value.get("accepted", {}),
+                repairs=value.get("repairs", {}),
                 format=value["format"],
             )
         except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:

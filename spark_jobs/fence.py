@@ -31,12 +31,10 @@ from connectors.sources.postgres.windows import Snapshot
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
+from envelope.signal import FENCE_PREFIX
 
 NOT_CAUGHT_UP: Final = "not caught up"
 REFUSED: Final = "refused"
-
-MESSAGE_PREFIX = "changelog-fence"
-"""Of the message that is written behind a fence, so that the log moves on where nobody else writes."""
 
 _LOOK_S = 0.2
 _NO_TRANSACTION_LIMIT = 170000  # from here on servers have transaction_timeout
@@ -126,7 +124,7 @@ class Source:
         """Writes a message, alone in its transaction: the changelog gets behind what was committed before it."""
         with self.connect() as connection, translated("writing a message"):
             connection.execute("SET synchronous_commit = local")  # a paused standby must not hold the fence up
-            connection.execute("SELECT pg_logical_emit_message(true, %s, '')", [MESSAGE_PREFIX])
+            connection.execute("SELECT pg_logical_emit_message(true, %s, '')", [FENCE_PREFIX])
 
 
 def entities_of(config: Config, names: Sequence[str]) -> list[Entity]:

@@ -16,6 +16,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from connectors import config, show
+from connectors.commands import signalling
 from connectors.config import Config
 from connectors.sinks import MESSAGES, Log
 from connectors.sources.postgres.connection import connect, translated
@@ -53,6 +54,8 @@ def execute(arguments: argparse.Namespace) -> int:
         console.print(_windows(found["windows"]))
         for line in _stale(found["windows"]):
             console.print(line)
+    for line in _repairs(found["repairs"]):
+        console.print(line)
     if found["entities"]:
         console.print(_counts(found["entities"]))
     return 0
@@ -80,6 +83,7 @@ def read_status(settings: Config) -> dict[str, Any]:
         "lag": {**_lag(log, said, behind), "xids": xids},
         "slot": _slot(settings, slot),
         "windows": dict(_progress(checkpoint)),
+        "repairs": signalling.as_json(checkpoint),
         "entities": log.counts(),
     }
 
@@ -178,9 +182,18 @@ def _stale(windows: Mapping[str, Mapping[str, Any]]) -> Iterator[Text]:
             columns = show.safe(", ".join(progress["stale"]))
             yield Text(
                 f"{name}: older rows do not hold what the table does: {columns}; "
-                f"`changelog schemas accept {name} --read-again` has it read again",
+                f"`changelog republish {name} --all` has it read again",
                 style="yellow",
             )
+
+
+def _repairs(repairs: Mapping[str, Any]) -> Iterator[Text]:
+    """A line for each entity that is repaired or not read for now."""
+    for name, repair in repairs["open"].items():
+        kind = "rebuild" if repair["rebuild"] else "republish"
+        yield Text(f"{name}: {kind}: {repair['progress']}", style="yellow")
+    for name in repairs["paused"]:
+        yield Text(f"{name}: its table is not read until `changelog signal resume {name}`", style="yellow")
 
 
 def _counts(entities: Mapping[str, Mapping[str, int]]) -> Grid:

@@ -6,7 +6,8 @@ from connectors import entities
 from connectors.config import Config
 from connectors.sources.postgres.catalog import read_tables
 from connectors.sources.postgres.connection import connect
-from connectors.sources.postgres.source import CATALOG_SETTINGS, bind_table
+from connectors.sources.postgres.reading import bind_table
+from connectors.sources.postgres.source import CATALOG_SETTINGS
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from schemas.types import Struct

@@ -16,9 +16,9 @@ from connectors.findings import Finding, fail
 from connectors.sources.postgres.alterations import Alteration, Kind, alterations
 from connectors.sources.postgres.catalog import Table, read_tables
 from connectors.sources.postgres.check import Wanted, findings
+from connectors.sources.postgres.reading import bind_table
 from connectors.sources.postgres.rehearsal import Step, Watched, asking, look, rehearse, shared
 from connectors.sources.postgres.script import Statement
-from connectors.sources.postgres.source import bind_table
 from envelope.entity import Entity
 from envelope.errors import ChangelogError
 from schemas import avro, evolution

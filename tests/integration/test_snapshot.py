@@ -6,10 +6,11 @@ from functools import partial
 import psycopg
 import pytest
 
+from connectors.sources.postgres.chunkrows import Connection, ReadTable
 from connectors.sources.postgres.connection import connect
 from connectors.sources.postgres.progress import LeafProgress, TableProgress
 from connectors.sources.postgres.rows import Origin
-from connectors.sources.postgres.snapshot import Connection, Reader, ReadTable, nonce
+from connectors.sources.postgres.snapshot import Reader, nonce
 from connectors.sources.postgres.values import SETTINGS
 from connectors.sources.postgres.windows import Windows
 from envelope.errors import ChangelogError, Kind

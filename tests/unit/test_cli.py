@@ -79,7 +79,7 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
     assert cli.main([]) == 2
     out = capsys.readouterr().out
     for name in cli.COMMANDS:
-        assert f" {name} " in out
+        assert name in out.split()
 
 
 @pytest.mark.parametrize("words", [["fly"], ["tail", "--what"], ["accept", "x"], ["tail", "-n", "many"]])

@@ -7,13 +7,11 @@ from dataclasses import replace
 
 from connectors import config
 from connectors.commands.accept import position_argument, refuse_unready
-from connectors.sources.postgres.progress import is_complete, restated
+from connectors.sources.postgres.progress import ALL_COLUMNS, is_complete, restated
 from connectors.stores import open_log, open_sink
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
-
-ALL_COLUMNS = "*"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

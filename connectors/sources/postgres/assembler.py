@@ -24,14 +24,16 @@ from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Stamp
 from envelope.position import Position
+from envelope.signal import FENCE_PREFIX
+from envelope.signal import PREFIX as SIGNAL_PREFIX
+from envelope.stamp import PREFIX as STAMP_PREFIX
 from envelope.stamp import parse
 from envelope.versions import Announced, Look, Versions
 
 ORDINALS_MAX = 1 << 31
 """Changes of one transaction: a position counts each twice, in 32 bits."""
 
-STAMP_PREFIX = "provenance"
-SIGNAL_PREFIX = "changelog"
+_NONCE_CHARS, _HEX = 32, frozenset(b"0123456789abcdef")  # of the message of a window, ours or another service's
 
 _POSTGRES_EPOCH_US = 946_684_800_000_000
 _BEGIN = struct.Struct("!xQqI")
@@ -71,7 +73,8 @@ class Assembled:
     """What some frames gave. `through_lsn` is the end of the last whole transaction, None without one.
 
     Each batch of `rows` carries the shapes of its entities (`envelope.batch.shapes`), which no table alters inside
-    one. `partial` says that the last row's transaction goes on.
+    one. `partial` says that the last row's transaction goes on. `signals` are the messages that may be signals, each
+    where it stands. `fenced` says that somebody waits until the checkpoint is stored.
     """
 
     rows: list[pa.RecordBatch] = field(default_factory=list)
@@ -81,6 +84,8 @@ class Assembled:
     announced: list[Announced] = field(default_factory=list)
     unstamped: Counter[str] = field(default_factory=Counter)
     invalid_stamps: int = 0
+    signals: list[tuple[bytes, Position]] = field(default_factory=list)
+    fenced: bool = False
 
 
 @dataclass(slots=True)
@@ -344,12 +349,20 @@ class _Feed:
             self._assembled.invalid_stamps += stamp is None
             open_.stamp = stamp
             self._stamp_late(message.lsn, open_.transaction, stamp)
-        elif message.prefix == SIGNAL_PREFIX and self._of._listener is not None and open_.published < 0:
+        elif message.prefix == FENCE_PREFIX:
+            self._assembled.fenced = True
+        elif message.prefix == SIGNAL_PREFIX and 2 * ordinal > open_.published:
+            self._signal(message.content, Change(transaction=open_.transaction, ordinal=ordinal, stamp=None))
+
+    def _signal(self, content: bytes, change: Change) -> None:
+        """What is said to the service; or the place of a window's rows, which has a nonce for its name."""
+        if not _is_nonce(content):
+            self._assembled.signals.append((content, change.position()))
+        elif self._of._listener is not None and self._opened().published < 0:
             self._flush()
-            change = Change(transaction=open_.transaction, ordinal=ordinal, stamp=None)
-            rows = self._of._listener.signal(message.content, change)
+            rows = self._of._listener.signal(content, change)
             if rows is not None and rows.num_rows:
-                self._publish_read(rows, open_.transaction.commit)
+                self._publish_read(rows, change.transaction.commit)
 
     def _publish_read(self, rows: pa.RecordBatch, commit: int) -> None:
         """Rows of a table, which look as the table did when they were read."""
@@ -452,6 +465,7 @@ class _Feed:
                 kept.append((rows.slice(0, keep), commits[:keep]))
         self._found = kept
         self._whole = [whole for whole in self._whole if whole[0] < commit]
+        self._assembled.signals = [each for each in self._assembled.signals if each[1].commit < commit]
         self._assembled.announced = [
             each
             for each in self._assembled.announced
@@ -467,6 +481,10 @@ class _Feed:
         if open_ is not None and self._found:
             self._assembled.partial = int(self._found[-1][1][-1]) == open_.transaction.commit
         return self._assembled
+
+
+def _is_nonce(content: bytes) -> bool:
+    return len(content) == _NONCE_CHARS and _HEX.issuperset(content)
 
 
 def _parted(spans: list[Span], kept: int) -> tuple[list[Span], list[Span]]:

@@ -10,6 +10,9 @@ CHUNK_PAGES = 256
 COMPLETE: Mapping[str, Any] = {"complete": True}
 """A checkpoint's entry of a table that was read to its end."""
 
+ALL_COLUMNS = "*"
+"""Stands for all columns where an entry says for whose sake a table is read again."""
+
 _GROWTH_CHUNKS = 16
 """By how many chunks a table is taken to have grown when its last range turns out too large."""
 
@@ -84,7 +87,16 @@ class TableProgress:
         else:
             self.chunk_pages = max(1, self.chunk_pages // 4)
 
-    def publish(self, taken: Range) -> None:
+    def admit(self, taken: Range, signature: str, filenode: int) -> bool:
+        """Whether what is read under these columns and storage belongs to what was read; else all begins anew."""
+        leaf = self.leaves[taken.leaf]
+        if (signature, filenode) == (self.signature, leaf.filenode):
+            return True
+        leaf.filenode = filenode
+        self.begin_anew(signature)
+        return False
+
+    def publish(self, taken: Range, _gone: Sequence[str] = ()) -> None:
         """The range is published."""
         self.give_back(taken)
         leaf = self.leaves[taken.leaf]

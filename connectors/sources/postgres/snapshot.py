@@ -1,57 +1,27 @@
 """Reads tables for windows: threads that each COPY a chunk under a snapshot, then write its message."""
 
-import re
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import psycopg
-import pyarrow as pa
 from psycopg import sql
 
-from connectors.sources.postgres import rows
-from connectors.sources.postgres.assembler import SIGNAL_PREFIX
-from connectors.sources.postgres.columnar import Bound
+from connectors.sources.postgres.chunkrows import CHUNK_BYTES_MAX, ChunkRows, Connection, ReadTable
 from connectors.sources.postgres.connection import translated
-from connectors.sources.postgres.objects import Columns, Texts
-from connectors.sources.postgres.rendering import Meta, Span, render
-from connectors.sources.postgres.rows import Change, Origin, Transaction
+from connectors.sources.postgres.keyed import KeyedRows, read_keys
+from connectors.sources.postgres.lookups import Keys
+from connectors.sources.postgres.progress import Range
+from connectors.sources.postgres.rows import Origin
 from connectors.sources.postgres.windows import Chunk, Snapshot, Windows
-from envelope import batch
 from envelope.errors import ChangelogError, Kind
-from envelope.model import Op
-from envelope.splice import INLINE
-
-Mask = npt.NDArray[np.bool_]
-Connection = psycopg.Connection[tuple[Any, ...]]
-
-CHUNK_BYTES_MAX = 32 << 20
-"""Text of one chunk; one that is larger is given back and read in smaller ranges, down to one page."""
+from envelope.signal import PREFIX
 
 LOCK_TIMEOUT_S = 2
 """How long a chunk waits for a table that is being altered, before it lets others go first."""
 
 _PAUSE_S = 0.2
-_OFFSET_MAX = 2**31 - 1
-_ESCAPES = re.compile(rb"\\(.)", re.DOTALL)
-_ESCAPED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadTable:
-    """How one entity's table is read while its columns are those of `signature`: its binding and, in the same
-
-    order, its columns.
-    """
-
-    signature: str
-    bound: Bound
-    columns: tuple[str, ...]
-    where: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,14 +88,21 @@ class Reader:
                 if begun is None or not self._windows.reading(nonce, begun.snapshot, begun.signature, begun.filenode):
                     return False
                 table = self._table(reading, chunk.entity, begun.signature)
-                copied = _copy(reading, table, chunk)
-                smaller = copied is None
-                if copied is not None:
-                    self._windows.read(nonce, ChunkRows.encode(self._origin, table.bound, copied, read_at=begun.at))
+                rows = self._rows(reading, table, chunk, begun.at)
+                smaller = rows is None
+                if rows is not None:
+                    self._windows.read(nonce, rows)
                     _signal(signalling, nonce)  # under the lock: the table stays as it was read
                 return True
         finally:
             self._windows.give_back_unread(nonce, smaller=smaller)
+
+    def _rows(self, reading: Connection, table: ReadTable, chunk: Chunk, at: int) -> ChunkRows | KeyedRows | None:
+        """The chunk's rows; None when they are too large to hold."""
+        if isinstance(chunk.taken, Keys):
+            return read_keys(reading, self._origin, table, quoted(chunk.table), chunk.taken, read_at=at)
+        copied = _copy(reading, table, chunk.taken)
+        return None if copied is None else ChunkRows.encode(self._origin, table.bound, copied, read_at=at)
 
     def _table(self, reading: Connection, entity: str, columns: str) -> ReadTable:
         """How the table is read while its signature is `columns`."""
@@ -135,12 +112,13 @@ class Reader:
 
 
 def _begin(reading: Connection, chunk: Chunk) -> _Begun | None:
-    """Locks the leaf, then takes the snapshot: before the lock, a rewritten table would read as empty.
+    """Locks the leaf, or the table where keys are looked up, then takes the snapshot: before the lock, a rewritten
+    table would read as empty.
 
     None while it is locked otherwise. Raises ChangelogError (ALTERED) when there is no such leaf any more: it was
     dropped, or renamed with rows that are yet to be read.
     """
-    leaf = chunk.taken.leaf
+    leaf = quoted(chunk.table) if isinstance(chunk.taken, Keys) else chunk.taken.leaf
     try:
         with reading.transaction():
             reading.execute(f"LOCK TABLE {leaf} IN ACCESS SHARE MODE".encode())
@@ -149,7 +127,7 @@ def _begin(reading: Connection, chunk: Chunk) -> _Begun | None:
     except psycopg.errors.LockNotAvailable:
         return None
     row = reading.execute(
-        "SELECT pg_current_snapshot()::text, pg_relation_filenode(c.oid), "
+        "SELECT pg_current_snapshot()::text, coalesce(pg_relation_filenode(c.oid), 0), "
         "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM pg_class c WHERE c.oid = to_regclass(%s)",
         [leaf],
     ).fetchone()
@@ -174,9 +152,8 @@ def quoted(table: tuple[str, str]) -> str:
     return sql.Identifier(*table).as_string()
 
 
-def _copy(reading: Connection, table: ReadTable, chunk: Chunk) -> list[bytes] | None:
-    """The chunk's rows in COPY's text format, a row each; None when they are too large to hold."""
-    taken = chunk.taken
+def _copy(reading: Connection, table: ReadTable, taken: Range) -> list[bytes] | None:
+    """The range's rows in COPY's text format, a row each; None when they are too large to hold."""
     conditions = [sql.SQL("ctid >= {}").format(sql.Literal(f"({taken.first},0)"))]
     if taken.end is not None:
         conditions.append(sql.SQL("ctid < {}").format(sql.Literal(f"({taken.end},0)")))
@@ -198,132 +175,9 @@ def _copy(reading: Connection, table: ReadTable, chunk: Chunk) -> list[bytes] | 
 
 
 def _signal(signalling: Connection, nonce: str) -> None:
-    signalling.execute("SELECT pg_logical_emit_message(true, %s, %s)", [SIGNAL_PREFIX, nonce])
+    signalling.execute("SELECT pg_logical_emit_message(true, %s, %s)", [PREFIX, nonce])
 
 
 def nonce() -> str:
     """A name for a window that nobody can guess."""
     return secrets.token_hex(16)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkRows:
-    """A chunk's rows: most as columns of texts, the few unusual ones as the server's values.
-
-    `read_at` is the time of reading, in microseconds since 1970.
-    """
-
-    origin: Origin
-    bound: Bound
-    texts: Texts
-    unusual: Sequence[Sequence[bytes | None]]
-    unusual_keys: Sequence[str]
-    read_at: int
-    nbytes: int
-
-    @classmethod
-    def encode(cls, origin: Origin, bound: Bound, copied: Sequence[bytes], *, read_at: int) -> "ChunkRows":
-        """The rows that COPY gave, as columns. Raises ChangelogError (MALFORMED) when they are not as asked for."""
-        data, columns = parse_copy(copied, bound.binding.width)
-        buffer = np.frombuffer(data, np.uint8)
-        texts = bound.template.texts(Op.READ, data, buffer, None, columns, np.ones(len(copied), bool))
-        unusual = [row_values(data, columns, number) for number in texts.left.tolist()]
-        return cls(
-            origin=origin,
-            bound=bound,
-            texts=texts,
-            unusual=unusual,
-            unusual_keys=[rows.place(bound.binding, values).key for values in unusual],
-            read_at=read_at,
-            nbytes=2 * len(data),
-        )
-
-    @property
-    def keys(self) -> pa.StringArray:
-        """The entity key of each row, the unusual ones last."""
-        unusual = pa.array(self.unusual_keys, pa.utf8())
-        return unusual if self.texts.keys is None else pa.concat_arrays([self.texts.keys, unusual])
-
-    def at(self, change: Change, keep: Mask) -> pa.RecordBatch:
-        """The rows to keep, behind `change`, as if its transaction had held them."""
-        transaction = Transaction(
-            xid=change.transaction.xid,
-            epoch=change.transaction.epoch,
-            commit=change.transaction.commit,
-            committed_at=self.read_at,
-        )
-        usual = self.texts.size
-        texts = self.texts.numbered(np.flatnonzero(keep[:usual]))
-        meta = Meta([Span(transaction=transaction, stamp=None, ordinal=change.ordinal + 1, rows=len(keep))])
-        found = render(self.origin, [texts] if texts.size else [], meta)
-        others = [
-            rows.read(
-                self.origin,
-                self.bound.binding,
-                values,
-                Change(transaction=transaction, ordinal=change.ordinal + 1 + texts.size + number, stamp=None),
-            )
-            for number, values in enumerate(
-                values for values, kept in zip(self.unusual, keep[usual:].tolist(), strict=True) if kept
-            )
-        ]
-        parts = [] if found is None else [found[0]]
-        if others or not parts:
-            parts.append(batch.from_records(others))
-        whole = parts[0] if len(parts) == 1 else pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
-        binding = self.bound.binding
-        return batch.with_shapes(whole, {binding.entity.name: binding.shape}, relation=binding.relid)
-
-
-def parse_copy(copied: Sequence[bytes], width: int) -> tuple[bytes, Columns]:
-    """Rows in COPY's text format (SQL-COPY, *Text Format*) as slices of one buffer, padded for `splice`.
-
-    Values with escapes are unescaped behind the rows' own bytes.
-    """
-    data = b"".join([*copied, bytes(INLINE)])
-    buffer = np.frombuffer(data, np.uint8)[: len(data) - INLINE]
-    ends = np.flatnonzero((buffer == ord("\t")) | (buffer == ord("\n")))
-    if len(ends) != width * len(copied):
-        raise ChangelogError(Kind.MALFORMED, f"COPY gave {len(ends)} values where {width} columns were asked for")
-    starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
-    lengths = ends - starts
-    escapes = np.flatnonzero(buffer == ord("\\"))
-    null = np.zeros(len(starts), bool)
-    if len(escapes):
-        touched = np.unique(np.searchsorted(ends, escapes))
-        null[touched] = (lengths[touched] == 2) & (buffer[starts[touched] + 1] == ord("N"))
-        parts, length = [data], len(data)
-        for number in touched[~null[touched]].tolist():
-            text = _unescaped(data[starts[number] : ends[number]])
-            starts[number], lengths[number] = length, len(text)
-            parts.append(text)
-            length += len(text)
-        data = b"".join([*parts, bytes(INLINE)])
-    if len(data) > _OFFSET_MAX:
-        what = f"the rows of one page hold {len(data)} bytes of text, and {_OFFSET_MAX} can be read at once"
-        raise ChangelogError(Kind.LIMIT, what, hint="spread these rows: UPDATE some of them, then VACUUM the table")
-    lengths[null] = 0
-    shape = (len(copied), width)
-    columns = Columns(
-        starts=starts.astype(np.int32).reshape(shape).T,
-        lengths=lengths.astype(np.int32).reshape(shape).T,
-        null=null.reshape(shape).T,
-    )
-    return data, columns
-
-
-def _unescaped(text: bytes) -> bytes:
-    return _ESCAPES.sub(lambda match: _ESCAPED.get(match[1], match[1]), text)
-
-
-def row_values(data: bytes, columns: Columns, number: int) -> list[bytes | None]:
-    """The values of one row as the server prints them."""
-    return [
-        None if null else data[start : start + length]
-        for start, length, null in zip(
-            columns.starts[:, number].tolist(),
-            columns.lengths[:, number].tolist(),
-            columns.null[:, number].tolist(),
-            strict=True,
-        )
-    ]

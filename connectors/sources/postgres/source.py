@@ -4,43 +4,35 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import structlog
 
 from connectors.sources import Piece, Recover
 from connectors.sources.postgres.assembler import Altered, Assembled, Assembler, Xids
-from connectors.sources.postgres.binding import Binder, Binding
+from connectors.sources.postgres.binding import Binder
 from connectors.sources.postgres.catalog import Table, read_tables
 from connectors.sources.postgres.check import Wanted, findings, publication, refuse
-from connectors.sources.postgres.columnar import Bound
 from connectors.sources.postgres.connection import ANEW, connect, translated
+from connectors.sources.postgres.ghosts import Read
+from connectors.sources.postgres.heard import Ignored
 from connectors.sources.postgres.lineage import Lineage, check_cluster, is_elsewhere
-from connectors.sources.postgres.messages import Relation, RelationColumn
-from connectors.sources.postgres.objects import Template
-from connectors.sources.postgres.progress import (
-    CHUNK_PAGES,
-    COMPLETE,
-    LeafProgress,
-    TableProgress,
-    is_complete,
-    restated,
-    was_complete,
-)
+from connectors.sources.postgres.progress import CHUNK_PAGES, is_complete, restated, was_complete
+from connectors.sources.postgres.reading import Place, Reading
+from connectors.sources.postgres.repairs import Repairs, obey
 from connectors.sources.postgres.rows import Origin
 from connectors.sources.postgres.setup import claim_slot, ensure_publication, ensure_slot
 from connectors.sources.postgres.shaping import PLAIN_CODEC, check_settings, shapes_of
-from connectors.sources.postgres.snapshot import LOCK_TIMEOUT_S, Connection, Reader, ReadTable, nonce, quoted, signature
+from connectors.sources.postgres.snapshot import LOCK_TIMEOUT_S, quoted
 from connectors.sources.postgres.stream import Stream
 from connectors.sources.postgres.types import TypeCatalog
 from connectors.sources.postgres.values import SETTINGS
-from connectors.sources.postgres.windows import Windows
 from connectors.sources.postgres.wire import ReplicationConnection
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
+from envelope.signal import parse
 from envelope.versions import Announced, Version, Versions
 
 CATALOG_SETTINGS: Mapping[str, str] = {**SETTINGS, "lock_timeout": f"{LOCK_TIMEOUT_S}s"}
@@ -65,7 +57,8 @@ class Settings:
 
     `patience_s` is how long a slot may still be held by a session that is gone; `accept_settings` lets the source
     go on although what shapes the changelog changed, `accept_cluster` although the cluster is another one. `codec` is
-    what the sink makes of the rows: of no interest here, but that it shapes the changelog, too.
+    what the sink makes of the rows: of no interest here, but that it shapes the changelog, too. Signals that are not
+    signed with `signals_secret` are not obeyed; without it, all are.
     """
 
     name: str
@@ -74,6 +67,7 @@ class Settings:
     publication: str
     failover: bool
     hmac_key: bytes
+    signals_secret: bytes | None = None
     codec: str = PLAIN_CODEC
     workers: int = 2
     chunk_pages: int = CHUNK_PAGES
@@ -90,17 +84,21 @@ class PostgresSource:
     """
 
     def __init__(
-        self, settings: Settings, entities: Sequence[Entity], recover: Recover, known: Known | None = None
+        self,
+        settings: Settings,
+        entities: Sequence[Entity],
+        recover: Recover,
+        known: Known | None = None,
+        changelog: Read | None = None,
     ) -> None:
-        self._settings, self._known = settings, known
+        self._settings, self._known, self._changelog = settings, known, changelog
         self._catalog = connect(settings.dsn, settings=CATALOG_SETTINGS)
-        self._reader: Reader | None = None
+        self._reading: Reading | None = None
         self._stream: Stream | None = None
         self._hurried = False
         self._asking = {entity.name for entity in entities if entity.evolution.on_restated == "ask"}
-        self._restated: set[str] = set()
-        self._confirmed: Mapping[str, Any] = {}
         self._look_at = 0.0
+        self._signals = Ignored()
         self._invalid_stamps = 0
         self._untold: Counter[str] = Counter()
         self._tell_at = 0.0
@@ -183,6 +181,7 @@ class PostgresSource:
             settings=shapes,
             decisions={} if stored is None else stored.decisions,
             accepted={} if stored is None else stored.accepted,
+            repairs={} if stored is None else Repairs.parse(stored.repairs).of(shapes).to_json(),
         )
         self._fresh: Checkpoint | None = None if self._checkpoint == stored else self._checkpoint
 
@@ -213,43 +212,36 @@ class PostgresSource:
         """The assembler, and the reading of what is not yet in the changelog."""
         settings, checkpoint = self._settings, self._checkpoint
         types = TypeCatalog(self._query)
-        binder = Binder(resolve=types.resolve, hmac_key=settings.hmac_key)
         origin = Origin(
             name=settings.name,
             database=self._catalog.info.dbname,
             decisions={Position.parse(text): decision for text, decision in checkpoint.decisions.items()},
         )
         horizon = self._horizon()
-        unread = [entity for entity in entities if not is_complete(checkpoint.windows.get(entity.name))]
-        self._windows: Windows | None = None
-        if unread:
-            progress = {
-                entity.name: self._progress(entity, tables[entity.table], checkpoint.windows.get(entity.name))
-                for entity in unread
-            }
-            self._windows = Windows(
-                progress,
-                horizon=horizon,
-                nonces=nonce,
-            )
-            self._reader = Reader(
-                self._windows,
-                {entity.name: entity.table for entity in unread},
-                origin,
-                bind=partial(_read_table, {entity.name: entity for entity in unread}, settings.hmac_key),
-                connect=partial(connect, settings.dsn, settings=SETTINGS),
-                workers=settings.workers,
-            )
+        self._repairs = Repairs.parse(checkpoint.repairs)
+        self._opened = self._confirmed = self._repairs.revision
+        place = Place(
+            origin=origin,
+            dsn=settings.dsn,
+            hmac_key=settings.hmac_key,
+            workers=settings.workers,
+            chunk_pages=settings.chunk_pages,
+            horizon=horizon,
+            tables=tables,
+            changelog=self._changelog,
+        )
+        self._reading = Reading(self._catalog, place, entities, checkpoint.windows, self._repairs)
+        self._reading.start()
         self._assembler = Assembler(
             origin=origin,
-            binder=binder,
+            binder=Binder(resolve=types.resolve, hmac_key=settings.hmac_key),
             entities={entity.table: entity for entity in entities},
             partitioned={name for name, table in tables.items() if table.kind == "p"},
             epoch=self._lineage.epoch,
             xids=Xids(horizon),
             published=checkpoint.position,
             partial=checkpoint.partial,
-            listener=self._windows,
+            listener=self._reading.windows if self._reading.running else None,
             versions=self._versions(),
             rows_max=_FRAMES_MAX,
         )
@@ -282,22 +274,13 @@ class PostgresSource:
         assert row is not None
         return int(row[0])
 
-    def _progress(self, entity: Entity, table: Table, stored: Mapping[str, object] | None) -> TableProgress:
-        leaves = {
-            quoted((leaf.schema, leaf.name)): LeafProgress(filenode=leaf.filenode, pages=leaf.pages, left=[(0, None)])
-            for leaf in table.leaves
-        }
-        found = TableProgress.resume(entity.name, signature(self._catalog, entity.table), leaves, stored)
-        found.chunk_pages = self._settings.chunk_pages
-        return found
-
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
         """See `Source.read`; the first piece of a new changelog holds its checkpoint alone."""
         if self._fresh is not None:
             fresh, self._fresh = self._fresh, None
             return Piece(rows=(), checkpoint=fresh, nbytes=0, urgent=True)
         self._raise_failure()
-        self._raise_restated()
+        self._raise_outdated()
         if time.monotonic() >= self._look_at:
             self._refuse_unpublished(self._tables)
         assert self._stream is not None
@@ -315,26 +298,29 @@ class PostgresSource:
     def _raise_failure(self) -> None:
         if self._assembler.stop is not None:
             raise self._assembler.stop
-        if self._reader is not None and self._reader.failure is not None:
-            raise self._reader.failure
-        if self._reader is not None and self._windows is not None and self._windows.complete:
-            self._reader.close()
-            self._reader = None
-            _log.info("snapshot complete")
+        assert self._reading is not None
+        if self._reading.failure is not None:
+            raise self._reading.failure
+        if self._reading.running and self._reading.windows.complete:
+            self._reading.close()
+            _log.info("all tables are read")
 
-    def _raise_restated(self) -> None:
-        """Tables that the changelog, by now, says are to be read again: opened anew, the source reads them."""
-        for entity in self._restated:
-            if not is_complete(self._confirmed.get(entity, COMPLETE)):
-                raise ChangelogError(Kind.ALTERED, f"the table of {entity} is read again for its altered columns")
+    def _raise_outdated(self) -> None:
+        """What is to be read from tables is, by now, stored to be another: opened anew, the source reads that."""
+        if self._confirmed != self._opened:
+            raise ChangelogError(Kind.ALTERED, "what is to be read from the tables has changed")
 
     def _idle(self) -> Piece | None:
         """Nothing waits: the server's log end is as far as we are, if no transaction is open."""
         assert self._stream is not None
-        if self._assembler.between and self._stream.wal_end > self._checkpoint.through_lsn:
-            self._checkpoint = self._reaching(self._checkpoint, self._stream.wal_end)
-            return Piece(rows=(), checkpoint=self._checkpoint, nbytes=0, urgent=self._stream.asked)
-        return None
+        before = self._checkpoint
+        found = self._progressed(before)
+        if self._assembler.between and self._stream.wal_end > found.through_lsn:
+            found = self._reaching(found, self._stream.wal_end)
+        if found == before:
+            return None
+        self._checkpoint = found
+        return Piece(rows=(), checkpoint=found, nbytes=0, urgent=self._stream.asked)
 
     def _piece(self, assembled: Assembled) -> Piece | None:
         before = self._checkpoint
@@ -345,25 +331,54 @@ class PostgresSource:
         if assembled.through_lsn is not None:
             found = self._reaching(found, max(found.through_lsn, assembled.through_lsn))
             found = replace(found, partial=assembled.partial)
-        if self._reader is not None and self._windows is not None:
-            read = {entity: each for entity, each in self._windows.progress().items() if entity not in self._restated}
-            found = replace(found, windows={**found.windows, **read})
+        found = self._progressed(found)
         for announced in assembled.announced:
             found = replace(found, windows=self._announced(found.windows, announced.version))
             found = replace(found, accepted=_left(found.accepted, announced))
-        self._checkpoint = found
+        for content, position in assembled.signals:
+            found = replace(found, windows=self._heard(found.windows, content, position))
+        self._checkpoint = found = replace(found, repairs=self._repairs.to_json())
         if found == before:
             return None
-        return Piece(rows=assembled.rows, checkpoint=found, nbytes=sum(rows.nbytes for rows in assembled.rows))
+        nbytes = sum(rows.nbytes for rows in assembled.rows)
+        return Piece(rows=assembled.rows, checkpoint=found, nbytes=nbytes, urgent=assembled.fenced)
+
+    def _progressed(self, checkpoint: Checkpoint) -> Checkpoint:
+        """How far the reading is; what it does of entities that are planned anew counts for nothing."""
+        if self._repairs.revision != self._opened:
+            return checkpoint  # an opening that is over soon: what it still reads, the next reads again
+        assert self._reading is not None
+        read = self._reading.windows.progress()
+        windows = {
+            entity: stored if is_complete(stored) else read.get(entity, stored)
+            for entity, stored in checkpoint.windows.items()
+        }
+        self._repairs = self._repairs.progressed(windows, self._reading.reached())
+        return replace(checkpoint, windows=windows, repairs=self._repairs.to_json())
 
     def _announced(self, windows: Mapping[str, Any], version: Version) -> Mapping[str, Any]:
         """What is left to read, now that an entity has this version."""
         _log.info("columns announced", entity=version.entity, version=version.number, restated=version.restated)
         if not version.restated or not is_complete(windows.get(version.entity)):
             return windows
-        self._restated.add(version.entity)
-        stored = restated(windows[version.entity], version.restated, read=version.entity not in self._asking)
+        read = version.entity not in self._asking
+        if read:
+            self._repairs = self._repairs.anew()
+        stored = restated(windows[version.entity], version.restated, read=read)
         return {**windows, version.entity: stored}
+
+    def _heard(self, windows: Mapping[str, Any], content: bytes, position: Position) -> Mapping[str, Any]:
+        """What is left to read, now that this signal came: from anybody, so that it never stops the service."""
+        try:
+            signal = parse(content, self._settings.signals_secret)
+            if signal.service not in (None, self._settings.name):
+                return windows
+            self._repairs, found = obey(self._repairs, windows, signal, position)
+        except ChangelogError as error:
+            self._signals.ignored(error)
+            return windows
+        _log.info("signal", do=signal.do, entity=signal.entity, id=signal.id, position=str(position))
+        return found
 
     def _reaching(self, checkpoint: Checkpoint, through_lsn: int) -> Checkpoint:
         reached = self._lineage.reached(through_lsn)
@@ -389,6 +404,10 @@ class PostgresSource:
         count, self._invalid_stamps = self._invalid_stamps, 0
         return count
 
+    def take_ignored_signals(self) -> int:
+        """How many signals were not obeyed, since this was asked last."""
+        return self._signals.take()
+
     @property
     def wal_end(self) -> int:
         """The end of the server's log, as far as it was heard of."""
@@ -397,12 +416,12 @@ class PostgresSource:
     @property
     def windows_open(self) -> int:
         """Chunks asked for and not yet published."""
-        return 0 if self._windows is None else self._windows.open
+        return 0 if self._reading is None else self._reading.windows.open
 
     @property
     def waiting(self) -> tuple[int, ...]:
         """The transactions whose end the reading of tables waits for."""
-        return () if self._windows is None else self._windows.waiting
+        return () if self._reading is None else self._reading.windows.waiting
 
     def end(self) -> int:
         """See `Source.end`."""
@@ -415,13 +434,13 @@ class PostgresSource:
     def confirm(self, checkpoint: Checkpoint) -> None:
         """See `Source.confirm`."""
         assert self._stream is not None
-        self._confirmed = checkpoint.windows
+        self._confirmed = int(checkpoint.repairs.get("revision", 0))
         self._stream.confirm(checkpoint.through_lsn)
 
     def close(self) -> None:
         """See `Source.close`."""
-        if self._reader is not None:
-            self._reader.close()
+        if self._reading is not None:
+            self._reading.close()
         if self._stream is not None:
             self._stream.close()
         self._catalog.close()
@@ -432,36 +451,6 @@ def _options(publication: str, replication: ReplicationConnection) -> dict[str, 
     newest = 4 if version >= 16 else 3 if version >= 15 else 2
     quoted_name = '"' + publication.replace('"', '""') + '"'
     return {"proto_version": str(newest), "publication_names": quoted_name, "messages": "true"}
-
-
-def _read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Connection, name: str) -> ReadTable:
-    """How an entity's table is read now: bound as the stream's rows would be, were its columns these."""
-    entity = entities[name]
-    table = next(table for table in read_tables(connection) if (table.schema, table.name) == entity.table)
-    binding = bind_table(connection, entity, table, hmac_key)
-    return ReadTable(
-        signature=signature(connection, entity.table),
-        bound=Bound(binding=binding, template=Template(binding)),
-        columns=tuple(column.name for column in table.columns if column.published),
-        where=entity.where,
-    )
-
-
-def bind_table(connection: Connection, entity: Entity, table: Table, hmac_key: bytes) -> Binding:
-    """The binding that the stream's rows would have, were the table's columns those in the catalogue."""
-    types = TypeCatalog(lambda query, values: connection.execute(query.encode(), values).fetchall())
-    relation = Relation(
-        relid=table.oid,
-        namespace=table.schema,
-        name=table.name,
-        replica_identity="f",
-        columns=tuple(
-            RelationColumn(key=True, name=column.name, type_oid=column.type_oid, typmod=column.typmod)
-            for column in table.columns
-            if column.published
-        ),
-    )
-    return Binder(resolve=types.resolve, hmac_key=hmac_key).bind(entity, relation, crossing=False)
 
 
 def _left(accepted: Mapping[str, str], announced: Announced) -> Mapping[str, str]:

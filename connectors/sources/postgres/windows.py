@@ -6,12 +6,15 @@ did not see touched its key and was delivered before. It goes by visibility and 
 because PostgreSQL delivers a commit before it makes it visible. (The idea of reading between marks is
 from DBLog, arXiv:2010.12597; its marks by position would lose updates here.)
 
+What the changelog holds and the table lacks is deleted under the same rule, and only where nothing touched its key
+since the changelog was looked at: then the changelog's last row of the key is what the stream gave, and not a ghost.
+
 A transaction below `horizon` (the ids that were given out when keeping began) may have been delivered
 earlier, unseen by us, or only in part, when its table joined the publication in its course: a chunk whose
 snapshot does not see one is read later. Its arrival alone would decide only the first case.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Condition
 from typing import Any, Protocol, Self
@@ -21,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from connectors.sources.postgres.lookups import Keys, Lookup
 from connectors.sources.postgres.progress import Range, TableProgress
 from connectors.sources.postgres.rows import Change
 
@@ -66,17 +70,54 @@ class Rows(Protocol):
     def keys(self) -> pa.StringArray:
         """The entity key of each row."""
 
-    def at(self, change: Change, keep: Mask) -> pa.RecordBatch:
-        """The rows to keep as changelog rows, counted on from `change`."""
+    @property
+    def gone(self) -> pa.StringArray:
+        """The keys that were looked up and not found."""
+
+    def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
+        """The rows to keep, and those of `gone` to delete, as changelog rows, counted on from `change`."""
+
+
+class Task(Protocol):
+    """What is left to read of one entity, handed out part by part: `TableProgress` and `Lookup`."""
+
+    generation: int
+
+    @property
+    def entity(self) -> str:
+        """Of which entity."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all is published."""
+
+    def next_range(self) -> Any:
+        """Hands out the next part; None while all that is left is under way."""
+
+    def admit(self, taken: Any, signature: str, filenode: int) -> bool:
+        """Whether the part may be read under these columns and storage."""
+
+    def give_back(self, taken: Any) -> None:
+        """The part is to be read again."""
+
+    def divide(self, taken: Any) -> None:
+        """The part holds too much to be read at once."""
+
+    def publish(self, taken: Any, gone: Sequence[str]) -> None:
+        """The part is published; the table lacks these keys."""
+
+    def withdraw(self, taken: Any) -> None:
+        """The part was not published after all."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Chunk:
-    """One range of one table: asked for, being read, or waiting for its message to arrive."""
+    """One range of one table, or some keys of it: asked for, being read, or waiting for its message to arrive."""
 
+    task: Task
     entity: str
     table: tuple[str, str]
-    taken: Range
+    taken: Range | Keys
     generation: int
     discarded: bool = False
     snapshot: Snapshot | None = None
@@ -108,9 +149,13 @@ class Windows:
         *,
         horizon: int,
         nonces: Callable[[], str],
+        lookups: Sequence[Lookup] = (),
         bytes_max: int = 32 << 20,
     ) -> None:
         self._tables = dict(tables)
+        self._tasks: Sequence[Task] = [*tables.values(), *lookups]
+        self._swept = pa.array([lookup.entity for lookup in lookups if lookup.sweeping], pa.utf8())
+        self._since: dict[str, pa.StringArray] = {}
         self._horizon, self._bytes_max = horizon, bytes_max
         self._nonces = nonces
         self._changed = Condition()
@@ -119,7 +164,7 @@ class Windows:
         self._kept = 0
         self._kept_max = _KEPT_ROWS_MAX
         self._latest: Snapshot | None = None
-        self._last: tuple[TableProgress, Range] | None = None
+        self._last: Chunk | None = None
         self._waiting: tuple[int, ...] = ()
         self._closed = False
 
@@ -148,36 +193,41 @@ class Windows:
             self._changed.notify_all()
             if chunk is None or chunk.rows is None or chunk.snapshot is None:
                 return None
-            table = self._tables[chunk.entity]
-            if chunk.generation != table.generation:
+            task, rows = chunk.task, chunk.rows
+            if chunk.generation != task.generation:
                 return None
             if chunk.discarded:
-                table.give_back(chunk.taken)
+                task.give_back(chunk.taken)
                 return None
-            table.publish(chunk.taken)
-            self._last = table, chunk.taken
-            keep = self._untouched(chunk.entity, chunk.snapshot, chunk.rows.keys)
+            task.publish(chunk.taken, rows.gone.to_pylist())
+            self._last = chunk
+            keep = self._untouched(chunk.entity, chunk.snapshot, rows.keys)
+            delete = self._unmentioned(chunk.entity, rows.gone)
             if self.complete:
                 self._touched.clear()
-        return chunk.rows.at(change, keep)
+        return rows.at(change, keep, delete)
 
     def withdraw(self) -> None:
         """The rows that `signal` gave last are not published after all: the changelog stops before them."""
         with self._changed:
             assert self._last is not None
-            table, taken = self._last
-            table.withdraw(taken)
+            self._last.task.withdraw(self._last.taken)
 
     def _untouched(self, entity: str, snapshot: Snapshot, keys: pa.StringArray) -> Mask:
-        newer = [
-            block.keys.filter(pc.and_(pa.array(unseen), pc.equal(block.entities, entity)))
-            for block in self._touched
-            if (unseen := snapshot.misses(block.xids)).any()
-        ]
-        if not newer:
-            return np.ones(len(keys), bool)
-        touched: Mask = pc.is_in(keys, pa.concat_arrays(newer)).to_numpy(zero_copy_only=False)
-        return ~touched
+        """Which keys no transaction touched that the snapshot does not see."""
+        return _others(
+            keys,
+            [
+                block.keys.filter(pc.and_(pa.array(unseen), pc.equal(block.entities, entity)))
+                for block in self._touched
+                if (unseen := snapshot.misses(block.xids)).any()
+            ],
+        )
+
+    def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
+        """Which keys no transaction touched at all since keeping began; of an entity that is swept."""
+        touched = [block.keys.filter(pc.equal(block.entities, entity)) for block in self._touched]
+        return _others(keys, [self._since.get(entity, keys[:0]), *touched] if len(keys) else [])
 
     def _forget(self) -> None:
         """Drops what every snapshot in use, and so every later one, sees."""
@@ -187,13 +237,32 @@ class Windows:
         kept = []
         for block in self._touched:
             needed = np.logical_or.reduce([snapshot.misses(block.xids) for snapshot in in_use])
+            self._remember(block, ~needed)
             if needed.any():
                 kept.append(block if needed.all() else block.where(needed))
         self._touched = kept
         self._kept = sum(len(block.xids) for block in kept)
         self._kept_max = max(_KEPT_ROWS_MAX, 2 * self._kept)
 
+    def _remember(self, block: _Touched, forgotten: Mask) -> None:
+        """Of entities that are swept, every key that was touched is known to the end, once each."""
+        for entity in self._swept.to_pylist():
+            keys = block.keys.filter(pc.and_(pa.array(forgotten), pc.equal(block.entities, entity)))
+            if len(keys):
+                self._since[entity] = pa.concat_arrays([self._since.get(entity, keys[:0]), keys]).unique()
+
     # For the reader threads.
+
+    def glance(self, snapshot: Snapshot) -> None:
+        """A snapshot of now, by which what is touched can be forgotten though no chunk is read."""
+        with self._changed:
+            self._latest = snapshot
+
+    def offered(self, change: Callable[[], None]) -> None:
+        """Makes a change of a task that has more to hand out by it, or is complete."""
+        with self._changed:
+            change()
+            self._changed.notify_all()
 
     def take(self, tables: Mapping[str, tuple[str, str]]) -> tuple[str, Chunk] | None:
         """Waits for memory and for work; the next chunk under its nonce, None when there is no more.
@@ -213,11 +282,11 @@ class Windows:
         return sum(chunk.nbytes for chunk in self._chunks.values()) < self._bytes_max
 
     def _hand_out(self, tables: Mapping[str, tuple[str, str]]) -> tuple[str, Chunk] | None:
-        for entity, table in self._tables.items():
-            taken = table.next_range()
+        for task in self._tasks:
+            taken = task.next_range()
             if taken is not None:
-                chunk = Chunk(entity=entity, table=tables[entity], taken=taken, generation=table.generation)
-                nonce = self._nonces()
+                entity, nonce = task.entity, self._nonces()
+                chunk = Chunk(task=task, entity=entity, table=tables[entity], taken=taken, generation=task.generation)
                 self._chunks[nonce] = chunk
                 return nonce, chunk
         return None
@@ -227,13 +296,8 @@ class Windows:
         with self._changed:
             chunk = self._chunks[nonce]
             chunk.snapshot = self._latest = snapshot
-            table = self._tables[chunk.entity]
-            if chunk.generation != table.generation:
-                return False
-            leaf = table.leaves[chunk.taken.leaf]
-            if (signature, filenode) != (table.signature, leaf.filenode):
-                leaf.filenode = filenode
-                table.begin_anew(signature)
+            task = chunk.task
+            if chunk.generation != task.generation or not task.admit(chunk.taken, signature, filenode):
                 return False
             self._waiting = tuple(xid for xid in snapshot.running.tolist() if xid < self._horizon)
             return not self._waiting
@@ -250,11 +314,10 @@ class Windows:
             if chunk is None or chunk.rows is not None:
                 return
             del self._chunks[nonce]
-            table = self._tables[chunk.entity]
-            if chunk.generation == table.generation:
-                table.give_back(chunk.taken)
+            if chunk.generation == chunk.task.generation:
+                chunk.task.give_back(chunk.taken)
             if smaller:
-                table.divide(chunk.taken)
+                chunk.task.divide(chunk.taken)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -267,8 +330,8 @@ class Windows:
 
     @property
     def complete(self) -> bool:
-        """Whether every table is published to its end."""
-        return all(table.complete for table in self._tables.values())
+        """Whether every table is published to its end, and every key that was asked for."""
+        return all(task.complete for task in self._tasks)
 
     @property
     def open(self) -> int:
@@ -281,6 +344,14 @@ class Windows:
         return self._waiting
 
     def progress(self) -> dict[str, Any]:
-        """What a checkpoint keeps, by entity."""
+        """What a checkpoint keeps of the tables, by entity."""
         with self._changed:
             return {entity: table.to_json() for entity, table in self._tables.items()}
+
+
+def _others(keys: pa.StringArray, touched: Sequence[pa.StringArray]) -> Mask:
+    """Which of the keys are none of the touched ones."""
+    if not touched:
+        return np.ones(len(keys), bool)
+    found: Mask = pc.is_in(keys, pa.concat_arrays(touched)).to_numpy(zero_copy_only=False)
+    return ~found

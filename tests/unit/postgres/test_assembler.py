@@ -288,7 +288,7 @@ def test_transactions_that_are_published_are_passed_over_whole() -> None:
 
 def test_what_is_passed_over_neither_stops_nor_signals() -> None:
     listener = _Listener()
-    signal = Message(transactional=True, lsn=0, prefix="changelog", content=b"nonce")
+    signal = Message(transactional=True, lsn=0, prefix="changelog", content=b"0" * 32)
     sent = [*transaction(100, [relation(), TRUNCATE]), *transaction(200, [signal])]
     fed = assembler(published=Position(1, 200, 2), listener=listener)
     assert fed.feed(frames(sent)).through_lsn == 201
@@ -497,7 +497,7 @@ class _Listener:
 
 def test_the_listener_hears_everything_in_the_order_of_the_stream() -> None:
     wider = relation(columns={"id": INT, "status": TEXT, "note": TEXT})
-    signal = Message(transactional=True, lsn=0, prefix="changelog", content=b"nonce")
+    signal = Message(transactional=True, lsn=0, prefix="changelog", content=b"0" * 32)
     brought = table(assembler().feed(frames(transaction(150, [relation(), insert(9)])))).to_batches()[0]
     listener = _Listener(brings=brought)
     sent = [
@@ -509,7 +509,7 @@ def test_the_listener_hears_everything_in_the_order_of_the_stream() -> None:
     given_ = assembler(listener=listener).feed(frames(sent))
     assert listener.heard == [
         ("touched", ["1", "1", "2"], [701, 701, 701]),
-        ("signal", b"nonce", "00000000"),
+        ("signal", b"0" * 32, "00000000"),
         ("discard", ("public", "orders")),
         ("touched", ["2"], [703]),
     ]

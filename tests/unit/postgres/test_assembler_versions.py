@@ -36,7 +36,7 @@ WIDER = relation(columns={"id": INT, "status": TEXT, "note": TEXT})
 RETYPED = relation(columns={"id": INT, "status": INT})
 BILLS = relation(30_000, "bills")
 ENTITIES = [entity(), entity("bill", "bills")]
-SIGNAL = Message(transactional=True, lsn=0, prefix="changelog", content=b"nonce")
+SIGNAL = Message(transactional=True, lsn=0, prefix="changelog", content=b"0" * 32)
 
 
 def wide(key: int, relid: int = 20_000) -> Insert:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.sources.postgres import rows, snapshot
+from connectors.sources.postgres import chunkrows, rows
 from connectors.sources.postgres.binding import Binder
+from connectors.sources.postgres.chunkrows import ChunkRows, parse_copy
 from connectors.sources.postgres.columnar import Bound
 from connectors.sources.postgres.messages import Relation
 from connectors.sources.postgres.objects import Template
 from connectors.sources.postgres.rows import Change, Origin, Transaction
-from connectors.sources.postgres.snapshot import ChunkRows, parse_copy
 from envelope import batch
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
@@ -120,7 +120,7 @@ def test_a_row_without_its_key_is_one_clear_error() -> None:
 
 
 def test_more_text_than_offsets_can_say_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "_OFFSET_MAX", 100)
+    monkeypatch.setattr(chunkrows, "_OFFSET_MAX", 100)
     parse_copy([b"x" * 50 + b"\n"], 1)
     with pytest.raises(ChangelogError) as caught:
         parse_copy([b"x" * 100 + b"\n"], 1)

@@ -1,7 +1,8 @@
 """The threads that read tables."""
 
+from connectors.sources.postgres.chunkrows import Connection, ReadTable
 from connectors.sources.postgres.rows import Origin
-from connectors.sources.postgres.snapshot import Connection, Reader, ReadTable
+from connectors.sources.postgres.snapshot import Reader
 from connectors.sources.postgres.windows import Windows
 
 

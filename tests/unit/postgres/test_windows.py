@@ -53,7 +53,11 @@ class _Read:
     def keys(self) -> pa.StringArray:
         return self.found.column("key")
 
-    def at(self, change: Change, keep: Mask) -> pa.RecordBatch:
+    @property
+    def gone(self) -> pa.StringArray:
+        return pa.array([], pa.utf8())
+
+    def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
         return self.found.filter(pa.array(keep))
 
 
@@ -264,6 +268,7 @@ class _Service:
             self.windows.give_back_unread(nonce, smaller=True)
             self.database.locks -= 1
         else:
+            assert isinstance(chunk.taken, Range)
             self.windows.read(nonce, _Read(self.database.read(snapshot, chunk.taken)))
             self.windows.give_back_unread(nonce)
             self.unsent.append(nonce)
@@ -454,17 +459,18 @@ def test_a_broken_rule_is_caught(broken: type[Windows], seed: int) -> None:
 # Paths of their own
 
 
-def _windows(pages: int = 10, **options: int) -> tuple[Windows, TableProgress]:
+def _windows(pages: int = 10, bytes_max: int = 32 << 20) -> tuple[Windows, TableProgress]:
     """Over one leaf of so many pages, in chunks of 4; nonces are 0, 1, 2, …"""
     leaves = {LEAF: LeafProgress(filenode=1, pages=pages, left=[(0, None)])}
     progress = TableProgress(entity=ENTITY, signature="columns", leaves=leaves, chunk_pages=4)
     nonces = map(str, count())
-    return Windows({ENTITY: progress}, horizon=100, nonces=lambda: next(nonces), **options), progress
+    return Windows({ENTITY: progress}, horizon=100, nonces=lambda: next(nonces), bytes_max=bytes_max), progress
 
 
 def _take(windows: Windows) -> tuple[str, Range]:
     found = windows.take({ENTITY: TABLE})
     assert found is not None
+    assert isinstance(found[1].taken, Range)
     return found[0], found[1].taken
 
 

@@ -1,0 +1,18 @@
+"""`changelog rebuild`: an entity's whole table again, and deletes of what it lacks."""
+
+import argparse
+import os
+
+from connectors import config
+from connectors.commands import signalling
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `changelog rebuild` takes."""
+    parser.add_argument("entity", metavar="ENTITY", help="of which entity")
+    signalling.add_arguments(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Asks the service for it, and waits until it is done."""
+    return signalling.ask(config.load(arguments.config, os.environ), arguments, "rebuild", arguments.entity)

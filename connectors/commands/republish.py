@@ -1,0 +1,86 @@
+"""`changelog republish`: entities again from their table, in stream order."""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from connectors import config
+from connectors.commands import signalling
+from connectors.signals import divide
+from envelope.errors import ChangelogError, Kind
+
+KEYS_FILE = "keys.jsonl"
+"""What a drift report has beside it: a line of JSON a drifted key."""
+
+
+Shape = TypeVar("Shape")
+
+
+class _Line(msgspec.Struct):
+    entity: str
+    key: str
+
+
+class _Report(msgspec.Struct):
+    kind: str
+    keys: str | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `changelog republish` takes."""
+    parser.add_argument("entity", metavar="ENTITY", help="of which entity")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--keys", nargs="+", metavar="KEY", help="these keys, as the changelog spells them")
+    which.add_argument(
+        "--report", type=Path, metavar="FILE", help="the keys in a drift report: keys.jsonl, report.json"
+    )
+    which.add_argument("--all", action="store_true", help="the whole table")
+    signalling.add_arguments(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Asks the service for it, and waits until it is done. Keys that the table lacks become deletes."""
+    settings = config.load(arguments.config, os.environ)
+    entity: str = arguments.entity
+    if arguments.all:
+        return signalling.ask(settings, arguments, "republish", entity)
+    keys = arguments.keys or list(report_keys(arguments.report, entity))
+    if not keys:
+        print(f"{arguments.report} has no key of {entity}: nothing is to be done", file=sys.stderr)
+        return 0
+    runs = list(divide(keys))
+    if len(runs) == 1:
+        return signalling.ask(settings, arguments, "republish", entity, runs[0])
+    count = sum(map(len, runs))
+    print(f"{count:,} keys are too many to be looked up: the whole table is read, as by a rebuild", file=sys.stderr)
+    return signalling.ask(settings, arguments, "rebuild", entity)
+
+
+def report_keys(file: Path, entity: str) -> Iterator[str]:
+    """The entity's keys in a drift report, named by its report.json or by its keys.jsonl.
+
+    Raises ChangelogError (USAGE) for a file that is none.
+    """
+    if file.suffix == ".json":
+        report = _decoded(file, file.read_bytes(), _Report)
+        if report.kind != "changelog-drift-report" or report.keys is None:
+            raise ChangelogError(Kind.USAGE, f"{file} is no drift report with keys", hint=f"name its {KEYS_FILE}")
+        file = file.parent / report.keys
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            found = _decoded(f"{file}, line {number}", line, _Line)
+            if found.entity == entity:
+                yield found.key
+
+
+def _decoded(where: object, text: bytes, shape: type[Shape]) -> Shape:
+    try:
+        return msgspec.json.decode(text, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        hint = f"name the report.json or the {KEYS_FILE} that `detect_drift` wrote"
+        raise ChangelogError(Kind.USAGE, f"{where} is not of a drift report", hint=hint) from error

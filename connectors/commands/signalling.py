@@ -1,0 +1,202 @@
+"""What the commands share that ask something of the running service: a signal sent, and what became of it."""
+
+import argparse
+import contextlib
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+from rich.console import Console
+
+from connectors import show
+from connectors.config import Config
+from connectors.signals import Do, Signal, send
+from connectors.sinks import Log, unknown_entity
+from connectors.sources.postgres.connection import connect, translated
+from connectors.sources.postgres.repairs import Repairs
+from connectors.sources.postgres.setup import slot_state
+from connectors.stores import open_log
+from envelope.checkpoint import Checkpoint, lsn_text
+from envelope.errors import ChangelogError, Kind
+
+POLL_S = 0.3
+"""Seconds between looks at the changelog's checkpoint."""
+
+LOOK_FOR_SERVICE_S = 5.0
+"""Seconds between looks whether a service reads the slot."""
+
+Outcome = Literal["done", "cancelled", "sent"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A signal that is in the database's log; `lsn` is where it ends."""
+
+    signal: Signal
+    lsn: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What these commands take."""
+    parser.add_argument(
+        "--wait",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="wait until the service is done; what it was told goes on without",
+    )
+    parser.add_argument("--json", action="store_true", help="print what became of it as a JSON object")
+
+
+def ask(
+    settings: Config, arguments: argparse.Namespace, do: Do, entity: str | None, keys: tuple[str, ...] | None = None
+) -> int:
+    """Sends a signal, waits for its end where that is wanted, and says what came of it; the exit code."""
+    log = open_log(settings)
+    checkpoint = known(log, entity)
+    signal = Signal(do=do, id=secrets.token_hex(8), entity=entity, keys=keys, service=settings.name)
+    with connect(settings.source.dsn) as connection:
+        sent = Sent(signal=signal, lsn=send(connection, signal, settings.signals_secret))
+    quiet = bool(arguments.json)
+    outcome: Outcome = "sent"
+    if not _is_read(settings):
+        _say(f"no service reads the slot {settings.slot}: it handles the signal when it starts", quiet=quiet)
+    elif entity in Repairs.parse(checkpoint.repairs).paused and do in ("republish", "rebuild"):
+        _say(f"the table of {entity} is not read until `changelog signal resume {entity}`", quiet=quiet)
+    elif arguments.wait:
+        outcome = _wait(settings, log, sent, quiet=quiet)
+    if quiet:
+        told = {"id": signal.id, "do": do, "entity": entity, "keys": None if keys is None else len(keys)}
+        print(msgspec.json.encode({**told, "lsn": lsn_text(sent.lsn), "outcome": outcome}).decode())
+    elif outcome != "sent":
+        print(f"{_subject(signal)}: {outcome}")
+    elif not arguments.wait:
+        print(f"{_subject(signal)}: the service is told; `changelog status` shows how far it is")
+    return 1 if outcome == "cancelled" else 0
+
+
+def known(log: Log, entity: str | None) -> Checkpoint:
+    """The changelog's checkpoint; raises ChangelogError (USAGE) for an entity that it does not have."""
+    checkpoint = log.checkpoint()
+    if checkpoint is None:
+        raise ChangelogError(Kind.USAGE, f"{log.where} is empty", hint="start the service first: `changelog run`")
+    if entity is not None and entity not in checkpoint.windows:
+        raise unknown_entity(log, entity, checkpoint.windows)
+    return checkpoint
+
+
+def progress(checkpoint: Checkpoint, entity: str) -> str:
+    """How far the repair of an entity is, for people."""
+    repairs = Repairs.parse(checkpoint.repairs)
+    repair = repairs.open.get(entity)
+    if entity in repairs.paused:
+        return "paused"
+    match None if repair is None else repair.stage:
+        case "table":
+            done, total = show.pages_read(checkpoint.windows[entity])
+            return f"the table is read: {100 * done // total} %"
+        case "keys":
+            assert repair is not None
+            return f"{len(repair.keys):,} keys are looked up"
+        case "sweep":
+            return "the changelog is looked through for what the table lacks"
+    return "done"
+
+
+def _wait(settings: Config, log: Log, sent: Sent, *, quiet: bool) -> Outcome:
+    """Until the signal ended; a service that ends meanwhile is said, and what it was told waits for its next start."""
+    look_at = 0.0
+    try:
+        with _shown(quiet=quiet) as tell:
+            while True:
+                outcome = _outcome(log, sent, tell)
+                if outcome is not None:
+                    return outcome
+                if time.monotonic() >= look_at:
+                    look_at = time.monotonic() + LOOK_FOR_SERVICE_S
+                    if not _is_read(settings, patience=2):
+                        _say(f"the service has ended; it goes on when it starts ({_subject(sent.signal)})", quiet=quiet)
+                        return "sent"
+                time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        _say(
+            f"the service goes on without you ({_subject(sent.signal)}); `changelog signal cancel` ends it", quiet=quiet
+        )
+        raise
+
+
+def _outcome(log: Log, sent: Sent, tell: Callable[[str], None]) -> Outcome | None:
+    checkpoint = log.checkpoint()
+    if checkpoint is None:
+        return None
+    repairs = Repairs.parse(checkpoint.repairs)
+    ended = repairs.ended.get(sent.signal.id)
+    if ended is not None:
+        return "cancelled" if ended == "cancelled" else "done"
+    if not repairs.knows(sent.signal.id):
+        if checkpoint.through_lsn > sent.lsn:
+            raise ChangelogError(
+                Kind.ACCESS,
+                f"the service passed the signal at {lsn_text(sent.lsn)} and did not obey it",
+                hint="its log says why: is [signals] secret here the one that it has?",
+            )
+        tell("the service has not read that far yet")
+        return None
+    assert sent.signal.entity is not None
+    tell(f"{sent.signal.entity}: {progress(checkpoint, sent.signal.entity)}")
+    return None
+
+
+def _is_read(settings: Config, patience: int = 1) -> bool:
+    """Whether somebody reads the slot; a service that opens its source anew does not for a moment."""
+    with connect(settings.source.dsn) as connection, translated("looking for the service"):
+        for attempt in range(patience):
+            slot = slot_state(connection, settings.slot)
+            if slot is not None and slot.active_pid is not None:
+                return True
+            if attempt + 1 < patience:
+                time.sleep(LOOK_FOR_SERVICE_S)
+    return False
+
+
+@contextlib.contextmanager
+def _shown(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """What tells how far it is: on a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with Console(stderr=True, highlight=False, markup=False, emoji=False).status("") as status:
+        yield status.update
+
+
+def _say(text: str, *, quiet: bool) -> None:
+    print(f"changelog: {text}", file=sys.stderr if quiet else sys.stdout, flush=True)
+
+
+def _subject(signal: Signal) -> str:
+    return f"{signal.do} {signal.entity or 'all'}"
+
+
+def as_json(checkpoint: Checkpoint | None) -> dict[str, Any]:
+    """The repairs by entity, as `changelog status` tells them: what is left, and the ids of who asked."""
+    if checkpoint is None:
+        return {"open": {}, "paused": []}
+    repairs = Repairs.parse(checkpoint.repairs)
+    found = {}
+    for entity, repair in sorted(repairs.open.items()):
+        done, total = show.pages_read(checkpoint.windows[entity])
+        found[entity] = {
+            "stage": repair.stage,
+            "rebuild": repair.sweep,
+            "since": repair.start,
+            "pages_done": done,
+            "pages": total,
+            "keys_left": len(repair.keys),
+            "keys_absent": len(repair.absent),
+            "ids": list(repair.ids),
+            "progress": progress(checkpoint, entity),
+        }
+    return {"open": found, "paused": sorted(repairs.paused)}

@@ -1,0 +1,272 @@
+"""Reads the rows of some keys, and makes deletes of what the changelog holds and the table lacks.
+
+A key's canonical text is given back to the server, whose input function makes the value of it. The rows that come are
+taken by the encoder's own key text: a type may hold several texts for equal (1.5 and 1.50, say).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Raw
+from psycopg import sql
+
+from connectors.sources.postgres import rows
+from connectors.sources.postgres.binding import Binding
+from connectors.sources.postgres.chunkrows import CHUNK_BYTES_MAX, ChunkRows, Connection, ReadTable, combined
+from connectors.sources.postgres.lookups import Ghost, Keys
+from connectors.sources.postgres.rows import Change, Origin, Transaction
+from connectors.sources.postgres.types import PgType
+from connectors.sources.postgres.values import Shape, codec_for
+from envelope import batch
+from envelope.codec.avro_values import encoder, members
+from envelope.model import MISSING, Envelope, Missing, Op, Place, Record
+
+Mask = npt.NDArray[np.bool_]
+
+_SCANNED_ROWS = 4096
+_AS_PRINTED = frozenset(Shape) - {Shape.OTHER}
+
+Texts = tuple[str, ...]
+
+
+def key_casts(connection: Connection, types: Sequence[PgType]) -> tuple[str, ...] | None:
+    """For each type, the SQL that makes a value of a canonical text `{}`; None where one cannot be made exactly."""
+    casts = []
+    for type_ in types:
+        base = type_
+        while base.base is not None:
+            base = base.base
+        if base.kind == "base" and base.name == "bytea":
+            casts.append("decode({}, 'base64')")
+        elif base.kind in ("base", "enum") and codec_for(base, -1).shape in _AS_PRINTED:
+            row = connection.execute("SELECT format_type(%s, -1)", [base.oid]).fetchone()
+            assert row is not None
+            casts.append("{}::" + row[0].replace("{", "{{").replace("}", "}}"))
+        else:
+            return None
+    return tuple(casts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedRows:
+    """The rows of some keys, and `ghosts` of what the changelog says of those among them that the table lacks."""
+
+    origin: Origin
+    found: ChunkRows
+    asked: pa.StringArray
+    ghosts: Mapping[str, Ghost]
+
+    @property
+    def nbytes(self) -> int:
+        """What they hold in memory."""
+        return self.found.nbytes + sum(ghost.nbytes for ghost in self.ghosts.values())
+
+    @property
+    def keys(self) -> pa.StringArray:
+        """The entity key of each row."""
+        return self.found.keys
+
+    @property
+    def gone(self) -> pa.StringArray:
+        """The asked keys that no row has."""
+        return self.asked.filter(pc.invert(pc.is_in(self.asked, self.keys)))
+
+    def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
+        """See `windows.Rows`. Of keys that are gone, those that have no ghost leave nothing."""
+        wanted = pc.is_in(self.keys, self.asked).to_numpy(zero_copy_only=False)
+        kept = keep & wanted
+        read = self.found.at(change, kept, np.zeros(0, bool))
+        dead = [
+            ghost
+            for key, deleted in zip(self.gone.to_pylist(), delete.tolist(), strict=True)
+            if deleted and (ghost := self.ghosts.get(key)) is not None
+        ]
+        if not dead:
+            return read
+        transaction = replace(change.transaction, committed_at=self.found.read_at)
+        deletes = batch.from_records(
+            [
+                _deleted(self.origin, self.found.bound.binding, ghost, _behind(change, transaction, len(kept) + number))
+                for number, ghost in enumerate(dead)
+            ]
+        )
+        return combined([read, deletes], self.found.bound.binding)
+
+
+def _behind(change: Change, transaction: Transaction, count: int) -> Change:
+    return Change(transaction=transaction, ordinal=change.ordinal + 1 + count, stamp=None)
+
+
+def _deleted(origin: Origin, binding: Binding, ghost: Ghost, change: Change) -> Record:
+    """`original` is what the changelog last said, as far as the columns still are what they were."""
+    told = rows.provenance(origin, binding, Op.DELETE, change, change.position())
+    original, left_out = _fitting(binding, ghost)
+    source = replace(
+        told.source,
+        mask=ghost.mask,
+        unavailable_original=tuple(dict.fromkeys([*ghost.unavailable, *left_out])),
+        json_null_original=tuple(name for name in ghost.json_null if name not in left_out),
+    )
+    return Record(
+        entity=binding.entity.name,
+        place=Place(key=ghost.key, partition=ghost.partition),
+        envelope=Envelope(provenance=replace(told, source=source), current=None, original=original),
+    )
+
+
+def _fitting(binding: Binding, ghost: Ghost) -> tuple[Raw | Missing, tuple[str, ...]]:
+    """The ghost's members that the entity's columns can still be, and the columns that are left out."""
+    held = members(bytes(ghost.current))
+    shape = dict(binding.shape.fields)
+    fits = {name: _fits(token, name, shape) for name, token in held.items()}
+    left_out = tuple(name for name in shape if not fits.get(name, False) and name not in ghost.unavailable)
+    if all(fits.values()):
+        return ghost.current, left_out
+    kept = [msgspec.json.encode(name) + b":" + token for name, token in held.items() if fits[name]]
+    return Raw(b"{" + b",".join(kept) + b"}") if kept else MISSING, left_out
+
+
+def _fits(token: bytes, name: str, shape: Mapping[str, object]) -> bool:
+    if name not in shape:
+        return False
+    try:
+        encoder(shape[name], nullable=True)(token)  # type: ignore[arg-type]
+    except ValueError:
+        return False
+    return True
+
+
+def read_keys(
+    reading: Connection, origin: Origin, table: ReadTable, name: str, taken: Keys, *, read_at: int
+) -> KeyedRows | None:
+    """The rows of the keys, under the transaction's snapshot; None when they are too large to hold.
+
+    `name` is the table's, as SQL has it.
+    """
+    copied = _copied(reading, table, name, taken)
+    if copied is None:
+        return None
+    found = ChunkRows.encode(origin, table.bound, copied, read_at=read_at)
+    return KeyedRows(origin=origin, found=found, asked=pa.array(taken.keys, pa.utf8()), ghosts=taken.ghosts)
+
+
+def _copied(reading: Connection, table: ReadTable, name: str, taken: Keys) -> list[bytes] | None:
+    single = len(taken.keys) == 1
+    if table.casts is None:
+        return _scanned(reading, table, name, taken, single=single)
+    width = len(table.casts)
+    try:
+        with reading.transaction():
+            return _selected(
+                reading, table, name, [texts for key in taken.keys if (texts := _texts(key, width))], single=single
+            )
+    except (psycopg.errors.UndefinedFunction, psycopg.errors.AmbiguousFunction):
+        return _scanned(reading, table, name, taken, single=single)  # the type's operators are not in the search path
+
+
+def _texts(key: str, width: int) -> Texts | None:
+    """The texts that a key is made of; None for one that no row of such a table has."""
+    if width == 1:
+        return (key,)
+    try:
+        texts = msgspec.json.decode(key, type=list[str])
+    except msgspec.DecodeError:
+        return None
+    return tuple(texts) if len(texts) == width else None
+
+
+def _selected(
+    reading: Connection, table: ReadTable, name: str, keys: Sequence[Texts], *, single: bool
+) -> list[bytes] | None:
+    """A text that is none of its column's type is no key of any row: by halves, it is found and left out."""
+    if not keys:
+        return []
+    try:
+        with reading.transaction():
+            return _copy(reading, _query(table, name, keys), CHUNK_BYTES_MAX, single=single)
+    except psycopg.DataError:
+        if len(keys) == 1:
+            return []
+    half = len(keys) // 2
+    parts = [_selected(reading, table, name, part, single=single) for part in (keys[:half], keys[half:])]
+    found: list[bytes] = []
+    for part in parts:
+        if part is None:
+            return None
+        found += part
+    return found
+
+
+def _query(table: ReadTable, name: str, keys: Sequence[Texts]) -> sql.Composed:
+    """Rows by their keys, so that an index over these serves."""
+    assert table.casts is not None
+    places = [sql.Identifier(f"k{number}") for number in range(len(table.casts))]
+    values = [sql.SQL(cast).format(place) for cast, place in zip(table.casts, places, strict=True)]
+    arrays = [sql.SQL("{}::text[]").format(sql.Literal(list(column))) for column in zip(*keys, strict=True)]
+    condition = sql.SQL("({}) IN (SELECT {} FROM unnest({}) AS u({}))").format(
+        _listed(map(sql.Identifier, table.key)), _listed(values), _listed(arrays), _listed(places)
+    )
+    return _select(table, name, condition)
+
+
+def _select(table: ReadTable, name: str, condition: sql.Composable) -> sql.Composed:
+    where = sql.SQL("") if table.where is None else sql.SQL(" AND ({})").format(sql.SQL(table.where))
+    return sql.SQL("COPY (SELECT {} FROM {}{} WHERE {}{}) TO STDOUT").format(
+        _listed(map(sql.Identifier, table.columns)),
+        sql.SQL("ONLY " if table.only else ""),
+        sql.SQL(name),
+        condition,
+        where,
+    )
+
+
+def _listed(parts: Iterator[sql.Composable] | Sequence[sql.Composable]) -> sql.Composed:
+    return sql.SQL(", ").join(parts)
+
+
+def _scanned(reading: Connection, table: ReadTable, name: str, taken: Keys, *, single: bool) -> list[bytes] | None:
+    """Where no value can be made of a key's text: all rows of the table, and of them those that have such a key."""
+    asked = pa.array(taken.keys, pa.utf8())
+    found: list[bytes] = []
+    room = CHUNK_BYTES_MAX
+    for some in _blocks(reading, _select(table, name, sql.SQL("true"))):
+        encoded = ChunkRows.encode(_NOWHERE, table.bound, some, read_at=0)
+        hits = pc.is_in(encoded.keys, asked).to_numpy(zero_copy_only=False)
+        for number in encoded.numbers[hits].tolist():
+            found.append(some[number])
+            room -= len(some[number])
+        if room < 0 and not single:
+            return None
+    return found
+
+
+_NOWHERE = Origin(name="", database="", decisions={})
+
+
+def _blocks(reading: Connection, query: sql.Composed) -> Iterator[list[bytes]]:
+    block: list[bytes] = []
+    with reading.cursor() as cursor, cursor.copy(query) as copy:
+        for row in copy:
+            block.append(bytes(row))
+            if len(block) == _SCANNED_ROWS:
+                yield block
+                block = []
+    if block:
+        yield block
+
+
+def _copy(reading: Connection, query: sql.Composed, room: int, *, single: bool) -> list[bytes] | None:
+    found: list[bytes] = []
+    with reading.cursor() as cursor, cursor.copy(query) as copy:
+        for row in copy:
+            found.append(bytes(row))
+            room -= len(row)
+            if room < 0 and not single:
+                return None
+    return found

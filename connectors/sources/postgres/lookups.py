@@ -1,0 +1,117 @@
+"""Keys that are looked up in a table, part by part: asked for by a signal, or ghosts that a sweep found."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec import Raw
+
+LOOKUP_KEYS = 1_000
+"""Keys of one chunk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ghost:
+    """What the changelog last says of a key that its table may lack: a state whose place is `key` and `partition`."""
+
+    key: str
+    partition: int
+    position: str
+    current: Raw
+    unavailable: tuple[str, ...]
+    json_null: tuple[str, ...]
+    mask: str | None
+
+    @property
+    def nbytes(self) -> int:
+        """What it holds, roughly."""
+        return len(bytes(self.current)) + len(self.key) + 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """Some keys; `ghosts` of those that are to be deleted where the table lacks them."""
+
+    keys: tuple[str, ...]
+    ghosts: Mapping[str, Ghost] = field(default_factory=dict)
+
+
+class Lookup:
+    """What is left to look up of one entity. One that is `sweeping` waits for the ghosts that are offered to it.
+
+    Guarded by the lock of the `Windows` that it is part of.
+    """
+
+    generation = 0
+
+    def __init__(self, entity: str, keys: Collection[str] = (), *, sweeping: bool = False) -> None:
+        self.entity, self.sweeping = entity, sweeping
+        self.more = False
+        """Whether another opening has to go on with the sweep."""
+        self._left: dict[str, Ghost | None] = dict.fromkeys(keys)
+        self._out: set[str] = set()
+        self._absent: dict[str, None] = {}
+        self._withdrawn: dict[str, Ghost | None] = {}
+        self._size = LOOKUP_KEYS
+        self._offering = sweeping
+
+    def offer(self, ghosts: Sequence[Ghost]) -> None:
+        """These are looked up, too."""
+        self._left |= {ghost.key: ghost for ghost in ghosts}
+
+    def end(self, *, more: bool) -> None:
+        """Nothing else will be offered."""
+        self._offering, self.more = False, more
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was offered is published."""
+        return not self._left
+
+    @property
+    def complete(self) -> bool:
+        """Whether all is published."""
+        return not self._left and not self._offering
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """The keys that are not published yet, in their order."""
+        return tuple(self._left)
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """The keys that the table lacked."""
+        return tuple(self._absent)
+
+    def next_range(self) -> Keys | None:
+        """Hands out the next keys."""
+        keys = tuple(key for key in self._left if key not in self._out)[: self._size]
+        if not keys:
+            return None
+        self._out.update(keys)
+        ghosts = {key: ghost for key in keys if (ghost := self._left[key]) is not None}
+        return Keys(keys=keys, ghosts=ghosts)
+
+    def admit(self, _taken: Keys, _signature: str, _filenode: int) -> bool:
+        """A key's row is what it is under any columns, and wherever it stands."""
+        return True
+
+    def give_back(self, taken: Keys) -> None:
+        """The keys are to be looked up again."""
+        self._out.difference_update(taken.keys)
+
+    def divide(self, taken: Keys) -> None:
+        """Their rows are too large to be read at once."""
+        self._size = max(1, len(taken.keys) // 4)
+
+    def publish(self, taken: Keys, gone: Sequence[str]) -> None:
+        """The keys are published, but for those that the table lacks: what becomes of these, a sweep says."""
+        self.give_back(taken)
+        self._withdrawn = {key: self._left.pop(key) for key in taken.keys}
+        if not self.sweeping:
+            self._absent |= dict.fromkeys(gone)
+
+    def withdraw(self, _taken: Keys) -> None:
+        """The keys were not published after all."""
+        self._left |= self._withdrawn
+        for key in self._withdrawn:
+            self._absent.pop(key, None)

@@ -1,0 +1,255 @@
+"""What one opening of the source reads from tables: pages, keys that were asked for, what the changelog holds beyond.
+
+It is planned from a stored checkpoint, and does only what was planned: whatever a signal changes of it, another opening
+does. So what the changelog stores holds all that stands before the opening.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import pyarrow as pa
+import structlog
+
+from connectors.sources.postgres import ghosts
+from connectors.sources.postgres.binding import Binder, Binding
+from connectors.sources.postgres.catalog import Table, read_tables
+from connectors.sources.postgres.chunkrows import Connection, ReadTable
+from connectors.sources.postgres.columnar import Bound
+from connectors.sources.postgres.connection import connect, translated
+from connectors.sources.postgres.keyed import key_casts
+from connectors.sources.postgres.lookups import Ghost, Lookup
+from connectors.sources.postgres.messages import Relation, RelationColumn
+from connectors.sources.postgres.objects import Template
+from connectors.sources.postgres.progress import LeafProgress, TableProgress, is_complete
+from connectors.sources.postgres.repairs import LookedUp, Reached, Repairs
+from connectors.sources.postgres.rows import Origin
+from connectors.sources.postgres.snapshot import Reader, nonce, quoted, signature
+from connectors.sources.postgres.types import TypeCatalog
+from connectors.sources.postgres.values import SETTINGS
+from connectors.sources.postgres.windows import Snapshot, Windows
+from envelope.entity import Entity
+
+GLANCE_S = 5.0
+"""How often what need not be known any more is forgotten, while the changelog is looked through."""
+
+_log = structlog.get_logger("postgres")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an opening reads: `tables` as the catalogue has them, over `dsn` with `workers` threads.
+
+    `changelog` gives what is stored of an entity, None where nobody can.
+    """
+
+    origin: Origin
+    dsn: str
+    hmac_key: bytes
+    workers: int
+    chunk_pages: int
+    horizon: int
+    tables: Mapping[tuple[str, str], Table]
+    changelog: ghosts.Read | None
+
+
+class Reading:
+    """The windows of one opening, and the threads that read for them. `entities` are all that there are."""
+
+    def __init__(
+        self,
+        catalog: Connection,
+        place: Place,
+        entities: Sequence[Entity],
+        windows: Mapping[str, Any],
+        repairs: Repairs,
+    ) -> None:
+        self._place, self._entities = place, {entity.name: entity for entity in entities}
+        self._revision = repairs.revision
+        active = [entity for entity in entities if entity.name not in repairs.paused]
+        tables = {
+            entity.name: self._progress(catalog, entity, windows.get(entity.name))
+            for entity in active
+            if not is_complete(windows.get(entity.name))
+        }
+        asked = {entity.name: repairs.open[entity.name] for entity in active if entity.name in repairs.open}
+        self._lookups = {name: Lookup(name, repair.keys) for name, repair in asked.items() if repair.keys}
+        due = repairs.sweeps(windows) if place.changelog is not None else ()
+        self._sweeps = {name: Lookup(name, sweeping=True) for name in sorted(due)}
+        self._repairs = asked
+        lookups = [*self._lookups.values(), *self._sweeps.values()]
+        self.windows = Windows(tables, horizon=place.horizon, nonces=nonce, lookups=lookups)
+        self._reader: Reader | None = None
+        self._stopping = threading.Event()
+        self._failure: BaseException | None = None
+        self._sweeper: threading.Thread | None = None
+        if tables or lookups:
+            names = [*tables, *(lookup.entity for lookup in lookups)]
+            _log.info("reading tables", entities=sorted(set(names)), swept=sorted(self._sweeps))
+
+    def start(self) -> None:
+        """Starts the threads, if there is something to read."""
+        if self.windows.complete:
+            return
+        place = self._place
+        self._reader = Reader(
+            self.windows,
+            {name: entity.table for name, entity in self._entities.items()},
+            place.origin,
+            bind=partial(read_table, self._entities, place.hmac_key),
+            connect=self._connect,
+            workers=place.workers,
+        )
+        if self._sweeps:
+            self._sweeper = threading.Thread(target=self._sweep, daemon=True, name="sweep")
+            self._sweeper.start()
+
+    def _connect(self) -> Connection:
+        return connect(self._place.dsn, settings=SETTINGS)
+
+    def _progress(self, catalog: Connection, entity: Entity, stored: Mapping[str, Any] | None) -> TableProgress:
+        leaves = {
+            quoted((leaf.schema, leaf.name)): LeafProgress(filenode=leaf.filenode, pages=leaf.pages, left=[(0, None)])
+            for leaf in self._place.tables[entity.table].leaves
+        }
+        found = TableProgress.resume(entity.name, signature(catalog, entity.table), leaves, stored)
+        found.chunk_pages = self._place.chunk_pages
+        return found
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the reading ended early."""
+        return self._failure or (None if self._reader is None else self._reader.failure)
+
+    @property
+    def running(self) -> bool:
+        """Whether threads read."""
+        return self._reader is not None
+
+    def reached(self) -> Reached:
+        """How far keys and sweeps are."""
+        return Reached(
+            revision=self._revision,
+            looked_up={name: LookedUp(left=each.left, absent=each.absent) for name, each in self._lookups.items()},
+            sweeping=frozenset(self._sweeps),
+            swept={name: each.more for name, each in self._sweeps.items() if each.complete},
+        )
+
+    def close(self) -> None:
+        """Stops the threads; what was not published is read again another time."""
+        self._stopping.set()
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        if self._sweeper is not None:
+            self._sweeper.join()
+            self._sweeper = None
+
+    # The thread that looks through the changelog.
+
+    def _sweep(self) -> None:
+        try:
+            with self._connect() as connection:
+                for name, lookup in self._sweeps.items():
+                    more = not self._offer(connection, self._entities[name], lookup)
+                    self.windows.offered(partial(lookup.end, more=more))
+        except _StoppedError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - raised again by who asks, or the sweep would end in silence
+            self._failure = error
+
+    def _offer(self, connection: Connection, entity: Entity, lookup: Lookup) -> bool:
+        """Offers ghost after ghost; whether these were all."""
+        if entity.immutable and entity.on_change_of_immutable == "ignore":
+            return True  # what its table lost, the changelog keeps
+        repair = self._repairs[entity.name]
+        read = partial(self._stored, connection)
+        if not repair.sweep:
+            self._hand_over(lookup, ghosts.of_keys(read, entity.name, repair.absent))
+            return True
+        for found, more in ghosts.older_than(read, entity.name, repair.start):
+            self._hand_over(lookup, found)
+            if more:
+                return False
+        return True
+
+    def _hand_over(self, lookup: Lookup, found: Sequence[Ghost]) -> None:
+        """Waits until these are published, so that no more than they are held."""
+        if found:
+            _log.info("rows of the changelog are looked up in their table", entity=lookup.entity, rows=len(found))
+        self.windows.offered(partial(lookup.offer, found))
+        while not lookup.idle:
+            if self._stopping.wait(0.1):
+                raise _StoppedError
+
+    def _stored(self, connection: Connection, entity: str, key: str | None) -> Iterator[pa.RecordBatch]:
+        assert self._place.changelog is not None
+        glance = _Glances(connection, self.windows)
+        for rows in self._place.changelog(entity, key):
+            if self._stopping.is_set():
+                raise _StoppedError
+            glance.now_and_then()
+            yield rows
+
+
+class _StoppedError(Exception):
+    """The reading was closed."""
+
+
+class _Glances:
+    """Snapshots by which what is touched can be forgotten."""
+
+    def __init__(self, connection: Connection, windows: Windows) -> None:
+        self._connection, self._windows = connection, windows
+        self._due = 0.0
+
+    def now_and_then(self) -> None:
+        now = monotonic()
+        if now < self._due:
+            return
+        self._due = now + GLANCE_S
+        with translated("looking at running transactions"):
+            row = self._connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+        assert row is not None
+        self._windows.glance(Snapshot.parse(row[0]))
+
+
+def read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Connection, name: str) -> ReadTable:
+    """How an entity's table is read now: bound as the stream's rows would be, were its columns these."""
+    entity = entities[name]
+    table = next(table for table in read_tables(connection) if (table.schema, table.name) == entity.table)
+    binding = bind_table(connection, entity, table, hmac_key)
+    oids = {column.name: column.type_oid for column in table.columns}
+    types = _types(connection)
+    return ReadTable(
+        signature=signature(connection, entity.table),
+        bound=Bound(binding=binding, template=Template(binding)),
+        columns=tuple(column.name for column in table.columns if column.published),
+        where=entity.where,
+        key=entity.key,
+        casts=key_casts(connection, [types.resolve(oids[column]) for column in entity.key]),
+        only=table.kind == "r",
+    )
+
+
+def bind_table(connection: Connection, entity: Entity, table: Table, hmac_key: bytes) -> Binding:
+    """The binding that the stream's rows would have, were the table's columns those in the catalogue."""
+    relation = Relation(
+        relid=table.oid,
+        namespace=table.schema,
+        name=table.name,
+        replica_identity="f",
+        columns=tuple(
+            RelationColumn(key=True, name=column.name, type_oid=column.type_oid, typmod=column.typmod)
+            for column in table.columns
+            if column.published
+        ),
+    )
+    return Binder(resolve=_types(connection).resolve, hmac_key=hmac_key).bind(entity, relation, crossing=False)
+
+
+def _types(connection: Connection) -> TypeCatalog:
+    return TypeCatalog(lambda query, values: connection.execute(query.encode(), values).fetchall())
