@@ -81,7 +81,8 @@ def _steps(name: str, runs: Sequence[Mapping[str, Any]], present: set[int]) -> l
         compared = entity is not None and entity["drifted"] is not None
         # With no file at hand a run that found drift cannot tell which keys were equal.
         known = compared and (index in present or entity["drifted"] == 0)
-        judged = known and entity["sampled"] is None
+        # `why` tells of an entity that was compared that some keys could not be.
+        judged = known and entity["sampled"] is None and entity["why"] is None
         steps.append(_Step(judged=judged, repaired=entity is not None and entity.get("repaired") is not None))
     return steps
 

@@ -74,11 +74,9 @@ def mismatched(entity: Mapping[str, Any]) -> bool:
 
 
 def command(entity: Mapping[str, Any], name: str, decision: Decision, report: Path) -> str | None:
-    """The line that does it; `report` is the path of the report."""
-    if decision.do == "rebuild":
+    """The line that does it, or that a person may decide for; `report` is the path of the report."""
+    if decision.do == "rebuild" or (decision.do == "stop" and mismatched(entity)):
         return f"changelog rebuild {name}"
-    if decision.do == "stop" and mismatched(entity):
-        return f"changelog schemas accept {name} --read-again"
     if decision.do in ("republish", "stop"):
         return f"changelog republish {name} --report {shlex.quote(str(report))}"
     return None
@@ -122,4 +120,4 @@ def _keys(count: int) -> str:
 
 
 def _listed(columns: Mapping[str, str]) -> str:
-    return "; ".join(f"{name} {how}" for name, how in columns.items()) or "see the entity"
+    return "; ".join(f"{name} ({how})" for name, how in columns.items()) or "see the entity"

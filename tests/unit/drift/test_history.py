@@ -56,6 +56,7 @@ def test_first_seen_is_that_of_the_oldest_key_that_still_drifts(tmp_path: Path) 
     [
         report(2, {"order": skipped(why="not caught up")}, verdict="not caught up"),
         report(2, {"order": entity(sampled="1 % of the keys")}),
+        report(2, {"order": entity(why="2 keys could not be compared")}),
         report(2, {}),
     ],
 )

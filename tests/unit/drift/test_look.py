@@ -115,7 +115,7 @@ def test_null_and_an_empty_text_look_different(page: Page, reports: dict[str, Pa
     [
         ("clean", []),
         ("drift", ["changelog republish order --report 20261121T031000Z-3f2a/report.json"]),
-        ("severe", ["changelog rebuild order", "changelog schemas accept guest --read-again"]),
+        ("severe", ["changelog rebuild order", "changelog rebuild guest"]),
         ("not-caught-up", []),
     ],
 )

@@ -1,0 +1,140 @@
+"""Two rows of a key, column by column: what is drift, what is unknown, what a schema left behind."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from envelope.versions import Version
+from schemas.types import ColumnType, Primitive, Struct
+from spark_jobs.differences import Compared, Shape, State, Step, compared, steps_of
+
+SHAPE = Shape(columns=("id", "a", "b"))
+
+
+def step(position: str | None, **parts: set[str]) -> Step:
+    found = {name: frozenset(parts.get(name, ())) for name in ("added", "restated", "gone")}
+    return Step(position=position, **found)
+
+
+@pytest.mark.parametrize(
+    ("source", "changelog", "differ"),
+    [
+        ('{"id":1,"a":1,"b":2}', '{"id":1,"a":1,"b":2}', ()),
+        ('{"id":1,"a":1,"b":2}', '{ "b": 2, "a": 1, "id": 1 }', ()),
+        ('{"id":1,"a":{"x":1,"y":[2]},"b":2}', '{"id":1,"a":{"y":[2],"x":1},"b":2}', ()),
+        ('{"id":1,"a":"\u00e9","b":2}', '{"id":1,"a":"\\u00e9","b":2}', ()),
+        ('{"id":1,"a":"\u00e9","b":2}', '{"id":1,"a":"e\u0301","b":2}', ("a",)),
+        ('{"id":1,"a":"x","b":2}', '{"id":1,"a":"x ","b":2}', ("a",)),
+        ('{"id":1,"a":null,"b":2}', '{"id":1,"a":"","b":2}', ("a",)),
+        ('{"id":1,"a":0,"b":2}', '{"id":1,"a":-0,"b":2}', ("a",)),
+        ('{"id":1,"a":1.50,"b":2}', '{"id":1,"a":1.5,"b":2}', ("a",)),
+        ('{"id":1,"a":1,"b":2}', '{"id":1,"a":"1","b":2}', ("a",)),
+        ('{"id":1,"a":[1,2],"b":2}', '{"id":1,"a":[2,1],"b":2}', ("a",)),
+        ('{"id":1,"a":1e400,"b":2}', '{"id":1,"a":1e401,"b":2}', ("a",)),
+        ('{"id":1,"a":123456789012345678901234567890,"b":2}', '{"id":1,"a":123456789012345678901234567891,"b":2}', ("a",)),
+        ('{"id":1,"a":1,"b":2}', '{"id":1,"a":1}', ("b",)),
+        ('{"id":1,"a":1,"b":null}', '{"id":1,"a":1}', ("b",)),
+        ('{"id":1,"a":1,"b":2}', '{"id":1,"a":1,"b":2,"c":3}', ("c",)),
+        ('{"id":1,"a":1,"b":2}', "no JSON", ("id", "a", "b")),
+        ('{"id":1,"a":1,"b":2}', "[1]", ("id", "a", "b")),
+    ],
+)  # fmt: skip
+def test_what_differs_is_named(source: str, changelog: str, differ: tuple[str, ...]) -> None:
+    found = compared(State.parse(source), State.parse(changelog), SHAPE, "1")
+    assert found == Compared(kind="changed" if differ else None, columns=differ)
+
+
+def test_a_side_that_lacks_the_row_is_missing_or_extra() -> None:
+    row = State.parse('{"id":1}')
+    assert compared(row, None, SHAPE, None) == Compared(kind="missing")
+    assert compared(None, row, SHAPE, "1") == Compared(kind="extra")
+    assert compared(None, None, SHAPE, "1") == Compared(kind=None)
+
+
+def test_null_of_json_is_not_null_of_sql() -> None:
+    sql, json = State.parse('{"id":1,"a":null,"b":2}'), State.parse('{"id":1,"a":null,"b":2}', json_null=["a"])
+    assert compared(json, json, SHAPE, "1") == Compared(kind=None)
+    assert (
+        compared(sql, json, SHAPE, "1") == compared(json, sql, SHAPE, "1") == Compared(kind="changed", columns=("a",))
+    )
+
+
+def test_what_the_log_did_not_send_is_unknown_and_hides_nothing_else() -> None:
+    source = State.parse('{"id":1,"a":1,"b":2}')
+    found = compared(source, State.parse('{"id":1,"b":3}', unavailable=["a"]), SHAPE, "1")
+    assert found == Compared(kind="changed", columns=("b",), unknown=("a",))
+    found = compared(source, State.parse('{"id":1,"b":2}', unavailable=["a"]), SHAPE, "1")
+    assert found == Compared(kind=None, unknown=("a",))
+
+
+@pytest.mark.parametrize(
+    ("steps", "position", "source", "changelog", "wanted"),
+    [
+        # an added column is null in rows before
+        ([step("5", added={"b"})], "4", '"b":null', "", Compared(kind=None)),
+        ([step("5", added={"b"})], "4", '"b":1', "", Compared(kind="changed", columns=("b",))),
+        ([step("5", added={"b"})], "5", '"b":null', "", Compared(kind="changed", columns=("b",))),
+        ([step("5", added={"b"})], "6", '"b":null', "", Compared(kind="changed", columns=("b",))),
+        # … or has its default, for which no row was written
+        ([step("5", added={"b"}, restated={"b"})], "4", '"b":1', "", Compared(kind=None, schema_changed=("b",))),
+        ([step("5", added={"b"}, restated={"b"})], "5", '"b":1', "", Compared(kind="changed", columns=("b",))),
+        # a retyped one is written otherwise
+        ([step("5", restated={"b"})], "4", '"b":"1.50"', '"b":1.5', Compared(kind=None, schema_changed=("b",))),
+        ([step("5", restated={"b"})], "6", '"b":"1.50"', '"b":1.5', Compared(kind="changed", columns=("b",))),
+        # of one that was dropped, nothing is left
+        ([step("5", gone={"c"})], "4", '"b":1', '"b":1,"c":2', Compared(kind=None)),
+        ([step("5", gone={"c"})], "6", '"b":1', '"b":1,"c":2', Compared(kind="changed", columns=("c",))),
+        # behind the last row
+        ([step(None, added={"b"}, restated={"b"})], "9", '"b":1', "", Compared(kind=None, schema_changed=("b",))),
+        ([step("3"), step(None, gone={"c"})], "9", '"b":1', '"b":1,"c":2', Compared(kind=None)),
+    ],
+)
+def test_what_the_columns_left_behind_is_no_drift(
+    steps: list[Step], position: str, source: str, changelog: str, wanted: Compared
+) -> None:
+    shape = Shape(columns=("id", "b"), steps=tuple(steps))
+    states = [State.parse('{"id":1' + (f",{text}" if text else "") + "}") for text in (source, changelog)]
+    assert compared(states[0], states[1], shape, position) == wanted
+
+
+def test_what_is_stale_is_no_drift() -> None:
+    shape = Shape(columns=("id", "b"), stale=frozenset({"b"}))
+    one, other = State.parse('{"id":1,"b":1}'), State.parse('{"id":1,"b":2}')
+    assert compared(one, other, shape, "1") == Compared(kind=None, schema_changed=("b",))
+
+
+def version(
+    number: int, columns: dict[str, ColumnType], *changes: dict[str, Any], restated: tuple[str, ...] = ()
+) -> Version:
+    state = {
+        "entity": "thing",
+        "version": number,
+        "columns": [[name, type_.value] for name, type_ in columns.items() if isinstance(type_, Primitive)],
+        "relation": 1,
+        "cluster": "",
+        "key": ["id"],
+        "settings": "",
+        "restated": restated,
+        "breaks": [],
+        "changes": changes,
+    }  # fmt: skip
+    return Version.parse(msgspec.json.encode(state))
+
+
+def test_steps_are_those_of_the_versions_and_what_no_row_has_told_yet() -> None:
+    first = version(1, {"id": Primitive.INT, "a": Primitive.STRING})
+    second = version(
+        2,
+        {"id": Primitive.INT, "b": Primitive.STRING},
+        {"kind": "dropped", "column": "a"},
+        {"kind": "added", "column": "b"},
+        restated=("b",),
+    )
+    now = Struct(fields=(("id", Primitive.INT), ("b", Primitive.LONG), ("c", Primitive.STRING)))
+    assert steps_of([("1", first), ("5", second)], now) == (
+        step("5", added={"b"}, restated={"b"}, gone={"a"}),
+        step(None, added={"c"}, restated={"b", "c"}),
+    )
+    assert steps_of([("1", first)], first.columns) == ()
+    assert steps_of([], now) == ()
