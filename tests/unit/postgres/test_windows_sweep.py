@@ -1,0 +1,288 @@
+"""Keys looked up, and what the table lacks deleted, on the simulated database of `test_windows`.
+
+What is published is held against the truth of its place: what the stream's own changes make of the table's first
+state. A row that is read there must be the true one, a delete must be of a key that is not there, and of one that the
+changelog holds. What the changelog stores lags behind what was delivered, and a crash goes back to it.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from msgspec import Raw
+
+from connectors.sources.postgres import windows as windows_module
+from connectors.sources.postgres.lookups import Ghost, Keys, Lookup
+from connectors.sources.postgres.rows import Change
+from connectors.sources.postgres.windows import Chunk, Snapshot, Windows
+from tests.unit.postgres.test_windows import (
+    ENTITY,
+    KEYS,
+    TABLE,
+    _change,
+    _Database,
+    _Logged,
+    _of_the_database,
+    _rows,
+)
+
+Mask = npt.NDArray[np.bool_]
+ALL_KEYS = range(len(KEYS) + 4)
+"""Those of the table, and some that it never has."""
+
+DELETED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _LookedUp:
+    """The rows of some keys, as `windows.Rows` asks for them."""
+
+    found: pa.RecordBatch
+    taken: Keys
+    nbytes: int = 1
+
+    @property
+    def keys(self) -> pa.StringArray:
+        return self.found.column("key")
+
+    @property
+    def gone(self) -> pa.StringArray:
+        there = set(self.keys.to_pylist())
+        return pa.array([key for key in self.taken.keys if key not in there], pa.utf8())
+
+    def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
+        dead = [
+            int(key)
+            for key, wanted in zip(self.gone.to_pylist(), delete, strict=True)
+            if wanted and key in self.taken.ghosts
+        ]
+        deletes = _rows(dead, [DELETED] * len(dead))
+        return pa.concat_batches([self.found.filter(pa.array(keep)), deletes])
+
+
+class _WrongError(AssertionError):
+    """What was published is not what the table was."""
+
+
+@dataclass(slots=True)
+class _Changelog:
+    """What is alive by its rows, each with the number of the opening that published it; and the stream's place."""
+
+    read_to: int
+    alive: dict[int, tuple[int, int]]
+    truth: dict[int, int]
+
+    def copy(self) -> "_Changelog":
+        return _Changelog(self.read_to, dict(self.alive), dict(self.truth))
+
+
+class _Sweep:
+    """A service whose changelog holds rows that no table has; each opening looks all that is older up."""
+
+    def __init__(self, database: _Database, base: Mapping[int, int], make: Callable[..., Windows]) -> None:
+        self.database, self.make = database, make
+        dice = database.dice
+        read_to = dice.randint(0, len(database.log))
+        truth = dict(base)
+        for entry in database.log[:read_to]:
+            _apply(truth, entry)
+        alive = {key: (version, 0) for key, version in truth.items()}
+        for key in ALL_KEYS:
+            if dice.random() < 0.4:
+                alive.setdefault(key, (0, 0))
+        self.durable = _Changelog(read_to, alive, truth)
+        self.opening = 0
+        self._nonces = count()
+        self.start()
+
+    def start(self) -> None:
+        """A new opening, from what is stored."""
+        self.now = self.durable.copy()
+        self.opening += 1
+        horizon = self.database.new_xid()
+        self.database.over.add(horizon)
+        self.lookup = Lookup(ENTITY, sweeping=True)
+        self.lookup._size = 2
+        self.windows = self.make({}, horizon=horizon, nonces=lambda: str(next(self._nonces)), lookups=[self.lookup])
+        self.scanned = False
+        self.taken: list[tuple[str, Chunk]] = []
+        self.unsent: list[str] = []
+
+    def commit(self) -> None:
+        self.durable = self.now.copy()
+
+    def scan(self) -> None:
+        """The changelog is looked through: what was published before this opening may be a ghost."""
+        if self.scanned:
+            return
+        older = [key for key, (_, opening) in self.durable.alive.items() if opening < self.opening]
+        self.windows.offered(lambda: self.lookup.offer([_ghost(key) for key in older]))
+        self.windows.offered(lambda: self.lookup.end(more=False))
+        self.scanned = True
+
+    def glance(self) -> None:
+        self.windows.glance(self.database.snapshot())
+
+    def take(self) -> None:
+        if any(key not in self.lookup._out for key in self.lookup.left):
+            found = self.windows.take({ENTITY: TABLE})
+            assert found is not None
+            self.taken.append(found)
+
+    def look(self) -> None:
+        """Snapshot and reading at once: rewrites are `test_windows`' matter."""
+        if not self.taken:
+            return
+        nonce, chunk = self.taken.pop(self.database.dice.randrange(len(self.taken)))
+        snapshot = self.database.snapshot()
+        if not self.windows.reading(nonce, snapshot, "columns", 1) or self.database.dice.random() < 0.1:
+            self.windows.give_back_unread(nonce, smaller=self.database.dice.random() < 0.5)
+            return
+        assert isinstance(chunk.taken, Keys)
+        self.windows.read(nonce, _LookedUp(_found(self.database, snapshot, chunk.taken), chunk.taken))
+        self.unsent.append(nonce)
+
+    def send(self) -> None:
+        if self.unsent:
+            xid = self.database.new_xid()
+            self.database.log.append(_Logged(xid, nonce=self.unsent.pop()))
+            self.database.over.add(xid)
+
+    def deliver(self) -> None:
+        now = self.now
+        if now.read_to == len(self.database.log):
+            return
+        entry = self.database.log[now.read_to]
+        now.read_to += 1
+        if entry.nonce is not None:
+            found = self.windows.signal(entry.nonce.encode(), _change(entry.xid))
+            for row in [] if found is None else found.to_pylist():
+                self._publish(int(row["key"]), row["version"])
+            return
+        _apply(now.truth, entry)
+        for key, version, deleted in entry.changes:
+            if deleted:
+                now.alive.pop(key, None)
+            else:
+                now.alive[key] = version, self.opening
+        if entry.changes:
+            keys = [key for key, _, _ in entry.changes]
+            self.windows.touched(_rows(keys, [0] * len(keys)), np.full(len(keys), entry.xid))
+
+    def _publish(self, key: int, version: int) -> None:
+        now = self.now
+        if version == DELETED:
+            if key in now.truth:
+                raise _WrongError(f"key {key} is deleted, and is there")
+            if now.alive.pop(key, None) is None:
+                raise _WrongError(f"key {key} is deleted, and the changelog did not hold it")
+        elif now.truth.get(key) != version:
+            raise _WrongError(f"key {key} is published as {version}, and is {now.truth.get(key)}")
+        else:
+            now.alive[key] = version, self.opening
+
+
+def _apply(truth: dict[int, int], entry: _Logged) -> None:
+    for key, version, deleted in entry.changes:
+        if deleted:
+            truth.pop(key, None)
+        else:
+            truth[key] = version
+
+
+def _ghost(key: int) -> Ghost:
+    return Ghost(key=str(key), partition=0, position="", current=Raw(b"{}"), unavailable=(), json_null=(), mask=None)
+
+
+def _found(database: _Database, snapshot: Snapshot, taken: Keys) -> pa.RecordBatch:
+    wanted = {int(key) for key in taken.keys}
+    found = [each for each in database.heap if each.key in wanted and database._sees(snapshot, each)]
+    return _rows([each.key for each in found], [each.version for each in found])
+
+
+def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
+    dice = random.Random(seed)
+    database = _Database(dice)
+    base = {each.key: each.version for each in database.heap}
+    for _ in range(dice.randrange(12)):
+        _of_the_database(database, dice)
+    service = _Sweep(database, base, make)
+    reader = (service.take, service.look, service.send)
+    for _ in range(steps):
+        match dice.random():
+            case chance if chance < 0.4:
+                _of_the_database(database, dice)
+            case chance if chance < 0.6:
+                service.deliver()
+            case chance if chance < 0.9:
+                dice.choice(reader)()
+            case chance if chance < 0.99:
+                dice.choice((service.commit, service.scan, service.glance))()
+            case _:
+                service.start()
+    while database.writers or database.logged:
+        (database.commit if database.writers else database.show)()
+    for _ in range(200):
+        for step in (service.scan, service.send, service.look, service.take, service.deliver):
+            step()
+        if service.windows.complete and service.now.read_to == len(database.log):
+            break
+    assert service.windows.complete
+    told = {key: version for key, (version, _) in service.now.alive.items()}
+    if told != database.state():
+        raise _WrongError(f"the changelog says {told} and the table {database.state()}")
+
+
+@pytest.fixture(autouse=True)
+def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Touched keys are looked through for what may be forgotten all the time."""
+    monkeypatch.setattr(windows_module, "_KEPT_ROWS_MAX", 2)
+
+
+def test_what_the_table_lacks_is_deleted_once_and_nothing_else(seed: int) -> None:
+    for number in range(150):
+        _run(seed + number, Windows)
+
+
+class _DeletesWhatIsGone(Windows):
+    """Also where the stream told of it."""
+
+    def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
+        return np.ones(len(keys), bool)
+
+
+class _ByVisibilityAlone(Windows):
+    """The rule of rows that are read: a delete that the snapshot saw, and the changelog has, is repeated."""
+
+    def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
+        assert self._latest is not None
+        return self._untouched(entity, self._latest, keys)
+
+
+class _ForgetsTheSwept(Windows):
+    """Keeps of the keys that were touched only those that a snapshot may miss."""
+
+    def _remember(self, block: object, forgotten: Mask) -> None:
+        pass
+
+
+class _DeletesNothing(Windows):
+    """Looks up, and lets be."""
+
+    def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
+        return np.zeros(len(keys), bool)
+
+
+@pytest.mark.parametrize("broken", [_DeletesWhatIsGone, _ByVisibilityAlone, _ForgetsTheSwept, _DeletesNothing])
+def test_a_broken_rule_is_caught(broken: type[Windows], seed: int) -> None:
+    def runs() -> None:
+        for number in range(2000):
+            _run(seed + number, broken)
+
+    with pytest.raises(_WrongError):
+        runs()
