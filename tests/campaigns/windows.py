@@ -8,8 +8,6 @@ stream, nothing may be lost or repeated.
 import contextlib
 import random
 import shutil
-import signal
-import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -18,15 +16,15 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from connectors.embedded import Server, temporary_server
+from connectors.embedded import temporary_server
 from tests.campaigns._judge import judge
 from tests.campaigns._load import CONFLICTS, ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import TABLES, Oracle
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._service import FAIL_POINTS, Service, is_read
+from tests.campaigns._standby import STANDBY, Standby, standby_of
 from tests.servers import fresh_database
 
-STANDBY = "held"
 SETTINGS = {"fsync": "off", "synchronous_standby_names": STANDBY, "max_wal_size": "4GB"}
 ROWS = 3_000
 DISTURBED_S = 1.5
@@ -58,7 +56,7 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
     with (
         tempfile.TemporaryDirectory(prefix="changelog-windows-") as name,
         temporary_server(settings=SETTINGS) as server,
-        _standby(server, Path(name)) as standby,
+        standby_of(server, Path(name)) as standby,
     ):
 
         def one(piece: Piece) -> Figures:
@@ -73,47 +71,8 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
         yield one
 
 
-class _Standby:
-    """A synchronous standby that can be paused, and with it the visibility of commits that wait for it."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        self._lock = threading.Lock()
-        self._pauses = 0
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        self._count(1)
-        try:
-            yield
-        finally:
-            self._count(-1)
-
-    def _count(self, step: int) -> None:
-        with self._lock:
-            self._pauses += step
-            self._process.send_signal(signal.SIGSTOP if self._pauses else signal.SIGCONT)
-
-
-@contextlib.contextmanager
-def _standby(server: Server, folder: Path) -> Iterator[_Standby]:
-    """`pg_receivewal` is all that a commit waits for."""
-    received = folder / "received"
-    received.mkdir()
-    dsn = psycopg.conninfo.make_conninfo(server.dsn(), application_name=STANDBY)
-    command = [str(server.bin_dir / "pg_receivewal"), "-D", str(received), "--synchronous", "-d", dsn]
-    with (folder / "standby.log").open("wb") as log:
-        # In a session of its own: an interrupt must not end it before the rounds, whose commits wait for it.
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    try:
-        yield _Standby(process)
-    finally:
-        process.kill()
-        process.wait()
-
-
 class _Round:
-    def __init__(self, name: str, dsn: str, folder: Path, standby: _Standby, rng: random.Random) -> None:
+    def __init__(self, name: str, dsn: str, folder: Path, standby: Standby, rng: random.Random) -> None:
         self._name = name
         self._dsn, self._folder, self._standby, self._rng = dsn, folder, standby, rng
         config = folder / "changelog.toml"

@@ -1,0 +1,54 @@
+"""A synchronous standby that campaigns pause: commits wait for it, in the log and not yet visible."""
+
+import contextlib
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+
+from connectors.embedded import Server
+
+STANDBY = "held"
+"""Its name, for `synchronous_standby_names`."""
+
+
+class Standby:
+    """A synchronous standby that can be paused, and with it the visibility of commits that wait for it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._lock = threading.Lock()
+        self._pauses = 0
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        self._count(1)
+        try:
+            yield
+        finally:
+            self._count(-1)
+
+    def _count(self, step: int) -> None:
+        with self._lock:
+            self._pauses += step
+            self._process.send_signal(signal.SIGSTOP if self._pauses else signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def standby_of(server: Server, folder: Path) -> Iterator[Standby]:
+    """`pg_receivewal` is all that a commit waits for."""
+    received = folder / "received"
+    received.mkdir()
+    dsn = psycopg.conninfo.make_conninfo(server.dsn(), application_name=STANDBY)
+    command = [str(server.bin_dir / "pg_receivewal"), "-D", str(received), "--synchronous", "-d", dsn]
+    with (folder / "standby.log").open("wb") as log:
+        # In a session of its own: an interrupt must not end it before the rounds, whose commits wait for it.
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield Standby(process)
+    finally:
+        process.kill()
+        process.wait()
