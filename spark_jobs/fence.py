@@ -24,6 +24,7 @@ from connectors.sources.postgres.catalog import Table, read_tables
 from connectors.sources.postgres.connection import connect, explain, translated
 from connectors.sources.postgres.progress import is_complete
 from connectors.sources.postgres.reading import bind_table
+from connectors.sources.postgres.repairs import Repairs
 from connectors.sources.postgres.snapshot import quoted
 from connectors.sources.postgres.source import CATALOG_SETTINGS
 from connectors.sources.postgres.values import SETTINGS
@@ -232,7 +233,7 @@ def _fenced(connection: Connection, entity: Entity, table: Table, source: Source
 
 
 def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callable[[float], object]) -> Checkpoint:
-    """The checkpoint of a changelog that has read these entities' tables to their ends.
+    """The checkpoint of a changelog that has read these entities' tables to their ends, and repairs none of them.
 
     What was read before the fence is visible in it: of a key without a visible row it is known then that the changelog
     did not have it. Raises NotComparedError (NOT_CAUGHT_UP).
@@ -254,7 +255,9 @@ def _unread(checkpoint: Checkpoint | None, names: Sequence[str]) -> str | None:
     for name in names:
         if not is_complete(checkpoint.windows.get(name)):
             return f"the table of {name} is not read to its end"
-    return None
+    repairs = Repairs.parse(checkpoint.repairs)
+    repaired = sorted(repairs.open.keys() & set(names) - repairs.paused)
+    return f"a repair of {repaired[0]} is under way" if repaired else None
 
 
 def until_behind(log: Log, fence: Fence, *, deadline: float, wait: Callable[[float], object]) -> CaughtUp:

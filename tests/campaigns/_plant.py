@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -60,14 +61,19 @@ def last_only(position: str, edit: Edit) -> Edit:
     return lambda row: edit(row) if row["position"] == position else [row]
 
 
+def tokens_of(text: str) -> dict[str, msgspec.Raw]:
+    """The members of a JSON object as they are spelt."""
+    return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+
+
 def setting(values: Mapping[str, str]) -> Edit:
     """Gives columns other values: JSON texts."""
 
     def edit(row: Row) -> Iterable[Row]:
-        members = {name: json.dumps(value) for name, value in json.loads(row["current"]).items()}
-        members |= values
-        text = "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in members.items()) + "}"
-        return [{**row, "current": text}]
+        tokens = {name: bytes(token).decode() for name, token in tokens_of(row["current"]).items()}
+        tokens |= values
+        text = ",".join(f"{json.dumps(name)}:{token}" for name, token in tokens.items())
+        return [{**row, "current": "{" + text + "}"}]
 
     return edit
 
