@@ -1,15 +1,17 @@
 """The last state of each key, of its last changes: an unavailable value is that of the state before; then typed.
 
 What comes are rows of `CHANGES`, all of one key together, the newest first, back to the first that lacks nothing.
+Here each is folded and read by itself, which is the definition, and the way of all that is unusual; where one change is
+all of a state, and its values are of the usual form, `spark_jobs.typed` reads many of them at once.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from envelope.codec import json_codec
 from envelope.codec.avro_values import members
@@ -17,14 +19,20 @@ from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 from envelope.position import Position
 from schemas.avro import Column
+from spark_jobs.typed import Typed
 from spark_jobs.values import NULL, Read, reader, text
 
 _OF_CHANGE: Final = ("key", "position", "op", "committed_at", "api_version", "service_name", "identifier")
 
-CHANGES: Final = (*_OF_CHANGE, "current", "gaps")
+_OF_STATE: Final = (*_OF_CHANGE, "current", "gaps")
+
+WHOLE: Final = "whole"
+
+CHANGES: Final = (*_OF_STATE, WHOLE)
 """The columns of a change, those first that `ABOUT` begins with.
 
-`gaps` is its provenance, where that tells of unavailable values, or of null in JSON.
+`gaps` is its provenance, where that tells of unavailable values, or of null in JSON. `WHOLE` says that it is the only
+one of its key here.
 """
 
 ABOUT: Final = pa.schema(
@@ -73,19 +81,49 @@ def fold(
     kind *malformed*, naming the position, for a change without a state, or one that is no JSON object.
     """
     readers = {column.name: text if raw else reader(column.type) for column in columns}
+    typed = Typed(columns, schema.types[: len(columns)], raw).reader()
     rows: list[tuple[Any, ...]] = []
-    for _, changes in groupby(_rows(batches), key=itemgetter(0)):
-        rows.append(_row(list(changes), readers))
-        if len(rows) == ROWS_MAX:
-            yield _batch(rows, schema)
-            rows = []
+    held: list[tuple[Any, ...]] = []
+    for batch in batches:
+        usual = _usual(batch)
+        quick = batch.filter(pa.array(usual))
+        values, left = typed(quick.column("current").to_pylist())
+        rows += (_row([change], readers) for change in _changes(quick.filter(pa.array(left))))
+        kept = pa.array(~left)
+        yield _with_about([each.filter(kept) for each in values], quick.filter(kept), schema)
+        for change in _changes(batch.filter(pa.array(~usual))):
+            if held and held[0][0] != change[0]:
+                rows.append(_row(held, readers))
+                held = []
+            held.append(change)
+        while len(rows) >= ROWS_MAX:
+            yield _batch(rows[:ROWS_MAX], schema)
+            del rows[:ROWS_MAX]
+    if held:
+        rows.append(_row(held, readers))
     if rows:
         yield _batch(rows, schema)
 
 
-def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
-    for batch in batches:
-        yield from zip(*(batch.column(name).to_pylist() for name in CHANGES), strict=True)
+def _usual(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which changes are whole states, as far as can be told without reading them."""
+    whole, gaps = batch.column(WHOLE), batch.column("gaps")
+    stays = pc.not_equal(batch.column("op"), Op.DELETE.value)
+    return np.asarray(pc.and_(pc.and_(whole, gaps.is_null()), stays))
+
+
+def _changes(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    return zip(*(batch.column(name).to_pylist() for name in _OF_STATE), strict=True)
+
+
+def _with_about(values: Sequence[pa.Array], changes: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """States that lack nothing, of changes that are whole ones."""
+    none = pa.ListArray.from_arrays(pa.array(np.zeros(len(changes) + 1, np.int32)), pa.array([], pa.utf8()))
+    begun = pa.array(np.zeros(len(changes), np.bool_))
+    arrays = [*values, *(changes.column(name) for name in _OF_CHANGE), none, none, begun]
+    return pa.RecordBatch.from_arrays(
+        [array.cast(each.type) for array, each in zip(arrays, schema, strict=True)], schema=schema
+    )
 
 
 def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:

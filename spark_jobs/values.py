@@ -23,7 +23,7 @@ Read = Callable[[bytes], object]
 
 NULL: Final = b"null"
 
-_INTEGER = re.compile(rb"0|-?[1-9][0-9]*")
+_INTEGER = re.compile(rb"-?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(rb"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _FIXED = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _UNUSUAL: Final = {b'"NaN"': "nan", b'"Infinity"': "inf", b'"-Infinity"': "-inf"}

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import and_
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column as Expression
@@ -38,6 +39,12 @@ class Chosen:
 
 
 EVERYTHING = Chosen()
+
+_UNAVAILABLE: Final = '"unavailable":'
+_JSON_NULL: Final = '"jsonNull":'
+_COMMITTED_AT: Final = b'"committedAt":"'
+_TAIL_BYTES: Final = len(_COMMITTED_AT) + len('2026-11-21T03:10:02.886044Z"}}')
+_GIVEN: Final = tuple(name for name in states.CHANGES if name not in ("gaps", states.WHOLE))
 
 
 def until(changes: DataFrame, position: Position | None) -> DataFrame:
@@ -133,16 +140,24 @@ def _behind_truncates(rows: DataFrame, changes: DataFrame | None = None) -> Data
 
 def _newest(changes: DataFrame) -> DataFrame:
     """Of each key its changes back to the first that lacks nothing: as a rule, the last one."""
-    source = F.col("provenance")
-    gap = source.contains('"unavailable":') | source.contains('"jsonNull":')
-    lacks = source.contains('"unavailable":') & (F.col("op") != Op.DELETE.value)
+    gaps = _gaps(F.col("provenance"))
+    lacks = gaps.contains(_UNAVAILABLE) & (F.col("op") != Op.DELETE.value)
     by_key = Window.partitionBy("key").orderBy(F.desc("position"))
     newer = by_key.rowsBetween(Window.unboundedPreceding, -1)
-    found = changes.select(
-        *(name for name in states.CHANGES if name != "gaps"), F.when(gap, source).alias("gaps"), lacks.alias("_lacks")
-    )
-    whole = F.sum(F.when(~F.col("_lacks"), 1)).over(newer)
-    return found.withColumn("_whole", whole).where(F.col("_whole").isNull()).select(*states.CHANGES)
+    found = changes.select(*_GIVEN, gaps.alias("gaps"), F.coalesce(lacks, F.lit(False)).alias("_lacks"))
+    ended = F.max(~F.col("_lacks")).over(newer)
+    alone = (F.row_number().over(by_key) == 1) & ~F.col("_lacks")
+    return found.withColumns({"_ended": ended, states.WHOLE: alone}).where("_ended IS NOT TRUE").select(*states.CHANGES)
+
+
+def _gaps(provenance: Expression) -> Expression:
+    """The provenance where it tells of unavailable values, or of null in JSON; else null.
+
+    All but a few end with the commit time, which a look at their last bytes shows; the others are searched.
+    """
+    tail = F.substring(provenance.cast("binary"), -_TAIL_BYTES, len(_COMMITTED_AT))
+    told = provenance.contains(_UNAVAILABLE) | provenance.contains(_JSON_NULL)
+    return F.when(tail == F.lit(_COMMITTED_AT), None).when(told, provenance)
 
 
 def _merged(name: str) -> Expression:

@@ -23,10 +23,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def sockets() -> Iterator[None]:
+def sockets(request: pytest.FixtureRequest) -> Iterator[None]:
     """pyspark leaves a socket of each `collect` to the garbage collector: it is to come before the next test."""
     yield
-    gc.collect()
+    if "spark" in request.fixturenames:
+        gc.collect()
 
 
 @pytest.fixture(scope="session")
