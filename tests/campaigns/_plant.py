@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from connectors.sinks.filelayout import log_file, sequences
@@ -23,15 +24,16 @@ def rewrite(log: Path, edits: Mapping[tuple[str, str], Edit]) -> None:
 
     The service never looks at what it has written.
     """
+    wanted = pa.array({entity for entity, _ in edits})
     for sequence in sequences(log):
         file = log_file(log, sequence)
         with pq.ParquetFile(file) as parquet:
+            if not pc.any(pc.is_in(parquet.read(["entity"]).column(0), wanted)).as_py():
+                continue
             metadata = {
                 name: value for name, value in parquet.metadata.metadata.items() if name.startswith(b"changelog.")
             }
             rows = parquet.read().to_pylist()
-        if not any((row["entity"], row["key"]) in edits for row in rows):
-            continue
         made: list[Row] = []
         for row in rows:
             edit = edits.get((row["entity"], row["key"]))
@@ -43,16 +45,17 @@ def rewrite(log: Path, edits: Mapping[tuple[str, str], Edit]) -> None:
         beside.replace(file)
 
 
-def latest(log: Path) -> dict[tuple[str, str], Row]:
-    """The last row of each key."""
+def latest(log: Path, entity: str) -> dict[tuple[str, str], Row]:
+    """The last row of each key of an entity."""
     found: dict[tuple[str, str], Row] = {}
     for sequence in sequences(log):
         with pq.ParquetFile(log_file(log, sequence)) as parquet:
-            for row in parquet.read().to_pylist():
-                if row["key"] == TRUNCATE_KEY:
-                    found = {place: kept for place, kept in found.items() if place[0] != row["entity"]}
-                else:
-                    found[row["entity"], row["key"]] = row
+            rows = parquet.read()
+        for row in rows.filter(pc.equal(rows.column("entity"), entity)).to_pylist():
+            if row["key"] == TRUNCATE_KEY:
+                found.clear()
+            else:
+                found[entity, row["key"]] = row
     return found
 
 

@@ -1,0 +1,325 @@
+"""Drift is looked for while everything happens to the tables: random writes, savepoints, rollbacks, long transactions,
+moves, commits that are in the log long before they are visible, altered columns. Of a consistent pair, nothing may be
+found; of what is planted behind the service's back, all of it, with the right columns, and nothing else.
+"""
+
+import contextlib
+import io
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import psycopg
+from pyspark.sql import SparkSession
+
+from connectors.embedded import temporary_server
+from spark_jobs.detect_drift import JOB
+from spark_jobs.job import SETTINGS as JOB_SETTINGS
+from spark_jobs.job import main
+from tests.campaigns._load import CONFLICTS, ENTITIES, Load, Scale, prepare
+from tests.campaigns._pieces import Campaign, Figures, Piece
+from tests.campaigns._plant import Edit, Row, last_only, latest, lost, rewrite, setting, tokens_of
+from tests.campaigns._service import Service
+from tests.campaigns._standby import STANDBY, Standby, standby_of
+from tests.servers import fresh_database, java_needed
+
+ROUNDS = 10
+"""Of one database and its log."""
+
+PLANT_EVERY = 3
+PLANTED_MAX = 1_000
+ROWS = 1_000
+STATIC = 1_500
+"""Rows that nobody writes to but the campaign itself; those behind them are written all the time."""
+
+MADE_UP = 1_000_000
+SETTINGS = {"fsync": "off", "synchronous_standby_names": STANDBY, "max_wal_size": "4GB"}
+SCALE = Scale(universe=ROWS * 2, big=200, big_every=60, pause_s=0.01, lingering=0.04, linger_s=0.8, held=0.06)
+
+CONFIG = """
+name = "{name}"
+[source]
+kind = "postgres"
+dsn = "{dsn}"
+[sink]
+path = "changelog"
+commit_seconds = 0.5
+[service]
+listen = "127.0.0.1:0"
+[schemas]
+on_incompatible = "publish"
+[drift]
+on_schema_mismatch = "ignore"
+[entities.odd]
+table = "public.odd"
+"""
+
+ODD = """
+CREATE TABLE odd (
+    id int PRIMARY KEY, note text, price float8, ratio real, amount numeric, doc json, docb jsonb, touched int DEFAULT 0
+);
+INSERT INTO odd SELECT n, CASE n % 5 WHEN 0 THEN NULL WHEN 1 THEN '' WHEN 2 THEN 'café ' || n ELSE 'note ' || n END,
+    CASE n % 3 WHEN 0 THEN 0 ELSE n / 7.0 END, n / 3.0, 123456789012345678901234567890 + n, '{"a": 1, "b": [1, null]}',
+    '{"a": 1.50, "b": {"c": null}}'
+FROM generate_series(1, %(rows)s) AS n;
+ALTER TABLE odd REPLICA IDENTITY FULL;
+"""
+
+
+def campaign() -> Campaign:
+    """A piece is a new database, and some rounds over it; all share one session of Spark."""
+    return Campaign(site=_site, rounds=ROUNDS)
+
+
+@contextlib.contextmanager
+def _site() -> Iterator[Callable[[Piece], Figures]]:
+    with (
+        tempfile.TemporaryDirectory(prefix="changelog-drift-") as name,
+        temporary_server(settings=SETTINGS) as server,
+        standby_of(server, Path(name)) as standby,
+        session(Path(name)),
+    ):
+
+        def one(piece: Piece) -> Figures:
+            folder = Path(name) / str(piece.first)
+            folder.mkdir()
+            try:
+                with fresh_database(server) as dsn:
+                    return _Block(f"d{piece.first}", dsn, folder, standby, random.Random(piece.seed)).run(piece.rounds)
+            finally:
+                shutil.rmtree(folder)
+
+        yield one
+
+
+@contextlib.contextmanager
+def session(folder: Path) -> Iterator[None]:
+    """The session that is there, or one that lasts as long as the campaign."""
+    if SparkSession.getActiveSession() is not None:
+        yield
+        return
+    java_needed()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = JOB_SETTINGS | {
+        "spark.driver.memory": "1g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(folder / "spark"),
+        "spark.log.level": "OFF",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("drift")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    try:
+        yield
+    finally:
+        spark.stop()
+
+
+class _Block:
+    def __init__(self, name: str, dsn: str, folder: Path, standby: Standby, rng: random.Random) -> None:
+        self._dsn, self._folder, self._standby, self._rng = dsn, folder, standby, rng
+        self._config = folder / "changelog.toml"
+        self._config.write_text(CONFIG.format(name=name, dsn=dsn) + ENTITIES, "utf-8")
+        self._log = folder / "changelog"
+        self._service = Service(self._config)
+        self._over = threading.Event()
+        self._failures: list[BaseException] = []
+        self._figures: Counter[str] = Counter()
+        self._altered: list[str] = []
+        self._took: list[float] = []
+
+    def run(self, rounds: int) -> Figures:
+        prepare(self._dsn, ROWS)
+        self._sql(ODD.replace("%(rows)s", str(STATIC * 2)))
+        load = Load(self._dsn, SCALE, self._rng.randrange(1 << 32))
+        beside = [threading.Thread(target=self._guarded, args=(each,)) for each in (self._hold, self._churn)]
+        try:
+            self._service.start()
+            load.start()
+            for thread in beside:
+                thread.start()
+            for number in range(rounds):
+                self._service.check()
+                self._round(plants=number % PLANT_EVERY == PLANT_EVERY - 1 or rounds == number + 1)
+        finally:
+            self._over.set()
+            for thread in beside:
+                if thread.ident is not None:
+                    thread.join()
+            load.stop()
+            self._service.kill()
+        if self._failures:
+            raise self._failures[0]
+        return {**self._figures, "run_s": [round(sum(self._took) / len(self._took), 1)]}
+
+    def _round(self, *, plants: bool) -> None:
+        if self._rng.random() < 0.5:
+            self._alter()
+        planted = self._plant() if plants else {}
+        began = time.monotonic()
+        found = self._detect()
+        self._took.append(time.monotonic() - began)
+        differ = [place for place in found.keys() | planted.keys() if found.get(place) != planted.get(place)]
+        wrong = [(place, planted.get(place), found.get(place)) for place in sorted(differ)[:5]]
+        assert not wrong, f"{len(differ)} keys are not as planted ({len(planted)}): key, planted, found: {wrong}"
+        self._figures["planted"] += len(planted)
+        self._figures["found"] += len(found)
+        self._figures["false"] += 0
+        if planted:
+            self._heal(planted)
+
+    def _detect(self) -> dict[tuple[str, str], tuple[str, ...]]:
+        """By entity and key: the kind of drift, and the columns."""
+        said, told = io.StringIO(), io.StringIO()
+        words = ["--config", str(self._config), "--out", str(self._folder / "drift"), "--wait", "120"]
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told):
+            code = main(JOB, words)
+        assert code in (0, 1, 4), f"the job ended with {code}: {told.getvalue()}"
+        page = Path(json.loads(said.getvalue().splitlines()[-1])["report"])
+        report = json.loads(page.with_name("report.json").read_bytes())
+        for name, entity in report["entities"].items():
+            assert entity["why"] is None, f"{name}: {entity['why']}"
+            self._figures["rows"] += entity["sourceRows"]
+            self._figures["schema_changed"] += bool(entity["schemaChanged"])
+        lines = [json.loads(line) for line in page.with_name("keys.jsonl").read_text("utf-8").splitlines()]
+        return {(line["entity"], line["key"]): (line["kind"], *sorted(line["columns"])) for line in lines}
+
+    # What is planted
+
+    def _plant(self) -> dict[tuple[str, str], tuple[str, ...]]:
+        """Alters the log's copy of some static rows; by entity and key what is to be found."""
+        self._until_published()
+        rows = {place: row for place, row in latest(self._log, "odd").items() if int(place[1]) <= STATIC}
+        chosen = self._rng.sample(sorted(rows), self._rng.randrange(1, PLANTED_MAX + 1))
+        edits: dict[tuple[str, str], Edit] = {}
+        planted: dict[tuple[str, str], tuple[str, ...]] = {}
+        for place in chosen:
+            row = rows[place]
+            match self._rng.randrange(8):
+                case 0:
+                    edits[place], planted[place] = lost, ("missing",)
+                case 1:
+                    other = str(MADE_UP + int(place[1]))
+                    edits[place] = last_only(row["position"], _made_up(other))
+                    planted["odd", other] = ("extra",)
+                case 2:  # no drift
+                    edits[place] = last_only(row["position"], setting({"doc": '{ "b":[1,null], "a" : 1 }'}))
+                case _:
+                    values = self._values(row)
+                    edits[place] = last_only(row["position"], setting(values))
+                    planted[place] = ("changed", *sorted(values))
+        rewrite(self._log, edits)
+        return planted
+
+    def _values(self, row: Row) -> dict[str, str]:
+        """Other values of one column of the row, or of a few."""
+        tokens = {name: bytes(token).decode() for name, token in tokens_of(row["current"]).items()}
+        number = tokens["amount"].strip('"')
+        others = {
+            "note": self._rng.choice([_another_text(tokens["note"]), '"another"']),
+            "price": "-0" if tokens["price"] == "0" else self._rng.choice(['"NaN"', '"Infinity"', "1e-300"]),
+            "ratio": self._rng.choice(['"-Infinity"', "null", "-0"]),
+            "amount": self._rng.choice([f'"{int(number) + 1}"', f'"{number}.0"', '"NaN"']),
+            "doc": self._rng.choice(["null", '{"a": 1, "b": [null, 1]}']),
+            "docb": '{"a": 1.5, "b": {"c": null}}',
+        }
+        names = self._rng.sample(sorted(others), self._rng.choice((1, 1, 1, 2, 6)))
+        return {name: others[name] for name in names}
+
+    def _heal(self, planted: Mapping[tuple[str, str], tuple[str, ...]]) -> None:
+        """What is written again is published again, and what is deleted deleted."""
+        made_up = [int(key) for (_, key), (kind, *_) in planted.items() if kind == "extra"]
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            connection.execute("SET synchronous_commit = local")
+            connection.execute("UPDATE odd SET touched = touched + 1 WHERE id <= %s", [STATIC])
+            connection.execute("INSERT INTO odd (id) SELECT unnest(%s::int[])", [made_up])
+            connection.execute("DELETE FROM odd WHERE id = ANY (%s)", [made_up])
+
+    def _until_published(self) -> None:
+        """Until the log holds what was written last to the static rows: else it would come behind what is planted."""
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            row = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8").fetchone()
+        assert row is not None
+        end = row[0]
+        self._service.until(self._log, lambda found: found.through_lsn >= end, 60.0)
+
+    # What happens beside
+
+    def _alter(self) -> None:
+        """Adds a column, without and with a default, or alters or drops one that was added."""
+        name = self._rng.choice(self._altered) if self._altered and self._rng.random() < 0.5 else None
+        if name is None:
+            name = f"added_{len(self._altered)}_{self._rng.randrange(1 << 20)}"
+            self._altered.append(name)
+            self._sql(f"ALTER TABLE account ADD COLUMN {name} int" + self._rng.choice(("", " DEFAULT 7")))
+        elif self._rng.random() < 0.5:
+            self._sql(f"ALTER TABLE account ALTER COLUMN {name} TYPE text")
+        else:
+            self._altered.remove(name)
+            self._sql(f"ALTER TABLE account DROP COLUMN {name}")
+        self._figures["alters"] += 1
+
+    def _sql(self, statements: str) -> None:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            connection.execute("SET synchronous_commit = local")
+            connection.execute("SET deadlock_timeout = '10s'")
+            connection.execute(statements.encode())
+
+    def _guarded(self, beside: Callable[[], None]) -> None:
+        try:
+            beside()
+        except BaseException as error:
+            self._failures.append(error)
+            raise
+
+    def _hold(self) -> None:
+        """Again and again, commits stay in the log without being visible."""
+        rng = random.Random(self._rng.random())
+        while not self._over.wait(rng.random() * 2.0):
+            with self._standby.paused():
+                self._figures["commits_held"] += 1
+                self._over.wait(rng.random())
+
+    def _churn(self) -> None:
+        """Writes to the rows behind the static ones, now and then so that it is not visible at once."""
+        rng = random.Random(self._rng.random())
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            connection.execute("SET synchronous_commit = local")
+            while not self._over.wait(0.02):
+                number = STATIC + rng.randrange(1, STATIC)
+                with contextlib.suppress(*CONFLICTS), connection.transaction():
+                    if rng.random() < 0.1:
+                        connection.execute("SET LOCAL synchronous_commit = on")
+                    if rng.random() < 0.2:
+                        connection.execute("DELETE FROM odd WHERE id = %s", [number])
+                    connection.execute(
+                        "INSERT INTO odd (id, note) VALUES (%s, 'new') ON CONFLICT (id) DO UPDATE"
+                        " SET touched = odd.touched + 1",
+                        [number],
+                    )
+
+
+def _made_up(key: str) -> Edit:
+    return lambda row: [row, {**row, "key": key}]
+
+
+def _another_text(token: str) -> str:
+    """What is easily taken for the same text."""
+    if token == "null":
+        return '""'
+    if token == '""':
+        return "null"
+    return token.replace("é", "e\u0301") if "é" in token else token[:-1] + ' "'
