@@ -1,7 +1,9 @@
 """What became of drift over runs: open, sent again (*republished*), equal again (*verified*)."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +12,24 @@ from spark_jobs.drift_report import keys
 RUNS_MAX = 30
 """How many runs a report looks back on, itself included."""
 
+FATES_MAX = 1 << 16
+
 JSON = dict[str, Any]
 
 
 @dataclass(slots=True)
 class _Count:
-    open: int = 0
-    republished: int = 0
-    verified: int = 0
+    states: Counter[str] = field(default_factory=Counter)
     first: int | None = None  # the run since which the oldest key drifts that still does
+
+    def add(self, state: str, first: int | None) -> None:
+        self.states[state] += 1
+        if first is not None and (self.first is None or first < self.first):
+            self.first = first
 
     def told(self, runs: Sequence[Mapping[str, Any]]) -> JSON:
         seen = None if self.first is None else runs[self.first]["run"]["startedAt"]
-        return {
-            "open": self.open,
-            "republished": self.republished,
-            "verified": self.verified,
-            "firstSeen": seen,
-        }
+        return {**{state: self.states[state] for state in ("open", "republished", "verified")}, "firstSeen": seen}
 
 
 def trend(name: str, runs: Sequence[Mapping[str, Any]]) -> list[JSON]:
@@ -59,10 +61,14 @@ def histories(runs: Sequence[Mapping[str, Any]], folder: Path | None) -> dict[st
     present = present[affordable:]
     counts = {name: _Count() for name in runs[-1]["entities"]}
     steps = {name: _steps(name, runs, set(present)) for name in counts}
+
+    @lru_cache(FATES_MAX)  # keys that drifted in the same runs have the same fate, and there are many of them
+    def fate(name: str, bits: int) -> tuple[str, int | None]:
+        return _fate(sum(1 << run for bit, run in enumerate(present) if bits >> bit & 1), steps[name])
+
     for (name, _), bits in keys.merged([file for index in present if (file := files[index]) is not None]):
         if name in counts:
-            drifted = sum(1 << run for bit, run in enumerate(present) if bits >> bit & 1)
-            _follow(drifted, steps[name], counts[name])
+            counts[name].add(*fate(name, bits))
     return {name: count.told(runs) for name, count in counts.items()}
 
 
@@ -87,24 +93,16 @@ def _steps(name: str, runs: Sequence[Mapping[str, Any]], present: set[int]) -> l
     return steps
 
 
-def _follow(drifted: int, steps: Sequence[_Step], count: _Count) -> None:
-    """One key through all runs; `drifted` has a bit for each run in which it was."""
-    state, first = None, None
+def _fate(drifted: int, steps: Sequence[_Step]) -> tuple[str, int | None]:
+    """What became of a key, and since which run it drifts; `drifted` has a bit for each run in which it did."""
+    state, first = "", None
     for index, step in enumerate(steps):
         if drifted >> index & 1:
-            first = index if state in (None, "verified") else first
+            first = index if first is None else first
             state = "republished" if step.repaired else "open"
-        elif step.judged and state is not None:
+        elif step.judged and state:
             state, first = "verified", None
-    match state:
-        case "open":
-            count.open += 1
-        case "republished":
-            count.republished += 1
-        case "verified":
-            count.verified += 1
-    if first is not None:
-        count.first = first if count.first is None else min(count.first, first)
+    return state, first
 
 
 def _alone(entity: Mapping[str, Any], run: Mapping[str, Any]) -> JSON:

@@ -115,15 +115,16 @@ def _fact(label: str, *told: str | None) -> Markup:
     return element("div", element("dt", label), element("dd", *told))
 
 
-HEADINGS = ("entity", "verdict", "source rows", "changelog rows", "missing", "extra", "changed", "ppm", "30 runs", "do")
-NUMBERS = slice(2, 8)
+DRIFTED = ("missing", "extra", "changed", "ppm")
+SIDES = ("source rows", "changelog rows")
+HEADINGS = ("entity", "verdict", *DRIFTED, "30 runs", *SIDES, "do")
 
 
 def _table(report: Report) -> Markup | None:
     if not report.entities:
         return None
     heads = [
-        element("th", name, scope="col", class_="number" if name in HEADINGS[NUMBERS] else None) for name in HEADINGS
+        element("th", name, scope="col", class_="number" if name in (*DRIFTED, *SIDES) else None) for name in HEADINGS
     ]
     rows = [_row(name, entity) for name, entity in _ranked(report)]
     table = element(
@@ -139,17 +140,21 @@ def _table(report: Report) -> Markup | None:
 def _row(name: str, entity: Entity) -> Markup:
     shown = element("bdi", name)
     link = element("a", shown, href=f"#entity-{name}") if sections.wanted(entity) else shown
-    counts = (entity.source_rows, entity.changelog_rows, entity.missing, entity.extra, entity.changed)
-    numbers = [*map(count, counts), per_million(entity.ppm)]
+    drifted = [*map(count, (entity.missing, entity.extra, entity.changed)), per_million(entity.ppm)]
     trend = charts.spark(entity.trend, name) if entity.trend else "–"
     return element(
         "tr",
         element("th", link, scope="row"),
         element("td", chip(entity.verdict)),
-        *(element("td", each, class_="number zero" if each == "0" else "number") for each in numbers),
+        *map(_number, drifted),
         element("td", trend),
+        *map(_number, map(count, (entity.source_rows, entity.changelog_rows))),
         element("td", "–" if entity.action.do == "none" else entity.action.do),
     )
+
+
+def _number(text: str) -> Markup:
+    return element("td", text, class_="number zero" if text == "0" else "number")
 
 
 def _footer(report: Report) -> Markup:
