@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envelope.errors import ChangelogError, Kind
@@ -119,6 +119,7 @@ def test_too_many_bytes_of_old_runs_are_left_out(tmp_path: Path, monkeypatch: py
     assert done["entities"]["order"]["history"]["firstSeen"] == "2026-11-02T03:10:00Z"
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.text(max_size=3))), max_size=4), st.integers(1, 5))
 def test_merging_is_what_sets_say(
     tmp_path_factory: pytest.TempPathFactory, files: list[list[tuple[str, str]]], chunk: int

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.drift_report import finish, write
@@ -99,6 +99,7 @@ def test_what_looks_like_markup_is_text(tmp_path: Path) -> None:
     assert read.text.count(HARD) > 15
 
 
+@settings(deadline=None)
 @given(st.text(), st.text())
 def test_any_text_comes_back_as_it_went_in(text: str, attribute: str) -> None:
     markup = element("p", text, title=attribute)
@@ -130,6 +131,7 @@ def test_two_values_never_look_the_same(source: str, changelog: str, shown: tupl
     assert tuple(map(plain, sides(pair["source"], pair["changelog"]))) == shown
 
 
+@settings(deadline=None)
 @given(st.text(max_size=8), st.text(max_size=8))
 def test_texts_that_differ_are_shown_so(source: str, changelog: str) -> None:
     left, right = (msgspec.Raw(msgspec.json.encode(each)) for each in (source, changelog))
