@@ -38,13 +38,12 @@ def merged(files: Sequence[Path]) -> Iterator[tuple[EntityKey, int]]:
 
     Raises ChangelogError (MALFORMED) for a line that is none, with its file and number.
     """
-    with tempfile.TemporaryDirectory(prefix="changelog-drift-") as folder:
-        sources = [_marked(_sorted(file, Path(folder)), 1 << index) for index, file in enumerate(files)]
-        for key, group in groupby(heapq.merge(*sources), key=itemgetter(0)):
-            bits = 0
-            for _, bit in group:
-                bits |= bit
-            yield key, bits
+    sources = [_marked(_sorted(file), 1 << index) for index, file in enumerate(files)]
+    for key, group in groupby(heapq.merge(*sources), key=itemgetter(0)):
+        bits = 0
+        for _, bit in group:
+            bits |= bit
+        yield key, bits
 
 
 def affordable(files: Sequence[Path]) -> int:
@@ -75,13 +74,13 @@ def _marked(keys: Iterator[EntityKey], bit: int) -> Iterator[tuple[EntityKey, in
         yield key, bit
 
 
-def _sorted(file: Path, folder: Path) -> Iterator[EntityKey]:
-    """The file's keys in order: by themselves, or by way of chunks that are sorted and laid down in `folder`."""
+def _sorted(file: Path) -> Iterator[EntityKey]:
+    """The file's keys in order: as they stand, or by way of chunks that are sorted and laid down."""
     if _in_order(file):
         return read(file)
     keys, chunks = read(file), []
     while chunk := sorted(islice(keys, CHUNK_KEYS)):
-        spill = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115, it is read later, and gone with the generator
+        spill = tempfile.TemporaryFile()  # noqa: SIM115, it has no name, and is gone when it is read
         spill.writelines(msgspec.json.encode(key) + b"\n" for key in chunk)
         chunks.append(spill)
     return heapq.merge(*map(_spilled, chunks))
