@@ -80,7 +80,7 @@ def main() -> None:
     rounds = options.rounds or (1 if options.quick else ROUNDS)
     ratios: dict[str, float] = {}
     figures: dict[str, Mapping[str, float]] = {}
-    with tempfile.TemporaryDirectory(prefix="changelog-bench-") as folder, _session(Path(folder)) as spark:
+    with tempfile.TemporaryDirectory(prefix="changelog-bench-") as folder, session(Path(folder)) as spark:
         for name in options.part or PARTS:
             found = PARTS[name](Site(spark=spark, folder=Path(folder) / name, rows=rows, rounds=rounds))
             ratios |= found.ratios
@@ -105,7 +105,8 @@ def _parse_args() -> argparse.Namespace:
 
 
 @contextmanager
-def _session(folder: Path) -> Iterator[SparkSession]:
+def session(folder: Path) -> Iterator[SparkSession]:
+    """Spark on all cores of this machine; its files are in `folder`."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = SETTINGS | {
         "spark.driver.memory": MEMORY,

@@ -184,3 +184,11 @@ def with_changes(suspects: DataFrame, changes: DataFrame, *, few: bool) -> DataF
     matched = rows.join(F.broadcast(wanted) if few else wanted, ["entity", "key", "position"], "inner")
     once = matched.dropDuplicates(["entity", "key"]).drop("position")
     return suspects.join(once, ["entity", "key"], "left")
+
+
+def with_source(suspects: DataFrame, source: DataFrame) -> DataFrame:
+    """The keys with their rows in the source, where these cannot be found again by their places."""
+    rows = source.select(
+        "entity", "key", F.col("current").alias("source_current"), F.col("json_null").alias("source_json_null")
+    )
+    return suspects.join(rows, ["entity", "key"], "left")

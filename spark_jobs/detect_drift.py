@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from connectors.config import Config, FilesConfig
+from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from spark_jobs.job import Job, main
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_jobs.drift_runs import Wanted
+    from spark_jobs.settling import Other
 
 OUT = "drift"
 
@@ -48,6 +50,25 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--archive", metavar="PATH", help="compare the archive there, not what the service publishes")
     parser.add_argument("--partitions", type=_positive, metavar="N", help="read the source in N tasks")
+    other = parser.add_argument_group("another source than the database of the service; not exact, and says so")
+    other.add_argument(
+        "--source", metavar="FORMAT", help="what Spark reads it as: jdbc, parquet, …; with one --entities"
+    )
+    other.add_argument(
+        "--source-option",
+        type=_option,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of that format, such as path or dbtable; may be repeated",
+    )
+    other.add_argument(
+        "--settle",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="after which what differs is compared again (%(default)s)",
+    )
     parser.add_argument("--repair", action="store_true", help="have the service do what the policy says (see [drift])")
 
 
@@ -85,6 +106,13 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError("should be NAME=VALUE")
+    return name, value
+
+
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError("should be 1 or more")
@@ -95,14 +123,33 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
     """Asks the database for the tables, and takes no snapshot."""
     from spark_jobs.fence import entities_of  # noqa: PLC0415
 
+    if arguments.source is not None:
+        _refuse_several(arguments)
+        return {
+            "reads": [arguments.source, arguments.archive or _changelog(config)],
+            "writes": str(_folder(arguments)),
+            "entities": arguments.entities,
+        }
     entities = entities_of(config, arguments.entities)
-    changelog = str(config.sink.path) if isinstance(config.sink, FilesConfig) else config.prefix
     return {
-        "reads": [*(".".join(entity.table) for entity in entities), arguments.archive or changelog],
+        "reads": [*(".".join(entity.table) for entity in entities), arguments.archive or _changelog(config)],
         "writes": str(_folder(arguments)),
         "entities": [entity.name for entity in entities],
         "repairs": arguments.repair,
     }
+
+
+def _changelog(config: Config) -> str:
+    return str(config.sink.path) if isinstance(config.sink, FilesConfig) else config.prefix
+
+
+def _refuse_several(arguments: argparse.Namespace) -> None:
+    if len(arguments.entities) != 1:
+        raise ChangelogError(Kind.USAGE, "--source is of one entity", hint="name it: --entities ENTITY")
+    if arguments.repair:
+        raise ChangelogError(
+            Kind.USAGE, "--repair is not for --source: the service repairs from its own database", hint="leave it out"
+        )
 
 
 def _folder(arguments: argparse.Namespace) -> Path:
@@ -111,13 +158,18 @@ def _folder(arguments: argparse.Namespace) -> Path:
 
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    from spark_jobs import drift_runs  # noqa: PLC0415, --help and a dry run need no Spark
+    from spark_jobs import drift_runs, settling  # noqa: PLC0415, --help and a dry run need no Spark
     from spark_jobs.drift_report import finish, policies, read_earlier, write  # noqa: PLC0415
 
+    if arguments.source is not None:
+        _refuse_several(arguments)
     wanted, folder = _wanted(spark, arguments, config), _folder(arguments)
     earlier = read_earlier(folder)  # one that is damaged is told before the comparison, not behind it
     begun = drift_runs.Begun.now()
-    found = drift_runs.detect(spark, wanted, begun)
+    if arguments.source is None:
+        found = drift_runs.detect(spark, wanted, begun)
+    else:
+        found = settling.detect(spark, wanted, _other(arguments), begun)
     report = finish(found, policies(config, found["entities"]), earlier, folder=folder)
     if arguments.repair:
         from spark_jobs.repairing import repair  # noqa: PLC0415
@@ -142,6 +194,12 @@ def _wanted(spark: "SparkSession", arguments: argparse.Namespace, config: Config
         wait_s=arguments.wait,
         folder=_folder(arguments),
     )
+
+
+def _other(arguments: argparse.Namespace) -> "Other":
+    from spark_jobs.settling import Other  # noqa: PLC0415
+
+    return Other(format=arguments.source, options=dict(arguments.source_option), settle_s=arguments.settle)
 
 
 def _summary(report: Mapping[str, Any], page: Path) -> Mapping[str, object]:

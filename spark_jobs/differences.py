@@ -5,6 +5,7 @@ token. A column that the changelog does not know of a row (`unavailable`) is unk
 columns left behind when they changed, without a row event, is *schema changed*: neither is drift.
 """
 
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -41,11 +42,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """An entity's columns now, and how they became so: `steps`, oldest first. What is `stale` is to be read again."""
+    """An entity's columns now, and how they became so: `steps`, oldest first. What is `stale` is to be read again.
+
+    `floats` are spelt by others than the database, and compared by their bits.
+    """
 
     columns: tuple[str, ...]
     steps: tuple[Step, ...] = ()
     stale: frozenset[str] = frozenset()
+    floats: frozenset[str] = frozenset()
 
     def after(self, position: str | None) -> Iterator[Step]:
         """The steps behind a row at `position`."""
@@ -114,7 +119,7 @@ def _column(name: str, source: State, changelog: State, steps: Sequence[Step], s
     if name in changelog.unavailable:
         found.unknown.append(name)
         return
-    if _same(name, source, changelog):
+    if _same(name, source, changelog, bits=name in shape.floats):
         return
     lacks = name not in changelog.values
     if lacks and _is_null(name, source) and any(name in step.added for step in steps):
@@ -129,13 +134,20 @@ def _is_null(name: str, state: State) -> bool:
     return state.values.get(name) == NULL and name not in state.json_null
 
 
-def _same(name: str, source: State, changelog: State) -> bool:
+def _same(name: str, source: State, changelog: State, *, bits: bool) -> bool:
     one, other = source.values.get(name), changelog.values.get(name)
     if one is None or other is None:
         return False
     if one == NULL and other == NULL:
         return (name in source.json_null) == (name in changelog.json_null)
-    return one == other or _equal(one, other)
+    return one == other or (_same_float(one, other) if bits else _equal(one, other))
+
+
+def _same_float(one: bytes, other: bytes) -> bool:
+    try:
+        return struct.pack("d", float(one)) == struct.pack("d", float(other))
+    except ValueError:  # a string, such as "NaN"
+        return False
 
 
 def _equal(one: bytes, other: bytes) -> bool:

@@ -35,8 +35,7 @@ CLEAN, DRIFT, SCHEMA_CHANGED, SKIPPED = "clean", "drift", "schema changed", "ski
 FORMAT, KIND = 1, "changelog-drift-report"
 KEYS_NAME = "keys.jsonl"
 
-AGAIN_MAX = 5
-"""How often keys are compared again of which the changelog does not tell what was at a fence."""
+_PAUSE_MAX_S = 10
 
 JSON = dict[str, Any]
 
@@ -108,36 +107,40 @@ def detect(spark: SparkSession, wanted: Wanted, begun: Begun) -> JSON:
 
     Raises ChangelogError; what cannot be compared now is a report that says so.
     """
-    seen = Seen()
+    seen, entities, found = Seen(), {}, {}
     try:
-        entities, why = _compared(spark, wanted, begun, seen), None
-        verdict: str = DRIFT if any(each["drifted"] for each in entities.values()) else CLEAN
+        entities = _compared(spark, wanted, begun, seen)
     except NotComparedError as error:
-        entities, verdict, why = {}, error.verdict, str(error)
+        found = {"verdict": error.verdict, "why": str(error)}
+    source = {
+        "kind": wanted.config.source.kind,
+        "database": seen.fence.database if seen.fence else None,
+        "server": seen.fence.server if seen.fence else None,
+        "name": wanted.config.name,
+    }
+    entities = dict(sorted({**entities, **seen.skipped}.items()))
+    return {**report_json(wanted, begun, entities, source), "fence": _fence_json(seen), **found}
+
+
+def report_json(wanted: Wanted, begun: Begun, entities: Mapping[str, JSON], source: JSON) -> JSON:
+    """A report that ends now, of a comparison without a fence."""
+    sink = "files" if isinstance(wanted.config.sink, FilesConfig) else "kafka"
     return {
         "format": FORMAT,
         "kind": KIND,
         "run": begun.to_json(wanted.config.name),
-        "verdict": verdict,
+        "verdict": DRIFT if any(each["drifted"] for each in entities.values()) else CLEAN,
         "exact": True,
-        "why": why,
-        "source": {
-            "kind": wanted.config.source.kind,
-            "database": seen.fence.database if seen.fence else None,
-            "server": seen.fence.server if seen.fence else None,
-            "name": wanted.config.name,
+        "why": None,
+        "source": source,
+        "changelog": {
+            "kind": "archive" if isinstance(wanted.where, Archive) else sink,
+            "where": name_of(wanted.where),
         },
-        "changelog": changelog_json(wanted),
-        "fence": _fence_json(seen),
-        "entities": dict(sorted({**entities, **seen.skipped}.items())),
-        "keys": KEYS_NAME if entities else None,
+        "fence": None,
+        "entities": entities,
+        "keys": KEYS_NAME if any(each["drifted"] is not None for each in entities.values()) else None,
     }
-
-
-def changelog_json(wanted: Wanted) -> JSON:
-    """The report's `changelog`."""
-    sink = "files" if isinstance(wanted.config.sink, FilesConfig) else "kafka"
-    return {"kind": "archive" if isinstance(wanted.where, Archive) else sink, "where": name_of(wanted.where)}
 
 
 def _fence_json(seen: Seen) -> JSON | None:
@@ -176,13 +179,13 @@ def _compared(spark: SparkSession, wanted: Wanted, begun: Begun, seen: Seen) -> 
     compare = _Compare(spark=spark, wanted=wanted, source=source, log=open_log(config))
     with ExitStack() as kept:
         found = [compare.first(kept, seen)]  # 1 to 4
-        undecided = found[0].undecided()
-        while undecided is not None and len(found) <= AGAIN_MAX:
+        deadline = time.monotonic() + wanted.wait_s
+        while (undecided := found[-1].undecided()) is not None and time.monotonic() < deadline:
             say("some keys cannot be told at this fence: again, under a later one")
             found.append(compare.again(kept, found[-1], undecided))  # 5
-            undecided = found[-1].undecided()
+            time.sleep(min(len(found), _PAUSE_MAX_S))
         folder = wanted.folder / begun.id
-        tallies = _written(folder, found)
+        tallies = written(folder, found)
     counts = _totals(found)
     seconds = round(time.monotonic() - begun.clock, 3)
     return {
@@ -265,7 +268,7 @@ def _until_archived(spark: SparkSession, wanted: Wanted, where: Archive, names: 
         time.sleep(1.0)
 
 
-def _written(folder: Path, found: Sequence[Found]) -> dict[str, Tally]:
+def written(folder: Path, found: Sequence[Found]) -> dict[str, Tally]:
     """Writes the run's keys; gives what is told of them."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / KEYS_NAME).open("w", encoding="utf-8") as keys:

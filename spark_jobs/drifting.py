@@ -81,7 +81,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """The two sides of some entities: `ROWS` of the source, those of the changelog, and the cut through these."""
+    """The two sides of some entities: `ROWS` of the source, those of the changelog, and the cut through these.
+
+    `json` says whether a table has a json column, `kept` that the changelog is dear to read, `joined` that the source
+    has no places at which `fetch` could find its rows again.
+    """
 
     source: DataFrame
     changelog: DataFrame
@@ -90,6 +94,7 @@ class Sides:
     json: bool
     kept: bool
     fetch: Fetch
+    joined: bool = False
 
 
 def under_fence(
@@ -109,8 +114,8 @@ def under_fence(
     changelog = read_changelog(spark, where, entities=fence.tables, after=asked.since)
     snapshot = fence.snapshot
     sides = Sides(
-        source=_only(source, only),
-        changelog=_only(changelog, only, truncates=True),
+        source=restricted(source, only),
+        changelog=restricted(changelog, only, truncates=True),
         cut=Cut(xmax=snapshot.xmax, running=snapshot.running.tolist(), epoch=checkpoint.epoch),
         shapes=shapes_of(spark, where, fence.tables, checkpoint),
         json=any(each.json for table in fence.tables.values() for each in table.binding.fields),
@@ -120,7 +125,8 @@ def under_fence(
     return compare(sides, asked)
 
 
-def _only(rows: DataFrame, only: DataFrame | None, *, truncates: bool = False) -> DataFrame:
+def restricted(rows: DataFrame, only: DataFrame | None, *, truncates: bool = False) -> DataFrame:
+    """The rows of these entities and keys alone, and truncates, where they are asked for."""
     if only is None:
         return rows
     kept = rows.join(F.broadcast(only), ["entity", "key"], "left_semi")
@@ -144,6 +150,8 @@ def compare(sides: Sides, asked: Asked) -> Found:
             return Found(counts=counts, judged=None)
         wanted = found.where(F.col("key").isNotNull())
         full = comparing.with_changes(wanted, sides.changelog, few=suspects <= FEW)
+        if sides.joined:
+            full = comparing.with_source(full, sides.source)
         judging = partial(judge, shapes=sides.shapes, fetch=sides.fetch)
         tasks = min(1 + suspects // _JUDGED_AT_ONCE, asked.tasks or 1 << 10)
         judged = full.repartition(tasks).mapInArrow(judging, from_arrow_schema(JUDGED))

@@ -84,6 +84,15 @@ def fetcher(reading: Reading) -> Fetch:
     return fetch
 
 
+def joined(rows: Sequence[Mapping[str, Any]]) -> Texts:
+    """The source's rows that were joined to the keys: see `spark_jobs.comparing.with_source`."""
+    return {
+        (row["entity"], row["key"]): (row["source_current"], row["source_json_null"])
+        for row in rows
+        if row["source_current"] is not None
+    }
+
+
 def _page_of(ctid: str) -> tuple[int, int]:
     page, _, item = ctid[1:-1].partition(",")
     return int(page), int(item)

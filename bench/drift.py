@@ -1,0 +1,182 @@
+"""How long a drift run takes, against reading each of its two sides once and throwing the rows away.
+
+A table of 15 columns is published into a file log by the service, and 5 % of its rows are then updated. The sides take
+turns in one session of Spark, all of them warmed first: COPY of the whole table over one connection; the same in as
+many tasks as the job has; the changelog's rows, scanned by Spark; and the job from its fence to its written report.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+from pyspark.sql import SparkSession
+
+from bench.measure.processes import cpu_seconds, peak_mib
+from bench.spark import in_turn, session
+from connectors.embedded import temporary_server
+from connectors.sources.postgres.progress import is_complete
+from spark_jobs.changelog import Files, read_changelog
+from spark_jobs.detect_drift import JOB
+from spark_jobs.job import main as run_job
+from tests.campaigns._service import Service
+from tests.servers import fresh_database
+
+ROWS, QUICK_ROWS = 1_500_000, 200_000
+ROUNDS = 3
+TASKS = 2
+UPDATED_PERCENT = 5
+READ_S_MAX = 600.0
+
+TABLE = """
+CREATE TABLE orders (
+    id bigint PRIMARY KEY, status text, amount numeric(12,2), currency char(3), guest_id bigint, room text, nights int,
+    adults int, arrival date, created_at timestamptz, channel text, paid boolean, rating float8, note text, email text
+);
+INSERT INTO orders SELECT n, (ARRAY['NEW','CONFIRMED','PAID','CANCELLED'])[1 + n % 4], (n % 100000) / 100.0, 'EUR',
+    n * 7 % 1000003, (n % 9 + 1)::text || lpad((n % 100)::text, 2, '0'), 1 + n % 14, 1 + n % 3,
+    date '2026-01-01' + (n % 365)::int, timestamptz '2026-11-21 03:10:02.886044+00' + n * interval '1 ms',
+    (ARRAY['web','app','phone'])[1 + n % 3], n % 2 = 0, (n % 500) / 100.0,
+    CASE n % 3 WHEN 0 THEN NULL WHEN 1 THEN 'late arrival, please keep the key' ELSE 'two beds' END,
+    'guest' || n || '@example.org'
+FROM generate_series(1, %(rows)s) AS n;
+"""
+
+CONFIG = """
+name = "bench"
+[source]
+kind = "postgres"
+dsn = "{dsn}"
+[sink]
+path = "changelog"
+[entities.orders]
+table = "public.orders"
+[service]
+listen = "127.0.0.1:0"
+"""
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    options = _parse_args()
+    rows = options.rows or (QUICK_ROWS if options.quick else ROWS)
+    rounds = options.rounds or (1 if options.quick else ROUNDS)
+    with (
+        tempfile.TemporaryDirectory(prefix="changelog-bench-") as name,
+        _site(Path(name), rows) as (dsn, folder),
+        session(folder) as spark,
+    ):
+        seconds, figures = _measured(spark, dsn, folder, rounds)
+    slower = max(seconds["copy"], seconds["scan"])
+    figures |= {f"{side}_s": round(each, 2) for side, each in seconds.items()}
+    ratios = {"drift_over_slower_read": round(seconds["drift"] / slower, 3)}
+    for what, value in (figures | ratios).items():
+        print(f"{what:32}{value:>14,.3f}")
+    print(f"{rows:,} rows, medians of {rounds} rounds")
+    if options.json:
+        machine = {"cores": os.cpu_count(), "python": platform.python_version()}
+        print(json.dumps({"benchmark": "drift", "ratios": ratios, "figures": figures, "machine": machine}))
+
+
+def _parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, help=f"of the table: {ROWS}, with --quick {QUICK_ROWS}")
+    parser.add_argument("--rounds", type=int, help=f"times that each side runs: {ROUNDS}, with --quick 1")
+    parser.add_argument("--quick", action="store_true", help="one round of fewer rows")
+    parser.add_argument("--json", action="store_true", help="a last line for programs")
+    return parser.parse_args()
+
+
+@contextlib.contextmanager
+def _site(folder: Path, rows: int) -> Iterator[tuple[str, Path]]:
+    """A table, and a service that has published it and goes on."""
+    settings = {"fsync": "off", "max_wal_size": "8GB", "autovacuum": "off"}
+    with temporary_server(settings=settings) as server, fresh_database(server) as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(TABLE.replace("%(rows)s", str(rows)).encode())
+            connection.execute("VACUUM ANALYZE orders")
+        config = folder / "changelog.toml"
+        config.write_text(CONFIG.format(dsn=dsn), "utf-8")
+        service = Service(config)
+        service.start()
+        try:
+            service.until(folder / "changelog", lambda found: is_complete(found.windows.get("orders")), READ_S_MAX)
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                connection.execute(f"UPDATE orders SET status = 'LEFT' WHERE id % 100 < {UPDATED_PERCENT}".encode())
+                row = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8").fetchone()
+                connection.execute("SELECT pg_logical_emit_message(true, 'changelog-fence', '')")
+            assert row is not None
+            end = row[0]
+            service.until(folder / "changelog", lambda found: found.through_lsn >= end, READ_S_MAX)
+            yield dsn, folder
+        finally:
+            service.kill()
+
+
+def _measured(spark: SparkSession, dsn: str, folder: Path, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
+    changelog = Files(path=folder / "changelog")
+    sides: Mapping[str, Callable[[], None]] = {
+        "copy": partial(_copy, dsn, 1),
+        "copy_in_tasks": partial(_copy, dsn, TASKS),
+        "scan": lambda: read_changelog(spark, changelog).write.format("noop").mode("overwrite").save(),
+        "drift": lambda: _drift(folder),
+    }
+    seconds = in_turn(sides, rounds)
+    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    before = cpu_seconds(jvm)
+    _drift(folder)
+    figures = {
+        "jvm_peak_mib": round(peak_mib(jvm)),
+        "worker_peak_mib": round(max(map(peak_mib, _workers(jvm)), default=0)),
+        "drift_cpu_s": round(cpu_seconds(jvm) - before, 1),
+        "log_mib": round(sum(file.stat().st_size for file in (folder / "changelog" / "log").iterdir()) / 2**20),
+    }
+    return seconds, figures
+
+
+def _workers(pid: int) -> Iterator[int]:
+    """The processes below one."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for child in map(int, (task / "children").read_text().split()):
+                yield child
+                yield from _workers(child)
+
+
+def _drift(folder: Path) -> None:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        code = run_job(JOB, ["--config", str(folder / "changelog.toml"), "--out", str(folder / "drift")])
+    assert code == 0, f"the job ended with {code}: {said.getvalue()}"
+
+
+def _copy(dsn: str, connections: int) -> None:
+    """The whole table, in equal ranges of pages."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        row = connection.execute("SELECT pg_relation_size('orders') / 8192").fetchone()
+    assert row is not None
+    each = -(-row[0] // connections)
+    with ThreadPoolExecutor(connections) as pool:
+        list(pool.map(lambda number: _copy_range(dsn, number * each, (number + 1) * each), range(connections)))
+
+
+def _copy_range(dsn: str, first: int, end: int) -> None:
+    query = sql.SQL("COPY (SELECT * FROM orders WHERE ctid >= {} AND ctid < {}) TO STDOUT").format(
+        sql.Literal(f"({first},0)"), sql.Literal(f"({end},0)")
+    )
+    with psycopg.connect(dsn, autocommit=True) as connection, connection.cursor() as cursor, cursor.copy(query) as copy:
+        for _ in copy:
+            pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""What is not compared, because it could not be exact; and commits that are in the log before they are visible."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from pyspark.sql import SparkSession
+
+from connectors.embedded import Server, temporary_server
+from spark_jobs.detect_drift import JOB
+from spark_jobs.job import main
+from tests.campaigns._plant import last_only, latest, lost, rewrite
+from tests.integration.site import Site
+from tests.servers import fresh_database
+
+SETTINGS = {"fsync": "off", "synchronous_standby_names": ""}
+TABLES = """
+CREATE TABLE known (id int PRIMARY KEY, note text);
+CREATE TABLE unknown (id int PRIMARY KEY, note text);
+ALTER TABLE known REPLICA IDENTITY FULL;
+INSERT INTO known SELECT n, 'before' FROM generate_series(1, 5) AS n;
+INSERT INTO unknown SELECT n, 'before' FROM generate_series(1, 5) AS n;
+"""
+ENTITIES = """
+[drift]
+severe_ppm = 1e6
+[entities.known]
+table = "public.known"
+[entities.unknown]
+table = "public.unknown"
+"""
+
+Detect = Callable[..., tuple[dict[str, Any], list[str]]]
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Server]:
+    """A server of this module's own, whose commits can be held back."""
+    with temporary_server(settings={"fsync": "off"}) as running:
+        yield running
+
+
+@pytest.fixture
+def site(own: Server, tmp_path: Path) -> Iterator[Site]:
+    with fresh_database(own) as dsn:
+        found = Site(dsn, tmp_path)
+        found.sql(TABLES)
+        found.configure(ENTITIES)
+        yield found
+
+
+@pytest.fixture
+def detect(spark: SparkSession, site: Site, capsys: pytest.CaptureFixture[str]) -> Detect:
+    """Runs the job; gives its report, and what it says to a person."""
+
+    def detect(*words: str, code: int = 0) -> tuple[dict[str, Any], list[str]]:
+        given = main(JOB, ["--config", str(site.config), *words])
+        said = capsys.readouterr()
+        assert given == code, said
+        summary = json.loads(said.out.splitlines()[-1])
+        report: dict[str, Any] = json.loads(Path(summary["report"]).with_name("report.json").read_bytes())
+        assert (report["verdict"], report["why"]) == (summary["verdict"], summary.get("why"))
+        return report, said.err.splitlines()
+
+    return detect
+
+
+def read(site: Site) -> bool:
+    return len(site.state("known")) == len(site.state("unknown")) == 5
+
+
+@contextlib.contextmanager
+def held_back(site: Site, *statements: str) -> Iterator[None]:
+    """The statements are committed, each alone, in the log and not visible until the end."""
+
+    def commit(statement: str) -> None:
+        with psycopg.connect(site.dsn, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+    administer(site, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    threads = [threading.Thread(target=commit, args=(each,)) for each in statements]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        administer(site, "ALTER SYSTEM RESET synchronous_standby_names")
+        for thread in threads:
+            thread.join()
+
+
+def administer(site: Site, statement: str) -> None:
+    with psycopg.connect(site.dsn, autocommit=True) as connection:
+        connection.execute("SET synchronous_commit = local")
+        connection.execute(statement.encode())
+        connection.execute("SELECT pg_reload_conf()")
+
+
+def test_a_service_that_is_stopped_has_not_caught_up(site: Site, detect: Detect) -> None:
+    report, said = detect("--wait", "0", code=5)
+    assert report["verdict"] == "not caught up"
+    with site.running() as service:
+        service.until(lambda: read(site))
+    site.sql("UPDATE known SET note = 'after'")
+    report, said = detect("--wait", "0.5", code=5)
+    assert (report["verdict"], report["entities"], report["keys"]) == ("not caught up", {}, None)
+    [line] = said
+    assert line.startswith("detect_drift: not caught up: the changelog in ")
+    assert "is the service running" in line
+    assert report["fence"]["lsn"]
+    assert report["fence"]["caughtUpAt"] is None
+
+
+def test_a_table_that_is_being_altered_is_not_waited_for_with_locks_held(site: Site, detect: Detect) -> None:
+    with (
+        site.running() as service,
+        psycopg.connect(site.dsn) as connection,
+    ):
+        service.until(lambda: read(site))
+        connection.execute("LOCK TABLE unknown")
+        report, _ = detect("--wait", "0.5", code=5)
+        assert "locked" in report["why"]
+
+
+def test_another_cluster_is_refused(site: Site, own: Server, detect: Detect) -> None:
+    with site.running() as service:
+        service.until(lambda: read(site))
+    with temporary_server(settings={"fsync": "off"}) as other, fresh_database(other) as dsn:
+        elsewhere = Site(dsn, site.folder)
+        elsewhere.sql(TABLES)
+        elsewhere.configure(ENTITIES)
+        report, said = detect("--wait", "0", code=5)
+    assert report["verdict"] == "refused"
+    assert "another database cluster" in said[0]
+
+
+def test_a_standby_is_refused_with_the_way_out(site: Site, own: Server, detect: Detect) -> None:
+    with site.running() as service:
+        service.until(lambda: read(site))
+    folder = own.data_dir.parent / "standby"
+    own.run("pg_basebackup", "-D", str(folder), "-d", own.dsn(), "-c", "fast", "-R")
+    with Server(own.bin_dir, folder, settings={"fsync": "off", "hot_standby": "on"}) as standby:
+        site.configure(ENTITIES, dsn=make_conninfo(site.dsn, port=str(standby.port)))
+        report, said = detect("--wait", "0", code=5)
+    assert report["verdict"] == "refused"
+    assert "standby" in said[0]
+    assert "target_session_attrs=read-write" in said[0]
+
+
+def test_a_commit_that_is_not_visible_yet_is_not_drift(site: Site, detect: Detect) -> None:
+    """Also of keys of which the changelog has nothing else, and whose state before is known."""
+    with site.running() as service:
+        service.until(lambda: read(site))
+        rewrite(site.log, {("known", "1"): lost})
+        updates = (
+            "UPDATE known SET note = 'held' WHERE id < 3",
+            "DELETE FROM known WHERE id = 3",
+            "INSERT INTO known VALUES (6)",
+        )
+        with held_back(site, *updates):
+            service.until(lambda: len(site.ops("known")) == 8)
+            report, _ = detect("--entities", "known")
+            known = report["entities"]["known"]
+            assert (known["verdict"], known["sourceRows"], known["changelogRows"]) == ("clean", 5, 5)
+        report, _ = detect("--entities", "known")
+        assert report["entities"]["known"]["sourceRows"] == 5
+
+
+def test_what_an_invisible_commit_hides_is_compared_again_when_it_is_visible(site: Site, detect: Detect) -> None:
+    with site.running() as service:
+        service.until(lambda: read(site))
+        rewrite(site.log, {("unknown", "1"): lost, ("unknown", "2"): lost})
+        with held_back(site, "UPDATE unknown SET note = 'held' WHERE id = 1"):
+            service.until(lambda: len(site.ops("unknown")) == 4)
+            report, _ = detect("--entities", "unknown", "--wait", "5", code=1)
+            unknown = report["entities"]["unknown"]
+            assert (unknown["missing"], unknown["drifted"]) == (1, 1)
+            assert unknown["why"].startswith("1 keys could not be compared")
+            timer = threading.Timer(0.5, administer, (site, "ALTER SYSTEM RESET synchronous_standby_names"))
+            timer.start()
+            report, _ = detect("--entities", "unknown", code=1)
+            timer.join()
+        unknown = report["entities"]["unknown"]
+        assert (unknown["why"], unknown["drifted"], unknown["changelogRows"]) == (None, 1, 4)
+        row = latest(site.log, "unknown")["unknown", "1"]
+        rewrite(site.log, {("unknown", "1"): last_only(row["position"], lambda each: [{**each, "op": "delete"}])})
+        report, _ = detect("--entities", "unknown", code=1)
+        assert report["entities"]["unknown"]["missing"] == 2
