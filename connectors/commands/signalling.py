@@ -29,6 +29,9 @@ POLL_S = 0.3
 LOOK_FOR_SERVICE_S = 5.0
 """Seconds between looks whether a service reads the slot."""
 
+LOOK_AGAIN_S = 0.7
+"""Seconds until the next look where nobody read it."""
+
 Outcome = Literal["done", "cancelled", "sent"]
 
 
@@ -117,7 +120,7 @@ def _wait(settings: Config, log: Log, sent: Sent, *, quiet: bool) -> Outcome:
                     return outcome
                 if time.monotonic() >= look_at:
                     look_at = time.monotonic() + LOOK_FOR_SERVICE_S
-                    if not _is_read(settings, patience=2):
+                    if not _is_read(settings):
                         _say(f"the service has ended; it goes on when it starts ({_subject(sent.signal)})", quiet=quiet)
                         return "sent"
                 time.sleep(POLL_S)
@@ -150,15 +153,15 @@ def _outcome(log: Log, sent: Sent, tell: Callable[[str], None]) -> Outcome | Non
     return None
 
 
-def _is_read(settings: Config, patience: int = 1) -> bool:
+def _is_read(settings: Config) -> bool:
     """Whether somebody reads the slot; a service that opens its source anew does not for a moment."""
     with connect(settings.source.dsn) as connection, translated("looking for the service"):
-        for attempt in range(patience):
+        for last in (False, False, False, True):
             slot = slot_state(connection, settings.slot)
             if slot is not None and slot.active_pid is not None:
                 return True
-            if attempt + 1 < patience:
-                time.sleep(LOOK_FOR_SERVICE_S)
+            if not last:
+                time.sleep(LOOK_AGAIN_S)
     return False
 
 

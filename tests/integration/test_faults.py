@@ -13,7 +13,7 @@ from connectors.sinks.filelayout import Resume, log_file, resume_file, sequences
 from connectors.sinks.filelog import read_checkpoint
 from connectors.sinks.files import FAIL_POINTS as SINK_FAIL_POINTS
 from connectors.sinks.kafka.sink import FAIL_POINTS as KAFKA_FAIL_POINTS
-from tests.campaigns import postgres, windows
+from tests.campaigns import postgres, repair, windows
 from tests.campaigns._judge import judge
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import Oracle
@@ -148,3 +148,9 @@ def test_campaign_postgres(seed: int) -> None:
 def test_campaign_windows(seed: int) -> None:
     figures = run(windows.campaign(), 4, seed)
     assert figures["reads"]
+
+
+def test_campaign_repair(seed: int) -> None:
+    figures = run(repair.campaign(rows=1_500), 2, seed)
+    assert figures["kills"]
+    assert figures["deletes"]

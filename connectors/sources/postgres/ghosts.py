@@ -27,9 +27,6 @@ GHOSTS_MAX = 100_000
 GHOSTS_BYTES_MAX = 64 << 20
 """What held ghosts hold, roughly."""
 
-ONE_BY_ONE = 16
-"""Up to so many keys, reading each by itself is cheaper than reading all."""
-
 _POSITION_CHARS = 34
 _ALIVE = pa.array([Op.CREATE.value, Op.UPDATE.value, Op.READ.value])
 _DEPTH_MAX = 24
@@ -37,12 +34,10 @@ _DEPTH_MAX = 24
 
 def of_keys(read: Read, entity: str, keys: Collection[str]) -> list[Ghost]:
     """Those of the keys that the changelog holds alive."""
-    if len(keys) > ONE_BY_ONE:
-        wanted = pa.array(list(keys), pa.utf8())
-        found = _last(_only(read(entity, None), wanted))
+    if len(keys) == 1:  # a store may find one key without reading all
+        found = _last(rows for each in (TRUNCATE_KEY, *keys) for rows in read(entity, each))
     else:
-        truncates = _truncates(read(entity, TRUNCATE_KEY))
-        found = _last(rows for each in keys for rows in (*truncates, *read(entity, each)))
+        found = _last(_only(read(entity, None), pa.array(list(keys), pa.utf8())))
     return list(_ghosts(read, entity, _alive(found)))
 
 
@@ -142,10 +137,6 @@ def _only(found: Iterable[pa.RecordBatch], keys: pa.StringArray) -> Iterator[pa.
             yield kept
 
 
-def _truncates(found: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    return [rows.slice(rows.num_rows - 1) for rows in found][-1:]
-
-
 def _alive(folded: pa.Table) -> pa.Table:
     """The keys whose last row leaves a state, behind the last truncate."""
     is_truncate = pc.equal(folded.column("key"), TRUNCATE_KEY)
@@ -161,8 +152,7 @@ def _ghosts(read: Read, entity: str, alive: pa.Table) -> Iterator[Ghost]:
         return
     wanted = dict(zip(alive.column("key").to_pylist(), alive.column("stamp").to_pylist(), strict=True))
     keys = alive.column("key").combine_chunks()
-    few = len(wanted) <= ONE_BY_ONE
-    found = (rows for each in wanted for rows in read(entity, each)) if few else read(entity, None)
+    found = read(entity, next(iter(wanted)) if len(wanted) == 1 else None)
     given = set()
     for rows in found:
         stamped = _stamped(rows)

@@ -5,7 +5,7 @@ does. So what the changelog stores holds all that stands before the opening.
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -129,13 +129,21 @@ class Reading:
         """Whether threads read."""
         return self._reader is not None
 
-    def reached(self) -> Reached:
-        """How far keys and sweeps are."""
+    @property
+    def sweeping(self) -> bool:
+        """Whether the changelog is looked through: what begins from its start again, each time it is interrupted."""
+        return not all(lookup.complete for lookup in self._sweeps.values())
+
+    def reached(self, changed: Collection[str]) -> Reached:
+        """How far keys and sweeps are, but for the entities of which something else is to be done by now."""
+        looked_up = {name: each for name, each in self._lookups.items() if name not in changed}
+        sweeps = {name: each for name, each in self._sweeps.items() if name not in changed}
         return Reached(
             revision=self._revision,
-            looked_up={name: LookedUp(left=each.left, absent=each.absent) for name, each in self._lookups.items()},
+            idle=self.windows.complete,
+            looked_up={name: LookedUp(left=each.left, absent=each.absent) for name, each in looked_up.items()},
             sweeping=frozenset(self._sweeps),
-            swept={name: each.more for name, each in self._sweeps.items() if each.complete},
+            swept={name: each.more for name, each in sweeps.items() if each.complete},
         )
 
     def close(self) -> None:

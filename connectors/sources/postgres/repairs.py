@@ -114,9 +114,15 @@ class Repairs:
             elif repair != before:
                 found = replace(found, open={**found.open, entity: repair})
         waiting = found.sweeps(windows) - reached.sweeping
-        if found.revision == reached.revision and (waiting or any(reached.swept.values())):
+        if reached.idle and found.revision == reached.revision and (waiting or any(reached.swept.values())):
             return found.anew()
         return found
+
+    def changed(self, before: "Repairs") -> frozenset[str]:
+        """The entities of which something else is to be done than before."""
+        named = self.open.keys() | before.open.keys()
+        other = {entity for entity in named if self.open.get(entity) != before.open.get(entity)}
+        return frozenset(other) | (self.paused ^ before.paused)
 
     def sweeps(self, windows: Windows) -> frozenset[str]:
         """The entities of which it is time to look for what their tables lack: those are read by now."""
@@ -134,12 +140,13 @@ class LookedUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """How far an opening of the source, at this `revision` of the repairs, came.
+    """How far an opening of the source, at this `revision` of the repairs, came; `idle` once it has no more to do.
 
     `sweeping` are the entities that it sweeps; `swept` those that it is done with: whether there is more to sweep.
     """
 
     revision: int
+    idle: bool = False
     looked_up: Mapping[str, LookedUp] = field(default_factory=dict)
     sweeping: frozenset[str] = frozenset()
     swept: Mapping[str, bool] = field(default_factory=dict)

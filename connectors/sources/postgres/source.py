@@ -220,6 +220,8 @@ class PostgresSource:
         horizon = self._horizon()
         self._repairs = Repairs.parse(checkpoint.repairs)
         self._opened = self._confirmed = self._repairs.revision
+        self._changed: set[str] = set()
+        self._interrupted = False
         place = Place(
             origin=origin,
             dsn=settings.dsn,
@@ -306,8 +308,12 @@ class PostgresSource:
             _log.info("all tables are read")
 
     def _raise_outdated(self) -> None:
-        """What is to be read from tables is, by now, stored to be another: opened anew, the source reads that."""
-        if self._confirmed != self._opened:
+        """What is to be read from tables is, by now, stored to be another: opened anew, the source reads that.
+
+        A sweep that is under way is waited for, if nobody wants it to end: each would begin at the changelog's start.
+        """
+        assert self._reading is not None
+        if self._confirmed != self._opened and (self._interrupted or not self._reading.sweeping):
             raise ChangelogError(Kind.ALTERED, "what is to be read from the tables has changed")
 
     def _idle(self) -> Piece | None:
@@ -344,16 +350,14 @@ class PostgresSource:
         return Piece(rows=assembled.rows, checkpoint=found, nbytes=nbytes, urgent=assembled.fenced)
 
     def _progressed(self, checkpoint: Checkpoint) -> Checkpoint:
-        """How far the reading is; what it does of entities that are planned anew counts for nothing."""
-        if self._repairs.revision != self._opened:
-            return checkpoint  # an opening that is over soon: what it still reads, the next reads again
+        """How far the reading is. What it does of entities that are planned anew counts for nothing."""
         assert self._reading is not None
         read = self._reading.windows.progress()
         windows = {
-            entity: stored if is_complete(stored) else read.get(entity, stored)
+            entity: stored if is_complete(stored) or entity in self._changed else read.get(entity, stored)
             for entity, stored in checkpoint.windows.items()
         }
-        self._repairs = self._repairs.progressed(windows, self._reading.reached())
+        self._repairs = self._repairs.progressed(windows, self._reading.reached(self._changed))
         return replace(checkpoint, windows=windows, repairs=self._repairs.to_json())
 
     def _announced(self, windows: Mapping[str, Any], version: Version) -> Mapping[str, Any]:
@@ -364,6 +368,7 @@ class PostgresSource:
         read = version.entity not in self._asking
         if read:
             self._repairs = self._repairs.anew()
+            self._changed.add(version.entity)
         stored = restated(windows[version.entity], version.restated, read=read)
         return {**windows, version.entity: stored}
 
@@ -373,10 +378,13 @@ class PostgresSource:
             signal = parse(content, self._settings.signals_secret)
             if signal.service not in (None, self._settings.name):
                 return windows
-            self._repairs, found = obey(self._repairs, windows, signal, position)
+            before = self._repairs
+            self._repairs, found = obey(before, windows, signal, position)
         except ChangelogError as error:
             self._signals.ignored(error)
             return windows
+        self._changed |= self._repairs.changed(before)
+        self._interrupted |= signal.do in ("pause", "cancel")
         _log.info("signal", do=signal.do, entity=signal.entity, id=signal.id, position=str(position))
         return found
 
