@@ -16,7 +16,7 @@ EntityKey = tuple[str, str]
 """An entity and the canonical text of a key."""
 
 BYTES_MAX = 1 << 30
-"""How much of earlier runs' files is read, the newest first."""
+"""How much of the runs' files is read, the newest first."""
 
 CHUNK_KEYS = 200_000
 """How many keys of a file that is not sorted are sorted at once."""
@@ -47,12 +47,15 @@ def merged(files: Sequence[Path]) -> Iterator[tuple[EntityKey, int]]:
 
 
 def affordable(files: Sequence[Path]) -> int:
-    """The first of these files, oldest first, from which on all can be read: older ones are too much."""
+    """The first of these files, oldest first, from which on all can be read: older ones are too much.
+
+    The newest always can.
+    """
     total = 0
     for index in range(len(files) - 1, -1, -1):
         total += files[index].stat().st_size
         if total > BYTES_MAX:
-            return index + 1
+            return min(index + 1, len(files) - 1)
     return 0
 
 

@@ -4,20 +4,20 @@ from importlib.resources import files
 
 from spark_jobs.drift_report import charts, sections
 from spark_jobs.drift_report.markup import Markup, element, together
-from spark_jobs.drift_report.sections import LABELS, TONES, chip
+from spark_jobs.drift_report.sections import TONES, chip
 from spark_jobs.drift_report.shape import Entity, Fence, Report
 from spark_jobs.drift_report.spelling import count, moment, per_million, plural, seconds
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """What a browser lets the page do: nothing but have its style."""
 
-TITLES = {"refused": "Refused", **{name: LABELS[name].capitalize() for name in ("drift", "severe", "not caught up")}}
+TITLES = {"clean": "No drift", "drift": "Drift", "severe": "Severe drift", "not caught up": "Not caught up"}
 KINDS_OF_SOURCE = {"postgres": "PostgreSQL"}
 
 
 def page(report: Report) -> str:
     """The page of a report. Every text in it is escaped."""
-    title = f"{TITLES.get(report.verdict, 'No drift')} · {report.run.name}"
+    title = f"{_headline(report)} · {report.run.name}"
     style = files("spark_jobs.drift_report").joinpath("page.css").read_text("utf-8")
     head = element(
         "head",
@@ -43,12 +43,20 @@ def _ranked(report: Report) -> list[tuple[str, Entity]]:
     )
 
 
+def _headline(report: Report) -> str:
+    """The verdict in a word or two; a run that only a schema stopped has found no drift."""
+    entities = report.entities.values()
+    if report.verdict == "severe" and not any(each.drifted for each in entities):
+        return "Schema changed"
+    return TITLES.get(report.verdict, "Refused")
+
+
 def _verdict(report: Report) -> Markup:
     when = moment(report.run.started_at)
     return element(
         "header",
         element("p", "Drift report · ", element("bdi", report.run.name), " · ", when, class_="eyebrow"),
-        element("h1", TITLES.get(report.verdict, "No drift"), class_=f"verdict {TONES.get(report.verdict, 'flat')}"),
+        element("h1", _headline(report), class_=f"verdict {TONES.get(report.verdict, 'flat')}"),
         element("p", _lede(report), class_="lede"),
         element("p", report.why, class_="note") if report.why else None,
     )
@@ -57,10 +65,12 @@ def _verdict(report: Report) -> Markup:
 def _lede(report: Report) -> str:
     """The verdict's reason in one sentence or two."""
     if report.verdict == "not caught up":
-        return "The service had not published up to the fence, so nothing was compared: lag is not drift."
+        return "Changelog and tables did not get to one moment, so nothing was compared: lag is not drift."
     if report.verdict == "refused":
         return "Nothing was compared."
     compared = [each for each in report.entities.values() if each.drifted is not None]
+    if not compared:
+        return "There was nothing to compare."
     rows = plural(sum(each.source_rows or 0 for each in compared), "row")
     of = plural(len(compared), "entity", "entities")
     altered = [name for name, each in sorted(report.entities.items()) if each.schema_changed]

@@ -132,9 +132,8 @@ def _writer(service: str | None, version: str | None, drifted: int, of: int) -> 
 
 
 def _incidents(found: Incidents) -> list[Markup]:
-    told = "One incident: they stand close together." if found.shape == "one" else "Scattered"
-    if found.shape == "many":
-        told = f"{plural(found.count, 'incident')}, scattered."
+    one = found.shape == "one"
+    told = "One incident: they stand close together." if one else f"{plural(found.count, 'incident')}, scattered."
     rows = [("first", found.first_at, found.first_position), ("last", found.last_at, found.last_position)]
     places = [
         element("div", element("dt", label), element("dd", moment(at), element("br"), element("code", position or "–")))

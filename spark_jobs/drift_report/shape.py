@@ -12,7 +12,8 @@ import msgspec
 from envelope.errors import ChangelogError, Kind
 
 FORMAT = 1
-RUN_ID = r"^[0-9A-Za-z][0-9A-Za-z._-]*$"
+FILE_NAME = r"^[0-9A-Za-z][0-9A-Za-z._-]*$"
+"""What may stand for a name in a folder, and for nothing else."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Drift = Literal["missing", "extra", "changed"]
@@ -27,7 +28,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Run(_Part, frozen=True, kw_only=True):
     """One run of the job; `id` sorts as runs do, and names its folder."""
 
-    id: Annotated[str, msgspec.Meta(pattern=RUN_ID)]
+    id: Annotated[str, msgspec.Meta(pattern=FILE_NAME)]
     started_at: str
     finished_at: str
     seconds: float
@@ -169,7 +170,7 @@ class Report(_Part, frozen=True, kw_only=True):
     changelog: Where
     fence: Fence | None
     entities: dict[str, Entity]
-    keys: str | None
+    keys: Annotated[str, msgspec.Meta(pattern=FILE_NAME)] | None
 
 
 def decode(content: bytes, where: str) -> Report:

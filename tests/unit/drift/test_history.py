@@ -117,6 +117,8 @@ def test_too_many_bytes_of_old_runs_are_left_out(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(keys, "BYTES_MAX", 2 * size)
     done = night(tmp_path, drift(3, 1), [A])
     assert done["entities"]["order"]["history"]["firstSeen"] == "2026-11-02T03:10:00Z"
+    monkeypatch.setattr(keys, "BYTES_MAX", 1)
+    assert told(night(tmp_path, drift(4, 1), [A])) == (1, 0, 0)
 
 
 @settings(deadline=None)

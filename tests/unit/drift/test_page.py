@@ -13,7 +13,7 @@ from spark_jobs.drift_report import finish, write
 from spark_jobs.drift_report.markup import element, visible
 from spark_jobs.drift_report.spelling import key, moment, per_million, seconds, sides
 from tests.unit.drift.examples import HARD, NIGHTS, both
-from tests.unit.drift.reports import entity, report
+from tests.unit.drift.reports import entity, report, skipped
 
 VOID = {"link", "meta", "br"}
 ALLOWED = {
@@ -90,7 +90,7 @@ def test_what_looks_like_markup_is_text(tmp_path: Path) -> None:
     value = msgspec.Raw(msgspec.json.encode(HARD))
     columns = {HARD: {"source": value, "changelog": value}}
     hard["samples"] = [{"key": HARD, "kind": "changed", "columns": columns, "provenance": provenance}]
-    made = report(entities={"order": hard}, why=HARD, keys=HARD, changelog={"kind": "files", "where": HARD})
+    made = report(entities={"order": hard}, why=HARD, changelog={"kind": "files", "where": HARD})
     made["run"] |= {"name": HARD, "version": HARD, "startedAt": HARD}
     made["source"] |= {"kind": HARD, "database": HARD, "server": HARD}
     made["fence"] = {name: HARD if isinstance(told, str) else told for name, told in made["fence"].items()}
@@ -166,5 +166,7 @@ def test_the_sentence_under_the_verdict(tmp_path: Path) -> None:
 
     assert "1,000,000 rows of 1 entity: the changelog says the same." in said({"order": entity()})
     assert "1 key of 1,000,000 rows drifted, in 1 of 1 entity: 1 extra." in said({"order": entity(extra=1)})
+    assert "There was nothing to compare." in said({"order": skipped()})
     changed = {"order": entity(schemaChanged={"note": "added"}), "guest": entity()}
+    assert "Schema changed" in said(changed)
     assert "No key of 2,000,000 rows drifted. The schema of order changed." in said(changed)

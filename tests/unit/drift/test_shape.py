@@ -60,6 +60,7 @@ def broken(**changed: Any) -> bytes:
         broken(kind="something else"),
         broken(verdict="fine"),
         broken(more=1),
+        broken(keys="../20261101T031000Z-3f2a/keys.jsonl"),
         broken(entities={"order": {}}),
         json.dumps(report()).encode(),  # not finished
     ],
