@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
+import psycopg
 import pyarrow as pa
 from psycopg import sql
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGconn
 
 from connectors.sources.postgres import rows
 from connectors.sources.postgres.chunkrows import parse_copy, row_values
@@ -47,6 +50,9 @@ PORTION_ROWS: Final = 20_000
 TASK_PAGES: Final = 8192
 """Pages that one task reads, unless there are few of them: 64 MiB of table."""
 
+LOCK_TIMEOUT_S: Final = 10
+"""How long a task waits behind somebody who wants to alter a table: who waits for the driver's lock, and so for us."""
+
 _NOWHERE = Change(transaction=Transaction(xid=0, epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
 _ORIGIN = Origin(name="", database="", decisions={})
 
@@ -73,6 +79,7 @@ class Reading:
         """A session that sees what the fence shows. Raises ChangelogError (CONNECTION) when the fence is gone."""
         with contextlib.closing(self.source.connect()) as connection:
             with translated("importing the snapshot, which the driver holds"):
+                connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'".encode())
                 connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self.fence.name)))
                 row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
@@ -152,17 +159,40 @@ def _copied(connection: Connection, table: Fenced, leaf: int, which: sql.Composa
     query = sql.SQL("COPY (SELECT {}, ctid FROM ONLY {} WHERE {}) TO STDOUT").format(
         sql.SQL(", ").join(map(sql.Identifier, table.columns)), sql.SQL(table.leaves[leaf].name), condition
     )
+    with translated("reading a table"):
+        try:
+            yield from _portions(_copy_out(connection.pgconn, query.as_bytes(connection)))
+        except psycopg.errors.LockNotAvailable as error:
+            message = f"the table of {table.entity.name} is about to be altered, and that waits for this job"
+            raise ChangelogError(Kind.ALTERED, message, hint="run the job again when that is done") from error
+
+
+def _portions(copied: Iterable[bytes]) -> Iterator[list[bytes]]:
     found: list[bytes] = []
     room = PORTION_BYTES
-    with translated("reading a table"), connection.cursor() as cursor, cursor.copy(query) as copy:
-        for row in copy:
-            found.append(bytes(row))
-            room -= len(row)
-            if room < 0 or len(found) == PORTION_ROWS:
-                yield found
-                found, room = [], PORTION_BYTES
+    for row in copied:
+        found.append(row)
+        room -= len(row)
+        if room < 0 or len(found) == PORTION_ROWS:
+            yield found
+            found, room = [], PORTION_BYTES
     if found:
         yield found
+
+
+def _copy_out(link: PGconn, query: bytes) -> Iterator[bytes]:
+    """What COPY gives, row by row, straight from libpq: `Copy` of psycopg takes twice the time for it."""
+    begun = link.exec_(query)
+    if begun.status != ExecStatus.COPY_OUT:
+        raise psycopg.errors.error_from_result(begun)
+    while True:
+        nbytes, row = link.get_copy_data(0)
+        if nbytes < 0:
+            break
+        yield bytes(row)
+    while (ended := link.get_result()) is not None:
+        if ended.status != ExecStatus.COMMAND_OK:
+            raise psycopg.errors.error_from_result(ended)
 
 
 def _encoded(table: Fenced, template: Template, copied: Sequence[bytes], leaf: int) -> pa.RecordBatch:
