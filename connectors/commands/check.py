@@ -86,7 +86,31 @@ def all_findings(connection: psycopg.Connection[Any], settings: Config) -> list[
     lag_s = said.get("lag_seconds", None if stored_at is None else time.time() - stored_at)
     begun = () if stored is None else stored.settings.keys()
     sink = sink_findings(settings, resolved, running=running, begun=begun, lag_s=lag_s)
-    return [*findings(connection, wanted, tables), *unresolved, *sink]
+    return [*findings(connection, wanted, tables), *unresolved, signals_finding(connection, settings), *sink]
+
+
+def signals_finding(connection: psycopg.Connection[Any], settings: Config) -> Finding:
+    """Whether others than who runs the service can have it read tables: any role may write what it obeys unsigned."""
+    if settings.signals is not None:
+        return Finding(name="signals", status="ok", message="only signed ones are obeyed")
+    with translated("counting roles"):
+        row = connection.execute(_OTHERS).fetchone()
+    assert row is not None
+    if not row[0]:
+        return Finding(name="signals", status="ok", message="nobody else may log in who could send them")
+    return Finding(
+        name="signals",
+        status="warn",
+        message=f"{row[0]} other roles may log in to the database, and send signals that the service obeys",
+        hint='set [signals] secret = "env:NAME"',
+    )
+
+
+_OTHERS = """
+SELECT count(*) FROM pg_roles
+WHERE rolcanlogin AND NOT rolsuper AND rolname <> current_user
+    AND has_database_privilege(oid, current_database(), 'CONNECT')
+"""
 
 
 def sink_findings(

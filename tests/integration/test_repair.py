@@ -424,3 +424,19 @@ def test_a_signal_that_the_service_does_not_obey_is_an_error(site: Site) -> None
         assert "did not obey it" in told
         assert "[signals] secret" in told
     assert site.ops("item")[ROWS:] == [("create", "60")]
+
+
+def test_check_asks_for_a_secret_where_others_may_log_in(
+    site: Site, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    def told() -> tuple[str, str | None]:
+        site.call("check", "--json")
+        [found] = [each for each in json.loads(capsys.readouterr().out) if each["name"] == "signals"]
+        return found["status"], found["hint"]
+
+    role = f"other_{site.name}"
+    site.sql(f'CREATE ROLE "{role}" LOGIN')
+    request.addfinalizer(lambda: site.sql(f'DROP ROLE "{role}"'))
+    assert told() == ("warn", 'set [signals] secret = "env:NAME"')
+    site.configure(ENTITIES + '[signals]\nsecret = "sixteen characters"\n')
+    assert told() == ("ok", None)

@@ -51,8 +51,8 @@ def older_than(
         fold = _Fold(number, of, folded_max)
         for rows in read(entity, None):
             fold.add(rows)
-        parts += fold.rest
         alive = _alive(fold.result())
+        parts += fold.rest
         older = alive.filter(pc.less(pc.utf8_slice_codeunits(alive.column("stamp"), 0, _POSITION_CHARS), start))
         older = older.sort_by("key")
         found: list[Ghost] = []
