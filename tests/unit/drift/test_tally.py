@@ -1,0 +1,74 @@
+"""What is kept of drifted keys: sums, a few samples, and whether they are one incident."""
+
+import io
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from spark_jobs.judging import SAMPLES_MAX
+from spark_jobs.tally import BUCKET_S, Tally, tallied
+
+AT = datetime(2026, 11, 21, 3, 10, tzinfo=UTC)
+
+
+def row(key: int, kind: str = "changed", *columns: str, at: datetime | None = AT, service: str = "a") -> dict[str, Any]:
+    return {
+        "entity": "order",
+        "key": str(key),
+        "kind": kind,
+        "columns": list(columns),
+        "position": None if at is None else f"00000001/{key:016X}/00000000",
+        "committed_at": at,
+        "service_name": service,
+        "api_version": "v1",
+        "sample": '{"price":{"source":-0,"changelog":1.50}}',
+        "provenance": '{"serviceName":"a"}',
+    }
+
+
+def test_all_keys_are_lines_and_the_sums_are_theirs() -> None:
+    keys = io.StringIO()
+    rows = [
+        row(1, "changed", "a", "b"),
+        row(2, "changed", "b", service="b"),
+        row(3, "missing", at=None),
+        row(4, "extra"),
+    ]
+    found = tallied(rows, keys)["order"].to_json()
+    assert [json.loads(line) for line in keys.getvalue().splitlines()] == [
+        {name: each[name] for name in ("entity", "key", "kind", "columns", "position")} for each in rows
+    ]
+    assert (found["missing"], found["extra"], found["changed"], found["drifted"]) == (1, 1, 2, 4)
+    assert found["columns"] == {"b": 2, "a": 1}
+    assert found["writers"] == [
+        {"serviceName": "a", "apiVersion": "v1", "drifted": 2},
+        {"serviceName": "b", "apiVersion": "v1", "drifted": 1},
+    ]
+    assert bytes(found["samples"][0]["columns"]["price"]["source"]) == b"-0"
+
+
+def test_samples_are_bounded() -> None:
+    tally = Tally()
+    for number in range(3 * SAMPLES_MAX):
+        tally.add(row(number))
+    assert len(tally.samples) == SAMPLES_MAX
+    assert tally.drifted == 3 * SAMPLES_MAX
+
+
+def test_incidents_are_told_apart_by_when_their_keys_were_written() -> None:
+    tally = Tally()
+    for number in range(20):  # each within reach of the one before, the last far from the first
+        tally.add(row(number, at=AT + timedelta(seconds=number * BUCKET_S)))
+    found = tally.to_json()["incidents"]
+    assert (found["count"], found["shape"]) == (1, "one")
+    assert (found["firstPosition"], found["lastPosition"]) == tuple(f"00000001/{n:016X}/00000000" for n in (0, 19))
+    assert found["firstAt"] == "2026-11-21T03:10:00.000000Z"
+    tally.add(row(50, at=AT + timedelta(days=1)))
+    found = tally.to_json()["incidents"]
+    assert (found["count"], found["shape"]) == (2, "many")
+
+
+def test_keys_that_the_changelog_never_had_are_of_no_incident() -> None:
+    tally = Tally()
+    tally.add(row(1, "missing", at=None))
+    assert tally.to_json()["incidents"] is None

@@ -1,0 +1,32 @@
+"""Ranges of pages: every page of every leaf once, in about as many parts as asked for."""
+
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.fence import Fenced, Leaf
+from spark_jobs.source_rows import ranges
+
+PAGES = st.lists(st.lists(st.integers(0, 5_000), min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+@given(tables=PAGES, tasks=st.integers(1, 40))
+def test_every_page_is_read_once(tables: list[list[int]], tasks: int) -> None:
+    given_tables = {
+        f"t{number}": cast(Fenced, SimpleNamespace(leaves=tuple(Leaf(name="", pages=pages) for pages in leaves)))
+        for number, leaves in enumerate(tables)
+    }
+    found = ranges(given_tables, tasks)
+    assert len(found) <= tasks
+    parts: dict[tuple[str, int], list[Any]] = defaultdict(list)
+    for part in [part for each in found for part in each]:
+        parts[part.entity, part.leaf].append(part)
+    assert parts.keys() == {(f"t{n}", leaf) for n, leaves in enumerate(tables) for leaf in range(len(leaves))}
+    for (entity, leaf), of_leaf in parts.items():
+        pages = tables[int(entity[1:])][leaf]
+        assert [part.first for part in of_leaf] == [0, *(part.end for part in of_leaf[:-1])]
+        assert of_leaf[-1].end is None
+        assert of_leaf[-1].first <= pages
