@@ -28,6 +28,9 @@ DOES = {
     "stop": "Stop: a person decides",
 }
 
+UNKNOWN = "unknown"
+"""What a stamp says by default."""
+
 KINDS = {
     "missing": "in the source, not in the changelog",
     "extra": "in the changelog, not in the source",
@@ -124,11 +127,16 @@ def _where(entity: Entity) -> Markup | None:
 
 
 def _writer(service: str | None, version: str | None, drifted: int, of: int) -> Markup:
-    who = f"{service or 'unknown'} {version or ''}".strip()
+    who = _who(service, version)
     track = element(
         "span", element("span", style=f"width:{min(drifted / of, 1):.2%}"), class_="track", aria_hidden="true"
     )
     return element("li", element("bdi", who), track, element("span", count(drifted), class_="number"))
+
+
+def _who(*names: str | None) -> str:
+    """What a stamp names; what it does not know is said once."""
+    return " ".join(name for name in names if name and name != UNKNOWN) or UNKNOWN
 
 
 def _incidents(found: Incidents) -> list[Markup]:
@@ -196,11 +204,11 @@ def _provenance(found: Mapping[str, Any] | None) -> Markup:
     if found is None:
         return element("p", "No change of this key is known.", class_="quiet")
     source = found.get("source") or {}
-    who = " ".join(str(found[name]) for name in ("serviceName", "apiVersion", "identifier") if found.get(name))
+    who = _who(*(found.get(name) for name in ("serviceName", "apiVersion", "identifier")))
     where = element("code", str(source.get("position") or "–"))
     at = moment(source.get("committedAt"))
     did = f"Last {source.get('op') or 'change'} by "
-    return element("p", did, element("bdi", who or "unknown"), ", ", at, ", at ", where, class_="quiet")
+    return element("p", did, element("bdi", who), ", ", at, ", at ", where, class_="quiet")
 
 
 def _history(entity: Entity) -> Markup | None:

@@ -160,6 +160,13 @@ def test_numbers_and_times() -> None:
     assert (plain(moment("yesterday")), plain(moment(None))) == ("yesterday", "–")
 
 
+def test_an_unknown_writer_is_unknown_once(tmp_path: Path) -> None:
+    made = entity(changed=2)
+    made["writers"] = [{"serviceName": name, "apiVersion": name, "drifted": 1} for name in ("unknown", None)]
+    text = rendered(tmp_path, finish(report(entities={"order": made}), {}, [])).text
+    assert text.count("unknown") == 2
+
+
 def test_the_sentence_under_the_verdict(tmp_path: Path) -> None:
     def said(entities: dict[str, Any]) -> str:
         return rendered(tmp_path, finish(report(entities=entities), {}, [])).text
