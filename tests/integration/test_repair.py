@@ -440,3 +440,18 @@ def test_check_asks_for_a_secret_where_others_may_log_in(
     assert told() == ("warn", 'set [signals] secret = "env:NAME"')
     site.configure(ENTITIES + '[signals]\nsecret = "sixteen characters"\n')
     assert told() == ("ok", None)
+
+
+def test_a_table_that_the_publication_left_out_for_a_while_is_rebuilt(site: Site) -> None:
+    begun(site)
+    site.sql(
+        f'ALTER PUBLICATION "{site.name}" DROP TABLE item',
+        "INSERT INTO item VALUES (60, 'unheard of', 1)",
+        "DELETE FROM item WHERE id < 10",
+        "UPDATE item SET name = 'other' WHERE id = 20",
+    )
+    assert "add it again and start the service" in site.refused()
+    site.sql(f'ALTER PUBLICATION "{site.name}" ADD TABLE ONLY item')
+    with site.running() as service:
+        repaired(site, service, "rebuild")
+    assert site.state("item") == table(site)

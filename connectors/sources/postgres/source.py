@@ -13,7 +13,7 @@ from connectors.sources.postgres.assembler import Altered, Assembled, Assembler,
 from connectors.sources.postgres.binding import Binder
 from connectors.sources.postgres.catalog import Table, read_tables
 from connectors.sources.postgres.check import Wanted, findings, publication, refuse
-from connectors.sources.postgres.connection import ANEW, connect, translated
+from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.ghosts import Read
 from connectors.sources.postgres.heard import Ignored
 from connectors.sources.postgres.lineage import Lineage, check_cluster, is_elsewhere
@@ -205,7 +205,7 @@ class PostgresSource:
                 Kind.GAP,
                 f"publication {name} no longer has all changes of {'.'.join(missing[0])}, "
                 "and the changelog was begun with it",
-                hint=f"unless nothing was written to the table since, {ANEW}; if so, add it again",
+                hint="add it again and start the service; if anything was written, `changelog rebuild ENTITY` then",
             )
 
     def _begin(self, entities: Sequence[Entity], tables: Mapping[tuple[str, str], Table]) -> None:
