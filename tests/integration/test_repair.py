@@ -187,11 +187,12 @@ def test_keys_of_every_type_find_their_rows(site: Site) -> None:
     entities += '[entities.pair]\ntable = "public.pair"\nkey = ["b\\"c", "a"]\n'
     site.configure(entities)
     names = ["pair", *(f"e{number}" for number in range(len(kinds)))]
+    strange = ('["x"]', '["x", "3"]', "none", "{", "'); DROP TABLE item; --")
     with site.running() as service:
         service.until(lambda: bool(site.messages("item")) and is_read(site))
         before = {name: site.state(name) for name in names}
         for name in names:
-            keys = (*before[name], '["x"]', '["x", "3"]', "none", "{", "'); DROP TABLE item; --")
+            keys = (*before[name], *(strange if name in ("pair", "e0", "e5", "e18") else ()))
             with psycopg.connect(site.dsn, autocommit=True) as connection:
                 send(connection, Signal(do="republish", id=name, entity=name, keys=keys), None)
         service.until(lambda: all(ended(site, name) for name in names))

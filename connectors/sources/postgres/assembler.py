@@ -13,10 +13,10 @@ import pyarrow as pa
 from connectors.sources.postgres import messages, pgoutput
 from connectors.sources.postgres.announcing import Announcer
 from connectors.sources.postgres.binding import Binder
-from connectors.sources.postgres.columnar import Block, Bound, Encoded, encode
+from connectors.sources.postgres.columnar import Block, Encoded, encode
 from connectors.sources.postgres.framing import Frames
 from connectors.sources.postgres.messages import Message, Relation
-from connectors.sources.postgres.objects import Template
+from connectors.sources.postgres.relations import Altered, Relations, altered
 from connectors.sources.postgres.rendering import Span
 from connectors.sources.postgres.rows import Change, Origin, Transaction
 from envelope import batch
@@ -55,17 +55,6 @@ class Listener(Protocol):
 
     def withdraw(self) -> None:
         """The rows that `signal` gave last are not published."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Altered:
-    """A table whose columns changed in the stream."""
-
-    table: str
-    position: Position
-    added: tuple[str, ...]
-    dropped: tuple[str, ...]
-    retyped: tuple[str, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,17 +122,13 @@ class Assembler:
         rows_max: int = 4096,
         bytes_max: int = 32 << 20,
     ) -> None:
-        self._origin, self._binder, self._entities, self._partitioned = origin, binder, entities, partitioned
+        self._origin, self._entities = origin, entities
+        self._relations = Relations(binder, entities, partitioned)
         self._epoch, self._xids = epoch, xids
         self._published, self._partial = published, partial
         self._listener = listener
         self._announcer = Announcer(versions)
         self._rows_max, self._bytes_max = rows_max, bytes_max
-        self._relations: dict[int, Relation] = {}
-        self._described: int | None = None
-        self._leaves: dict[int, dict[int, Relation]] = {}
-        self._bound: dict[int, Bound] = {}
-        self._shapes = batch.encode_shapes({})
         self._open: _Open | None = None
         self._tail: list[bytes] = []
         self._stop: ChangelogError | None = None
@@ -276,61 +261,14 @@ class _Feed:
         relation = pgoutput.decode(payload)
         assert isinstance(relation, Relation)
         of = self._of
-        before, of._described = of._described, relation.relid
-        table = (relation.namespace, relation.name)
-        entity = of._entities.get(table)
-        if entity is None and before is not None:
-            self._leaf(before, relation)
-        known = of._relations.get(relation.relid)
-        if known == relation:
-            if entity is not None:  # rows of a window may have looked otherwise in between
-                self._of._announcer.look(
-                    entity, Look(columns=of._bound[relation.relid].binding.shape, relation=relation.relid)
-                )
+        described = of._relations.describe(relation, self._flush)
+        if described is None:
             return
-        named = [relid for relid, bound in of._bound.items() if bound.binding.entity is entity]
-        if known is not None or named:
-            self._flush()  # rows before this were read by the one before, or by the table that had the name before
-        for relid in named:
-            of._relations.pop(relid, None)  # a table that takes its name back is bound anew
-        of._relations[relation.relid] = relation
-        of._bound.pop(relation.relid, None)
-        if entity is None:
-            return
-        if known is not None and known.columns != relation.columns:
-            self._assembled.altered.append(_altered(known, relation, self._here()))
+        if described.before is not None:
+            self._assembled.altered.append(altered(described.before, relation, self._here()))
             if of._listener is not None:
-                of._listener.discard(table)
-        bound_now = of._bound[relation.relid] = self._binding(entity, relation)
-        self._of._announcer.look(entity, Look(columns=bound_now.binding.shape, relation=relation.relid))
-        of._shapes = batch.encode_shapes(
-            {bound.binding.entity.name: bound.binding.shape for bound in of._bound.values()}
-        )
-
-    def _leaf(self, root: int, leaf: Relation) -> None:
-        """A partition is described right behind the table as which its rows are published, and before any of them.
-
-        (`maybe_send_schema` in the server's pgoutput.c.) It says what the partition logs of an old row.
-        """
-        of = self._of
-        bound = of._bound.get(root)
-        if bound is None or not bound.binding.crossing:
-            return
-        of._leaves.setdefault(root, {})[leaf.relid] = leaf
-        found = self._binding(bound.binding.entity, of._relations[root])
-        if found.binding.leaves != bound.binding.leaves:
-            self._flush(but_a_delete=True)
-            of._bound[root] = found
-
-    def _binding(self, entity: Entity, relation: Relation) -> Bound:
-        of = self._of
-        binding = of._binder.bind(
-            entity,
-            relation,
-            crossing=(relation.namespace, relation.name) in of._partitioned,
-            leaves=of._leaves.get(relation.relid, {}).values(),
-        )
-        return Bound(binding=binding, template=Template(binding))
+                of._listener.discard((relation.namespace, relation.name))
+        of._announcer.look(described.entity, described.look)  # rows of a window may have looked otherwise in between
 
     def _here(self) -> Position:
         open_ = self._opened()
@@ -419,7 +357,7 @@ class _Feed:
         here = frames.rows[self._encoded : end]
         spans, self._spans = _parted(self._spans, self._spanned - end)
         block = Block(data=frames.data, starts=frames.starts[here], ends=frames.ends[here], spans=spans)
-        encoded = encode(self._of._origin, self._of._bound, block)
+        encoded = encode(self._of._origin, self._of._relations.bound, block)
         self._encoded = end
         self._assembled.unstamped += encoded.unstamped
         if encoded.stop is not None:
@@ -439,7 +377,7 @@ class _Feed:
             self._publish(encoded.rows.slice(0, whole), encoded.commits[:whole])
 
     def _publish(self, rows: pa.RecordBatch, commits: npt.NDArray[np.int64]) -> None:
-        self._publish_shaped(batch.with_encoded_shapes(rows, self._of._shapes), commits)
+        self._publish_shaped(batch.with_encoded_shapes(rows, self._of._relations.shapes), commits)
 
     def _publish_shaped(self, rows: pa.RecordBatch, commits: npt.NDArray[np.int64]) -> None:
         """The rows, and before the first row of an entity whose columns are new, their version."""
@@ -495,15 +433,3 @@ def _parted(spans: list[Span], kept: int) -> tuple[list[Span], list[Span]]:
     before = last.rows - kept
     rest = [replace(last, ordinal=last.ordinal + before, rows=kept)]
     return [*whole, replace(last, rows=before)] if before else whole, rest
-
-
-def _altered(before: Relation, after: Relation, position: Position) -> Altered:
-    old = {column.name: column.type_oid for column in before.columns}
-    new = {column.name: column.type_oid for column in after.columns}
-    return Altered(
-        table=f"{after.namespace}.{after.name}",
-        position=position,
-        added=tuple(name for name in new if name not in old),
-        dropped=tuple(name for name in old if name not in new),
-        retyped=tuple(name for name in new if name in old and new[name] != old[name]),
-    )

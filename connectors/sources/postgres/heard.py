@@ -1,4 +1,4 @@
-"""Signals that are not obeyed: counted, and told now and then."""
+"""Signals that are not obeyed, stamps that are none and changes without one: counted, and told now and then."""
 
 import time
 from collections import Counter
@@ -8,7 +8,7 @@ import structlog
 from envelope.errors import ChangelogError
 
 TELL_EVERY_S = 10.0
-"""How often the log tells: any role may write signals that are none, and must not fill it."""
+"""How often the log tells: any role may write signals and stamps that are none, and must not fill it."""
 
 _log = structlog.get_logger("postgres")
 
@@ -34,4 +34,34 @@ class Ignored:
     def take(self) -> int:
         """How many came since this was asked last."""
         count, self._count = self._count, 0
+        return count
+
+
+class Stamps:
+    """Provenance stamps that were not valid, and changes without one where the policy is to warn."""
+
+    def __init__(self) -> None:
+        self._invalid = 0
+        self._untold_invalid = 0
+        self._untold: Counter[str] = Counter()
+        self._tell_at = 0.0
+
+    def heard(self, invalid: int, unstamped: Counter[str]) -> None:
+        """So many more; changes by entity."""
+        self._invalid += invalid
+        self._untold_invalid += invalid
+        self._untold += unstamped
+        if not (self._untold_invalid or self._untold) or time.monotonic() < self._tell_at:
+            return
+        self._tell_at = time.monotonic() + TELL_EVERY_S
+        if self._untold_invalid:
+            _log.warning("provenance stamps ignored", count=self._untold_invalid, why="not valid")
+        for entity, count in self._untold.items():
+            _log.warning("changes without a provenance stamp", entity=entity, count=count)
+        self._untold_invalid = 0
+        self._untold.clear()
+
+    def take(self) -> int:
+        """How many stamps were none since this was asked last."""
+        count, self._invalid = self._invalid, 0
         return count

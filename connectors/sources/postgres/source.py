@@ -1,7 +1,6 @@
 """The PostgreSQL source: a slot's stream and the table reads beside it, as pieces of the changelog."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,16 +8,17 @@ from typing import Any
 import structlog
 
 from connectors.sources import Piece, Recover
-from connectors.sources.postgres.assembler import Altered, Assembled, Assembler, Xids
+from connectors.sources.postgres.assembler import Assembled, Assembler, Xids
 from connectors.sources.postgres.binding import Binder
 from connectors.sources.postgres.catalog import Table, read_tables
 from connectors.sources.postgres.check import Wanted, findings, publication, refuse
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.ghosts import Read
-from connectors.sources.postgres.heard import Ignored
+from connectors.sources.postgres.heard import Ignored, Stamps
 from connectors.sources.postgres.lineage import Lineage, check_cluster, is_elsewhere
 from connectors.sources.postgres.progress import CHUNK_PAGES, is_complete, restated, was_complete
 from connectors.sources.postgres.reading import Place, Reading
+from connectors.sources.postgres.relations import Altered
 from connectors.sources.postgres.repairs import Repairs, obey
 from connectors.sources.postgres.rows import Origin
 from connectors.sources.postgres.setup import claim_slot, ensure_publication, ensure_slot
@@ -45,8 +45,6 @@ Known = Callable[[], Iterable[Version]]
 """Gives the versions of columns that the changelog holds, oldest first; called behind `Recover`."""
 
 _FRAMES_MAX = 4096
-_TELL_EVERY_S = 10.0  # any role may write stamps that are none: they must not fill the service's log
-_INVALID = ""  # no entity has this name
 
 _log = structlog.get_logger("postgres")
 
@@ -99,9 +97,7 @@ class PostgresSource:
         self._asking = {entity.name for entity in entities if entity.evolution.on_restated == "ask"}
         self._look_at = 0.0
         self._signals = Ignored()
-        self._invalid_stamps = 0
-        self._untold: Counter[str] = Counter()
-        self._tell_at = 0.0
+        self._stamps = Stamps()
         try:
             self._open(entities, recover)
         except BaseException:
@@ -294,7 +290,9 @@ class PostgresSource:
         if not frames:
             return self._idle()
         assembled = self._assembler.feed(frames)
-        self._report(assembled)
+        self._stamps.heard(assembled.invalid_stamps, assembled.unstamped)
+        for altered in assembled.altered:
+            _report_altered(altered)
         return self._piece(assembled)
 
     def _raise_failure(self) -> None:
@@ -392,25 +390,9 @@ class PostgresSource:
         reached = self._lineage.reached(through_lsn)
         return replace(checkpoint, through_lsn=through_lsn, epoch=reached.epoch, timeline=reached.timeline)
 
-    def _report(self, assembled: Assembled) -> None:
-        for altered in assembled.altered:
-            _report_altered(altered)
-        self._invalid_stamps += assembled.invalid_stamps
-        self._untold[_INVALID] += assembled.invalid_stamps
-        self._untold += assembled.unstamped
-        if self._untold.total() and time.monotonic() >= self._tell_at:
-            self._tell_at = time.monotonic() + _TELL_EVERY_S
-            for entity, count in self._untold.items():
-                if entity == _INVALID:
-                    _log.warning("provenance stamps ignored", count=count, why="not valid")
-                else:
-                    _log.warning("changes without a provenance stamp", entity=entity, count=count)
-            self._untold.clear()
-
     def take_invalid_stamps(self) -> int:
         """How many stamps were none, since this was asked last."""
-        count, self._invalid_stamps = self._invalid_stamps, 0
-        return count
+        return self._stamps.take()
 
     def take_ignored_signals(self) -> int:
         """How many signals were not obeyed, since this was asked last."""

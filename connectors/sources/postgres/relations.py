@@ -1,0 +1,123 @@
+"""The relations that the stream described, each bound to its entity as it is now."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from connectors.sources.postgres.binding import Binder
+from connectors.sources.postgres.columnar import Bound
+from connectors.sources.postgres.messages import Relation
+from connectors.sources.postgres.objects import Template
+from envelope import batch
+from envelope.entity import Entity
+from envelope.position import Position
+from envelope.versions import Look
+
+
+class Flush(Protocol):
+    """Encodes the rows before this, which are read by what was described before; `but_a_delete` at their end."""
+
+    def __call__(self, *, but_a_delete: bool = False) -> None:
+        """Does it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Altered:
+    """A table whose columns changed in the stream."""
+
+    table: str
+    position: Position
+    added: tuple[str, ...]
+    dropped: tuple[str, ...]
+    retyped: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """How an entity's next rows look; `before` is how its table was described until now, where its columns differ."""
+
+    entity: Entity
+    look: Look
+    before: Relation | None
+
+
+class Relations:
+    """What was described, by number. `bound` are those of entities, and `shapes` their columns as batches say them."""
+
+    def __init__(
+        self,
+        binder: Binder,
+        entities: Mapping[tuple[str, str], Entity],
+        partitioned: Collection[tuple[str, str]],
+    ) -> None:
+        self.bound: dict[int, Bound] = {}
+        self.shapes = batch.encode_shapes({})
+        self._binder, self._entities, self._partitioned = binder, entities, partitioned
+        self._relations: dict[int, Relation] = {}
+        self._last: int | None = None
+        self._leaves: dict[int, dict[int, Relation]] = {}
+
+    def describe(self, relation: Relation, flush: Flush) -> Described | None:
+        """The relation is so from here on; None where it is of no entity. Raises ChangelogError as binding does."""
+        before, self._last = self._last, relation.relid
+        entity = self._entities.get((relation.namespace, relation.name))
+        if entity is None and before is not None:
+            self._leaf(before, relation, flush)
+        known = self._relations.get(relation.relid)
+        if known == relation:
+            return None if entity is None else self._described(entity, relation, None)
+        named = [relid for relid, bound in self.bound.items() if bound.binding.entity is entity]
+        if known is not None or named:
+            flush()  # rows before this were read by the one before, or by the table that had the name before
+        for relid in named:
+            self._relations.pop(relid, None)  # a table that takes its name back is bound anew
+        self._relations[relation.relid] = relation
+        self.bound.pop(relation.relid, None)
+        if entity is None:
+            return None
+        self.bound[relation.relid] = self._bind(entity, relation)
+        self.shapes = batch.encode_shapes(
+            {bound.binding.entity.name: bound.binding.shape for bound in self.bound.values()}
+        )
+        return self._described(entity, relation, known)
+
+    def _described(self, entity: Entity, relation: Relation, before: Relation | None) -> Described:
+        changed = before is not None and before.columns != relation.columns
+        look = Look(columns=self.bound[relation.relid].binding.shape, relation=relation.relid)
+        return Described(entity=entity, look=look, before=before if changed else None)
+
+    def _leaf(self, root: int, leaf: Relation, flush: Flush) -> None:
+        """A partition is described right behind the table as which its rows are published, and before any of them.
+
+        (`maybe_send_schema` in the server's pgoutput.c.) It says what the partition logs of an old row.
+        """
+        bound = self.bound.get(root)
+        if bound is None or not bound.binding.crossing:
+            return
+        self._leaves.setdefault(root, {})[leaf.relid] = leaf
+        found = self._bind(bound.binding.entity, self._relations[root])
+        if found.binding.leaves != bound.binding.leaves:
+            flush(but_a_delete=True)
+            self.bound[root] = found
+
+    def _bind(self, entity: Entity, relation: Relation) -> Bound:
+        binding = self._binder.bind(
+            entity,
+            relation,
+            crossing=(relation.namespace, relation.name) in self._partitioned,
+            leaves=self._leaves.get(relation.relid, {}).values(),
+        )
+        return Bound(binding=binding, template=Template(binding))
+
+
+def altered(before: Relation, after: Relation, position: Position) -> Altered:
+    """How the columns differ."""
+    old = {column.name: column.type_oid for column in before.columns}
+    new = {column.name: column.type_oid for column in after.columns}
+    return Altered(
+        table=f"{after.namespace}.{after.name}",
+        position=position,
+        added=tuple(name for name in new if name not in old),
+        dropped=tuple(name for name in old if name not in new),
+        retyped=tuple(name for name in new if name in old and new[name] != old[name]),
+    )
