@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from connectors import failpoints
 from connectors.config import Config, FilesConfig, KafkaConfig
+from connectors.sinks.filelayout import sequences
 from connectors.stores import extra_needed
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.days import closed_sequences, open_day, to_drop, to_merge
@@ -152,13 +153,18 @@ def _taken(arguments: argparse.Namespace) -> date | None:
 def _store(arguments: argparse.Namespace, config: Config, spark: "SparkSession | None" = None) -> Store | None:
     """The archive's store; None where it takes a session to reach it, and there is none."""
     if isinstance(config.sink, FilesConfig):
-        if arguments.archive or arguments.continuous:
-            raise ChangelogError(
-                Kind.USAGE,
-                "--archive and --continuous are for a changelog on Kafka",
-                hint="a file log has its archive in its own folder, made of the days that are closed",
-            )
-        return store_of(config.sink.path)
+        for name in ("archive", "continuous", "skip", "accept_lost"):
+            if getattr(arguments, name):
+                raise ChangelogError(
+                    Kind.USAGE,
+                    f"--{name.replace('_', '-')} is for a changelog on Kafka",
+                    hint="a file log has its archive in its own folder, made of the days that are closed",
+                )
+        store = store_of(config.sink.path)
+        if not sequences(config.sink.path) and newest(store) is None:
+            hint = "`changelog run` begins it; see [sink] path"
+            raise ChangelogError(Kind.PRECONDITION, f"there is no changelog in {config.sink.path}", hint=hint)
+        return store
     if not arguments.archive:
         raise ChangelogError(Kind.USAGE, "--archive is missing", hint="say where the archive is: --archive PATH")
     if spark is None and not is_local(arguments.archive):

@@ -187,9 +187,9 @@ def _offsets(old: Iterable[ArchiveFile], new: "_Written") -> dict[str, tuple[int
 
 
 def archive_log(run: Run, path: Path, before: date | None = None) -> Merged:
-    """Writes the days of the file log at `path` before a date, by default the closed ones, sorted, into its own archive.
+    """Writes the days of the file log at `path` before a date, by default the closed ones, into its own archive.
 
-    The log files stay for now.
+    They are sorted; the log files stay for now.
     """
     archived = run.manifest().log.last
     due = closed_sequences(path, archived, before)

@@ -49,10 +49,7 @@ def entities(admin: Admin, prefix: str, names: Iterable[str] | None = None) -> d
         raise ChangelogError(Kind.PRECONDITION, f"there is no topic of the changelog {prefix}", hint=hint)
     if names is None:
         return found
-    for name in names:
-        if name not in found:
-            known = ", ".join(sorted(found))
-            raise ChangelogError(Kind.USAGE, f"entity {name} has no topic", hint=f"the changelog has {known}")
+    _refuse_unknown(names, found)
     return {name: found[name] for name in names}
 
 
@@ -68,12 +65,13 @@ def unread(
 
     The entities of `skip` are left out.
 
-    Raises ChangelogError, GAP (*history lost*), when messages behind the offsets are no longer there, or may have been
-    compacted away; with `lost` it goes on with what there is.
+    Raises ChangelogError: GAP (*history lost*) when messages behind the offsets are no longer there, or may have been
+    compacted away, unless `lost`, which goes on with what there is; USAGE when one of `skip` has no topic.
     """
     admin = client.admin()
-    there = entities(admin, prefix).items()
-    counted = {topic_of(prefix, entity): count for entity, count in there if entity not in skip}
+    there = entities(admin, prefix)
+    _refuse_unknown({*skip} - {SCHEMAS}, there)
+    counted = {topic_of(prefix, entity): count for entity, count in there.items() if entity not in skip}
     parts = [(name, number) for name, count in counted.items() for number in range(count)]
     first, end = begins(admin, parts), ends(admin, parts)
     kept = {part: offsets.get(part[0], {}).get(str(part[1])) for part in parts}
@@ -127,6 +125,13 @@ def begin_options(spans: Spans) -> dict[str, str]:
 def ending(spans: Spans, ends_: Offsets) -> dict[Part, Span]:
     """The spans up to other ends."""
     return {part: replace(span, end=ends_[part[0]][str(part[1])]) for part, span in spans.items()}
+
+
+def _refuse_unknown(names: Iterable[str], there: Collection[str]) -> None:
+    for name in names:
+        if name not in there:
+            known = ", ".join(sorted(there))
+            raise ChangelogError(Kind.USAGE, f"entity {name} has no topic", hint=f"the changelog has {known}")
 
 
 def _refuse_lost(part: Part, next_: int, first: int, end: int) -> None:

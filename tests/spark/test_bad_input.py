@@ -1,0 +1,181 @@
+"""What a job is given wrong: one line, the exit code, and nothing that a reader would see."""
+
+import json
+import re
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import schemas
+from connectors.embedded_kafka import Broker
+from connectors.sinks.filelayout import log_file
+from connectors.sinks.files import FileSink
+from connectors.sinks.kafka import client
+from connectors.sinks.kafka.consumed import consumed
+from connectors.sinks.kafka.sink import Settings
+from envelope.position import Position
+from spark_jobs import archive, derive_deltas, rebuild_view
+from spark_jobs.job import Job, main
+from tests.integration.kafka.test_log import change, entity, raw, store, writing
+from tests.servers import fetched
+from tests.servers.registry import Registry
+from tests.unit.sinks import material
+
+CONFIG = """
+name = "app"
+source = {{ kind = "postgres", dsn = "postgresql://nowhere" }}
+sink = {{ {sink} }}
+tables = {{ include = ["*"] }}
+"""
+
+SCHEMAS = str(Path(schemas.__file__).parent)
+VIEW = ["--to", "{out}", "--schemas", SCHEMAS, "--entity"]
+FILES = {
+    "archive": (archive.JOB, []),
+    "derive_deltas": (derive_deltas.JOB, ["--output", "{out}"]),
+    "rebuild_view": (rebuild_view.JOB, [*VIEW, "order"]),
+}
+KAFKA = {
+    "archive": (archive.JOB, ["--archive", "{out}"]),
+    "derive_deltas": (derive_deltas.JOB, ["--checkpoint", "{out}"]),
+    "rebuild_view": (rebuild_view.JOB, [*VIEW, "order"]),
+}
+"""The jobs, and what each needs to be told."""
+
+BEYOND = "00000009/0000000000000001/00000000"
+SCHEMA_ID = 1048575
+
+Jobs = dict[str, tuple[Job, list[str]]]
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
+    def refused(jobs: Jobs, name: str, sink: str, *arguments: str, code: int) -> str:
+        """The one line that a job says; no manifest is there, by which a reader would see anything."""
+        file = tmp_path / "changelog.toml"
+        file.write_text(CONFIG.format(sink=sink), "utf-8")
+        job, needed = jobs[name]
+        words = [word.format(out=tmp_path / "out") for word in (*needed, *arguments)]
+        ended = main(job, ["--config", str(file), *words])
+        said = capsys.readouterr()
+        assert ended == code, said.err
+        assert json.loads(said.out.splitlines()[-1])["verdict"] == "failed"
+        assert (said.err.count("\n"), said.err.startswith(f"{name}: ")) == (1, True)
+        assert not list(tmp_path.rglob("manifest/*.json"))
+        return said.err
+
+    return refused
+
+
+# Of files
+
+
+def publish(path: Path) -> None:
+    """A log of a file a day; the first two days are closed."""
+    sink = FileSink(path)
+    sink.recover()
+    for n in range(1, 5):
+        at = material.START + timedelta(days=n)
+        row = material.row(Position(1, n, 0), key="1", current='{"id":1}', committed_at=at)
+        material.store(sink, [material.batch([row])], material.checkpoint(n, 1, settings={"order": {}}))
+    sink.close()
+
+
+def damaged(log: Path) -> None:
+    content = bytearray(log_file(log, 2).read_bytes())
+    content[60] ^= 0xFF
+    log_file(log, 2).write_bytes(content)
+
+
+def without_manifest(log: Path) -> None:
+    """As when the first two files are in an archive whose manifest is gone."""
+    for number in (1, 2):
+        log_file(log, number).unlink()
+
+
+def empty(log: Path) -> None:
+    for number in (1, 2, 3, 4):
+        log_file(log, number).unlink()
+
+
+@pytest.mark.parametrize("job", FILES)
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (damaged, "00000000000000000002.parquet is damaged; restore it from a copy"),
+        (without_manifest, "lacks sequence 1"),
+        (empty, "there is no changelog in |the changelog in .* is empty"),
+    ],
+)
+def test_a_log_that_cannot_be_read(
+    refused: Refused, tmp_path: Path, job: str, spoil: Callable[[Path], None], said: str
+) -> None:
+    publish(tmp_path / "log")
+    spoil(tmp_path / "log")
+    told = refused(FILES, job, 'path = "log"', code=3)
+    assert re.search(said, told), told
+    assert not list(tmp_path.rglob("archive/*/*/*.parquet"))
+
+
+# Of Kafka
+
+
+@pytest.fixture(scope="module")
+def settings(broker: Broker) -> Settings:
+    """A topic with a message whose schema no registry has."""
+    fetched("jars")
+    reached = client.Client(bootstrap_servers=broker.bootstrap_servers)
+    settings = Settings(client=reached, name="app", prefix=f"bad-{uuid.uuid4().hex[:12]}")
+    with writing(settings, entity(partitions=1)) as made:
+        store(made, 1)
+    value = b"\0" + SCHEMA_ID.to_bytes(4, "big") + b"\0"
+    raw(settings, "order", [change(1, "1", at=0)], commit=True, values=[value])
+    return settings
+
+
+def topics(settings: Settings, codec: str = 'codec = "json"') -> str:
+    servers, prefix = settings.client.bootstrap_servers, settings.prefix
+    return f'kind = "kafka", bootstrap_servers = "{servers}", prefix = "{prefix}", {codec}'
+
+
+@pytest.mark.parametrize("job", KAFKA)
+def test_a_schema_that_the_registry_does_not_have(
+    refused: Refused, settings: Settings, registry: Registry, job: str
+) -> None:
+    sink = topics(settings, f'codec = "avro", registry = "{registry.url}", auto_register = true')
+    said = refused(KAFKA, job, sink, code=3)
+    assert f"schema {SCHEMA_ID} is unknown to the registry" in said
+    assert f"{settings.prefix}.order, partition 0, offset 0" in said
+    if job == "derive_deltas":
+        assert not list(consumed(settings.client, f"{settings.prefix}.order.delta"))
+
+
+@pytest.mark.parametrize(
+    ("job", "arguments", "said"),
+    [
+        ("archive", ["--skip", "ordre"], "entity ordre has no topic; the changelog has order, schemas"),
+        ("derive_deltas", ["--entity", "ordre"], "entity ordre has no topic; the changelog has order, schemas"),
+        ("rebuild_view", ["--entity", "ordre"], "has no entity ordre; it has: order"),
+        ("rebuild_view", ["--as-of", BEYOND], f"{BEYOND} is beyond the end"),
+    ],
+)
+def test_what_a_changelog_does_not_have(
+    refused: Refused, settings: Settings, tmp_path: Path, job: str, arguments: list[str], said: str
+) -> None:
+    assert said in refused(KAFKA, job, topics(settings), *arguments, code=2)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("job", KAFKA)
+def test_a_broker_that_does_not_answer(
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    monkeypatch.setattr(client, "TIMEOUT_S", 1.0)
+    said = refused(KAFKA, job, 'kind = "kafka", bootstrap_servers = "127.0.0.1:1"', code=3)
+    assert "Kafka" in said
+    assert not (tmp_path / "out").exists()
