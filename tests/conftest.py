@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from connectors.embedded import Server, temporary_server
@@ -26,6 +27,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = int(seed)
     set_hypothesis_home_dir(config.rootpath / ".cache" / "hypothesis")
+    # How long an example takes says how busy the machine is.
+    settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("suite")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

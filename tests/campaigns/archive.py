@@ -37,7 +37,7 @@ from tests.campaigns._oracle import TABLES, Oracle
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._service import ROOT, Service, is_read
 from tests.campaigns._topics import Positions, Read, rows
-from tests.servers import CACHE, fresh_database
+from tests.servers import CACHE, HASTY_JAVA, fresh_database
 
 BLOCK = 10
 KEEP = "CHANGELOG_KEEP"
@@ -136,7 +136,7 @@ class _Job:
         return [
             str(Path(sys.executable).parent / "spark-submit"),
             *("--master", "local[2]", "--driver-memory", "1g"),
-            *("--driver-java-options", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),  # for short runs
+            *("--driver-java-options", HASTY_JAVA),
             *("--jars", ",".join(map(str, sorted((CACHE / "jars").glob("*.jar"))))),
             *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
             str(ROOT / "spark_jobs" / "archive.py"),

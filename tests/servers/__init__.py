@@ -26,6 +26,9 @@ VERSIONS = [
 ]
 """Parameters for tests on every supported PostgreSQL; one worker starts those that serve nothing else."""
 
+HASTY_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""What Java is told where it runs for a short time: its second compiler would cost more than it saves."""
+
 SETTINGS = {"fsync": "off"}
 """No test pulls the plug of the machine; killing the server loses nothing without fsync."""
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.job import SETTINGS
-from tests.servers import CACHE, java_needed
+from tests.servers import CACHE, HASTY_JAVA, java_needed
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,12 +39,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     jars = sorted((CACHE / "jars").glob("*.jar"))
     settings = SETTINGS | {
         "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": HASTY_JAVA,
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.jars": ",".join(map(str, jars)),
         "spark.local.dir": str(folder),
         "spark.log.level": "OFF",
-        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.files.openCostInBytes": "1",  # many small files are few tasks
+        "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -65,7 +65,7 @@ def archive(path: Path, last: int) -> None:
 
 def rows_of(found: DataFrame) -> list[dict[str, Any]]:
     """As the log's own reader gives them."""
-    rows = [each.asDict() for each in found.orderBy("position").collect()]
+    rows = sorted((each.asDict() for each in found.collect()), key=lambda each: str(each["position"]))
     return [{**each, "committed_at": each["committed_at"].astimezone(UTC)} for each in rows]
 
 
@@ -94,7 +94,7 @@ def test_entities_and_positions_choose(spark: SparkSession, log: Path) -> None:
             ]
         versions = rows_of(read_changelog(spark, where, entities=[SCHEMAS, "guest"]))
         assert {each["entity"] for each in versions} == {SCHEMAS, "guest"}
-    for number in range(3, COMMITS + 1):
+    for number in (3, COMMITS):
         after = Position(1, number, 2)
         assert rows_of(read_changelog(spark, Files(path=log), after=after)) == read(log, after=after)
 
