@@ -396,6 +396,17 @@ def _dereference(node: Any, loc: Loc, folder: Path, environ: Mapping[str, str], 
             problems[(*loc, key)] = str(error.args[0])
 
 
+def secret_of(reference: str, folder: Path, environ: Mapping[str, str]) -> str:
+    """What `env:NAME` or `file:PATH` on a command line refers to. Raises ChangelogError (USAGE)."""
+    match = REFERENCE.fullmatch(reference)
+    if match is None:
+        raise ChangelogError(Kind.USAGE, "a secret is given by reference", hint="env:NAME, or file:PATH")
+    try:
+        return _secret(match[1], match[2], folder, environ)
+    except LookupError as error:
+        raise ChangelogError(Kind.USAGE, str(error.args[0])) from error
+
+
 def _secret(kind: str, name: str, folder: Path, environ: Mapping[str, str]) -> str:
     if kind == "env":
         if name not in environ:

@@ -6,15 +6,17 @@ taken as if they had never been made. A view that is there already, of the same 
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from connectors.config import Config, FilesConfig, ViewConfig
+from connectors.config import Config, FilesConfig, ViewConfig, secret_of
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
+from spark_jobs import view_tables
 from spark_jobs.job import DONE, Job, main
 from spark_jobs.manifest import store_of
 
@@ -22,14 +24,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_jobs.changelog import Where
+    from spark_jobs.view_runs import View
     from spark_jobs.viewing import Wanted
+
+
+FILES, DELTA, POSTGRES = OUTPUTS = ("files", "delta", "postgres")
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--entity", metavar="ENTITY", help="what the view is of")
     what.add_argument("--view", metavar="NAME", help="the view [views.NAME] of the configuration")
-    parser.add_argument("--to", required=True, metavar="PATH", help="write Parquet files there: any folder or URI")
+    parser.add_argument(
+        "--to", required=True, metavar="PATH|TABLE", help="any folder or URI; with --output postgres, [SCHEMA.]TABLE"
+    )
+    parser.add_argument("--output", choices=OUTPUTS, default=FILES, help="what the view is written as (%(default)s)")
+    parser.add_argument(
+        "--dsn", metavar="env:NAME|file:PATH", help="where the connection string of --output postgres is to be found"
+    )
     parser.add_argument(
         "--as-of",
         type=_moment,
@@ -70,6 +82,7 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
         "reads": arguments.archive
         or (str(config.sink.path) if isinstance(config.sink, FilesConfig) else config.prefix),
         "writes": arguments.to,
+        "output": arguments.output,
         "entities": sorted(_entities(arguments, config)),
         "as_of": str(arguments.as_of or "now"),
         **_choice(arguments),
@@ -88,6 +101,20 @@ def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
             f"the configuration has no view {arguments.view}",
             hint=f"add [views.{arguments.view}]; it has: {known}",
         )
+    _table(arguments)
+
+
+def _table(arguments: argparse.Namespace) -> view_tables.Table | None:
+    """The table that is written, where it is one. Raises ChangelogError (USAGE) for options that do not fit."""
+    if (arguments.output == POSTGRES) != (arguments.dsn is not None):
+        message = "--output postgres and --dsn go together"
+        raise ChangelogError(
+            Kind.USAGE, message, hint="--dsn env:NAME, or file:PATH: never the connection string itself"
+        )
+    if arguments.output != POSTGRES:
+        return None
+    schema, name = view_tables.parse(arguments.to)
+    return view_tables.Table(dsn=secret_of(arguments.dsn, Path(), os.environ), schema=schema, name=name)
 
 
 def _entities(arguments: argparse.Namespace, config: Config) -> set[str]:
@@ -120,26 +147,41 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
         raw=arguments.raw,
         columns=viewing.columns_of(spark, changelog, entities, position, arguments.schemas),
     )
-    return {"verdict": DONE, "position": str(position), **_to_files(spark, changelog, wanted, position, arguments)}
+    return {"verdict": DONE, "position": str(position), **_written(spark, changelog, wanted, position, arguments)}
 
 
-def _to_files(
+def _written(
     spark: "SparkSession", changelog: "Where", wanted: "Wanted", position: Position, arguments: argparse.Namespace
 ) -> Mapping[str, object]:
-    from spark_jobs import view_runs, viewing  # noqa: PLC0415
+    from spark_jobs import view_delta, view_runs, viewing  # noqa: PLC0415
 
-    store = store_of(arguments.to, spark)
-    base = None if arguments.full else viewing.base_of(store, changelog, wanted, position)
-    rows = viewing.build(spark, changelog, wanted, position, on=(store, base) if base else None)
     view = view_runs.View(definition=wanted.definition(changelog), position=str(position))
-    written = view_runs.write(store, rows, view, at=datetime.now(UTC))
-    return {
-        "view": f"{store.root}/{written.path}",
-        "after": base.position if base else None,
-        "rows": written.rows,
-        "out_of_range": written.out_of_range,
-        "unavailable": written.unavailable,
-    }
+    table = _table(arguments)
+    if table is not None:
+        with viewing.build(spark, changelog, wanted, position) as rows:
+            written = view_tables.write(rows, viewing.shape_of(wanted), view, table)
+        return {"view": arguments.to, "after": None, **_counts(written)}
+    store = store_of(arguments.to, spark)
+    is_delta = arguments.output == DELTA
+    there = view_delta.newest(spark, store.root) if is_delta else view_runs.newest(store)
+    if is_delta and not arguments.full and there is not None and view_delta.same(there, view):
+        return {"view": store.root, "after": there.position, **_counts(view_delta.counts(spark, there, store.root))}
+    base = None if arguments.full else viewing.base_of(there, changelog, wanted, position)
+    before = None
+    if base is not None:
+        before = view_delta.read(spark, store.root) if is_delta else view_runs.read(spark, store, base), base
+    with viewing.build(spark, changelog, wanted, position, on=before) as rows:
+        written = (
+            view_delta.write(rows, view, store.root)
+            if is_delta
+            else view_runs.write(store, rows, view, at=datetime.now(UTC))
+        )
+    path = store.root if is_delta else f"{store.root}/{written.path}"
+    return {"view": path, "after": base.position if base else None, **_counts(written)}
+
+
+def _counts(written: "View") -> dict[str, int]:
+    return {name: getattr(written, name) for name in ("rows", "out_of_range", "unavailable")}
 
 
 JOB = Job(name="rebuild_view", description=__doc__ or "", add_arguments=_arguments, plan=_plan, run=_run)

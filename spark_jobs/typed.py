@@ -28,6 +28,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Finish = Callable[[Sequence[Any], Texts], tuple[pa.Array, Mask | None]]
 """From a column's decoded values, and the rows' texts, to its array, and which rows are to be read the other way."""
 
+_UNNAMED = re.compile(r'["\\\x00-\x1f]')  # such a member's name msgspec does not take
 _MINUS_NOUGHT = re.compile(r":\s*-0\s*[,}]")
 
 _DAY: Final = r"([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
@@ -59,6 +60,8 @@ class Typed:
 
     def reader(self) -> Callable[[Texts], tuple[list[pa.Array], Mask]]:
         """A function from states to arrays, one a column, and which rows' values are not in them."""
+        if any(_UNNAMED.search(column.name) for column in self.columns):
+            return lambda texts: ([pa.nulls(len(texts), each) for each in self.types], np.ones(len(texts), np.bool_))
         parts = [_part(column.type, type_, self.raw) for column, type_ in zip(self.columns, self.types, strict=True)]
         fields = [
             (f"c{number}", *_optional(parsed, column.name))

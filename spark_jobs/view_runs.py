@@ -63,7 +63,8 @@ def write(store: Store, found: DataFrame, view: View, *, at: datetime) -> View:
     before, number = newest(store), max(numbers(store), default=0) + 1
     path = f"{_VIEWS}/{run_name(at)}"
     found.write.option("compression", "zstd").parquet(f"{store.root}/{path}")  # 1
-    after = replace(_counted(found.sparkSession, store, replace(view, path=path)), before=before.path if before else "")
+    made = replace(view, path=path)
+    after = replace(counted(read(found.sparkSession, store, made), made), before=before.path if before else "")
     try:
         add_record(store, number, after)  # 2
     except ChangelogError:
@@ -74,12 +75,9 @@ def write(store: Store, found: DataFrame, view: View, *, at: datetime) -> View:
     return after
 
 
-def _counted(spark: SparkSession, store: Store, view: View) -> View:
-    """From the files themselves, of which these are two small columns."""
-    rows = read(spark, store, view)
+def counted(rows: DataFrame, view: View) -> View:
+    """The view with its counts, from its rows as they were stored: two small columns of them."""
     lacking = [F.coalesce(F.sum(F.size(name)), F.lit(0)) for name in ("_out_of_range", "_unavailable")]
-    if "_unavailable" not in rows.columns:
-        return replace(view, rows=rows.count())
     count, out_of_range, unavailable = rows.agg(F.count("*"), *lacking).collect()[0]
     return replace(view, rows=count, out_of_range=out_of_range, unavailable=unavailable)
 

@@ -1,6 +1,7 @@
 """What a view is made of: up to where the changelog is read, by which columns, and on which earlier view it builds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,9 +18,10 @@ from envelope.position import Position
 from envelope.versions import Version
 from schemas import spark as spark_types
 from schemas.avro import Column
-from spark_jobs import states, structs, view_runs
+from schemas.types import Array, ColumnType, Primitive, Struct
+from spark_jobs import states, structs
 from spark_jobs.changelog import Kafka, Where, end_of, name_of, read_changelog, refuse_beyond, refuse_dropped
-from spark_jobs.manifest import Store
+from spark_jobs.view_copy import Shape
 from spark_jobs.view_runs import View
 from spark_jobs.views import EVERYTHING, Chosen, chosen, followed, latest, live, nested, quoted, until
 
@@ -100,55 +102,89 @@ def columns_of(
     }
 
 
-def base_of(store: Store, changelog: Where, wanted: Wanted, position: Position) -> View | None:
-    """The earlier view that one as of `position` can follow: of the same definition, with all rows of one entity.
+def base_of(found: View | None, changelog: Where, wanted: Wanted, position: Position) -> View | None:
+    """The view that is there, if one as of `position` can follow it: of the same definition, all rows of one entity.
 
     A condition leaves out rows that later changes may need, and Kafka is read from its beginning all the same.
     """
-    found, view = view_runs.newest(store), wanted.view
+    view = wanted.view
     if found is None or isinstance(changelog, Kafka) or view.where or view.nested or view.columns != ALL:
         return None
     same = found.definition == wanted.definition(changelog)
     return found if same and found.position <= str(position) else None
 
 
+@contextlib.contextmanager
 def build(
-    spark: SparkSession, changelog: Where, wanted: Wanted, position: Position, *, on: tuple[Store, View] | None = None
-) -> DataFrame:
-    """The view as of `position`; `on` an earlier one, where there is one that `base_of` gave.
+    spark: SparkSession,
+    changelog: Where,
+    wanted: Wanted,
+    position: Position,
+    *,
+    on: tuple[DataFrame, View] | None = None,
+) -> Iterator[DataFrame]:
+    """The view as of `position`; `on` the rows of an earlier one, where there is one that `base_of` gave.
 
     Raises ChangelogError: USAGE for a condition, or a column of the configuration, that an entity does not have; GAP
     where retention dropped what stood behind the earlier view.
     """
-    if on is None:
-        found = _documents(spark, changelog, wanted, position, wanted.view, "view")
-        return found.select(*(quoted(name) for name in [*_taken(wanted.view, found, "view"), *states.ABOUT.names]))
-    (store, view), entity = on, wanted.view.entity
+    if on is not None:
+        yield _followed(spark, changelog, wanted, position, on)
+        return
+    with _reading(spark, changelog, set(wanted.view.entities())) as changes:
+        counting = {entity: chosen(until(rows, position), wanted.choice) for entity, rows in changes.items()}
+        found = _documents(counting, wanted, wanted.view, "view")
+        yield found.select(*(quoted(name) for name in [*_taken(wanted.view, found, "view"), *states.ABOUT.names]))
+
+
+@contextlib.contextmanager
+def _reading(spark: SparkSession, changelog: Where, entities: Collection[str]) -> Iterator[Mapping[str, DataFrame]]:
+    """Each entity's changes. What comes from Kafka is kept meanwhile: views read it twice, and files cost little."""
+    changes = {entity: read_changelog(spark, changelog, entities=[entity]) for entity in entities}
+    if not isinstance(changelog, Kafka):
+        yield changes
+        return
+    try:
+        yield {entity: rows.persist() for entity, rows in changes.items()}
+    finally:
+        for rows in changes.values():
+            rows.unpersist()
+
+
+def _followed(
+    spark: SparkSession, changelog: Where, wanted: Wanted, position: Position, on: tuple[DataFrame, View]
+) -> DataFrame:
+    (rows, view), entity = on, wanted.view.entity
     assert not isinstance(changelog, Kafka)  # see base_of
     reached = Position.parse(view.position)
     refuse_dropped(spark, changelog, reached, "the view that is there goes up to")
     changes = read_changelog(spark, changelog, entities=[entity], after=reached)
     counting = chosen(until(changes, position), wanted.choice)
-    return followed(view_runs.read(spark, store, view), counting, wanted.columns[entity], raw=wanted.raw)
+    return followed(rows, counting, wanted.columns[entity], raw=wanted.raw)
+
+
+def shape_of(wanted: Wanted) -> Shape:
+    """The columns of `build`, with what is nested in them, as the neutral types that Spark's own were made of."""
+    return Shape([Column(name=name, type=type_, nullable=True) for name, type_ in _fields(wanted, wanted.view)])
+
+
+def _fields(wanted: Wanted, part: ViewConfig | NestedConfig) -> Iterator[tuple[str, ColumnType]]:
+    columns = {column.name: column.type for column in wanted.columns[part.entity]}
+    for name in columns if part.columns == ALL else part.columns:
+        yield name, Primitive.STRING if wanted.raw else columns[name]
+    for member, inner in part.nested.items():
+        yield member, Array(element=Struct(fields=tuple(_fields(wanted, inner))))
 
 
 def _documents(
-    spark: SparkSession,
-    changelog: Where,
-    wanted: Wanted,
-    position: Position,
-    part: ViewConfig | NestedConfig,
-    place: str,
+    changes: Mapping[str, DataFrame], wanted: Wanted, part: ViewConfig | NestedConfig, place: str
 ) -> DataFrame:
     """The rows of an entity with all their columns, and with what is nested in them; `place` is for errors."""
-    changes = read_changelog(spark, changelog, entities=[part.entity])
-    if isinstance(changelog, Kafka):  # it is read twice, which is as good as nothing in files alone
-        changes = changes.persist()
-    counting = chosen(until(changes, position), wanted.choice)
-    found = _filtered(live(latest(counting, wanted.columns[part.entity], raw=wanted.raw)), part.where)
+    states_of = latest(changes[part.entity], wanted.columns[part.entity], raw=wanted.raw)
+    found = _filtered(live(states_of), part.where)
     for member, inner in part.nested.items():
         inside = f"{place}.nested.{member}"
-        below = _documents(spark, changelog, wanted, position, inner, inside)
+        below = _documents(changes, wanted, inner, inside)
         _refuse_unknown(f"{inside}.on", list(inner.on.values()), found, part.entity)
         _refuse_unknown(f"{inside}.on", list(inner.on), below, inner.entity)
         if member.lower() in {name.lower() for name in found.columns}:

@@ -105,6 +105,11 @@ def test_the_usual_is_read_at_once() -> None:
     assert all(array[0].is_valid and not array[1].is_valid for array in arrays)
 
 
+def test_a_name_that_json_escapes_is_read_row_by_row() -> None:
+    read = typed.Typed([Column(name='a"b', type=P.INT, nullable=True)], [pa.int32()], raw=False).reader()
+    assert read(['{"a\\"b":1}'])[1].tolist() == [True]
+
+
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("state", [None, "[]", '{"a":', "[" * 100_000])
 def test_what_is_no_state_is_told(state: str | None, whole: bool) -> None:

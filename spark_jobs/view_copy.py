@@ -1,0 +1,218 @@
+"""Rows of a view into a table of PostgreSQL, as a task copies them: Arrow batches as CSV, each value of its exact type.
+
+What has a type of its own there takes it; json stays the text that it is; arrays, maps, composites and nested documents
+are jsonb, of the JSON that was published (docs/types.md).
+"""
+
+import base64
+import io
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal as Number
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from envelope.errors import ChangelogError, Kind
+from schemas.avro import Column
+from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+
+Render = Callable[[Any], Any]
+"""From Arrow's value in Python, not null, to what msgspec writes as the JSON that was published."""
+
+COPIED: Final = "rows long, out_of_range long, unavailable long"
+"""What a task says of what it copied."""
+
+_ABOUT: Final = {
+    "_key": "text",
+    "_position": "text",
+    "_op": "text",
+    "_committed_at": "timestamptz",
+    "_api_version": "text",
+    "_service_name": "text",
+    "_identifier": "text",
+    "_unavailable": "text[]",
+    "_out_of_range": "text[]",
+}
+
+_TYPES: Final = {
+    Primitive.BOOLEAN: "boolean",
+    Primitive.INT: "integer",
+    Primitive.LONG: "bigint",
+    Primitive.FLOAT: "real",
+    Primitive.DOUBLE: "double precision",
+    Primitive.STRING: "text",
+    Primitive.BYTES: "bytea",
+    Primitive.UUID: "uuid",
+    Primitive.DATE: "date",
+    Primitive.TIME: "time",
+    Primitive.TIMESTAMP: "timestamp",
+    Primitive.TIMESTAMP_TZ: "timestamptz",
+    Primitive.JSON: "json",
+}
+
+_CSV: Final = csv.WriteOptions(include_header=False, quoting_style="needed")
+_DETAILED: Final = ("22", "23")  # classes of errors whose words quote values
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The view's own columns, nested documents among them as arrays of structs; what it says of itself follows them."""
+
+    columns: Sequence[Column]
+
+    def names(self) -> list[str]:
+        """All columns, as Spark's SQL takes them."""
+        own = (column.name.replace("`", "``") for column in self.columns)
+        return [f"`{name}`" for name in (*own, *_ABOUT)]
+
+    def declared(self) -> list[tuple[str, str]]:
+        """All columns with their types in PostgreSQL."""
+        return [*((column.name, _declared(column.type)) for column in self.columns), *_ABOUT.items()]
+
+
+def _declared(type_: ColumnType) -> str:
+    match type_:
+        case Primitive():
+            return _TYPES[type_]
+        case Decimal(precision=precision, scale=scale):
+            return f"numeric({precision},{scale})"
+    return "jsonb"
+
+
+def copier(
+    dsn: str, table: str, parts: str, shape: Shape
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What copies a task's batches into `table`, and says so in `parts`, in one transaction; both names are quoted.
+
+    A task that another attempt of it came before copies nothing. Gives one row of `COPIED`. Raises ChangelogError.
+    """
+    finish = [_finish(column.type) for column in shape.columns]
+
+    def copy(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext  # noqa: PLC0415, it is there where there are tasks
+
+        context = TaskContext.get()
+        part = context.partitionId() if context else 0
+        try:
+            with psycopg.connect(dsn, client_encoding="UTF8", connect_timeout=10) as connection:
+                found = _copied(connection, table, parts, part, (_as_csv(each, finish) for each in batches))
+        except psycopg.Error as error:
+            state = error.sqlstate or ""
+            told = f"error {state}" if state[:2] in _DETAILED else error.diag.message_primary or type(error).__name__
+            raise ChangelogError(Kind.STORAGE, f"copying rows to PostgreSQL: {' '.join(told.split())}") from None
+        yield pa.record_batch(
+            [pa.array([count], pa.int64()) for count in found], ["rows", "out_of_range", "unavailable"]
+        )
+
+    return copy
+
+
+Csv = tuple[bytes, Sequence[int]]
+"""Rows, and the counts of `COPIED`."""
+
+
+def _copied(
+    connection: psycopg.Connection[Any], table: str, parts: str, part: int, found: Iterable[Csv]
+) -> Sequence[int]:
+    claim = f"INSERT INTO {parts} VALUES (%s, '{{0,0,0}}') ON CONFLICT DO NOTHING"
+    if connection.execute(claim.encode(), [part]).rowcount == 0:
+        row = connection.execute(f"SELECT counts FROM {parts} WHERE part = %s".encode(), [part]).fetchone()
+        assert row is not None  # it conflicted
+        return list(row[0])
+    counts = [0, 0, 0]
+    with connection.cursor().copy(f"COPY {table} FROM STDIN (FORMAT csv)".encode()) as copy:
+        for text, more in found:
+            copy.write(text)
+            counts = [before + count for before, count in zip(counts, more, strict=True)]
+    connection.execute(f"UPDATE {parts} SET counts = %s WHERE part = %s".encode(), [counts, part])
+    return counts
+
+
+def _as_csv(batch: pa.RecordBatch, finish: Sequence[Callable[[pa.Array], pa.Array]]) -> Csv:
+    own = [made(batch.column(number)) for number, made in enumerate(finish)]
+    about = dict(zip(_ABOUT, batch.columns[len(own) :], strict=True))
+    lengths = [pc.sum(pc.list_value_length(about[name])).as_py() or 0 for name in ("_out_of_range", "_unavailable")]
+    rest = [_names(array) if pa.types.is_list(array.type) else array for array in about.values()]
+    table = pa.record_batch([*own, *rest], [f"c{number}" for number in range(len(own) + len(rest))])
+    buffer = io.BytesIO()
+    csv.write_csv(table, buffer, _CSV)
+    return buffer.getvalue(), [len(batch), *lengths]
+
+
+def _names(array: pa.Array) -> pa.Array:
+    """Arrays of text in PostgreSQL's own spelling."""
+    return pa.array(["{" + ",".join(map(_quoted, names)) + "}" for names in array.to_pylist()], pa.utf8())
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _finish(type_: ColumnType) -> Callable[[pa.Array], pa.Array]:
+    """What makes of a column one that CSV has as PostgreSQL reads it."""
+    match type_:
+        case Primitive.BYTES:
+            return lambda array: _each(array, lambda value: "\\x" + value.hex())
+        case Array() | Map() | Struct():
+            render = _rendered(type_)
+            return lambda array: _each(array, lambda value: msgspec.json.encode(render(value)).decode())
+    return lambda array: array
+
+
+def _each(array: pa.Array, made: Callable[[Any], str]) -> pa.Array:
+    return pa.array([None if value is None else made(value) for value in array.to_pylist()], pa.utf8())
+
+
+def _rendered(type_: ColumnType) -> Render:
+    match type_:
+        case Array(element=element):
+            each = _optional(element)
+            return lambda values: [each(value) for value in values]
+        case Map(value=value):
+            of_member = _optional(value)
+            return lambda pairs: {name: of_member(value) for name, value in pairs}
+        case Struct(fields=fields):
+            members = [(name, _optional(field)) for name, field in fields]
+            return lambda found: {name: member(found[name]) for name, member in members}
+        case Decimal():
+            return lambda value: format(value, "f") if isinstance(value, Number) else value
+    return _PLAIN.get(type_, _as_it_is)
+
+
+def _optional(type_: ColumnType) -> Render:
+    render = _rendered(type_)
+    return lambda value: None if value is None else render(value)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _float(value: float) -> object:
+    if math.isnan(value):
+        return "NaN"
+    return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _moment(value: datetime) -> str:
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+_PLAIN: Final[dict[Primitive, Render]] = {
+    Primitive.FLOAT: lambda value: _float(float(str(np.float32(value)))),
+    Primitive.DOUBLE: _float,
+    Primitive.BYTES: lambda value: base64.b64encode(value).decode(),
+    Primitive.DATE: str,
+    Primitive.TIMESTAMP: lambda value: value.isoformat(timespec="microseconds"),
+    Primitive.TIMESTAMP_TZ: _moment,
+    Primitive.JSON: lambda value: msgspec.Raw(value.encode()),
+}
