@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -16,14 +17,18 @@ from connectors.sinks.files import FileSink
 from envelope import batch
 from envelope.model import Op
 from envelope.position import Position
-from tests.servers import java_needed
+from tests.servers import HASTY_JAVA, java_needed
 from tests.unit import records as made
 
+pytestmark = pytest.mark.xdist_group("wheel")  # it is built once
+
 CHECKOUT = Path(__file__).parents[1]
-JOBS = sorted(
-    file.stem for file in (CHECKOUT / "spark_jobs").glob("*.py") if '__name__ == "__main__"' in file.read_text("utf-8")
-)
-WORK = {"archive": ["--compact"], "derive_deltas": ["--output", "deltas"]}
+JOBS = sorted(file.stem for file in (CHECKOUT / "spark_jobs").glob("*.py") if "\nJOB = Job(" in file.read_text("utf-8"))
+WORK = {
+    "archive": ["--compact"],
+    "derive_deltas": ["--output", "deltas"],
+    "rebuild_view": ["--entity", "order", "--to", "view", "--schemas", "schemas"],
+}
 """What each job is asked to do with a file log; another only says what it can do."""
 
 SUBMIT_S = 300.0
@@ -83,7 +88,7 @@ def test_the_wheel_asks_for_all_that_it_needs(installed: Path, empty: Path) -> N
 
 
 def test_the_demo_needs_nothing_but_the_wheel(installed: Path, empty: Path) -> None:
-    told = changelog(installed, "demo", cwd=empty, timeout_s=150.0)
+    told = changelog(installed, "demo", "--seconds", "1", cwd=empty, timeout_s=150.0)
     assert ".parquet" in told or "log/" in told
 
 
@@ -91,9 +96,15 @@ def submit(installed: Path, job: str, *arguments: str, cwd: Path) -> str:
     """What `spark-submit` of an installed job prints."""
     purelib = run(installed / "python", "-c", "import spark_jobs; print(spark_jobs.__path__[0])", cwd=cwd).strip()
     environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYSPARK_PYTHON": str(installed / "python")}
-    settings = ("spark.ui.enabled=false", "spark.driver.bindAddress=127.0.0.1", "spark.driver.host=127.0.0.1")
+    settings = (
+        "spark.sql.shuffle.partitions=2",
+        "spark.ui.enabled=false",
+        "spark.driver.bindAddress=127.0.0.1",
+        "spark.driver.host=127.0.0.1",
+    )
     command: list[str | Path] = [
         *(Path(sys.executable).with_name("spark-submit"), "--master", "local[2]", "--driver-memory", "1g"),
+        *("--driver-java-options", HASTY_JAVA),
         *(word for setting in settings for word in ("--conf", setting)),
         Path(purelib, f"{job}.py"),
         *arguments,
@@ -128,6 +139,7 @@ def test_a_job_is_submitted_from_an_empty_folder(
     if job not in WORK:
         assert f"usage: {job}" in submit(installed, job, "--help", cwd=elsewhere)
         return
+    shutil.copytree(CHECKOUT / "schemas", elsewhere / "schemas", ignore=shutil.ignore_patterns("*.py*"))
     told = submit(installed, job, "--config", str(configuration), *WORK[job], cwd=elsewhere)
     summary = json.loads(told.splitlines()[-1])
     assert (summary["job"], summary["verdict"]) == (job, "done")
