@@ -20,7 +20,8 @@ REQUEST_TIMEOUT_S = 10.0
 class State:
     """What the publish loop of the changelog `name` says of itself, from any thread.
 
-    `phase` is a word or two for a person, `snapshot` or `streaming`, say.
+    `phase` is a word or two for a person, `snapshot` or `streaming`, say. `waits_for` are the source's transactions
+    whose end the reading of tables waits for.
     """
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -29,6 +30,7 @@ class State:
         self._beat_s = clock()
         self.phase = "starting"
         self.ready = False
+        self.waits_for: tuple[int, ...] = ()
 
     def beat(self) -> None:
         """The loop came round."""
@@ -91,7 +93,8 @@ def _handler(state: State, metrics: Callable[[], bytes]) -> type[BaseHTTPRequest
                     self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"/live, /ready and /metrics are here\n")
 
         def _answer_state(self, good: bool) -> None:
-            body = json.dumps({"ok": good, "name": state.name, "phase": state.phase}).encode() + b"\n"
+            waits = {"waits_for": state.waits_for} if state.waits_for else {}
+            body = json.dumps({"ok": good, "name": state.name, "phase": state.phase, **waits}).encode() + b"\n"
             self._answer(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, "application/json", body)
 
         def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:

@@ -230,7 +230,7 @@ class _Watch(Observer):
         self._metrics.stamps_invalid.inc(self.source.take_invalid_stamps())
         self._metrics.signals_ignored.inc(self.source.take_ignored_signals())
         if self.source.waiting != self._said_waiting:
-            self._said_waiting = self.source.waiting
+            self._said_waiting = self._state.waits_for = self.source.waiting
             if self._said_waiting:
                 _log.info("snapshot waits for older transactions to end", transactions=self._said_waiting)
 

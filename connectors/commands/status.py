@@ -77,7 +77,7 @@ def read_status(settings: Config) -> dict[str, Any]:
     behind = None if checkpoint is None else max(end - checkpoint.through_lsn, 0)
     return {
         "name": settings.name,
-        "service": {"running": running, "phase": said.get("phase")},
+        "service": {"running": running, "phase": said.get("phase"), "waits_for": said.get("waits_for", [])},
         "position": str(checkpoint.position) if checkpoint and checkpoint.position else None,
         "through_lsn": lsn_text(checkpoint.through_lsn) if checkpoint else None,
         "lag": {**_lag(log, said, behind), "xids": xids},
@@ -89,7 +89,9 @@ def read_status(settings: Config) -> dict[str, Any]:
 
 
 def probe(settings: Config) -> dict[str, Any]:
-    """What the service says of itself where it listens: `phase`, `lag_bytes`, `lag_seconds`; empty when it does not."""
+    """What the service says of itself where it listens: `phase`, `lag_bytes`, `lag_seconds`, and `waits_for`, the
+    transactions that keep a table from being read; empty when it does not.
+    """
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(f"http://{settings.service.listen}/live", timeout=PROBE_TIMEOUT_S) as answer:
@@ -100,7 +102,8 @@ def probe(settings: Config) -> dict[str, Any]:
         return {}
     if said.get("name") != settings.name:
         return {}
-    return {"phase": said["phase"], **{name: float(value) for name, value in lags.items()}}
+    waits = {"waits_for": said["waits_for"]} if "waits_for" in said else {}
+    return {"phase": said["phase"], **waits, **{name: float(value) for name, value in lags.items()}}
 
 
 def _lag(log: Log, said: Mapping[str, Any], behind: int | None) -> dict[str, Any]:
@@ -144,6 +147,11 @@ def _summary(found: Mapping[str, Any]) -> Grid:
     running = Text("● ", style="green" if service["running"] else "red")
     running.append(service["phase"] or ("running" if service["running"] else "stopped"), style="default")
     grid.add_row(Text(found["name"], style="bold not dim"), running)
+    if service["waits_for"]:
+        ids = ", ".join(map(str, service["waits_for"]))
+        grid.add_row(
+            "waits for", f"the end of transaction {ids}, before a table is read (pg_stat_activity.backend_xid)"
+        )
     grid.add_row("position", found["position"] or "nothing is published yet")
     grid.add_row("lag", _lag_text(lag))
     if slot is None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -222,8 +222,9 @@ def test_a_position_that_the_server_waits_for_is_stored_at_once() -> None:
     assert world.run(checkpoint(0))[:2] == ["publish 2: 0", "confirm 2"]
 
 
-def test_the_progress_of_table_reads_is_stored_within_a_second() -> None:
-    further = replace(checkpoint(1), windows={"order": {"complete": True}})
+@pytest.mark.parametrize("progress", [{"windows": {"order": {"complete": True}}}, {"repairs": {"revision": 1}}])
+def test_the_progress_of_table_reads_is_stored_within_a_second(progress: dict[str, Any]) -> None:
+    further = replace(checkpoint(1), **progress)
     world = World([0.5, Piece(rows=(), checkpoint=further, nbytes=0), 0.5, None, 100.0])
     assert world.run(checkpoint(0)) == ["publish 1: 0", "confirm 1", "close"]
 

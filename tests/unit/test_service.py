@@ -95,6 +95,8 @@ def test_health_follows_the_loop() -> None:
         assert get(server, "/ready")[0] == 503
         state.enter("streaming", ready=True)
         assert get(server, "/ready") == (200, '{"ok": true, "name": "booking", "phase": "streaming"}\n')
+        state.waits_for = (7, 8)
+        assert get(server, "/live")[1].endswith('"phase": "streaming", "waits_for": [7, 8]}\n')
         now_s[0] = LIVE_WITHIN_S
         assert get(server, "/live")[0] == get(server, "/ready")[0] == 503
         state.beat()

@@ -20,10 +20,11 @@ FULL = Checkpoint(
     settings={"order": {"key": ["id"]}},
     decisions={str(Position(1, 5, 0)): "skip"},
     accepted={"order": str(Position(1, 7, 2))},
+    repairs={"open": {}, "paused": ["order"], "ended": {"a": "done"}, "revision": 2},
 )
 
 
-@pytest.mark.parametrize("checkpoint", [FULL, replace(FULL, position=None, windows={}, accepted={})])
+@pytest.mark.parametrize("checkpoint", [FULL, replace(FULL, position=None, windows={}, accepted={}, repairs={})])
 def test_a_checkpoint_is_read_as_it_was_written(checkpoint: Checkpoint) -> None:
     assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
 
@@ -32,6 +33,12 @@ def test_a_checkpoint_from_before_changes_of_columns_could_be_accepted_has_none(
     written = json.loads(FULL.to_json())
     del written["accepted"]
     assert Checkpoint.from_json(json.dumps(written).encode()) == replace(FULL, accepted={})
+
+
+def test_a_checkpoint_from_before_repairs_has_none() -> None:
+    written = json.loads(FULL.to_json())
+    del written["repairs"]
+    assert Checkpoint.from_json(json.dumps(written).encode()) == replace(FULL, repairs={})
 
 
 def test_a_checkpoint_of_a_newer_program_is_refused() -> None:
