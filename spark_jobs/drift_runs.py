@@ -237,7 +237,9 @@ class _Compare:
 
     def _under(self, source: Source, fence: Fence, caught_up: CaughtUp, only: DataFrame | None) -> Found:
         reading = Reading(source=source, fence=fence)
-        return under_fence(self.spark, reading, self.wanted.where, caught_up.checkpoint, self.wanted.asked, only)
+        return under_fence(
+            self.spark, reading, self.wanted.where, self.log, caught_up.checkpoint, self.wanted.asked, only
+        )
 
 
 def _until_archived(spark: SparkSession, wanted: Wanted, where: Archive, names: Sequence[str], deadline: float) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.storagelevel import StorageLevel
 
+from connectors.sinks import Log
 from envelope.checkpoint import Checkpoint
 from envelope.entity import SCHEMAS, TRUNCATE_KEY
 from envelope.position import Position
@@ -23,7 +24,6 @@ from spark_jobs import comparing
 from spark_jobs.changelog import Kafka, Where, read_changelog
 from spark_jobs.comparing import GONE, SAME, Cut
 from spark_jobs.differences import CHANGED, EXTRA, Shape, steps_of
-from spark_jobs.fence import Fenced
 from spark_jobs.judging import JUDGED, Fetch, fetcher, judge
 from spark_jobs.source_rows import Reading, source_rows, tasks_for
 
@@ -101,23 +101,28 @@ def under_fence(
     spark: SparkSession,
     reading: Reading,
     where: Where,
+    log: Log,
     checkpoint: Checkpoint,
     asked: Asked,
     only: DataFrame | None = None,
 ) -> Found:
     """Compares the tables of the fence with the changelog, which is behind it as `checkpoint` says.
 
-    With `only`, a frame of entities and keys, just these.
+    `log` tells the versions of columns, also where an archive is compared. With `only`, a frame of entities and keys,
+    just these.
     """
     fence = reading.fence
     source = source_rows(spark, reading, fence.tables, asked.tasks or tasks_for(spark, fence.tables))
     changelog = read_changelog(spark, where, entities=fence.tables, after=asked.since)
-    snapshot = fence.snapshot
+    snapshot, versions = fence.snapshot, read_versions(log, list(fence.tables))
     sides = Sides(
         source=restricted(source, only),
         changelog=restricted(changelog, only, truncates=True),
         cut=Cut(xmax=snapshot.xmax, running=snapshot.running.tolist(), epoch=checkpoint.epoch),
-        shapes=shapes_of(spark, where, fence.tables, checkpoint),
+        shapes={
+            entity: shape_of(table.binding.shape, versions[entity], checkpoint.windows.get(entity) or {})
+            for entity, table in fence.tables.items()
+        },
         json=any(each.json for table in fence.tables.values() for each in table.binding.fields),
         kept=isinstance(where, Kafka),
         fetch=fetcher(reading),
@@ -201,17 +206,6 @@ def _add_marks(counts: dict[str, Counts], judged: DataFrame) -> None:
                 entity.schema_changed[mark[2:]] += number
 
 
-def shapes_of(
-    spark: SparkSession, where: Where, tables: Mapping[str, Fenced], checkpoint: Checkpoint
-) -> dict[str, Shape]:
-    """The columns of each entity, how the changelog says that they became so, and which of them it says are stale."""
-    versions = read_versions(spark, where, list(tables))
-    return {
-        entity: shape_of(table.binding.shape, versions[entity], checkpoint.windows.get(entity) or {})
-        for entity, table in tables.items()
-    }
-
-
 def shape_of(columns: Struct, versions: Sequence[tuple[str, Version]], windows: Mapping[str, object]) -> Shape:
     """An entity's columns, by its versions and what the checkpoint says of the reading of its table."""
     stale = windows.get("stale")
@@ -222,13 +216,20 @@ def shape_of(columns: Struct, versions: Sequence[tuple[str, Version]], windows: 
     )
 
 
-def read_versions(spark: SparkSession, where: Where, entities: Sequence[str]) -> dict[str, list[tuple[str, Version]]]:
+def read_versions(log: Log, entities: Sequence[str]) -> dict[str, list[tuple[str, Version]]]:
     """The versions of each entity's columns, oldest first, each with its position."""
-    rows = read_changelog(spark, where, entities=[SCHEMAS]).where(F.col("key").isin(entities))
-    found: dict[str, list[tuple[str, Version]]] = defaultdict(list)
-    for row in rows.select("key", "position", "current").distinct().orderBy("position").collect():
-        version = Version.parse(row["current"].encode())
+    rows = {
+        (position, key): current
+        for batch in log.read(entity=SCHEMAS)
+        for key, position, current in zip(
+            *(batch.column(name).to_pylist() for name in ("key", "position", "current")), strict=True
+        )
+        if key in entities
+    }
+    found: dict[str, list[tuple[str, Version]]] = {entity: [] for entity in entities}
+    for (position, key), current in sorted(rows.items()):
+        version = Version.parse(current.encode())
         if version.number == 1:  # the changelog was begun anew, in topics that still hold the former one
-            found[row["key"]] = []
-        found[row["key"]].append((row["position"], version))
+            found[key] = []
+        found[key].append((position, version))
     return found

@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
+from connectors.stores import open_log
 from envelope.errors import ChangelogError, Kind
 from envelope.versions import Version
 from schemas.types import Primitive
@@ -51,7 +52,7 @@ class Other:
 def detect(spark: SparkSession, wanted: Wanted, other: Other, begun: Begun) -> JSON:
     """As `spark_jobs.drift_runs.detect`, of one entity. Raises ChangelogError."""
     [name] = wanted.names
-    versions = read_versions(spark, wanted.where, [name])[name]
+    versions = read_versions(open_log(wanted.config), [name])[name]
     if not versions:
         raise ChangelogError(Kind.PRECONDITION, f"the changelog has no columns of {name}", hint="is it its name?")
     version = versions[-1][1]

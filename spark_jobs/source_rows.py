@@ -48,7 +48,8 @@ PORTION_ROWS: Final = 20_000
 """Of the texts that are encoded at once; a row that is larger is encoded alone."""
 
 TASK_PAGES: Final = 8192
-"""Pages that one task reads, unless there are few of them: 64 MiB of table."""
+TASK_PAGES_MIN: Final = 128
+"""Pages that one task reads: 64 MiB of table; less where all cores have something to do then, but not next to none."""
 
 LOCK_TIMEOUT_S: Final = 10
 """How long a task waits behind somebody who wants to alter a table: who waits for the driver's lock, and so for us."""
@@ -109,7 +110,8 @@ def ranges(tables: Mapping[str, Fenced], tasks: int) -> list[list[Pages]]:
 def tasks_for(spark: "SparkSession", tables: Mapping[str, Fenced]) -> int:
     """How many tasks read these tables, where nobody says: a few for each core, more for large tables."""
     total = sum(leaf.pages for table in tables.values() for leaf in table.leaves)
-    return max(2 * spark.sparkContext.defaultParallelism, -(-total // TASK_PAGES))
+    few = min(2 * spark.sparkContext.defaultParallelism, 1 + total // TASK_PAGES_MIN)
+    return max(few, -(-total // TASK_PAGES))
 
 
 def source_rows(spark: "SparkSession", reading: Reading, tables: Mapping[str, Fenced], tasks: int) -> "DataFrame":

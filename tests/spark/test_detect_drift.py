@@ -1,6 +1,7 @@
 """The job against a real database and the real service, under load and with drift planted behind its back."""
 
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,39 @@ CREATE TABLE thing (
 INSERT INTO thing SELECT n, 'note ' || n, 'ab', n / 7.0, n / 3.0, n / 9.0, timestamptz '2026-11-21 03:10:02.5+00',
     '{"b": 1, "a": [1, 2]}', '{"b": 1.50, "a": null}', '\\x00ff', ARRAY['x', NULL, 'y'], n % 2 = 0, 'infinity'
 FROM generate_series(1, 40) AS n;
+CREATE TABLE person (id int, unit int, email text, phone text, name text, PRIMARY KEY (id, unit));
+INSERT INTO person SELECT n, n % 2, n || '@example.org', '555-' || n, 'name ' || n FROM generate_series(1, 9) AS n;
+CREATE TABLE doc (id int PRIMARY KEY, n int, body text);
+ALTER TABLE doc ALTER COLUMN body SET STORAGE EXTERNAL;
+INSERT INTO doc SELECT n, 0, repeat('x', 9000) FROM generate_series(1, 3) AS n;
+CREATE TABLE emptied (id int PRIMARY KEY, note text);
+INSERT INTO emptied SELECT n, 'before' FROM generate_series(1, 5) AS n;
+CREATE TABLE aged (id int PRIMARY KEY, note text);
+INSERT INTO aged SELECT n, 'before' FROM generate_series(1, 5) AS n;
+CREATE TABLE event (id int PRIMARY KEY);
 """
 ENTITIES = """
 [drift]
 severe_ppm = 1e6
+[mask]
+key = "a secret of sixteen"
 [entities.thing]
 table = "public.thing"
+[entities.person]
+table = "public.person"
+where = "id < 8"
+mask = { email = "sha256", phone = "null", name = "drop" }
+[entities.doc]
+table = "public.doc"
+[entities.emptied]
+table = "public.emptied"
+on_truncate = "publish"
+[entities.aged]
+table = "public.aged"
+[entities.event]
+table = "public.event"
+immutable = true
+on_change_of_immutable = "ignore"
 """
 
 Detect = Callable[..., dict[str, Any]]
@@ -77,10 +105,35 @@ def made_up(key: str) -> Edit:
 
 
 def test_a_consistent_pair_is_clean(site: Site, service: Running, detect: Detect) -> None:
-    report = detect("--entities", "thing")
-    thing = report["entities"]["thing"]
-    assert (report["verdict"], report["exact"], thing["verdict"]) == ("clean", True, "clean")
-    assert (thing["sourceRows"], thing["changelogRows"], thing["drifted"]) == (40, 40, 0)
+    """With masks, a row filter, a large value that the log did not send again, a truncate, and nothing of events."""
+    service.until(lambda: len(site.state("aged")) == 5)
+    site.sql(
+        "UPDATE doc SET n = 1 WHERE id = 2",
+        "TRUNCATE emptied",
+        "INSERT INTO emptied VALUES (2, 'after'), (9, 'after')",
+        "UPDATE thing SET id = 1000 WHERE id = 40",
+        "DELETE FROM person WHERE id = 1",
+        "UPDATE person SET id = 70 WHERE id = 7",
+    )
+    report = detect()
+    assert (report["verdict"], report["exact"], report["why"]) == ("clean", True, None)
+    entities = report["entities"]
+    assert {name: each["verdict"] for name, each in entities.items() if name != "event"} == dict.fromkeys(
+        ("aged", "doc", "emptied", "person", "thing"), "clean"
+    )
+    assert entities["event"]["verdict"] == "skipped"
+    rows = {name: (each["sourceRows"], each["changelogRows"], each["drifted"]) for name, each in entities.items()}
+    assert rows == {
+        "aged": (5, 5, 0),
+        "doc": (3, 3, 0),
+        "emptied": (2, 2, 0),
+        "event": (None, None, None),
+        "person": (5, 5, 0),
+        "thing": (40, 40, 0),
+    }
+    assert entities["doc"]["unknown"] == {"body": 1}
+    assert report["fence"]["snapshot"].count(":") == 2
+    assert report["fence"]["position"]
 
 
 PLANTED: dict[str, tuple[str, dict[str, str]]] = {
@@ -142,3 +195,69 @@ def test_what_is_planted_is_found_and_nothing_else(site: Site, service: Running,
     assert samples["7"]["provenance"]["source"]["op"] == "update"
     assert thing["incidents"]["shape"] == "one"
     assert thing["action"]["do"] == "republish"
+    half = keys(detect("--entities", "thing", "--sample", "0.5", code=1))
+    assert half == {key: each for key, each in found.items() if zlib.crc32(key.encode()) % 1_000_000 < 500_000}
+    assert 0 < len(half) < len(found)
+    since = keys(detect("--entities", "thing", "--since", last["thing", "7"]["position"], code=1))
+    assert since.keys() == {"8", "9", "10"}  # what was written behind it, and is not lost
+
+
+def test_a_mask_is_compared(site: Site, service: Running, detect: Detect) -> None:
+    service.until(lambda: len(site.state("person")) >= 5)
+    row = latest(site.log, "person")["person", '["2","0"]']
+    rewrite(site.log, {("person", row["key"]): last_only(row["position"], setting({"email": '"0000"'}))})
+    report = detect("--entities", "person", code=1)
+    assert keys(report) == {row["key"]: ("changed", ["email"])}
+    assert "example.org" not in json.dumps(report)
+
+
+def test_what_an_altered_table_left_behind_is_no_drift(site: Site, service: Running, detect: Detect) -> None:
+    service.until(lambda: len(site.state("aged")) == 5)
+    site.sql("ALTER TABLE aged ADD COLUMN empty int, ADD COLUMN filled int DEFAULT 7")
+    aged = detect("--entities", "aged")["entities"]["aged"]
+    assert (aged["verdict"], aged["drifted"], list(aged["schemaChanged"])) == ("schema changed", 0, ["filled"])
+    site.sql("UPDATE aged SET note = 'after' WHERE id = 1")  # with it, the changelog learns of the columns
+    service.until(lambda: site.state("aged")["5"].get("filled") == 7)
+    report = detect("--entities", "aged")
+    assert report["entities"]["aged"]["verdict"] == "clean"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--entities", "nothing"], "the configuration has no entity nothing; it has: aged, "),
+        (["--since", "00000009/0000000000000000/00000000"], "is beyond the end"),
+        (["--archive", "elsewhere"], "leave out --archive"),
+    ],
+)
+def test_bad_input_is_one_line(
+    spark: SparkSession,
+    site: Site,
+    service: Running,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    said: str,
+) -> None:
+    service.until(lambda: len(site.state("aged")) == 5)
+    assert main(JOB, ["--config", str(site.config), "--out", str(tmp_path / "out"), *words]) == 2
+    captured = capsys.readouterr()
+    [line] = captured.err.splitlines()
+    assert said in line
+    assert json.loads(captured.out)["verdict"] == "failed"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("words", [["--sample", "2"], ["--wait", "soon"], ["--partitions", "0"], ["--since", "monday"]])
+def test_bad_words_are_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(JOB, words)
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_dry_run_says_what_it_would_read(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(JOB, ["--config", str(site.config), "--dry-run", "--entities", "thing", "person"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert planned["verdict"] == "planned"
+    assert planned["entities"] == ["person", "thing"]
+    assert planned["reads"][:2] == ["public.person", "public.thing"]
