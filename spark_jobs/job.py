@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from connectors.config import Config, load
 from envelope.errors import EXIT_CODES, ChangelogError, Kind
@@ -118,7 +118,7 @@ def session(name: str, *, verbose: bool = False) -> Iterator["SparkSession"]:
         yield present
         return
     builder = SparkSession.builder.appName(name).config("spark.log.level", "WARN" if verbose else "OFF")
-    builder = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
+    builder = builder.config("spark.ui.showConsoleProgress", str(_on_terminal()).lower())
     for key, value in SETTINGS.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
@@ -126,6 +126,17 @@ def session(name: str, *, verbose: bool = False) -> Iterator["SparkSession"]:
         yield spark
     finally:
         spark.stop()
+
+
+def _on_terminal() -> bool:
+    """Whether a person watches. Under spark-submit, Python's streams are pipes of Spark's process, which is asked."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return sys.stderr.isatty()
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    SparkContext._ensure_initialized()
+    jvm: Any = SparkContext._jvm
+    return jvm.java.lang.System.console() is not None
 
 
 class _Parser(argparse.ArgumentParser):
