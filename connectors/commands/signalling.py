@@ -137,6 +137,12 @@ def _outcome(log: Log, sent: Sent, tell: Callable[[str], None]) -> Outcome | Non
         return None
     repairs = Repairs.parse(checkpoint.repairs)
     ended = repairs.ended.get(sent.signal.id)
+    if ended == "failed":
+        raise ChangelogError(
+            Kind.PRECONDITION,
+            f"{_subject(sent.signal)}: the table was read, but what it lacks could not be looked for in the changelog",
+            hint="the service's log says why",
+        )
     if ended is not None:
         return "cancelled" if ended == "cancelled" else "done"
     if not repairs.knows(sent.signal.id):

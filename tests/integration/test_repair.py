@@ -13,6 +13,7 @@ import pytest
 from msgspec import Raw
 
 from connectors.signals import Do, Signal, encode, send
+from connectors.sinks.filelayout import log_file, sequences
 from connectors.sinks.filelog import read_log
 from connectors.sinks.files import FileSink
 from connectors.sources.postgres.repairs import Repairs
@@ -455,4 +456,31 @@ def test_a_table_that_the_publication_left_out_for_a_while_is_rebuilt(site: Site
     site.sql(f'ALTER PUBLICATION "{site.name}" ADD TABLE ONLY item')
     with site.running() as service:
         repaired(site, service, "rebuild")
+    assert site.state("item") == table(site)
+
+
+def test_a_changelog_that_cannot_be_read_ends_the_sweep_and_not_the_service(site: Site) -> None:
+    begun(site)
+    for key in ("998", "999"):
+        plant(site, (key, {"id": int(key), "name": "ghost", "amount": 1}))
+    damaged = log_file(site.log, sequences(site.log)[-2])
+    kept = damaged.read_bytes()
+    with site.running() as service:
+        damaged.write_bytes(kept[:-100])
+        repaired(site, service, "rebuild")
+        assert Repairs.parse(site.checkpoint.repairs).ended == {"s": "failed"}
+        assert service.said("the changelog cannot be looked through")
+        told = site.refused("rebuild", "item")
+        assert "what it lacks could not be looked for" in told
+        damaged.write_bytes(kept)
+        repaired(site, service, "rebuild", id_="again")
+    assert site.state("item") == table(site)
+
+
+def test_a_ghost_that_is_no_object_is_deleted_all_the_same(site: Site) -> None:
+    begun(site)
+    plant(site, ("998", "no object"), ("999", [1]))
+    with site.running() as service:
+        repaired(site, service, "rebuild")
+    assert site.ops("item")[-2:] == [("delete", "998"), ("delete", "999")]
     assert site.state("item") == table(site)

@@ -122,8 +122,11 @@ def _deleted(origin: Origin, binding: Binding, ghost: Ghost, change: Change) -> 
 
 def _fitting(binding: Binding, ghost: Ghost) -> tuple[Raw | Missing, tuple[str, ...]]:
     """The ghost's members that the entity's columns can still be, and the columns that are left out."""
-    held = members(bytes(ghost.current))
     shape = dict(binding.shape.fields)
+    try:
+        held = members(bytes(ghost.current))
+    except (ValueError, msgspec.MsgspecError):  # it was written by somebody else
+        return MISSING, tuple(shape)
     fits = {name: _fits(token, name, shape) for name, token in held.items()}
     left_out = tuple(name for name in shape if not fits.get(name, False) and name not in ghost.unavailable)
     if all(fits.values()):

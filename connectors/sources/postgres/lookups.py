@@ -47,6 +47,8 @@ class Lookup:
         self.entity, self.sweeping = entity, sweeping
         self.more = False
         """Whether another opening has to go on with the sweep."""
+        self.failed = False
+        """Whether the changelog cannot be looked through."""
         self._left: dict[str, Ghost | None] = dict.fromkeys(keys)
         self._out: set[str] = set()
         self._absent: dict[str, None] = {}
@@ -58,9 +60,9 @@ class Lookup:
         """These are looked up, too."""
         self._left |= {ghost.key: ghost for ghost in ghosts}
 
-    def end(self, *, more: bool) -> None:
+    def end(self, *, more: bool = False, failed: bool = False) -> None:
         """Nothing else will be offered."""
-        self._offering, self.more = False, more
+        self._offering, self.more, self.failed = False, more, failed
 
     @property
     def idle(self) -> bool:

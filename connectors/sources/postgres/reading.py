@@ -32,6 +32,7 @@ from connectors.sources.postgres.types import TypeCatalog
 from connectors.sources.postgres.values import SETTINGS
 from connectors.sources.postgres.windows import Snapshot, Windows
 from envelope.entity import Entity
+from envelope.errors import RETRIED, ChangelogError
 
 GLANCE_S = 5.0
 """How often what need not be known any more is forgotten, while the changelog is looked through."""
@@ -144,6 +145,7 @@ class Reading:
             looked_up={name: LookedUp(left=each.left, absent=each.absent) for name, each in looked_up.items()},
             sweeping=frozenset(self._sweeps),
             swept={name: each.more for name, each in sweeps.items() if each.complete},
+            failed=frozenset(name for name, each in sweeps.items() if each.failed),
         )
 
     def close(self) -> None:
@@ -162,12 +164,23 @@ class Reading:
         try:
             with self._connect() as connection:
                 for name, lookup in self._sweeps.items():
-                    more = not self._offer(connection, self._entities[name], lookup)
-                    self.windows.offered(partial(lookup.end, more=more))
+                    self._sweep_one(connection, self._entities[name], lookup)
         except _StoppedError:
             pass
         except BaseException as error:  # noqa: BLE001 - raised again by who asks, or the sweep would end in silence
             self._failure = error
+
+    def _sweep_one(self, connection: Connection, entity: Entity, lookup: Lookup) -> None:
+        """A changelog that cannot be read ends the sweep, and not the service: whoever asked for it is told."""
+        try:
+            more = not self._offer(connection, entity, lookup)
+        except ChangelogError as error:
+            if error.kind in RETRIED:
+                raise
+            _log.error("the changelog cannot be looked through", entity=entity.name, error=str(error))
+            self.windows.offered(partial(lookup.end, failed=True))
+        else:
+            self.windows.offered(partial(lookup.end, more=more))
 
     def _offer(self, connection: Connection, entity: Entity, lookup: Lookup) -> bool:
         """Offers ghost after ghost; whether these were all."""

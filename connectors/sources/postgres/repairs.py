@@ -110,7 +110,7 @@ class Repairs:
             repair = _progressed(before, windows.get(entity), reached, entity)
             if repair.stage is None:
                 left = {name: each for name, each in found.open.items() if name != entity}
-                found = replace(found, open=left).closed(repair.ids, "done")
+                found = replace(found, open=left).closed(repair.ids, "failed" if entity in reached.failed else "done")
             elif repair != before:
                 found = replace(found, open={**found.open, entity: repair})
         waiting = found.sweeps(windows) - reached.sweeping
@@ -142,7 +142,8 @@ class LookedUp:
 class Reached:
     """How far an opening of the source, at this `revision` of the repairs, came; `idle` once it has no more to do.
 
-    `sweeping` are the entities that it sweeps; `swept` those that it is done with: whether there is more to sweep.
+    `sweeping` are the entities that it sweeps; `swept` those that it is done with: whether there is more to sweep. Of
+    the `failed` ones the changelog cannot be read.
     """
 
     revision: int
@@ -150,6 +151,7 @@ class Reached:
     looked_up: Mapping[str, LookedUp] = field(default_factory=dict)
     sweeping: frozenset[str] = frozenset()
     swept: Mapping[str, bool] = field(default_factory=dict)
+    failed: frozenset[str] = frozenset()
 
 
 def _progressed(before: Repair, stored: Mapping[str, Any] | None, reached: Reached, entity: str) -> Repair:
