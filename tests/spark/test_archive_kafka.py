@@ -94,7 +94,7 @@ def test_what_is_committed_is_archived_once(site: Site, settings: Settings) -> N
         assert planned["offsets"][f"{settings.prefix}.order"] > 12, "ends of transactions have offsets, too"
         assert not site.archive.exists()
 
-        assert site.run("--offsets", "7")["rows"] == 12
+        assert site.run("--offsets", "30")["rows"] == 12
         assert site.rows().equals(table(stored[:12]))
         assert site.run()["rows"] == 0
         before = site.offsets()

@@ -7,12 +7,14 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -39,11 +41,12 @@ from envelope.delta import Delta, delta_of, fold
 from envelope.entity import TRUNCATE_KEY, Entity
 from envelope.model import MISSING, Op, Record, Stamp
 from envelope.position import Position
-from spark_jobs.delta_runs import newest, read_deltas
+from spark_jobs.changelog import Files, read_changelog
+from spark_jobs.delta_runs import FAIL_POINTS, newest, read_deltas, write
 from spark_jobs.derive_deltas import JOB
 from spark_jobs.job import main
 from spark_jobs.manifest import local
-from tests.servers import CACHE
+from tests.servers import CACHE, HASTY_JAVA
 from tests.servers.registry import Registry
 from tests.spark.changes import PARTITIONS, Workload
 
@@ -125,7 +128,7 @@ class Log:
 @pytest.fixture
 def log(tmp_path: Path, seed: int) -> Log:
     made = Log(folder=tmp_path, workload=Workload(random.Random(seed)), records=[])
-    made.grow(30)
+    made.grow(15)
     return made
 
 
@@ -141,7 +144,7 @@ def test_each_change_of_a_log_has_its_delta_once(
     told = summary(capsys)
     assert told["verdict"] == "done"
     assert told["deltas"] == len(log.records)
-    log.grow(20)
+    log.grow(10)
     assert log.run("--entity", "order") == 0
     log.grow(5)
     assert log.run() == 0
@@ -158,14 +161,18 @@ def test_each_change_of_a_log_has_its_delta_once(
     assert same(tables(decoded), log.workload.rows)
 
 
-def test_a_run_that_was_killed_is_done_again(spark: SparkSession, log: Log) -> None:
-    command = [sys.executable, "-m", "spark_jobs.derive_deltas", "--config", str(log.config)]
-    environment = {**os.environ, failpoints.VARIABLE: "deltas:written", "SPARK_LOCAL_IP": "127.0.0.1"}
-    killed = subprocess.run(
-        [*command, "--output", str(log.folder / "out")], env=environment, capture_output=True, timeout=600, check=False
-    )
-    assert killed.returncode == -9, killed.stderr.decode()
-    store = local(log.folder / "out")
+class Stopped(Exception):  # noqa: N818  # nothing is wrong
+    pass
+
+
+def test_a_run_that_ends_before_it_is_listed_is_done_again(spark: SparkSession, log: Log) -> None:
+    def stop(name: str) -> None:
+        assert name in FAIL_POINTS
+        raise Stopped
+
+    store, changes = local(log.folder / "out"), read_changelog(spark, Files(path=log.folder / "log"))
+    with pytest.raises(Stopped):
+        write(store, newest(store), changes, form="parquet", ordered=True, at=datetime.now(UTC), reach=stop)
     assert not newest(store).runs
     assert list(store.files("deltas")), "what it wrote is there, and nobody lists it"
     assert log.run() == 0
@@ -294,7 +301,10 @@ class Topics:
     def crash(self) -> None:
         """Runs the job as a process of its own that is killed when it sent a batch, and did not note it."""
         jars = ",".join(map(str, sorted((CACHE / "jars").glob("*.jar"))))
-        submitted = f"--master local[2] --jars {jars} --driver-memory 1g pyspark-shell"
+        hasty = (
+            f'--driver-java-options "{HASTY_JAVA}" --conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false'
+        )
+        submitted = f"--master local[2] --jars {jars} --driver-memory 1g {hasty} pyspark-shell"
         killed = subprocess.run(
             [sys.executable, "-m", "spark_jobs.derive_deltas", *self.arguments],
             env={
@@ -334,9 +344,9 @@ def topics(broker: Broker, tmp_path: Path, seed: int) -> Topics:
 def test_each_change_of_a_topic_has_its_delta_whatever_is_killed(
     spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    topics.grow(20)
+    topics.grow(15)
     topics.crash()
-    topics.grow(10)
+    topics.grow(5)
     assert topics.run() == 0
     told = summary(capsys)
     assert told["verdict"] == "done"
@@ -384,14 +394,20 @@ def test_a_job_that_goes_on_ends_when_it_is_told_to(
     topics.grow(3)
     told = signal.getsignal(signal.SIGTERM)
 
+    ended = threading.Event()
+
     def tell() -> None:
         while not topics.sent():
-            time.sleep(0.2)
+            if ended.wait(0.2):
+                return
         os.kill(os.getpid(), signal.SIGTERM)
 
     with ThreadPoolExecutor(1) as pool:
         telling = pool.submit(tell)
-        assert topics.run("--continuous", "--every", "0", "--offsets", "4") == 0
+        try:
+            assert topics.run("--continuous", "--every", "0", "--offsets", "4") == 0
+        finally:
+            ended.set()
         telling.result()
     assert signal.getsignal(signal.SIGTERM) is told
     assert summary(capsys)["verdict"] == "done"
