@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from envelope import canonical
 from envelope.entity import SCHEMAS
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
-from spark_jobs.changelog import Kafka, end_of, kafka_options, read_changelog, stream_changelog, where_of
+from spark_jobs import viewing
+from spark_jobs.changelog import Kafka, Where, end_of, kafka_options, read_changelog, stream_changelog, where_of
 from spark_jobs.decoding import OFFSET, PARTITION
 from spark_jobs.failures import explain
 from tests.integration.site import Running
@@ -168,6 +169,7 @@ def test_files_and_topics_are_the_same_rows(
     assert versions == rows_of(read_changelog(spark, files, entities=[SCHEMAS]))
     assert {each["key"] for each in versions} <= {"guest", "order"}
     _stream_is_the_same(spark, avro_topics, expected, tmp_path)
+    _views_are_the_same(spark, [files, topics, avro_topics])
     _an_unknown_schema_is_one_line(spark, avro_topics, broker)
     _an_aborted_message_is_not_read(spark, topics, broker, expected)
 
@@ -181,6 +183,22 @@ def _stream_is_the_same(spark: SparkSession, where: Any, expected: list[dict[str
     assert stored.where("partition != kafka_partition").count() == 0
     assert stored.select("entity", PARTITION, OFFSET).distinct().count() == len(expected)
     assert plain(rows_of(stored)) == plain(expected)
+
+
+def _views_are_the_same(spark: SparkSession, places: Sequence[Where]) -> None:
+    orders = config.NestedConfig(entity="order", on={"guest_id": "id"})
+    found = []
+    for where in places:
+        position = viewing.resolve(spark, where, None)
+        columns = viewing.columns_of(spark, where, ["guest", "order"], position, None)
+        wanted = viewing.Wanted(view=config.ViewConfig(entity="guest", nested={"orders": orders}), columns=columns)
+        with viewing.build(spark, where, wanted, position) as rows:
+            found.append(rows.collect())
+    assert found[1:] == [found[0], found[0]]
+    ((guest,),) = [found[0]]
+    assert guest["name"] == "last"
+    assert len(guest["orders"]) > 1
+    assert spark.sparkContext._jsc.getPersistentRDDs().isEmpty()
 
 
 def _an_unknown_schema_is_one_line(spark: SparkSession, where: Any, broker: Broker) -> None:

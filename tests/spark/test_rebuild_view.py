@@ -16,17 +16,20 @@ from pyspark.sql import SparkSession
 from connectors.sinks.files import FileSink
 from envelope.batch import from_records
 from envelope.entity import Entity
-from envelope.model import Record, Stamp
+from envelope.model import Op, Record, Stamp
 from envelope.position import Position
 from envelope.versions import Look, Versions
 from schemas import avro
 from schemas.types import Struct
+from spark_jobs.archiving import Run as Archiving
+from spark_jobs.archiving import archive_log, drop_days
 from spark_jobs.job import main
 from spark_jobs.manifest import local
 from spark_jobs.rebuild_view import JOB
 from spark_jobs.view_runs import CURRENT, newest
 from spark_jobs.views import Chosen
 from tests.spark.test_views import COLUMNS, positions, replay, states_of, transactions
+from tests.unit.records import BEGIN, record
 from tests.unit.sinks.material import checkpoint
 
 CONFIG = """
@@ -60,6 +63,7 @@ entity = "order"
 nested.Note = { entity = "order", on = { id = "id" } }
 """
 TRANSACTIONS = 60
+NOTHING = {column.name: None for column in COLUMNS if column.name != "id"}
 SHAPE = Struct(fields=tuple((column.name, column.type) for column in COLUMNS))
 
 Run = Callable[..., dict[str, Any]]
@@ -107,6 +111,14 @@ def grow(folder: Path, made: list[list[Record]]) -> None:
         number = 1 if recovered is None else 2
         state = checkpoint(number, settings={"order": {}, "guest": {}}, through_lsn=last.commit)
         sink.commit(replace(state, position=last))
+
+
+def with_schema(folder: Path) -> Path:
+    """The folder with the entity's schema."""
+    schemas = folder / "schemas"
+    schemas.mkdir()
+    (schemas / "order.avsc").write_text(json.dumps(avro.state_schema("order", SHAPE, ("id",), "booking")), "utf-8")
+    return schemas
 
 
 @pytest.fixture
@@ -162,10 +174,7 @@ def test_as_of_a_time_is_as_of_the_last_transaction_before_the_first_later_one(
 
 def test_a_condition_and_text(spark: SparkSession, folder: Path, run: Run, made: list[list[Record]]) -> None:
     position = positions(flat(made[: TRANSACTIONS // 2]), random.Random(3), 1)[0]
-    schemas = folder / "schemas"
-    schemas.mkdir()
-    (schemas / "order.avsc").write_text(json.dumps(avro.state_schema("order", SHAPE, ("id",), "booking")), "utf-8")
-    arguments = ("--as-of", str(position), "--where", "status = 'PAID'", "--raw", "--schemas", str(schemas))
+    arguments = ("--as-of", str(position), "--where", "status = 'PAID'", "--raw", "--schemas", str(with_schema(folder)))
     rows = run(*arguments)["rows"]
     paid = {key: each for key, each in replay(flat(made), position).items() if each["status"] == "PAID"}
     found = spark.read.parquet(str(folder / "view" / CURRENT)).collect()
@@ -236,3 +245,27 @@ def test_what_a_killed_run_left_does_not_count(folder: Path, run: Run) -> None:
     assert newest(local(folder / "view")) == before
     run("--full")
     assert not (folder / "view" / "views" / "left").exists()
+
+
+def test_a_view_that_retention_cut_off_is_not_followed(
+    spark: SparkSession, folder: Path, run: Run, made: list[list[Record]]
+) -> None:
+    schemas = ("--schemas", str(with_schema(folder)))  # versions of columns, too, are dropped with their day
+    run(*schemas)
+    before = newest(local(folder / "view"))
+    for days in (2, 4, 6):
+        grow(folder, [[record(Op.CREATE, '{"id":1,"doc":{}}', key="1", commit=days * 86_400)]])
+    archive = Archiving(spark=spark, store=local(folder / "log"), at=BEGIN + timedelta(days=7))
+    archive_log(archive, folder / "log")
+    run(*schemas, "--archive", str(folder / "log"), "--to", str(folder / "archived"))
+    archived = states_of(spark.read.parquet(str(folder / "archived" / CURRENT)))
+    assert archived == {
+        **replay(flat(made[: TRANSACTIONS // 2]), place(made[-1][-1])),
+        "1": NOTHING | {"id": 1, "doc": {}},
+    }
+    assert drop_days(archive, keep_days=5) == ["2026-11-21"]
+    told = run(*schemas, code=3)["said"]
+    assert re.search("history lost: the view that is there goes up to .* begins at .*; begin anew", told)
+    assert newest(local(folder / "view")) == before
+    assert len(list((folder / "view" / "views").iterdir())) == 1
+    assert run(*schemas, "--full")["rows"] == 1
