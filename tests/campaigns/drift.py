@@ -27,7 +27,7 @@ from spark_jobs.job import main
 from tests.campaigns._load import CONFLICTS, ENTITIES, Load, Scale, prepare
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._plant import Edit, Row, last_only, latest, lost, rewrite, setting, tokens_of
-from tests.campaigns._service import Service
+from tests.campaigns._service import Service, is_read
 from tests.campaigns._standby import STANDBY, Standby, standby_of
 from tests.servers import fresh_database, java_needed
 
@@ -254,7 +254,7 @@ class _Block:
             row = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8").fetchone()
         assert row is not None
         end = row[0]
-        self._service.until(self._log, lambda found: found.through_lsn >= end, 60.0)
+        self._service.until(self._log, lambda found: found.through_lsn >= end and is_read(found), 60.0)
 
     # What happens beside
 
