@@ -6,22 +6,18 @@ line that says how to see the rest.
 """
 
 import argparse
-import io
-import json
 import os
-import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -39,48 +35,25 @@ from envelope.errors import ChangelogError, Kind
 from envelope.model import MISSING
 from envelope.position import Position
 from spark_jobs import archive, derive_deltas, rebuild_view
-from spark_jobs.job import FAILED, SETTINGS, Job, main
+from spark_jobs.demo_drift import drift
+from spark_jobs.demo_scene import SAID, Chapter, Scene, columns
+from spark_jobs.job import SETTINGS
 from spark_jobs.manifest import NOTHING, local, newest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DELTAS, VIEW, SAID = "deltas", "views/order", "spark.log"
+DELTAS, VIEW = "deltas", "views/order"
 """What the chapters leave in the demo's folder."""
 
 DAMAGED_SHOWN: Final = 5
 VALUE_CHARS: Final = 72
-
-_INTERRUPTED = 130
 
 _QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """What a chapter has: the story as far as it is told, and the session."""
-
-    told: Told
-    spark: "SparkSession"
-
-    def run(self, job: Job, *options: str) -> Mapping[str, Any]:
-        """The job's summary; shows its command line. Raises ChangelogError when it failed."""
-        folder = self.told.folder
-        shown = shlex.join(option.replace(f"{folder}{os.sep}", "") for option in options)
-        self.told.console.print(Text(f"   $ spark-submit spark_jobs/{job.name}.py {shown}\n", style="dim"))
-        output = io.StringIO()
-        with redirect_stdout(output), redirect_stderr(io.StringIO()):
-            code = main(job, ["--config", str(self.told.config), *options])
-        if code == _INTERRUPTED:
-            raise KeyboardInterrupt
-        summary: dict[str, Any] = json.loads(output.getvalue().splitlines()[-1])
-        if summary["verdict"] == FAILED:
-            raise ChangelogError(Kind.PRECONDITION, f"{job.name}: {summary['error']}", hint=f"see {folder / SAID}")
-        return summary
 
 
 # The chapters
@@ -94,7 +67,7 @@ def _archive(scene: Scene) -> Mapping[str, str]:
     summary = scene.run(archive.JOB, "--compact", "all")
     if _rows(told.log) != rows:
         raise ChangelogError(Kind.DIVERGED, "the changelog has other rows after its compaction")
-    table = _table("   file", ("rows", "right"), ("", "right"))
+    table = columns("   file", ("rows", "right"), ("", "right"))
     for file in (newest(local(path)) or NOTHING).files:
         table.add_row(
             f"   {file.path.rpartition('/')[0]}/…", f"{file.rows:,}", show.size((path / file.path).stat().st_size)
@@ -154,10 +127,8 @@ def _view(scene: Scene) -> Mapping[str, str]:
     return {f"{VIEW}/current/": f"the orders before {booking.AUDIT}, as Parquet"}
 
 
-Chapter = Callable[[Scene], Mapping[str, str]]
-
-CHAPTERS: Sequence[Chapter] = (_archive, _deltas, _view)
-"""In their order. Each gives what it leaves in the demo's folder: by path what it is."""
+CHAPTERS: Sequence[Chapter] = (_archive, _deltas, _view, drift)
+"""In their order: the last one tampers with what the first left."""
 
 
 # What the chapters read and show
@@ -219,7 +190,7 @@ class _Damage:
 
     def table(self, order: str) -> Table:
         """The amounts of one order, and of some that nobody has set right."""
-        table = _table("   order", ("before", "right"), ("by the batch", "right"), ("now", "right"), "")
+        table = columns("   order", ("before", "right"), ("by the batch", "right"), ("now", "right"), "")
         for key in [order, *self.left[:DAMAGED_SHOWN]]:
             amounts = [str(state[key]["amount"]) for state in (self.before, self.made, self.now)]
             right = amounts[0] == amounts[2]
@@ -244,7 +215,7 @@ def _folded(deltas: Mapping[str, Sequence[Delta]], changes: Sequence[_Change]) -
 
 def _patches(deltas: Sequence[Delta]) -> Table:
     """The deltas of one order: who, and each operation."""
-    table = _table("   by", "op", "path", "value")
+    table = columns("   by", "op", "path", "value")
     for delta in deltas:
         who = Text(f"   {show.safe(delta.provenance.stamp.service_name)}", style="blue")
         for operation in delta.patch:
@@ -253,14 +224,6 @@ def _patches(deltas: Sequence[Delta]) -> Table:
             shown = Text(show.safe(value if len(value) <= VALUE_CHARS else f"{value[:VALUE_CHARS]}…"))
             table.add_row(who, operation["op"], operation["path"] or "(all)", shown, style=style)
             who = Text("")
-    return table
-
-
-def _table(*headings: str | tuple[str, JustifyMethod]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in headings:
-        name, justify = heading if isinstance(heading, tuple) else (heading, None)
-        table.add_column(name, justify=justify or "left", overflow="ellipsis", no_wrap=True)
     return table
 
 
@@ -334,7 +297,7 @@ class _Demo:
         why = "they read files, and this changelog is in topics; leave out --kafka" if arguments.kafka else lacking()
         command.tell(arguments, None if why else sequel)
         if why:
-            show.console().print(f"\nThe story goes on with Spark (archive, deltas, views), but not here: {why}")
+            show.console().print(f"\nThe story goes on with Spark (archive, deltas, views, drift), but not here: {why}")
         return 0
 
 

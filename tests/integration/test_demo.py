@@ -27,6 +27,9 @@ SPARK_TELLS = (
     "spark_jobs/rebuild_view.py --entity order --as-of",
     "548.00        575.40  548.00  set right",
     "still wrong",
+    "changed  amount",
+    "changelog republish order --report drift/",
+    "orders, no drift",
 )
 """What stands in the chapters on Spark."""
 
@@ -74,7 +77,7 @@ def test_the_demo_tells_its_story(temporary: Path) -> None:
     for part in ("created  by web-booking v3", "changed  by unknown", "room 312", "equals the tables", str(folder)):
         assert part in said
     if lacking():
-        assert "The story goes on with Spark (archive, deltas, views), but not here: " in said
+        assert "The story goes on with Spark (archive, deltas, views, drift), but not here: " in said
     else:
         for part in SPARK_TELLS:
             assert part in said
