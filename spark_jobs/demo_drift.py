@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from rich.console import JustifyMethod
 from rich.text import Text
 
 from connectors import cli
