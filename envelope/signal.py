@@ -14,7 +14,7 @@ PREFIX = "changelog"
 """The prefix of the logical messages that carry signals, and of those that a service writes for itself."""
 
 FENCE_PREFIX = "changelog-fence"
-"""Of the empty message that is written behind a drift fence: a service that comes to it stores at once how far it is."""
+"""Of the empty message behind a drift fence: a service that comes to it stores at once how far it is."""
 
 KEYS_MAX = 10_000
 """Keys of one signal; more keys: the sender sends several."""

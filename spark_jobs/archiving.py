@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from connectors.failpoints import Reach, nowhere
 from connectors.sinks.filelayout import log_file, sequences
 from envelope.batch import SCHEMA
+from envelope.entity import SCHEMAS
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.changelog import ROWS
 from spark_jobs.days import KEPT, closed_sequences, to_drop, to_merge
@@ -213,12 +214,17 @@ def archive_log(run: Run, path: Path, before: date | None = None) -> Merged:
 
 
 def drop_days(run: Run, *, keep_days: int) -> Sequence[str]:
-    """Drops all days but today and the `keep_days` before it from the manifest; gives those dropped."""
+    """Drops all days but today and the `keep_days` before it from the manifest; gives those dropped.
+
+    The versions of columns stay, which later rows may need however old they are.
+    """
     gone = to_drop(run.manifest(), run.at.astimezone(UTC).date(), keep_days)
     if gone:
         commit(
             run.store,
-            lambda before: replace(before, files=tuple(file for file in before.files if file.day not in gone)),
+            lambda before: replace(
+                before, files=tuple(file for file in before.files if file.entity == SCHEMAS or file.day not in gone)
+            ),
             at=run.at,
         )
         run.reach("archive:dropped")

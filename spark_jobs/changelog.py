@@ -180,7 +180,8 @@ def refuse_dropped(spark: SparkSession, where: Files | Archive, reached: Positio
     """
     path = where.path
     kept = manifests.newest(manifests.store_of(path, spark))
-    earliest = min((file.first for file in kept.files), default=None) if kept else None
+    changes = () if kept is None else (file for file in kept.files if file.entity != SCHEMAS)  # these are never dropped
+    earliest = min((file.first for file in changes), default=None)
     if earliest is not None and earliest > str(reached):
         raise ChangelogError(
             Kind.GAP,

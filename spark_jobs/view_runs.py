@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from typing import TYPE_CHECKING, Final
 
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.manifest import Store, add_record, newest_record, numbers, run_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 FORMAT: Final = 1
 CURRENT: Final = "current"
@@ -46,12 +46,12 @@ def newest(store: Store) -> View | None:
     return newest_record(store, View, FORMAT)
 
 
-def read(spark: SparkSession, store: Store, view: View) -> DataFrame:
+def read(spark: "SparkSession", store: Store, view: View) -> "DataFrame":
     """The view's rows."""
     return spark.read.parquet(f"{store.root}/{view.path}")
 
 
-def write(store: Store, found: DataFrame, view: View, *, at: datetime) -> View:
+def write(store: Store, found: "DataFrame", view: View, *, at: datetime) -> View:
     """Makes `found` the view, and gives what the record says of it.
 
     1. The files are written in a folder that nobody reads.
@@ -75,8 +75,10 @@ def write(store: Store, found: DataFrame, view: View, *, at: datetime) -> View:
     return after
 
 
-def counted(rows: DataFrame, view: View) -> View:
+def counted(rows: "DataFrame", view: View) -> View:
     """The view with its counts, from its rows as they were stored: two small columns of them."""
+    from pyspark.sql import functions as F  # noqa: PLC0415, N812, a job's --help and its dry run need no Spark
+
     lacking = [F.coalesce(F.sum(F.size(name)), F.lit(0)) for name in ("_out_of_range", "_unavailable")]
     count, out_of_range, unavailable = rows.agg(F.count("*"), *lacking).collect()[0]
     return replace(view, rows=count, out_of_range=out_of_range, unavailable=unavailable)

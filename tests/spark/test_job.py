@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -134,3 +136,10 @@ def test_what_java_says_is_told_in_our_words(text: str, kind: Kind, said: str) -
     assert told.kind is kind
     assert said in str(told)
     assert "\n" not in str(told)
+
+
+@pytest.mark.parametrize("module", ["archive", "derive_deltas", "rebuild_view", "detect_drift", "demo"])
+def test_help_needs_no_spark(module: str) -> None:
+    """Nor does a dry run, nor the demo, which says what is missing."""
+    code = f"import sys; sys.modules['pyspark'] = None; import spark_jobs.{module}"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -250,22 +250,21 @@ def test_what_a_killed_run_left_does_not_count(folder: Path, run: Run) -> None:
 def test_a_view_that_retention_cut_off_is_not_followed(
     spark: SparkSession, folder: Path, run: Run, made: list[list[Record]]
 ) -> None:
-    schemas = ("--schemas", str(with_schema(folder)))  # versions of columns, too, are dropped with their day
-    run(*schemas)
+    run()
     before = newest(local(folder / "view"))
     for days in (2, 4, 6):
         grow(folder, [[record(Op.CREATE, '{"id":1,"doc":{}}', key="1", commit=days * 86_400)]])
     archive = Archiving(spark=spark, store=local(folder / "log"), at=BEGIN + timedelta(days=7))
     archive_log(archive, folder / "log")
-    run(*schemas, "--archive", str(folder / "log"), "--to", str(folder / "archived"))
+    run("--archive", str(folder / "log"), "--to", str(folder / "archived"))
     archived = states_of(spark.read.parquet(str(folder / "archived" / CURRENT)))
     assert archived == {
         **replay(flat(made[: TRANSACTIONS // 2]), place(made[-1][-1])),
         "1": NOTHING | {"id": 1, "doc": {}},
     }
     assert drop_days(archive, keep_days=5) == ["2026-11-21"]
-    told = run(*schemas, code=3)["said"]
+    told = run(code=3)["said"]
     assert re.search("history lost: the view that is there goes up to .* begins at .*; begin anew", told)
     assert newest(local(folder / "view")) == before
     assert len(list((folder / "view" / "views").iterdir())) == 1
-    assert run(*schemas, "--full")["rows"] == 1
+    assert run("--full")["rows"] == 1
