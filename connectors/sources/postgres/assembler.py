@@ -261,14 +261,15 @@ class _Feed:
         relation = pgoutput.decode(payload)
         assert isinstance(relation, Relation)
         of = self._of
-        described = of._relations.describe(relation, self._flush)
-        if described is None:
-            return
-        if described.before is not None:
-            self._assembled.altered.append(altered(described.before, relation, self._here()))
+
+        def changed(before: Relation) -> None:
+            self._assembled.altered.append(altered(before, relation, self._here()))
             if of._listener is not None:
                 of._listener.discard((relation.namespace, relation.name))
-        of._announcer.look(described.entity, described.look)  # rows of a window may have looked otherwise in between
+
+        described = of._relations.describe(relation, self._flush, changed)
+        if described is not None:
+            of._announcer.look(described.entity, described.look)  # a window's rows may have looked otherwise in between
 
     def _here(self) -> Position:
         open_ = self._opened()

@@ -1,6 +1,6 @@
 """The relations that the stream described, each bound to its entity as it is now."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,11 +34,10 @@ class Altered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """How an entity's next rows look; `before` is how its table was described until now, where its columns differ."""
+    """How an entity's next rows look."""
 
     entity: Entity
     look: Look
-    before: Relation | None
 
 
 class Relations:
@@ -57,15 +56,19 @@ class Relations:
         self._last: int | None = None
         self._leaves: dict[int, dict[int, Relation]] = {}
 
-    def describe(self, relation: Relation, flush: Flush) -> Described | None:
-        """The relation is so from here on; None where it is of no entity. Raises ChangelogError as binding does."""
+    def describe(self, relation: Relation, flush: Flush, changed: Callable[[Relation], None]) -> Described | None:
+        """The relation is so from here on; None where it is of no entity. Raises ChangelogError as binding does.
+
+        `changed` is told how an entity's table was described until now where its columns differ: whether or not they
+        can be bound.
+        """
         before, self._last = self._last, relation.relid
         entity = self._entities.get((relation.namespace, relation.name))
         if entity is None and before is not None:
             self._leaf(before, relation, flush)
         known = self._relations.get(relation.relid)
         if known == relation:
-            return None if entity is None else self._described(entity, relation, None)
+            return None if entity is None else self._described(entity, relation)
         named = [relid for relid, bound in self.bound.items() if bound.binding.entity is entity]
         if known is not None or named:
             flush()  # rows before this were read by the one before, or by the table that had the name before
@@ -75,16 +78,17 @@ class Relations:
         self.bound.pop(relation.relid, None)
         if entity is None:
             return None
+        if known is not None and known.columns != relation.columns:
+            changed(known)
         self.bound[relation.relid] = self._bind(entity, relation)
         self.shapes = batch.encode_shapes(
             {bound.binding.entity.name: bound.binding.shape for bound in self.bound.values()}
         )
-        return self._described(entity, relation, known)
+        return self._described(entity, relation)
 
-    def _described(self, entity: Entity, relation: Relation, before: Relation | None) -> Described:
-        changed = before is not None and before.columns != relation.columns
+    def _described(self, entity: Entity, relation: Relation) -> Described:
         look = Look(columns=self.bound[relation.relid].binding.shape, relation=relation.relid)
-        return Described(entity=entity, look=look, before=before if changed else None)
+        return Described(entity=entity, look=look)
 
     def _leaf(self, root: int, leaf: Relation, flush: Flush) -> None:
         """A partition is described right behind the table as which its rows are published, and before any of them.
