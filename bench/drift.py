@@ -5,7 +5,6 @@ turns in one session of Spark, all of them warmed first: COPY of the whole table
 many tasks as the job has; the changelog's rows, scanned by Spark; and the job from its fence to its written report.
 """
 
-import argparse
 import contextlib
 import io
 import json
@@ -21,8 +20,9 @@ import psycopg
 from psycopg import sql
 from pyspark.sql import SparkSession
 
+from bench.measure.options import Size
 from bench.measure.processes import cpu_seconds, peak_mib
-from bench.spark import in_turn, session
+from bench.measure.session import in_turn, session
 from connectors.embedded import temporary_server
 from connectors.sources.postgres.progress import is_complete
 from spark_jobs.changelog import Files, read_changelog
@@ -31,8 +31,7 @@ from spark_jobs.job import main as run_job
 from tests.campaigns._service import Service
 from tests.servers import fresh_database
 
-ROWS, QUICK_ROWS = 1_500_000, 200_000
-ROUNDS = 3
+SIZE = Size(rows=1_500_000, quick_rows=200_000, rounds=3)
 TASKS = 2
 UPDATED_PERCENT = 5
 READ_S_MAX = 600.0
@@ -67,9 +66,8 @@ listen = "127.0.0.1:0"
 
 def main() -> None:
     """Runs the benchmark."""
-    options = _parse_args()
-    rows = options.rows or (QUICK_ROWS if options.quick else ROWS)
-    rounds = options.rounds or (1 if options.quick else ROUNDS)
+    options = SIZE.parser(__doc__, "of the table").parse_args()
+    rows, rounds = SIZE.chosen(options)
     with (
         tempfile.TemporaryDirectory(prefix="changelog-bench-") as name,
         _site(Path(name), rows) as (dsn, folder),
@@ -85,15 +83,6 @@ def main() -> None:
     if options.json:
         machine = {"cores": os.cpu_count(), "python": platform.python_version()}
         print(json.dumps({"benchmark": "drift", "ratios": ratios, "figures": figures, "machine": machine}))
-
-
-def _parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, help=f"of the table: {ROWS}, with --quick {QUICK_ROWS}")
-    parser.add_argument("--rounds", type=int, help=f"times that each side runs: {ROUNDS}, with --quick 1")
-    parser.add_argument("--quick", action="store_true", help="one round of fewer rows")
-    parser.add_argument("--json", action="store_true", help="a last line for programs")
-    return parser.parse_args()
 
 
 @contextlib.contextmanager

@@ -15,12 +15,10 @@ import itertools
 import json
 import os
 import platform
-import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +30,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from bench.measure.changes import COLUMNS, updates
+from bench.measure.options import Size
 from bench.measure.processes import peak_mib
+from bench.measure.session import in_turn, session
 from connectors.sinks.filelayout import log_file
 from connectors.sinks.files import FileSink
 from envelope.batch import SCHEMA
@@ -41,18 +41,15 @@ from envelope.position import Position
 from spark_jobs.archiving import Run, archive_log
 from spark_jobs.days import KEPT
 from spark_jobs.deltas import deltas_of
-from spark_jobs.job import SETTINGS
 from spark_jobs.manifest import ARCHIVE, local
 from spark_jobs.views import latest, live
 
-ROWS, QUICK_ROWS = 1_500_000, 300_000
-ROUNDS = 5
+SIZE = Size(rows=1_500_000, quick_rows=300_000, rounds=5)
 FILES = 4
 BLOCK = 50_000
 JSONPATCH_SHARE = 5
 COMMIT_ROWS = 1_000
 NEXT_DAY_US = 1_795_100_000_000_000
-MEMORY = "2g"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +73,7 @@ class Site:
 def main() -> None:
     """Runs the benchmark."""
     options = _parse_args()
-    rows = options.rows or (QUICK_ROWS if options.quick else ROWS)
-    rounds = options.rounds or (1 if options.quick else ROUNDS)
+    rows, rounds = SIZE.chosen(options)
     ratios: dict[str, float] = {}
     figures: dict[str, Mapping[str, float]] = {}
     with tempfile.TemporaryDirectory(prefix="changelog-bench-") as folder, session(Path(folder)) as spark:
@@ -95,36 +91,9 @@ def main() -> None:
 
 
 def _parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, help=f"changes: {ROWS}, with --quick {QUICK_ROWS}")
-    parser.add_argument("--rounds", type=int, help=f"times that each side runs: {ROUNDS}, with --quick 1")
-    parser.add_argument("--quick", action="store_true", help="one round of fewer changes")
-    parser.add_argument("--json", action="store_true", help="a last line for programs")
+    parser = SIZE.parser(__doc__, "changes")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be repeated")
     return parser.parse_args()
-
-
-@contextmanager
-def session(folder: Path) -> Iterator[SparkSession]:
-    """Spark on all cores of this machine; its files are in `folder`."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = SETTINGS | {
-        "spark.driver.memory": MEMORY,
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.local.dir": str(folder),
-        "spark.log.level": "OFF",
-        "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    builder = SparkSession.builder.master("local[*]").appName("bench")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    yield spark
-    spark.stop()
 
 
 def _print(name: str, found: Part) -> None:
@@ -132,19 +101,6 @@ def _print(name: str, found: Part) -> None:
         print(f"{name:12}{what:32}{value:>14,.0f}")
     for what, ratio in found.ratios.items():
         print(f"{name:12}{what:32}{ratio:>14.3f}")
-
-
-def in_turn(sides: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """The median of the seconds that each side takes, all of them warmed first and then one after another."""
-    for run in sides.values():
-        run()
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, run in sides.items():
-            begin = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(found) for name, found in seconds.items()}
 
 
 # Deltas

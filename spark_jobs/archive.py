@@ -21,6 +21,7 @@ from connectors.config import Config, FilesConfig, KafkaConfig
 from connectors.sinks.filelayout import sequences
 from connectors.stores import extra_needed
 from envelope.errors import ChangelogError, Kind
+from spark_jobs.arguments import positive
 from spark_jobs.days import closed_sequences, open_day, to_drop, to_merge
 from spark_jobs.job import DONE, Job, main
 from spark_jobs.manifest import ARCHIVE, NOTHING, Manifest, Store, is_local, newest, store_of
@@ -49,13 +50,13 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     once.add_argument("--continuous", action="store_true", help="go on until stopped, by structured streaming")
     parser.add_argument(
         "--every",
-        type=_positive,
+        type=positive,
         default=300,
         metavar="SECONDS",
         help="how often it takes what came, with --continuous (%(default)s)",
     )
     parser.add_argument(
-        "--offsets", type=_positive, default=2_000_000, metavar="N", help="the most offsets of one commit (%(default)s)"
+        "--offsets", type=positive, default=2_000_000, metavar="N", help="the most offsets of one commit (%(default)s)"
     )
     parser.add_argument(
         "--skip", action="append", default=[], metavar="ENTITY", help="leave out an entity's topic; may be repeated"
@@ -68,23 +69,14 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         choices=(CLOSED, ALL),
         help="then make one sorted file of the files of each closed day, or of all days; of a file log, take these",
     )
-    parser.add_argument(
-        "--keep-days", type=_positive, metavar="N", help="then drop all days but today and the N before"
-    )
+    parser.add_argument("--keep-days", type=positive, metavar="N", help="then drop all days but today and the N before")
     parser.add_argument(
         "--grace-hours",
-        type=_positive,
+        type=positive,
         default=24,
         metavar="N",
         help="how long readers may need files that were replaced (%(default)s)",
     )
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("should be 1 or more")
-    return number
 
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:

@@ -9,13 +9,12 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from connectors.config import Config, FilesConfig
 from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
+from spark_jobs.arguments import moment, positive
 from spark_jobs.job import Job, main
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--entities", nargs="+", default=[], metavar="ENTITY", help="compare only these")
     parser.add_argument(
         "--since",
-        type=_moment,
+        type=moment,
         metavar="POSITION|TIME",
         help="only keys that changed behind a position or a time; what the changelog lacks is not seen then",
     )
@@ -49,7 +48,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         help="how long the changelog may take to get behind the snapshot (%(default)s)",
     )
     parser.add_argument("--archive", metavar="PATH", help="compare the archive there, not what the service publishes")
-    parser.add_argument("--partitions", type=_positive, metavar="N", help="read the source in N tasks")
+    parser.add_argument("--partitions", type=positive, metavar="N", help="read the source in N tasks")
     other = parser.add_argument_group("another source than the database of the service; not exact, and says so")
     other.add_argument(
         "--source", metavar="FORMAT", help="what Spark reads it as: jdbc, parquet, …; with one --entities"
@@ -70,20 +69,6 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         help="after which what differs is compared again (%(default)s)",
     )
     parser.add_argument("--repair", action="store_true", help="have the service do what the policy says (see [drift])")
-
-
-def _moment(text: str) -> Position | datetime:
-    try:
-        return Position.parse(text)
-    except ValueError:
-        pass
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = None
-    if at is None or at.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no position, and no time with a zone")
-    return at.astimezone(UTC)
 
 
 def _share(text: str) -> float:
@@ -111,12 +96,6 @@ def _option(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise argparse.ArgumentTypeError("should be NAME=VALUE")
     return name, value
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError("should be 1 or more")
-    return int(text)
 
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:

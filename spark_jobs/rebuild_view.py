@@ -17,6 +17,7 @@ from connectors.config import Config, FilesConfig, ViewConfig, secret_of
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from spark_jobs import view_tables
+from spark_jobs.arguments import moment
 from spark_jobs.job import DONE, Job, main
 from spark_jobs.manifest import store_of
 
@@ -44,7 +45,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--as-of",
-        type=_moment,
+        type=moment,
         metavar="POSITION|TIME",
         help="a position, or a time such as 2026-11-21T03:10:00Z (now)",
     )
@@ -60,20 +61,6 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         ("--api-version", "only changes of this API version"),
     ):
         counting.add_argument(option, action="append", default=[], metavar="NAME", help=whose)
-
-
-def _moment(text: str) -> Position | datetime:
-    try:
-        return Position.parse(text)
-    except ValueError:
-        pass
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = None
-    if at is None or at.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no position, and no time with a zone")
-    return at.astimezone(UTC)
 
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:

@@ -6,10 +6,8 @@ found; of what is planted behind the service's back, all of it, with the right c
 import contextlib
 import io
 import json
-import os
 import random
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -22,7 +20,6 @@ from pyspark.sql import SparkSession
 
 from connectors.embedded import temporary_server
 from spark_jobs.detect_drift import JOB
-from spark_jobs.job import SETTINGS as JOB_SETTINGS
 from spark_jobs.job import main
 from tests.campaigns._load import CONFLICTS, ENTITIES, Load, Scale, prepare
 from tests.campaigns._pieces import Campaign, Figures, Piece
@@ -30,6 +27,7 @@ from tests.campaigns._plant import Edit, Row, last_only, latest, lost, rewrite, 
 from tests.campaigns._service import Service, is_read
 from tests.campaigns._standby import STANDBY, Standby, standby_of
 from tests.servers import fresh_database, java_needed
+from tests.servers.spark import local_spark
 
 ROUNDS = 10
 """Of one database and its log."""
@@ -107,25 +105,8 @@ def session(folder: Path) -> Iterator[None]:
         yield
         return
     java_needed()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = JOB_SETTINGS | {
-        "spark.driver.memory": "1g",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.local.dir": str(folder / "spark"),
-        "spark.log.level": "OFF",
-        "spark.sql.shuffle.partitions": "4",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    builder = SparkSession.builder.master("local[2]").appName("drift")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    try:
+    with local_spark(folder / "spark"):
         yield
-    finally:
-        spark.stop()
 
 
 class _Block:

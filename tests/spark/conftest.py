@@ -1,15 +1,13 @@
 """The Spark session of the tests, and a frame's job run in it."""
 
 import gc
-import os
-import sys
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.job import SETTINGS
 from tests.servers import CACHE, HASTY_JAVA, java_needed
+from tests.servers.spark import local_spark
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,31 +32,16 @@ def sockets(request: pytest.FixtureRequest) -> Iterator[None]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on this machine; Kafka, Delta Lake and PostgreSQL are there once `make jars` has run."""
     java_needed()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    folder = tmp_path_factory.mktemp("spark")
     jars = sorted((CACHE / "jars").glob("*.jar"))
-    settings = SETTINGS | {
-        "spark.driver.memory": "1g",
+    others = {
         "spark.driver.extraJavaOptions": HASTY_JAVA,
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
         "spark.jars": ",".join(map(str, jars)),
-        "spark.local.dir": str(folder),
-        "spark.log.level": "OFF",
         "spark.sql.files.openCostInBytes": "1",  # many small files are few tasks
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
     }
     if jars:
-        settings |= {
+        others |= {
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         }
-    builder = SparkSession.builder.master("local[2]").appName("tests")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    running = builder.getOrCreate()
-    yield running
-    running.stop()
+    with local_spark(tmp_path_factory.mktemp("spark"), partitions=2, others=others) as running:
+        yield running

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import psycopg
 import pyarrow as pa
+from psycopg import sql
 
 from connectors.sources.postgres import rows
 from connectors.sources.postgres.binding import Binding
@@ -132,6 +133,19 @@ def combined(parts: Sequence[pa.RecordBatch], binding: Binding) -> pa.RecordBatc
     plain = [part.replace_schema_metadata(None) for part in parts]
     whole = plain[0] if len(plain) == 1 else pa.Table.from_batches(plain).combine_chunks().to_batches()[0]
     return batch.with_shapes(whole, {binding.entity.name: binding.shape}, relation=binding.relid)
+
+
+def copy_rows(reading: Connection, query: sql.Composed, *, single: bool) -> list[bytes] | None:
+    """What a COPY to STDOUT gives, a row each; None when it is too large to hold, unless it is of a `single` part."""
+    found: list[bytes] = []
+    room = CHUNK_BYTES_MAX
+    with reading.cursor() as cursor, cursor.copy(query) as copy:
+        for row in copy:
+            found.append(bytes(row))
+            room -= len(row)
+            if room < 0 and not single:
+                return None
+    return found
 
 
 def parse_copy(copied: Sequence[bytes], width: int) -> tuple[bytes, Columns]:

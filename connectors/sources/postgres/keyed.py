@@ -18,7 +18,7 @@ from psycopg import sql
 
 from connectors.sources.postgres import rows
 from connectors.sources.postgres.binding import Binding
-from connectors.sources.postgres.chunkrows import CHUNK_BYTES_MAX, ChunkRows, Connection, ReadTable, combined
+from connectors.sources.postgres.chunkrows import CHUNK_BYTES_MAX, ChunkRows, Connection, ReadTable, combined, copy_rows
 from connectors.sources.postgres.lookups import Ghost, Keys
 from connectors.sources.postgres.rows import Change, Origin, Transaction
 from connectors.sources.postgres.types import PgType
@@ -192,7 +192,7 @@ def _selected(
         return []
     try:
         with reading.transaction():
-            return _copy(reading, _query(table, name, keys), CHUNK_BYTES_MAX, single=single)
+            return copy_rows(reading, _query(table, name, keys), single=single)
     except psycopg.DataError:
         if len(keys) == 1:
             return []
@@ -262,14 +262,3 @@ def _blocks(reading: Connection, query: sql.Composed) -> Iterator[list[bytes]]:
                 block = []
     if block:
         yield block
-
-
-def _copy(reading: Connection, query: sql.Composed, room: int, *, single: bool) -> list[bytes] | None:
-    found: list[bytes] = []
-    with reading.cursor() as cursor, cursor.copy(query) as copy:
-        for row in copy:
-            found.append(bytes(row))
-            room -= len(row)
-            if room < 0 and not single:
-                return None
-    return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from connectors.sources.postgres.chunkrows import CHUNK_BYTES_MAX, ChunkRows, Connection, ReadTable
+from connectors.sources.postgres.chunkrows import ChunkRows, Connection, ReadTable, copy_rows
 from connectors.sources.postgres.connection import translated
 from connectors.sources.postgres.keyed import KeyedRows, read_keys
 from connectors.sources.postgres.lookups import Keys
@@ -162,16 +162,7 @@ def _copy(reading: Connection, table: ReadTable, taken: Range) -> list[bytes] | 
     query = sql.SQL("COPY (SELECT {} FROM ONLY {} WHERE {}) TO STDOUT").format(
         sql.SQL(", ").join(map(sql.Identifier, table.columns)), sql.SQL(taken.leaf), sql.SQL(" AND ").join(conditions)
     )
-    single = taken.end is not None and taken.end - taken.first <= 1
-    found: list[bytes] = []
-    room = CHUNK_BYTES_MAX
-    with reading.cursor() as cursor, cursor.copy(query) as copy:
-        for row in copy:
-            found.append(bytes(row))
-            room -= len(row)
-            if room < 0 and not single:
-                return None
-    return found
+    return copy_rows(reading, query, single=taken.end is not None and taken.end - taken.first <= 1)
 
 
 def _signal(signalling: Connection, nonce: str) -> None:

@@ -1,0 +1,39 @@
+"""Sessions of Spark on this machine, for the tests, the campaigns and the benchmarks: the jobs' settings, and quiet."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.job import SETTINGS
+
+
+@contextmanager
+def local_spark(
+    folder: Path, *, master: str = "local[2]", memory: str = "1g", partitions: int = 4, others: Mapping[str, str] = {}
+) -> Iterator[SparkSession]:
+    """A session whose files are in `folder`; `partitions` are those of shuffles, `others` settings over these."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = SETTINGS | {
+        "spark.driver.memory": memory,
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(folder),
+        "spark.log.level": "OFF",
+        "spark.sql.shuffle.partitions": str(partitions),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **others,
+    }
+    builder = SparkSession.builder.master(master).appName("changelog")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
