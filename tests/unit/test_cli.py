@@ -6,12 +6,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import structlog
 
 from connectors import cli
-from connectors.commands import history
+from connectors.commands import history, tail
 from connectors.sinks.filelog import read_checkpoint
 from connectors.sinks.files import FileSink
 from envelope import batch
@@ -238,7 +239,7 @@ def test_tail_goes_on_with_what_comes(
             raise KeyboardInterrupt
         store(sink, each)
 
-    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr(tail, "time", SimpleNamespace(sleep=sleep))
     assert run(config_file, "tail", "-n", "1") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line[26:38] for line in lines if "order" in line] == ["- order 42  ", "+ order 5  c"]

@@ -1,17 +1,21 @@
-"""Where the partitions of topics begin and end, as readers of committed messages see it."""
+"""Where the partitions of topics begin and end."""
 
+import time
 from collections.abc import Collection, Mapping
 
-from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from connectors.sinks.kafka.client import TIMEOUT_S, Admin, translated
+from connectors.sinks.kafka.client import TIMEOUT_S, Admin, error_of
+from envelope.errors import Kind
 
 Part = tuple[str, int]
 """A topic and one of its partitions."""
 
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+_ASK_AGAIN_S = 0.1
 
 
 def begins(admin: Admin, parts: Collection[Part]) -> dict[Part, int]:
@@ -20,7 +24,7 @@ def begins(admin: Admin, parts: Collection[Part]) -> dict[Part, int]:
 
 
 def ends(admin: Admin, parts: Collection[Part]) -> dict[Part, int]:
-    """The offset behind all that is committed in each; no open transaction stands before it."""
+    """The offset behind all that readers of committed messages see of each; no open transaction stands before it."""
     return _asked(admin, dict.fromkeys(parts, _LATEST))
 
 
@@ -30,10 +34,32 @@ def since(admin: Admin, at_ms: Mapping[Part, int]) -> dict[Part, int | None]:
     return {part: None if offset < 0 else offset for part, offset in _asked(admin, specs).items()}
 
 
-def _asked(admin: Admin, specs: Mapping[Part, OffsetSpec]) -> dict[Part, int]:
+def written_end(admin: Admin, part: Part, doing: str) -> int:
+    """The offset behind all that a partition holds, of open transactions too.
+
+    It is asked for, because what a reader is told beside its messages may be out of date: a leader answers this only
+    once it knows what its predecessor had committed (KIP-207).
+    """
+    return _asked(admin, {part: _LATEST}, IsolationLevel.READ_UNCOMMITTED, doing)[part]
+
+
+def _asked(
+    admin: Admin,
+    specs: Mapping[Part, OffsetSpec],
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    doing: str = "asking Kafka for offsets",
+) -> dict[Part, int]:
+    """Asks until there is an answer, for `TIMEOUT_S` at most: a topic that was just made has no leader yet."""
     if not specs:
         return {}
     wanted = {TopicPartition(*part): spec for part, spec in specs.items()}
-    with translated("asking Kafka for offsets"):
-        answers = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S)
-        return {(each.topic, each.partition): future.result().offset for each, future in answers.items()}
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=TIMEOUT_S)
+            return {(each.topic, each.partition): future.result().offset for each, future in answers.items()}
+        except KafkaException as error:
+            found = error_of(error.args[0], doing)
+            if found.kind is not Kind.CONNECTION or time.monotonic() >= deadline:
+                raise found from error
+            time.sleep(_ASK_AGAIN_S)

@@ -5,18 +5,16 @@ from collections.abc import Collection, Mapping, Set
 from contextlib import closing
 from dataclasses import dataclass
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from connectors.sinks.kafka.client import Client, error_of, translated
 from connectors.sinks.kafka.names import positions_topic, topic
+from connectors.sinks.kafka.offsets import written_end
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError, Kind
 
 SILENCE_S = 30.0
 """A broker that says nothing for so long is gone."""
-
-_ASK_AGAIN_S = 0.1
 
 
 def read_checkpoint(client: Client, prefix: str, name: str, entities: Collection[str] = ()) -> Checkpoint | None:
@@ -27,7 +25,8 @@ def read_checkpoint(client: Client, prefix: str, name: str, entities: Collection
     CONNECTION while such a transaction, or the topic's absence, hides what may be there; and as `refuse_shared` does.
     """
     stored = positions_topic(prefix)
-    found = _newest(client, stored, end=_end(client, stored))
+    admin = client.admin()  # it must outlive the answer
+    found = _newest(client, stored, end=written_end(admin, (stored, 0), f"reading {stored}"))
     _refuse_shared(found, prefix, name, entities)
     value = found.get(name.encode())
     return None if value is None else Checkpoint.from_json(value.text)
@@ -75,28 +74,6 @@ def _published(text: bytes) -> Set[str]:
         return Checkpoint.from_json(text).settings.keys()
     except ChangelogError:
         return set()
-
-
-def _end(client: Client, topic: str) -> int:
-    """The offset behind all that the topic's one partition holds, of open transactions too.
-
-    It is asked for, because what a reader is told beside its messages may be out of date: a leader answers this only
-    once it knows what its predecessor had committed (KIP-207).
-    """
-    admin = client.admin()  # it must outlive the answer
-    partition, latest = TopicPartition(topic, 0), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    deadline = time.monotonic() + SILENCE_S
-    while True:
-        asked = admin.list_offsets(
-            {partition: latest}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=SILENCE_S
-        )
-        try:
-            return int(asked[partition].result().offset)
-        except KafkaException as error:
-            found = error_of(error.args[0], f"reading {topic}")
-            if found.kind is not Kind.CONNECTION or time.monotonic() >= deadline:
-                raise found from error
-            time.sleep(_ASK_AGAIN_S)  # a topic that was just made has no leader yet
 
 
 def _newest(client: Client, topic: str, *, end: int | None = None) -> dict[bytes, _Stored]:
