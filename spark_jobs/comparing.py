@@ -7,7 +7,7 @@ and the length of their text: what is the same needs no more; everything else is
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from envelope.entity import TRUNCATE_KEY
 from envelope.model import Op
+from spark_jobs.key_ranges import Bounds
 
 SAME: Final = "same"
 GONE: Final = "gone"
@@ -58,12 +59,17 @@ EVERYTHING: Final[Cut | None] = None
 """Without a fence, all rows of the changelog count."""
 
 
-def sampled(rows: DataFrame, share: float | None) -> DataFrame:
-    """The rows of this share of the keys: the same keys of whatever is asked."""
-    if share is None:
-        return rows
-    part = F.crc32(F.col("key").cast("binary")) % F.lit(SAMPLE_PARTS)
-    return rows.where(part < F.lit(round(share * SAMPLE_PARTS)))
+def chosen(rows: DataFrame, share: float | None, bounds: Bounds | None) -> DataFrame:
+    """The rows of this share of the keys, the same ones of whatever is asked, and of the keys in this range; truncates
+    are of all keys.
+    """
+    key, conditions = F.col("key"), []
+    if share is not None:
+        part = F.crc32(key.cast("binary")) % F.lit(SAMPLE_PARTS)
+        conditions.append(part < F.lit(round(share * SAMPLE_PARTS)))
+    if bounds is not None:
+        conditions.append(bounds.holds(key))
+    return rows.where((key == F.lit(TRUNCATE_KEY)) | reduce(and_, conditions)) if conditions else rows
 
 
 def of_source(rows: DataFrame, grown: Sequence[str] = ()) -> DataFrame:

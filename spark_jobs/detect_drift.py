@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_jobs.drift_runs import Wanted
+    from spark_jobs.key_ranges import KeyRange
     from spark_jobs.settling import Other
 
 OUT = "drift"
@@ -40,6 +41,13 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sample", type=_share, metavar="SHARE", help="only this share of the keys, such as 0.01: the same ones always"
     )
+    parser.add_argument(
+        "--from",
+        dest="first",
+        metavar="KEY",
+        help="only keys whose first column is this or more; with one --entities. The rest of the table is not read",
+    )
+    parser.add_argument("--below", dest="end", metavar="KEY", help="only keys whose first column is less than this")
     parser.add_argument(
         "--wait",
         type=_seconds,
@@ -102,8 +110,8 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
     """Asks the database for the tables, and takes no snapshot."""
     from spark_jobs.fence import entities_of  # noqa: PLC0415
 
+    _refuse_several(arguments)
     if arguments.source is not None:
-        _refuse_several(arguments)
         return {
             "reads": [arguments.source, arguments.archive or _changelog(config)],
             "writes": str(_folder(arguments)),
@@ -123,9 +131,11 @@ def _changelog(config: Config) -> str:
 
 
 def _refuse_several(arguments: argparse.Namespace) -> None:
-    if len(arguments.entities) != 1:
-        raise ChangelogError(Kind.USAGE, "--source is of one entity", hint="name it: --entities ENTITY")
-    if arguments.repair:
+    ranged = arguments.first is not None or arguments.end is not None
+    if (arguments.source is not None or ranged) and len(arguments.entities) != 1:
+        what = "--from and --below are" if ranged else "--source is"
+        raise ChangelogError(Kind.USAGE, f"{what} of one entity", hint="name it: --entities ENTITY")
+    if arguments.source is not None and arguments.repair:
         raise ChangelogError(
             Kind.USAGE, "--repair is not for --source: the service repairs from its own database", hint="leave it out"
         )
@@ -140,8 +150,7 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
     from spark_jobs import drift_runs, settling  # noqa: PLC0415, --help and a dry run need no Spark
     from spark_jobs.drift_report import finish, policies, read_earlier, write  # noqa: PLC0415
 
-    if arguments.source is not None:
-        _refuse_several(arguments)
+    _refuse_several(arguments)
     wanted, folder = _wanted(spark, arguments, config), _folder(arguments)
     earlier = read_earlier(folder)  # one that is damaged is told before the comparison, not behind it
     begun = drift_runs.Begun.now()
@@ -168,11 +177,19 @@ def _wanted(spark: "SparkSession", arguments: argparse.Namespace, config: Config
     return Wanted(
         config=config,
         where=where,
-        asked=Asked(since=since, share=arguments.sample, tasks=arguments.partitions),
+        asked=Asked(since=since, share=arguments.sample, keys=_keys(arguments), tasks=arguments.partitions),
         names=arguments.entities,
         wait_s=arguments.wait,
         folder=_folder(arguments),
     )
+
+
+def _keys(arguments: argparse.Namespace) -> "KeyRange | None":
+    from spark_jobs.key_ranges import KeyRange  # noqa: PLC0415
+
+    if arguments.first is None and arguments.end is None:
+        return None
+    return KeyRange(first=arguments.first, end=arguments.end)
 
 
 def _other(arguments: argparse.Namespace) -> "Other":

@@ -350,6 +350,8 @@ def sampled_text(asked: Asked) -> str | None:
     parts = []
     if asked.share is not None:
         parts.append(f"{asked.share:.4%} of the keys".replace(".0000%", "%"))
+    if asked.keys is not None:
+        parts.append(str(asked.keys))
     if asked.since is not None:
         parts.append(f"keys that changed behind {asked.since}")
     return ", ".join(parts) or None

@@ -24,7 +24,9 @@ from spark_jobs import comparing
 from spark_jobs.changelog import Kafka, Where, read_changelog
 from spark_jobs.comparing import GONE, SAME, Cut
 from spark_jobs.differences import CHANGED, EXTRA, Shape, steps_of
+from spark_jobs.fence import Fence
 from spark_jobs.judging import JUDGED, Fetch, fetcher, judge
+from spark_jobs.key_ranges import Bounds, KeyRange, bounds
 from spark_jobs.source_rows import Reading, source_rows, tasks_for
 
 FEW = 200_000
@@ -36,10 +38,13 @@ _UNDECIDED, _PENDING, _UNKNOWN, _CHANGED = "?", "p", "u:", "s:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What of the entities is compared: the keys changed behind `since`, a `share` of the keys; in how many tasks."""
+    """What of the entities is compared: the keys changed behind `since`, a `share` of the keys, those in a range, which
+    is of one entity; in how many tasks.
+    """
 
     since: Position | None = None
     share: float | None = None
+    keys: KeyRange | None = None
     tasks: int | None = None
 
 
@@ -84,7 +89,7 @@ class Sides:
     """The two sides of some entities: `ROWS` of the source, those of the changelog, and the cut through these.
 
     `json` says whether a table has a json column, `kept` that the changelog is dear to read, `joined` that the source
-    has no places at which `fetch` could find its rows again.
+    has no places at which `fetch` could find its rows again; `bounds` are those of the keys that are compared.
     """
 
     source: DataFrame
@@ -95,6 +100,7 @@ class Sides:
     kept: bool
     fetch: Fetch
     joined: bool = False
+    bounds: Bounds | None = None
 
 
 def under_fence(
@@ -112,7 +118,8 @@ def under_fence(
     just these.
     """
     fence = reading.fence
-    source = source_rows(spark, reading, fence.tables, asked.tasks or tasks_for(spark, fence.tables))
+    keys = None if asked.keys is None else _bounds(asked.keys, fence)
+    source = source_rows(spark, reading, fence.tables, asked.tasks or tasks_for(spark, fence.tables), keys)
     changelog = read_changelog(spark, where, entities=fence.tables, after=asked.since)
     snapshot, versions = fence.snapshot, read_versions(log, list(fence.tables))
     sides = Sides(
@@ -126,8 +133,15 @@ def under_fence(
         json=any(each.json for table in fence.tables.values() for each in table.binding.fields),
         kept=isinstance(where, Kafka),
         fetch=fetcher(reading),
+        bounds=keys,
     )
     return compare(sides, asked)
+
+
+def _bounds(asked: KeyRange, fence: Fence) -> Bounds:
+    [table] = fence.tables.values()
+    columns = [(field.name, field.codec.column_type) for field in table.binding.key]
+    return bounds(asked, table.entity.name, columns, masked=columns[0][0] in table.entity.masks)
 
 
 def restricted(rows: DataFrame, only: DataFrame | None, *, truncates: bool = False) -> DataFrame:
@@ -141,12 +155,12 @@ def restricted(rows: DataFrame, only: DataFrame | None, *, truncates: bool = Fal
 def compare(sides: Sides, asked: Asked) -> Found:
     """Compares two sides."""
     grown = [entity for entity, shape in sides.shapes.items() if shape.grew]
-    rows = comparing.sampled(sides.changelog, None if asked.share is None else asked.share)
+    rows = comparing.chosen(sides.changelog, asked.share, sides.bounds)
     narrow = comparing.of_changelog(rows, sides.cut, json=sides.json, grown=grown)
     if sides.kept:  # it is read twice, which is as good as nothing in files alone
         narrow = narrow.persist(StorageLevel.MEMORY_AND_DISK)
     truncated = {row["entity"]: row["rank"] for row in comparing.truncates(narrow).collect()}
-    source = comparing.of_source(comparing.sampled(sides.source, asked.share), grown)
+    source = comparing.of_source(comparing.chosen(sides.source, asked.share, sides.bounds), grown)
     since = None if asked.since is None else str(asked.since)
     found = comparing.found(source, comparing.behind(narrow, truncated), since).persist(StorageLevel.MEMORY_AND_DISK)
     try:

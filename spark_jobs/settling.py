@@ -23,6 +23,7 @@ from spark_jobs.differences import Shape
 from spark_jobs.drift_runs import Begun, Wanted, entity_json, report_json, say, written
 from spark_jobs.drifting import Counts, Found, Sides, compare, read_versions, restricted
 from spark_jobs.judging import joined
+from spark_jobs.key_ranges import bounds
 from spark_jobs.other_source import rows_of
 from spark_jobs.tally import Tally
 
@@ -84,6 +85,8 @@ def _sides(spark: SparkSession, wanted: Wanted, other: Other, version: Version, 
     columns = version.columns.fields
     floats = {name for name, type_ in columns if type_ in (Primitive.FLOAT, Primitive.DOUBLE)}
     shape = Shape(columns=tuple(name for name, _ in columns), floats=frozenset(floats))
+    key = [(name, dict(columns)[name]) for name in version.key]
+    keys = None if wanted.asked.keys is None else bounds(wanted.asked.keys, version.entity, key)
     changelog = read_changelog(spark, wanted.where, entities=[version.entity], after=wanted.asked.since)
     return Sides(
         source=restricted(rows_of(other.read(spark), version), only),
@@ -94,4 +97,5 @@ def _sides(spark: SparkSession, wanted: Wanted, other: Other, version: Version, 
         kept=isinstance(wanted.where, Kafka),
         fetch=joined,
         joined=True,
+        bounds=keys,
     )

@@ -31,6 +31,8 @@ from spark_jobs.fence import Connection, Fence, Fenced, Source
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark_jobs.key_ranges import Bounds
+
 ROWS: Final = pa.schema(
     [
         pa.field("entity", pa.utf8()),
@@ -107,6 +109,14 @@ def ranges(tables: Mapping[str, Fenced], tasks: int) -> list[list[Pages]]:
     return bins
 
 
+def _leaves(tables: Mapping[str, Fenced]) -> list[list[Pages]]:
+    return [
+        [Pages(entity=name, leaf=number, first=0, end=None)]
+        for name, table in tables.items()
+        for number in range(len(table.leaves))
+    ]
+
+
 def tasks_for(spark: "SparkSession", tables: Mapping[str, Fenced]) -> int:
     """How many tasks read these tables, where nobody says: a few for each core, more for large tables."""
     total = sum(leaf.pages for table in tables.values() for leaf in table.leaves)
@@ -114,17 +124,20 @@ def tasks_for(spark: "SparkSession", tables: Mapping[str, Fenced]) -> int:
     return max(few, -(-total // TASK_PAGES))
 
 
-def source_rows(spark: "SparkSession", reading: Reading, tables: Mapping[str, Fenced], tasks: int) -> "DataFrame":
-    """The rows (`ROWS`) of these tables that the fence shows."""
+def source_rows(
+    spark: "SparkSession", reading: Reading, tables: Mapping[str, Fenced], tasks: int, keys: "Bounds | None" = None
+) -> "DataFrame":
+    """The rows (`ROWS`) of these tables that the fence shows; with `keys`, in tasks of a leaf each, those in it."""
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, executors have no need of it
 
-    bins = ranges(tables, tasks)
+    bins = ranges(tables, tasks) if keys is None else _leaves(tables)
+    only = sql.SQL("true") if keys is None else keys.condition()
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 with reading.session() as connection:
-                    yield from _read(connection, reading.fence.tables, bins[number])
+                    yield from _read(connection, reading.fence.tables, bins[number], only)
 
     numbers = spark.range(0, len(bins), 1, len(bins))
     return numbers.mapInArrow(read, from_arrow_schema(ROWS))
@@ -139,11 +152,13 @@ def rows_at(connection: Connection, table: Fenced, leaf: int, ctids: Sequence[st
         yield _encoded(table, template, copied, leaf)
 
 
-def _read(connection: Connection, tables: Mapping[str, Fenced], parts: Sequence[Pages]) -> Iterator[pa.RecordBatch]:
+def _read(
+    connection: Connection, tables: Mapping[str, Fenced], parts: Sequence[Pages], only: sql.Composable
+) -> Iterator[pa.RecordBatch]:
     templates = {part.entity: Template(tables[part.entity].binding) for part in parts}
     for part in parts:
         table = tables[part.entity]
-        for copied in _copied(connection, table, part.leaf, _within(part)):
+        for copied in _copied(connection, table, part.leaf, sql.SQL("{} AND {}").format(_within(part), only)):
             yield _encoded(table, templates[part.entity], copied, part.leaf)
 
 

@@ -34,6 +34,9 @@ INSERT INTO emptied SELECT n, 'before' FROM generate_series(1, 5) AS n;
 CREATE TABLE aged (id int PRIMARY KEY, note text);
 INSERT INTO aged SELECT n, 'before' FROM generate_series(1, 5) AS n;
 CREATE TABLE event (id int PRIMARY KEY);
+CREATE TABLE place (name text, number uuid, note text, PRIMARY KEY (name, number));
+INSERT INTO place SELECT name, gen_random_uuid(), 'x' FROM unnest(ARRAY['a', 'B', 'b "c"', 'c', 'ä', '']) AS name;
+CREATE TABLE price (price numeric(9,2) PRIMARY KEY);
 """
 ENTITIES = """
 [drift]
@@ -54,6 +57,10 @@ table = "public.emptied"
 on_truncate = "publish"
 [entities.aged]
 table = "public.aged"
+[entities.place]
+table = "public.place"
+[entities.price]
+table = "public.price"
 [entities.event]
 table = "public.event"
 immutable = true
@@ -120,7 +127,7 @@ def test_a_consistent_pair_is_clean(site: Site, service: Running, detect: Detect
     assert (report["verdict"], report["exact"], report["why"]) == ("clean", True, None)
     entities = report["entities"]
     assert {name: each["verdict"] for name, each in entities.items() if name != "event"} == dict.fromkeys(
-        ("aged", "doc", "emptied", "person", "thing"), "clean"
+        ("aged", "doc", "emptied", "person", "place", "price", "thing"), "clean"
     )
     assert entities["event"]["verdict"] == "skipped"
     rows = {name: (each["sourceRows"], each["changelogRows"], each["drifted"]) for name, each in entities.items()}
@@ -130,9 +137,12 @@ def test_a_consistent_pair_is_clean(site: Site, service: Running, detect: Detect
         "emptied": (2, 2, 0),
         "event": (None, None, None),
         "person": (5, 5, 0),
+        "place": (6, 6, 0),
+        "price": (0, 0, 0),
         "thing": (40, 40, 0),
     }
     assert entities["doc"]["unknown"] == {"body": 1}
+    assert detect("--entities", "emptied", "--sample", "0.5")["verdict"] == "clean"  # its truncate is not left out
     assert report["fence"]["snapshot"].count(":") == 2
     assert report["fence"]["position"]
 
@@ -199,8 +209,22 @@ def test_what_is_planted_is_found_and_nothing_else(site: Site, service: Running,
     half = keys(detect("--entities", "thing", "--sample", "0.5", code=1))
     assert half == {key: each for key, each in found.items() if zlib.crc32(key.encode()) % 1_000_000 < 500_000}
     assert 0 < len(half) < len(found)
+    ranged = detect("--entities", "thing", "--from", "9", "--below", "21", code=1)
+    assert keys(ranged) == {key: each for key, each in found.items() if 9 <= int(key) < 21}
+    assert ranged["entities"]["thing"]["sourceRows"] == 12
+    assert ranged["entities"]["thing"]["sampled"] == "keys from 9 below 21"
+    assert keys(detect("--entities", "thing", "--from", "21", code=1)).keys() == {"100"}
     since = keys(detect("--entities", "thing", "--since", last["thing", "7"]["position"], code=1))
     assert since.keys() == {"8", "9", "10"}  # what was written behind it, and is not lost
+
+
+def test_a_range_of_texts_goes_by_their_bytes(site: Site, service: Running, detect: Detect) -> None:
+    service.until(lambda: len(site.state("place")) == 6)
+    last = latest(site.log, "place")
+    rewrite(site.log, {place: last_only(row["position"], setting({"note": '"y"'})) for place, row in last.items()})
+    report = detect("--entities", "place", "--from", "B", "--below", "c", code=1)
+    assert {json.loads(key)[0] for key in keys(report)} == {"B", "a", 'b "c"'}
+    assert report["entities"]["place"]["sourceRows"] == 3
 
 
 def test_a_mask_is_compared(site: Site, service: Running, detect: Detect) -> None:
@@ -229,6 +253,9 @@ def test_what_an_altered_table_left_behind_is_no_drift(site: Site, service: Runn
         (["--entities", "nothing"], "the configuration has no entity nothing; it has: aged, "),
         (["--since", "00000009/0000000000000000/00000000"], "is beyond the end"),
         (["--archive", "elsewhere"], "leave out --archive"),
+        (["--from", "1"], "--from and --below are of one entity"),
+        (["--entities", "aged", "--below", "x"], "'x' is no value of id: it should be an integer of 64 bits"),
+        (["--entities", "price", "--from", "1"], "its key begins with price, which is of type Decimal"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -1,0 +1,89 @@
+"""Keys between two values of their first column: the same ones on both sides of a comparison.
+
+Texts are ordered by their bytes, as collation "C" has them. On the database an index on the column serves, where its
+order is that one; so a range of a very large table is compared without reading the rest of it.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from envelope.errors import ChangelogError, Kind
+from schemas.types import ColumnType, Primitive
+
+_LONG = range(-(2**63), 2**63)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRange:
+    """Keys whose first column is `first` or more, and less than `end`, as a user writes them; None is no bound."""
+
+    first: str | None = None
+    end: str | None = None
+
+    def __str__(self) -> str:
+        bounds = [("from", self.first), ("below", self.end)]
+        return " ".join(["keys", *(f"{word} {value}" for word, value in bounds if value is not None)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """A range of an entity's keys, whose first of `columns` columns is `column`; both bounds are values of its type."""
+
+    column: str
+    columns: int
+    type: Primitive
+    first: int | str | None
+    end: int | str | None
+
+    def holds(self, key: Column) -> Column:
+        """Whether a key's canonical text is in the range; null for what is no such key."""
+        text = key if self.columns == 1 else F.get(F.from_json(key, "array<string>"), F.lit(0))
+        value = text.try_cast("long") if self.type in (Primitive.INT, Primitive.LONG) else text
+        after = F.lit(True) if self.first is None else value >= F.lit(self.first)
+        return after if self.end is None else after & (value < F.lit(self.end))
+
+    def condition(self) -> sql.Composable:
+        """The same, of the table's rows."""
+        column: sql.Composable = sql.Identifier(self.column)
+        if self.type is Primitive.STRING:
+            column = sql.SQL('{} COLLATE "C"').format(column)
+        bounds = [(">=", self.first), ("<", self.end)]
+        return sql.SQL(" AND ").join(
+            sql.SQL("{} {} {}").format(column, sql.SQL(sign), sql.Literal(value))
+            for sign, value in bounds
+            if value is not None
+        )
+
+
+def bounds(asked: KeyRange, entity: str, key: Sequence[tuple[str, ColumnType]], masked: bool = False) -> Bounds:
+    """The range of an entity with these key columns. Raises ChangelogError (USAGE) where it can have none."""
+    column, type_ = key[0]
+    if masked or type_ not in (Primitive.INT, Primitive.LONG, Primitive.STRING, Primitive.UUID):
+        given = "masked" if masked else f"of type {type_ if isinstance(type_, Primitive) else type(type_).__name__}"
+        raise ChangelogError(
+            Kind.USAGE,
+            f"{entity}: its key begins with {column}, which is {given}",
+            hint="ranges are of integers, texts and UUIDs; --sample SHARE takes any keys",
+        )
+    assert isinstance(type_, Primitive)
+    first, end = (None if text is None else _value(text, column, type_) for text in (asked.first, asked.end))
+    return Bounds(column=column, columns=len(key), type=type_, first=first, end=end)
+
+
+def _value(text: str, column: str, type_: Primitive) -> int | str:
+    try:
+        if type_ is Primitive.STRING:
+            return text
+        if type_ is Primitive.UUID:
+            return str(uuid.UUID(text))
+        if (number := int(text)) not in _LONG:
+            raise ValueError
+    except ValueError:
+        what = "a UUID" if type_ is Primitive.UUID else "an integer of 64 bits"
+        raise ChangelogError(Kind.USAGE, f"{text!r} is no value of {column}: it should be {what}") from None
+    return number
