@@ -48,6 +48,8 @@ DELTAS, VIEW = "deltas", "views/order"
 
 DAMAGED_SHOWN: Final = 5
 VALUE_CHARS: Final = 72
+BESIDE_VALUE: Final = 37
+"""Columns of the screen that stand beside a patch's value; it is the one that is cut to fit."""
 
 _QUIET = {
     "spark.ui.enabled": "false",
@@ -92,7 +94,7 @@ def _deltas(scene: Scene) -> Mapping[str, str]:
     deltas: dict[str, list[Delta]] = {}
     for key, text in found.select("key", "delta").collect():
         deltas.setdefault(key, []).append(delta_codec.decode(text.encode()))
-    told.console.print(_patches(deltas[str(told.order)]))
+    told.console.print(_patches(deltas[str(told.order)], min(VALUE_CHARS, told.console.width - BESIDE_VALUE)))
     folded = _folded(deltas, list(_changes(told.log)))
     states = {key: canonical.parse(text) for key, text in told.states["order"].items()}
     if canonical.text_of(folded) != canonical.text_of(states):
@@ -213,15 +215,15 @@ def _folded(deltas: Mapping[str, Sequence[Delta]], changes: Sequence[_Change]) -
     return {key: state for key, state in folded.items() if state is not MISSING}
 
 
-def _patches(deltas: Sequence[Delta]) -> Table:
-    """The deltas of one order: who, and each operation."""
+def _patches(deltas: Sequence[Delta], room: int) -> Table:
+    """The deltas of one order: who, and each operation, its value in `room` characters."""
     table = columns("   by", "op", "path", "value")
     for delta in deltas:
         who = Text(f"   {show.safe(delta.provenance.stamp.service_name)}", style="blue")
         for operation in delta.patch:
             value = canonical.dumps(operation["value"]).decode() if "value" in operation else ""
             style = "dim" if operation["op"] == "test" else "default"
-            shown = Text(show.safe(value if len(value) <= VALUE_CHARS else f"{value[:VALUE_CHARS]}…"))
+            shown = Text(show.safe(value if len(value) <= room else f"{value[:room]}…"))
             table.add_row(who, operation["op"], operation["path"] or "(all)", shown, style=style)
             who = Text("")
     return table
