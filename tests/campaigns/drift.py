@@ -38,6 +38,9 @@ ROWS = 1_000
 STATIC = 1_500
 """Rows that nobody writes to but the campaign itself; those behind them are written all the time."""
 
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Of tables this small, compiling a query costs more than running it; the session of the tests compiles them."""
+
 MADE_UP = 1_000_000
 SETTINGS = {"fsync": "off", "synchronous_standby_names": STANDBY, "max_wal_size": "4GB"}
 SCALE = Scale(universe=ROWS * 2, big=200, big_every=60, pause_s=0.01, lingering=0.04, linger_s=0.8, held=0.06)
@@ -105,7 +108,7 @@ def session(folder: Path) -> Iterator[None]:
         yield
         return
     java_needed()
-    with local_spark(folder / "spark"):
+    with local_spark(folder / "spark", others=INTERPRETED):
         yield
 
 
