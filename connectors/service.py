@@ -124,6 +124,7 @@ class Service:
             recover,
             lambda: read_versions(open_log(config)),
             lambda entity, key: open_log(config).read(entity=entity, key=key),
+            reach=self._reach,
         )
         self._watch.source = source
         return source

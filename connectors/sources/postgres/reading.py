@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import structlog
 
+from connectors.failpoints import Reach, nowhere
 from connectors.sources.postgres import ghosts
 from connectors.sources.postgres.binding import Binder, Binding
 from connectors.sources.postgres.catalog import Table, read_tables
@@ -34,6 +35,19 @@ from connectors.sources.postgres.windows import Snapshot, Windows
 from envelope.entity import Entity
 from envelope.errors import RETRIED, ChangelogError
 
+FAIL_POINTS = (
+    "signal:heard",
+    "reading:planned",
+    "window:begun",
+    "window:read",
+    "window:marked",
+    "sweep:read",
+    "sweep:found",
+    "sweep:published",
+    "reading:complete",
+)
+"""The boundaries between two steps of a repair at which a crash is tried; all windows pass those of `window`."""
+
 GLANCE_S = 5.0
 """How often what need not be known any more is forgotten, while the changelog is looked through."""
 
@@ -44,7 +58,8 @@ _log = structlog.get_logger("postgres")
 class Place:
     """Where an opening reads: `tables` as the catalogue has them, over `dsn` with `workers` threads.
 
-    `changelog` gives what is stored of an entity, None where nobody can.
+    `changelog` gives what is stored of an entity, None where nobody can. `reach` is called with each of `FAIL_POINTS`
+    as it is passed, so that tests can crash there.
     """
 
     origin: Origin
@@ -55,6 +70,7 @@ class Place:
     horizon: int
     tables: Mapping[tuple[str, str], Table]
     changelog: ghosts.Read | None
+    reach: Reach = nowhere
 
 
 class Reading:
@@ -96,6 +112,7 @@ class Reading:
         if self.windows.complete:
             return
         place = self._place
+        place.reach("reading:planned")
         self._reader = Reader(
             self.windows,
             {name: entity.table for name, entity in self._entities.items()},
@@ -103,6 +120,7 @@ class Reading:
             bind=partial(read_table, self._entities, place.hmac_key),
             connect=self._connect,
             workers=place.workers,
+            reach=place.reach,
         )
         if self._sweeps:
             self._sweeper = threading.Thread(target=self._sweep, daemon=True, name="sweep")
@@ -201,10 +219,12 @@ class Reading:
         """Waits until these are published, so that no more than they are held."""
         if found:
             _log.info("rows of the changelog are looked up in their table", entity=lookup.entity, rows=len(found))
+        self._place.reach("sweep:found")
         self.windows.offered(partial(lookup.offer, found))
         while not lookup.idle:
             if self._stopping.wait(0.1):
                 raise _StoppedError
+        self._place.reach("sweep:published")
 
     def _stored(self, connection: Connection, entity: str, key: str | None) -> Iterator[pa.RecordBatch]:
         assert self._place.changelog is not None
@@ -213,6 +233,7 @@ class Reading:
             if self._stopping.is_set():
                 raise _StoppedError
             glance.now_and_then()
+            self._place.reach("sweep:read")
             yield rows
 
 

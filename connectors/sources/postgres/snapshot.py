@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
+from connectors.failpoints import Reach, nowhere
 from connectors.sources.postgres.chunkrows import ChunkRows, Connection, ReadTable, copy_rows
 from connectors.sources.postgres.connection import translated
 from connectors.sources.postgres.keyed import KeyedRows, read_keys
@@ -49,9 +50,10 @@ class Reader:
         bind: Callable[[Connection, str], ReadTable],
         connect: Callable[[], Connection],
         workers: int = 2,
+        reach: Reach = nowhere,
     ) -> None:
         self._windows, self._names, self._origin = windows, tables, origin
-        self._bind, self._connect = bind, connect
+        self._bind, self._connect, self._reach = bind, connect, reach
         self._tables: dict[str, ReadTable] = {}
         self._stopping = threading.Event()
         self.failure: BaseException | None = None
@@ -87,12 +89,15 @@ class Reader:
                 begun = _begin(reading, chunk)
                 if begun is None or not self._windows.reading(nonce, begun.snapshot, begun.signature, begun.filenode):
                     return False
+                self._reach("window:begun")
                 table = self._table(reading, chunk.entity, begun.signature)
                 rows = self._rows(reading, table, chunk, begun.at)
                 smaller = rows is None
                 if rows is not None:
                     self._windows.read(nonce, rows)
+                    self._reach("window:read")
                     _signal(signalling, nonce)  # under the lock: the table stays as it was read
+                    self._reach("window:marked")
                 return True
         finally:
             self._windows.give_back_unread(nonce, smaller=smaller)

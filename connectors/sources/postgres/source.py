@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from connectors.failpoints import Reach, nowhere
 from connectors.sources import Piece, Recover
 from connectors.sources.postgres.assembler import Assembled, Assembler, Xids
 from connectors.sources.postgres.binding import Binder
@@ -78,7 +79,7 @@ class PostgresSource:
     """Opened from the last checkpoint, asked for once the slot is claimed; see `connectors.sources.Source`.
 
     Raises ChangelogError: GAP, DIVERGED or SETTINGS where going on would not be exact, and what the
-    parts raise.
+    parts raise. `reach` is called with each of `reading.FAIL_POINTS` as it is passed, so that tests can crash there.
     """
 
     def __init__(
@@ -88,8 +89,10 @@ class PostgresSource:
         recover: Recover,
         known: Known | None = None,
         changelog: Read | None = None,
+        *,
+        reach: Reach = nowhere,
     ) -> None:
-        self._settings, self._known, self._changelog = settings, known, changelog
+        self._settings, self._known, self._changelog, self._reach = settings, known, changelog, reach
         self._catalog = connect(settings.dsn, settings=CATALOG_SETTINGS)
         self._reading: Reading | None = None
         self._stream: Stream | None = None
@@ -227,6 +230,7 @@ class PostgresSource:
             horizon=horizon,
             tables=tables,
             changelog=self._changelog,
+            reach=self._reach,
         )
         self._reading = Reading(self._catalog, place, entities, checkpoint.windows, self._repairs)
         self._reading.start()
@@ -302,6 +306,7 @@ class PostgresSource:
         if self._reading.failure is not None:
             raise self._reading.failure
         if self._reading.running and self._reading.windows.complete:
+            self._reach("reading:complete")
             self._reading.close()
             _log.info("all tables are read")
 
@@ -383,6 +388,7 @@ class PostgresSource:
             return windows
         self._changed |= self._repairs.changed(before)
         self._interrupted |= signal.do in ("pause", "cancel")
+        self._reach("signal:heard")
         _log.info("signal", do=signal.do, entity=signal.entity, id=signal.id, position=str(position))
         return found
 

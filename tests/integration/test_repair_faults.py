@@ -1,0 +1,83 @@
+"""A repair whose service is killed at each named place in turn, under writes: in the end it is done, and done once."""
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from connectors.embedded import Server, temporary_server
+from connectors.signals import Do, Signal
+from connectors.sources.postgres.reading import FAIL_POINTS
+from tests.campaigns._repaired import Pair, written_to
+from tests.servers import SETTINGS, fresh_database
+
+ROWS = 1_000
+WAIT_S = 60.0
+
+REBUILD = (
+    "signal:heard",
+    "reading:planned",
+    "window:begun",
+    "window:read",
+    "window:marked:2",  # between two chunks
+    "reading:complete",  # the table is read
+    "sweep:read",
+    "sweep:found",
+    "window:marked",  # the ghosts are looked up
+    "sweep:published",
+    "reading:complete",  # and deleted
+)
+REPUBLISH = (
+    "window:marked",
+    "reading:complete",  # the keys are looked up
+    "sweep:published",  # those that are not there are deleted
+)
+"""Where the service crashes, `:N` at the N-th time; then it is started again, to crash at the next place."""
+
+pytestmark = pytest.mark.campaign
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Server]:
+    """A server of this module's own: other tests' transactions would hold its chunks up."""
+    with temporary_server(settings=SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def pair(alone: Server, tmp_path: Path) -> Iterator[Pair]:
+    """A changelog that has its table; the service is stopped."""
+    with fresh_database(alone) as dsn:
+        found = Pair("places", dsn, tmp_path, ROWS, pages=2, workers=1)
+        try:
+            found.begin(WAIT_S)
+            found.service.stop()
+            yield found
+        finally:
+            found.service.kill()
+
+
+def test_every_place_is_tried() -> None:
+    assert {place.removesuffix(":2") for place in REBUILD} == set(FAIL_POINTS)
+
+
+@pytest.mark.parametrize(("do", "places"), [("rebuild", REBUILD), ("republish", REPUBLISH)])
+def test_a_repair_is_ended_whatever_place_it_is_killed_at(pair: Pair, do: Do, places: Sequence[str], seed: int) -> None:
+    rng = random.Random(seed)
+    spoilt = pair.spoil(rng)
+    ghosts = [key for key in spoilt if int(key) >= 10 * ROWS]
+    begun = pair.position
+    with written_to(pair, rng.randrange(1 << 32), pause_s=0.1):
+        keys = None if do == "rebuild" else tuple(spoilt)
+        asked = pair.ask([Signal(do=do, id="asked", entity="row", keys=keys)])
+        for place in places:
+            pair.service.start(place)
+            assert pair.service.wait(WAIT_S), f"{place} was not reached"
+            assert not pair.ended(asked)
+            pair.orderly(begun)
+        pair.service.start()
+        pair.until_ended(asked, WAIT_S)
+    pair.until_ended(asked, WAIT_S)
+    assert pair.judge(begun) >= len(ghosts) > 0
+    pair.service.stop()
