@@ -1,0 +1,155 @@
+"""One database, one configuration of a service that publishes it to Kafka, and the changelog there."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psycopg
+from msgspec import Raw
+from psycopg.rows import dict_row
+
+from connectors import config, entities
+from connectors.embedded_kafka import Broker
+from connectors.service import Service
+from connectors.sinks import Log
+from connectors.sources.postgres.catalog import read_tables
+from connectors.sources.postgres.connection import connect
+from connectors.sources.postgres.repairs import Repairs
+from connectors.stores import open_log, open_sink, read_versions
+from envelope import batch
+from envelope.checkpoint import Checkpoint
+from envelope.key import partition
+from envelope.model import MISSING, Envelope, Op, Place, Record
+from envelope.position import Position
+from tests.campaigns._plant import tokens_of
+from tests.integration.site import Running
+from tests.servers.registry import Registry
+
+
+class Site:
+    """A database at `dsn`, and a service that publishes `tables` of it, each as the entity of its name, in `folder`.
+
+    The messages are in Avro where there is a registry. `suffix` tells several services over one database apart.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        broker: Broker,
+        folder: Path,
+        *,
+        tables: Mapping[str, int],
+        registry: Registry | None = None,
+        suffix: str = "",
+        rest: str = "",
+    ) -> None:
+        self.dsn = dsn
+        self.config = folder / f"changelog{suffix}.toml"
+        codec = f'codec = "avro"\nregistry = "{registry.url}"\nauto_register = true\n' if registry else ""
+        of_tables = "".join(
+            f'[entities.{name}]\ntable = "public.{name}"\npartitions = {partitions}\n'
+            for name, partitions in tables.items()
+        )
+        self.config.write_text(
+            f"name = {json.dumps(psycopg.conninfo.conninfo_to_dict(dsn)['dbname'] + suffix)}\n"  # type: ignore[operator]
+            f'source = {{ kind = "postgres", dsn = {json.dumps(dsn)} }}\n'
+            'service = { listen = "127.0.0.1:0" }\n'
+            f'[sink]\nkind = "kafka"\nbootstrap_servers = "{broker.bootstrap_servers}"\ncommit_seconds = 0.1\n'
+            + codec
+            + of_tables
+            + rest,
+            "utf-8",
+        )
+        self.settings = config.load(self.config, os.environ)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Running]:
+        """The service, in a thread, drained at the end; what it fails with is raised."""
+        service = Running(Service(self.settings))
+        try:
+            yield service
+        finally:
+            service.stop()
+        service.check()
+
+    @property
+    def log(self) -> Log:
+        """The changelog."""
+        return open_log(self.settings)
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """How far it is."""
+        return self.log.checkpoint()
+
+    def is_read(self) -> bool:
+        """Whether all tables are read to their ends."""
+        found = self.checkpoint
+        return found is not None and bool(found.windows) and all(each["complete"] for each in found.windows.values())
+
+    def ended(self, signal: str) -> bool:
+        """Whether what this signal asked for has come to an end."""
+        found = self.checkpoint
+        return found is not None and signal in Repairs.parse(found.repairs).ended
+
+    def records(self, entity: str) -> list[Record]:
+        """By position."""
+        found = [record for rows in self.log.read(entity=entity) for record in batch.records(rows)]
+        return sorted(found, key=lambda record: record.envelope.provenance.source.position)
+
+    def state(self, entity: str) -> dict[str, Any]:
+        """What the changelog makes of an entity: key to current row."""
+        alive: dict[str, Any] = {}
+        for record in self.records(entity):
+            alive.pop(record.place.key, None)
+            if record.envelope.current is not None:
+                alive[record.place.key] = json.loads(bytes(record.envelope.current))
+        return alive
+
+    def table(self, entity: str) -> dict[str, Any]:
+        """What the table holds, as the database prints it as JSON: by `id`, its key."""
+        with psycopg.connect(self.dsn, row_factory=dict_row) as connection:
+            rows = connection.execute(f"SELECT to_json(t) AS row FROM {entity} AS t".encode()).fetchall()
+        return {str(row["row"]["id"]): row["row"] for row in rows}
+
+    def plant(self, entity: str, changes: Mapping[str, Mapping[str, str] | None]) -> None:
+        """Puts states that the table never had behind the end of the log, None for a delete: by the sink itself.
+
+        A change gives columns other values: JSON texts. All else is as in the key's last row, or as in another key's
+        where it has none. The service is stopped.
+        """
+        last = {record.place.key: record for record in self.records(entity)}
+        other = next(iter(last.values()))
+        [version] = [each for each in read_versions(self.log) if each.entity == entity][-1:]
+        with connect(self.dsn) as connection:
+            resolved = entities.resolve(self.settings, read_tables(connection))
+        partitions = self.settings.entities[entity].partitions
+        with closing(open_sink(self.settings)) as sink:
+            sink.prepare(resolved)
+            checkpoint = sink.recover()
+            assert checkpoint is not None
+            assert checkpoint.position is not None
+            position, forged = checkpoint.position, []
+            for key, change in changes.items():
+                position = Position(position.epoch, position.commit, position.ordinal + 2)
+                place = Place(key=key, partition=partition(key.encode(), partitions))
+                forged.append(replace(_forged(last.get(key, other), change, position), place=place))
+            sink.add([batch.with_shapes(batch.from_records(forged), {entity: version.columns})])
+            sink.commit(replace(checkpoint, position=position))
+
+
+def _forged(like: Record, change: Mapping[str, str] | None, position: Position) -> Record:
+    told = like.envelope.provenance
+    source = replace(told.source, op=Op.DELETE if change is None else Op.UPDATE, position=position)
+    current = None
+    if change is not None:
+        assert like.envelope.current is not None
+        tokens = tokens_of(bytes(like.envelope.current).decode())
+        current = Raw(msgspec.json.encode(tokens | {name: Raw(text.encode()) for name, text in change.items()}))
+    return replace(like, envelope=Envelope(provenance=replace(told, source=source), current=current, original=MISSING))
