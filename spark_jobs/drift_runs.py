@@ -212,11 +212,14 @@ class _Compare:
     def first(self, kept: ExitStack, seen: Seen) -> Found:
         wanted, names = self.wanted, [entity.name for entity in self.source.entities]
         deadline = time.monotonic() + wanted.wait_s
-        checkpoint = fences.until_read(self.log, names, deadline=deadline, wait=time.sleep)
         shapes = shapes_of(self.source.entities, codec=wanted.config.codec, hmac_key=self.source.hmac_key)
-        settings = {name: checkpoint.settings.get(name) for name in names}
-        check_settings(replace(checkpoint, settings=settings, partial=False), shapes, accept=False)
-        seen.fence, seen.caught_up = self._fence(kept, self.source, deadline, seen)
+        while True:
+            checkpoint = fences.until_read(self.log, names, deadline=deadline, wait=time.sleep)
+            settings = {name: checkpoint.settings.get(name) for name in names}
+            check_settings(replace(checkpoint, settings=settings, partial=False), shapes, accept=False)
+            seen.fence, seen.caught_up = self._fence(kept, self.source, deadline, seen)
+            if fences.unread(seen.caught_up.checkpoint, names) is None:
+                break  # else a repair was asked for before the fence: a later one shows what becomes of it
         say(f"comparing {', '.join(names)} as of {lsn_text(seen.fence.lsn)}")
         return self._under(self.source, seen.fence, seen.caught_up, None)
 

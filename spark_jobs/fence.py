@@ -240,7 +240,7 @@ def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callabl
     """
     while True:
         checkpoint = log.checkpoint()
-        missing = _unread(checkpoint, names)
+        missing = unread(checkpoint, names)
         if checkpoint is not None and missing is None:
             return checkpoint
         if time.monotonic() > deadline:
@@ -249,7 +249,8 @@ def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callabl
         wait(_LOOK_S)
 
 
-def _unread(checkpoint: Checkpoint | None, names: Sequence[str]) -> str | None:
+def unread(checkpoint: Checkpoint | None, names: Sequence[str]) -> str | None:
+    """Why these entities cannot be compared yet; None when their tables are read, and not repaired."""
     if checkpoint is None:
         return "it has not begun"
     for name in names:

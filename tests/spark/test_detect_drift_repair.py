@@ -1,0 +1,175 @@
+"""`--repair`: the service does what the policy says of each entity, and the next run verifies it."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from connectors.embedded import Server
+from connectors.signals import Signal, send
+from connectors.sources.postgres.repairs import Repairs
+from spark_jobs.detect_drift import JOB
+from spark_jobs.job import main
+from tests.campaigns._plant import Edit, last_only, latest, lost, rewrite, setting
+from tests.campaigns._service import Service, is_read
+from tests.integration.site import Site
+from tests.servers import fresh_database
+
+ROWS = 120
+WAIT_S = 30.0
+NAMES = ("few", "whole", "many", "unclear", "altered")
+TABLES = "".join(
+    f"""
+CREATE TABLE {name} (id int PRIMARY KEY, note text, amount int);
+ALTER TABLE {name} REPLICA IDENTITY FULL;
+INSERT INTO {name} SELECT n, 'note ' || n, n FROM generate_series(1, {ROWS}) AS n;
+"""
+    for name in NAMES
+)
+ENTITIES = (
+    """
+[drift]
+severe_ppm = 1e6
+republish_keys_max = 4
+"""
+    + "".join(f'[entities.{name}]\ntable = "public.{name}"\n' for name in NAMES)
+    + """
+[entities.unclear.drift]
+rebuild_ppm = 1e6
+"""
+)
+
+Detect = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def site(server: Server, tmp_path: Path) -> Iterator[Site]:
+    with fresh_database(server) as dsn:
+        found = Site(dsn, tmp_path)
+        found.sql(TABLES)
+        found.configure(ENTITIES)
+        yield found
+
+
+@pytest.fixture
+def detect(spark: SparkSession, site: Site, capsys: pytest.CaptureFixture[str]) -> Detect:
+    """Runs the job; gives its report."""
+
+    def detect(*words: str, code: int) -> dict[str, Any]:
+        given = main(JOB, ["--config", str(site.config), *words])
+        said = capsys.readouterr()
+        assert given == code, said
+        page = Path(json.loads(said.out.splitlines()[-1])["report"])
+        report: dict[str, Any] = json.loads(page.with_name("report.json").read_bytes())
+        return report
+
+    return detect
+
+
+def plant(site: Site) -> None:
+    """Rows of every table, in the log's own copy: altered, lost, and ones that never were."""
+    rows = {place: row for name in NAMES for place, row in latest(site.log, name).items()}
+    edits: dict[tuple[str, str], Edit] = {}
+
+    def alter(name: str, *keys: int) -> None:
+        for key in keys:
+            place = name, str(key)
+            edits[place] = last_only(rows[place]["position"], setting({"note": '"another"'}))
+
+    alter("few", 1, 2)
+    edits["few", "3"] = lost
+    edits["few", "4"] = made_up(1000)
+    alter("whole", *range(1, ROWS + 1))
+    alter("many", *range(1, 5))
+    edits["many", "5"] = lost
+    edits["many", "6"] = made_up(1000)
+    alter("unclear", *range(1, 6))
+    alter("altered", 1)
+    rewrite(site.log, edits)
+
+
+def made_up(key: int) -> Edit:
+    """Beside the row another one, of a key that the table does not have."""
+    return lambda row: [row, *setting({"id": str(key)})({**row, "key": str(key)})]
+
+
+def told(report: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Of each entity, these members: of itself, of its action or of its history."""
+    return {
+        name: tuple({**entity, **entity["action"], **entity["history"]}[each] for each in names)
+        for name, entity in report["entities"].items()
+    }
+
+
+def test_the_policy_is_carried_out_and_the_next_run_verifies_it(site: Site, detect: Detect) -> None:
+    with site.running() as service:
+        service.until(lambda: all(len(site.state(name)) == ROWS for name in NAMES))
+        plant(site)
+        site.sql("ALTER TABLE altered ADD COLUMN filled int DEFAULT 7")
+        actions = {
+            "few": ("republish", 4),
+            "whole": ("rebuild", ROWS),
+            "many": ("rebuild", 6),
+            "unclear": ("stop", 5),
+            "altered": ("stop", 1),
+        }
+        first = detect(code=4)
+        assert told(first, "do", "drifted") == actions
+        assert told(first, "open", "republished", "verified", "repaired") == {
+            name: (drifted, 0, 0, None) for name, (_, drifted) in actions.items()
+        }
+        assert not site.checkpoint.repairs
+        second = detect("--repair", code=4)
+        assert told(second, "do", "drifted") == actions
+        sent = {name: entity["repaired"] for name, entity in second["entities"].items()}
+        assert {name for name, repaired in sent.items() if repaired} == {"few", "whole", "many"}
+        assert told(second, "open", "republished", "verified") == {
+            name: (0, drifted, 0) if sent[name] else (drifted, 0, 0) for name, (_, drifted) in actions.items()
+        }
+        third = detect("--repair", code=4)
+    assert told(third, "do", "drifted") == {
+        name: ("none", 0) if sent[name] else action for name, action in actions.items()
+    }
+    assert told(third, "open", "republished", "verified", "repaired") == {
+        name: (0, 0, drifted, None) if sent[name] else (drifted, 0, 0, None) for name, (_, drifted) in actions.items()
+    }
+    asked = {id_ for repaired in sent.values() if repaired for id_ in repaired["signals"]}
+    assert Repairs.parse(site.checkpoint.repairs).ended == dict.fromkeys(asked, "done")
+    for name in ("few", "whole", "many"):
+        assert site.state(name) == {str(row["id"]): row for (row,) in site.sql(f"SELECT to_json(t) FROM {name} AS t")}
+    assert {op for op, _ in site.ops("few")[ROWS:]} == {"read", "delete"}
+
+
+def test_a_repair_that_was_asked_for_and_is_not_yet_taken_up_is_waited_for(site: Site, detect: Detect) -> None:
+    service = Service(site.config)
+    try:
+        service.start()
+        service.until(site.log, is_read, WAIT_S)
+        plant(site)
+        service.pause()
+        with psycopg.connect(site.dsn, autocommit=True) as connection:
+            send(connection, Signal(do="rebuild", id="asked", entity="few"), None)
+        wakes = threading.Thread(target=_wake_once_fenced, args=(site, service))
+        wakes.start()
+        report = detect("--entities", "few", code=0)
+        wakes.join()
+        assert report["entities"]["few"]["changelogRows"] == ROWS
+        assert Repairs.parse(site.checkpoint.repairs).ended == {"asked": "done"}
+        service.stop()
+    finally:
+        service.kill()
+
+
+def _wake_once_fenced(site: Site, service: Service) -> None:
+    """Lets the service go on when a comparison holds its snapshot, before which it takes its locks."""
+    locks = "SELECT 1 FROM pg_locks WHERE relation = 'few'::regclass AND mode = 'AccessShareLock' AND granted"
+    deadline = time.monotonic() + WAIT_S
+    while not site.sql(locks) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    service.wake()
