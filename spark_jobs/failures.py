@@ -48,7 +48,13 @@ _KNOWN = [
         "add to spark-submit: --packages {package}",
     ),
     (
-        r"No suitable driver|ClassNotFoundException: org\.postgresql",
+        r"No suitable driver",
+        Kind.USAGE,
+        "Spark finds no driver for this JDBC url",
+        "name its class, as the option driver, and add its jar to spark-submit: --packages",
+    ),
+    (
+        r"ClassNotFoundException: org\.postgresql",
         Kind.USAGE,
         "Spark has no driver for PostgreSQL",
         f"add to spark-submit: --packages {PACKAGES['jdbc']}",

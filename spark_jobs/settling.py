@@ -29,6 +29,8 @@ from spark_jobs.tally import Tally
 
 JSON = dict[str, Any]
 
+_DRIVER = "org.postgresql.Driver"  # by itself, Java does not find one in the jars of spark-submit
+
 WHY = "the source has no snapshot that the changelog could be cut by: what differed was compared again after {:g} s"
 
 
@@ -47,7 +49,8 @@ class Other:
 
     def read(self, spark: SparkSession) -> DataFrame:
         """What the source holds now."""
-        return spark.read.format(self.format).options(**self.options).load()
+        named = {"driver": _DRIVER} if self.options.get("url", "").startswith("jdbc:postgresql:") else {}
+        return spark.read.format(self.format).options(**(named | dict(self.options))).load()
 
 
 def detect(spark: SparkSession, wanted: Wanted, other: Other, begun: Begun) -> JSON:

@@ -1,18 +1,23 @@
 """Another source than the service's database: any that Spark reads, compared after it has settled."""
 
 import json
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from connectors.embedded import Server
 from spark_jobs.detect_drift import JOB
 from spark_jobs.job import main
+from tests.campaigns._plant import last_only, latest, rewrite
 from tests.integration.site import Site
-from tests.servers import fresh_database
+from tests.servers import fetched, fresh_database
 
 TABLES = r"""
 CREATE TABLE sale (
@@ -68,13 +73,21 @@ def copy(spark: SparkSession, site: Site) -> DataFrame:
 
 @pytest.fixture
 def detect(spark: SparkSession, site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Detect:
-    """Writes a frame as Parquet, and runs the job against it; gives its report, and what it says to a person."""
+    """Runs the job against a frame, written as Parquet, or what JDBC reads with these options.
 
-    def detect(frame: DataFrame, *words: str, code: int = 0) -> tuple[dict[str, Any], str]:
-        frame.coalesce(1).write.mode("overwrite").parquet(str(tmp_path / "source"))
-        source = ("--source", "parquet", "--source-option", f"path={tmp_path / 'source'}", "--settle", "0")
+    Gives its report, and what it says to a person.
+    """
+
+    def detect(
+        source: DataFrame | Mapping[str, str], *words: str, code: int = 0, site: Site = site
+    ) -> tuple[dict[str, Any], str]:
+        if isinstance(source, DataFrame):
+            source.coalesce(1).write.mode("overwrite").parquet(str(tmp_path / "source"))
+            words = ("--source", "parquet", "--source-option", f"path={tmp_path / 'source'}", *words)
+        else:
+            words = ("--source", "jdbc", *(f"--source-option={name}={value}" for name, value in source.items()), *words)
         config = ("--config", str(site.config), "--out", str(tmp_path / "drift"), "--entities", "sale")
-        assert main(JOB, [*config, *source, *words]) == code
+        assert main(JOB, [*config, "--settle", "0", *words]) == code
         said = capsys.readouterr()
         summary = json.loads(said.out.splitlines()[-1])
         if "report" not in summary:
@@ -83,6 +96,14 @@ def detect(spark: SparkSession, site: Site, tmp_path: Path, capsys: pytest.Captu
         return report, said.err
 
     return detect
+
+
+def drifted(report: Mapping[str, Any]) -> dict[str, tuple[str, list[str]]]:
+    """The drifted keys: kind and columns; of a row that one side lacks, none."""
+    return {
+        each["key"]: (each["kind"], sorted(each["columns"]) if each["kind"] == "changed" else [])
+        for each in report["entities"]["sale"]["samples"]
+    }
 
 
 def test_a_copy_is_compared_value_by_value_and_is_said_not_to_be_exact(copy: DataFrame, detect: Detect) -> None:
@@ -101,8 +122,7 @@ def test_a_copy_is_compared_value_by_value_and_is_said_not_to_be_exact(copy: Dat
         "FROM copy WHERE id <> 11"
     )
     report, _ = detect(changed, code=1)
-    sale = report["entities"]["sale"]
-    found = {each["key"]: (each["kind"], sorted(each["columns"])) for each in sale["samples"]}
+    found = drifted(report)
     assert {key: columns for key, (kind, columns) in found.items() if kind == "changed"} == {
         '["1","1"]': ["price"],
         '["0","2"]': ["ratio"],
@@ -115,6 +135,51 @@ def test_a_copy_is_compared_value_by_value_and_is_said_not_to_be_exact(copy: Dat
         '["0","12"]': "extra",
         '["0","112"]': "missing",
     }
+
+
+LAGGING = """(
+    SELECT CASE id WHEN 12 THEN 112 ELSE id END AS id, shop, CASE id WHEN 1 THEN '' ELSE note END AS note, price, ratio,
+        CAST(CASE WHEN id = 5 AND nextval('looks') < 3 THEN 0 ELSE amount END AS numeric(12,2)) AS amount,
+        at, local, day, open, raw,
+        CASE id WHEN 6 THEN '{"a": null, "b": 1.5}' ELSE doc::text END AS doc, uid::text
+    FROM sale WHERE id <> 11
+) AS copy"""
+"""The table with drift in it; row 5 is as it should be from the third look on."""
+
+
+def test_a_table_over_jdbc_is_looked_at_again_once_it_has_settled(site: Site, detect: Detect) -> None:
+    fetched("jars")
+    site.sql("CREATE SEQUENCE looks")
+    server = conninfo_to_dict(site.dsn)
+    url = f"jdbc:postgresql://{server['host']}:{server['port']}/{server['dbname']}?user={server['user']}"
+    options = {"url": url, "dbtable": LAGGING, "preferTimestampNTZ": "true"}
+    _, told = detect({**options, "url": url.replace("postgresql", "nothing")}, code=2)
+    assert "no driver for this JDBC url" in told
+    report, _ = detect(options, "--settle", "0.1", code=1)
+    assert (report["exact"], report["source"]["kind"]) == (False, "jdbc")
+    assert "no snapshot" in report["why"]
+    assert drifted(report) == {
+        '["1","1"]': ("changed", ["note"]),
+        '["0","6"]': ("changed", ["doc"]),
+        '["1","11"]': ("extra", []),
+        '["0","12"]': ("extra", []),
+        '["0","112"]': ("missing", []),
+    }
+    assert site.sql("SELECT last_value FROM looks")[0][0] >= 3
+
+
+def test_a_key_that_is_written_to_meanwhile_is_left_out(
+    copy: DataFrame, site: Site, detect: Detect, tmp_path: Path
+) -> None:
+    own = Site(site.dsn, tmp_path)
+    own.configure(ENTITIES)
+    shutil.copytree(site.log, own.log)
+    row = latest(own.log, "sale")["sale", '["1","3"]']
+    meanwhile = {**row, "committed_at": datetime.now(UTC) + timedelta(days=1)}
+    rewrite(own.log, {("sale", row["key"]): last_only(row["position"], lambda _: [meanwhile])})
+    changed = copy.withColumn("note", F.when(F.col("id").isin(3, 5), F.lit("another")).otherwise(F.col("note")))
+    report, _ = detect(changed, code=1, site=own)
+    assert drifted(report) == {'["1","5"]': ("changed", ["note"])}
 
 
 @pytest.mark.parametrize(
