@@ -5,7 +5,8 @@ The columns are those of `envelope.batch.SCHEMA` (docs/file-log.md). Rows have n
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,8 @@ ANSWER_MS: Final = "15000"
 
 _ASIDE: Final = sorted({SCHEMAS, DEAD})
 """Entities that are read only where they are asked for by name."""
+
+_LOOKUP_MAX: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 
 _VERIFIED: Final = {"parquet.page.verify-checksum.enabled": "true"}
 """What a failing disk altered is an error, not a row."""
@@ -272,7 +275,22 @@ def _refuse_unknown(where: Where, entities: Iterable[str], known: Iterable[str])
 def _read_parquet(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     if not paths:
         return spark.createDataFrame([], ROWS)
-    return spark.read.schema(ROWS).options(**_VERIFIED).parquet(*paths)
+    with _looked_up_here(spark, paths):
+        return spark.read.schema(ROWS).options(**_VERIFIED).parquet(*paths)
+
+
+@contextmanager
+def _looked_up_here(spark: SparkSession, paths: Sequence[str]) -> Iterator[None]:
+    """Has the driver look up files of its own machine; of more than 32, Spark makes a task each."""
+    if not paths[0].startswith("file:"):
+        yield
+        return
+    before = str(spark.conf.get(_LOOKUP_MAX))
+    spark.conf.set(_LOOKUP_MAX, max(len(paths), int(before)))
+    try:
+        yield
+    finally:
+        spark.conf.set(_LOOKUP_MAX, before)
 
 
 # Kafka

@@ -38,8 +38,13 @@ ROWS = 1_000
 STATIC = 1_500
 """Rows that nobody writes to but the campaign itself; those behind them are written all the time."""
 
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Of tables this small, compiling a query costs more than running it; the session of the tests compiles them."""
+SMALL = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.files.openCostInBytes": "1",
+}
+"""Of tables this small, compiling a query costs more than running it, and so does a task for every few files; the
+session of the tests compiles."""
 
 MADE_UP = 1_000_000
 SETTINGS = {"fsync": "off", "synchronous_standby_names": STANDBY, "max_wal_size": "4GB"}
@@ -108,7 +113,7 @@ def session(folder: Path) -> Iterator[None]:
         yield
         return
     java_needed()
-    with local_spark(folder / "spark", others=INTERPRETED):
+    with local_spark(folder / "spark", others=SMALL):
         yield
 
 
