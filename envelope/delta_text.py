@@ -114,19 +114,19 @@ def _of_members(original: bytes, current: bytes, left_out: frozenset[str]) -> by
 @lru_cache(maxsize=4096)
 def _replace(name: bytes) -> bytes:
     """A form that takes both values."""
-    pointer = _pointer(name.decode()).replace(b"%", b"%%")
-    return b'{"op":"test","path":%b,"value":%%b},{"op":"replace","path":%b,"value":%%b}' % (pointer, pointer)
+    path = pointer(name.decode()).replace(b"%", b"%%")
+    return b'{"op":"test","path":%b,"value":%%b},{"op":"replace","path":%b,"value":%%b}' % (path, path)
 
 
 def _remove(name: str, value: bytes) -> bytes:
-    pointer = _pointer(name)
-    return b'{"op":"test","path":%b,"value":%b},{"op":"remove","path":%b}' % (pointer, value, pointer)
+    path = pointer(name)
+    return b'{"op":"test","path":%b,"value":%b},{"op":"remove","path":%b}' % (path, value, path)
 
 
 def _add(name: str, value: bytes) -> bytes:
-    return b'{"op":"add","path":%b,"value":%b}' % (_pointer(name), value)
+    return b'{"op":"add","path":%b,"value":%b}' % (pointer(name), value)
 
 
-def _pointer(name: str) -> bytes:
+def pointer(name: str) -> bytes:
     """The pointer to a column, as JSON."""
     return msgspec.json.encode("/" + name.replace("~", "~0").replace("/", "~1"))

@@ -6,11 +6,13 @@ from typing import Any
 
 import fastavro
 import jsonpatch
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from envelope import delta_columns
 from envelope.canonical import dumps, parse, text_of
 from envelope.codec import delta_codec
 from envelope.delta import Delta, back, delta_of, fold, foldable
@@ -152,7 +154,54 @@ def test_changes_are_the_diff(pair: tuple[bytes, bytes], left_out: frozenset[str
     ],
 )
 def test_texts_that_look_like_others(a: str, b: str) -> None:
-    assert text_of(parse(changes(a.encode(), b.encode()))) == text_of(diff(parse(a), parse(b)))
+    patch = changes(a.encode(), b.encode())
+    assert text_of(parse(patch)) == text_of(diff(parse(a), parse(b)))
+    found, told = delta_columns.changes(pa.array([a]), pa.array([b]))
+    assert found.to_pylist() == [patch.decode()] * int(told[0])
+
+
+plain = st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from([1.5, "", "x", "é", "a b", "late, or not"])
+
+
+@st.composite
+def rows_of_a_table(draw: st.DrawFn) -> tuple[bytes, bytes]:
+    """A row before and after, as it is written; a few of its values are less plain."""
+    table = draw(st.sampled_from([("a", "b~", "a longer name"), ("a", "é/"), ("%d",)]))
+    before, after = ({name: draw(plain | tricky) for name in table} for _ in range(2))
+    kept = draw(st.sets(st.sampled_from(table)))
+    return dumps(before), dumps(after | {name: before[name] for name in kept})
+
+
+@given(st.lists(rows_of_a_table() | pairs(), max_size=8), st.integers(0, 2))
+def test_columns_give_the_same_texts(states: list[tuple[bytes, bytes]], skipped: int) -> None:
+    original, current = (pa.array([pair[side].decode() for pair in states], pa.utf8())[skipped:] for side in (0, 1))
+    patches, told = delta_columns.changes(original, current)
+    wanted = [changes(*pair) for pair, each in zip(states[skipped:], told, strict=True) if each]
+    assert patches.cast(pa.binary()).to_pylist() == wanted
+
+
+def test_columns_tell_what_is_plain() -> None:
+    """Else the other test would compare nothing."""
+    states = [
+        ('{"a":1,"long name":"x"}', '{"a":2,"long name":"é"}', True),
+        ('{"a":1,"long name":"x\\n"}', '{"a":1,"long name":"x"}', False),
+        ('{"b":null}', '{"b":true}', True),
+        ('{"a":1,"long name":"x\\n"}', '{"a":-2.5,"long name":"x\\n"}', True),
+        ('{"a":1,"long nane":"x"}', '{"a":2,"long nane":"x"}', True),
+        ('{"a":1,"a":2}', '{"a":1,"a":3}', False),
+        ('{"a":1,"long name":[1]}', '{"a":2,"long name":[1]}', False),
+        ('{"b":"[{"}', '{"b":"[{"}', False),
+        ('{"b":1}', '{"b":1}', True),
+    ]
+    original, current, plain = zip(*states, strict=True)
+    patches, told = delta_columns.changes(pa.array(original), pa.array(current))
+    assert told.tolist() == list(plain)
+    assert patches.to_pylist()[1:] == [
+        '[{"op":"test","path":"/b","value":null},{"op":"replace","path":"/b","value":true}]',
+        '[{"op":"test","path":"/a","value":1},{"op":"replace","path":"/a","value":-2.5}]',
+        '[{"op":"test","path":"/a","value":1},{"op":"replace","path":"/a","value":2}]',
+        "[]",
+    ]
 
 
 def test_numbers_stand_as_they_are_spelt() -> None:
