@@ -1,7 +1,10 @@
 """Views as tables: of PostgreSQL, put in place at once; of Delta Lake, a commit each. What is not ours stays."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from envelope.model import Op, Record
 from schemas import avro
 from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 from spark_jobs import view_tables
-from tests.servers import fetched
+from tests.servers import HASTY_JAVA, fetched, java_needed
 from tests.spark import test_rebuild_view
 from tests.spark.test_rebuild_view import CONFIG, Run, grow
 from tests.unit.records import record
@@ -239,6 +242,23 @@ def test_delta_is_a_commit_a_view(spark: SparkSession, folder: Path, run: Run) -
     spark.range(1).write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(str(at))
     assert "are not a view of ours; name another path" in run(*delta, code=2)["said"]
     assert _versions(at) == 3
+
+
+def test_without_delta_lake_one_line_says_what_to_add(folder: Path) -> None:
+    """In a Spark of its own: that of the other tests has it."""
+    java_needed()
+    job = ["rebuild_view", "--config", "changelog.toml", "--entity", "order", "--output", "delta", "--to", "delta"]
+    command = [sys.executable, "-m", f"spark_jobs.{job[0]}", *job[1:], "--schemas", "schemas"]
+    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f'--driver-java-options "{HASTY_JAVA}" pyspark-shell'}
+    found = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
+    assert found.returncode == 2, found.stderr
+    said = "Spark has no delta; add to spark-submit: --packages io.delta:delta-spark_2.13:4.0.1"
+    told = [line for line in found.stderr.splitlines() if line.startswith("rebuild_view: ")]
+    assert told == [f"rebuild_view: {said}"]
+    assert "Traceback" not in found.stderr
+    summary = json.loads(found.stdout.splitlines()[-1])
+    assert (summary["verdict"], summary["error"]) == ("failed", said)
+    assert not (folder / "delta").exists()
 
 
 def _versions(path: Path) -> int:
