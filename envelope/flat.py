@@ -103,7 +103,8 @@ class Form:
             values[number] = names + len(label)
             named &= values[number] < ends[number]
             for place, mask, word in _words(label):
-                named &= windows[names + place].view("<u8") & mask == word
+                at = np.minimum(names + place, len(windows) - 1)  # beyond is what is no match already
+                named &= windows[at].view("<u8") & mask == word
         if not named.all():
             fits[fits] = named
             begins, values, ends = begins[:, named], values[:, named], ends[:, named]

@@ -204,6 +204,16 @@ def test_columns_tell_what_is_plain() -> None:
     ]
 
 
+def test_a_name_that_is_longer_than_what_is_left_is_another() -> None:
+    names = ["a" * length for length in (1, 4, 5, 6, 7, 8, 14, 16, 40)]
+    for long in names:
+        for short in names:
+            sides = [pa.array([f'{{"{name}":{value}}}' for name in (long, short)]) for value in (1, 2)]
+            patches, told = delta_columns.changes(*sides)
+            assert told.all()
+            assert [json.loads(patch)[0]["path"] for patch in patches.to_pylist()] == [f"/{long}", f"/{short}"]
+
+
 def test_numbers_stand_as_they_are_spelt() -> None:
     patch = changes(b'{"n":1.50,"m":[1]}', b'{"n":1e400,"m":[1,-0]}')
     assert patch == (
