@@ -229,13 +229,15 @@ class _Block:
         return {name: others[name] for name in names}
 
     def _heal(self, planted: Mapping[tuple[str, str], tuple[str, ...]]) -> None:
-        """What is written again is published again, and what is deleted deleted."""
+        """What is written again is published again, and what is deleted deleted; that comes first, so that it does not
+        hide the same key when that is made up again, at the place of a static row's last change.
+        """
         made_up = [int(key) for (_, key), (kind, *_) in planted.items() if kind == "extra"]
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             connection.execute("SET synchronous_commit = local")
-            connection.execute("UPDATE odd SET touched = touched + 1 WHERE id <= %s", [STATIC])
             connection.execute("INSERT INTO odd (id) SELECT unnest(%s::int[])", [made_up])
             connection.execute("DELETE FROM odd WHERE id = ANY (%s)", [made_up])
+            connection.execute("UPDATE odd SET touched = touched + 1 WHERE id <= %s", [STATIC])
 
     def _until_published(self) -> None:
         """Until the log holds what was written last to the static rows: else it would come behind what is planted."""
