@@ -6,13 +6,14 @@ from pathlib import Path
 
 
 def make_folder(folder: Path) -> None:
-    """The folder, with the parents that are missing, each durable in its own parent."""
+    """The folder, with the parents that are missing, each durable in its own parent; others may make them meanwhile."""
     if folder.is_dir():
         return
-    if folder.exists():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
     sync(folder.parent)
 
 
