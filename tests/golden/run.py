@@ -25,6 +25,7 @@ from envelope.model import Missing, Place, Record, Stamp
 from tests.golden.script import Script, Step, message_text
 
 DEADLINE_S = 20.0
+OF_THE_FILE = ("server", "ordinals")
 DEFAULT_STAMP = Stamp(api_version="unknown", service_name="unknown", identifier="")
 
 
@@ -57,11 +58,12 @@ class _Changelog:
     """The source, opened again from what it gave before; nothing is stored."""
 
     def __init__(self, dsn: str, config: Mapping[str, Any]) -> None:
-        settings = {name: value for name, value in config.items() if name != "server"}
+        settings = {name: value for name, value in config.items() if name not in OF_THE_FILE}
         self._config = Config.model_validate(
             {"name": "golden", "source": {"kind": "postgres", "dsn": dsn}, "sink": {"path": "unused"}, **settings}
         )
         self._dsn = dsn
+        self._ordinals = config.get("ordinals", True)
         self._source: PostgresSource | None = None
         self._checkpoint: Checkpoint | None = None
         self._stop: ChangelogError | None = None
@@ -114,7 +116,7 @@ class _Changelog:
             if piece is not None:
                 self._checkpoint = piece.checkpoint
                 self._source.confirm(piece.checkpoint)
-                yield from (_message(record) for rows in piece.rows for record in batch.records(rows))
+                yield from (_message(record, ordinal=self._ordinals) for rows in piece.rows for record in batch.records(rows))
 
     def close(self) -> None:
         if self._source is not None:
@@ -138,7 +140,7 @@ class _Changelog:
         )
 
 
-def _message(record: Record) -> str:
+def _message(record: Record, *, ordinal: bool) -> str:
     """The message of README.md, as JSON text."""
     envelope = record.envelope
     members = [("entity", _json(record.entity)), ("key", _json(record.place.key))]
@@ -147,7 +149,7 @@ def _message(record: Record) -> str:
     for name, place in (("movedTo", record.moved_to), ("movedFrom", record.moved_from)):
         if place is not None:
             members.append((name, _json(_place(place))))
-    members.append(("provenance", _json(_provenance(record))))
+    members.append(("provenance", _json(_provenance(record, ordinal=ordinal))))
     members.append(("current", _state(envelope.current)))
     if not isinstance(envelope.original, Missing):
         members.append(("original", _state(envelope.original)))
@@ -155,7 +157,7 @@ def _message(record: Record) -> str:
     return message_text(members)
 
 
-def _provenance(record: Record) -> dict[str, Any]:
+def _provenance(record: Record, *, ordinal: bool) -> dict[str, Any]:
     """What the codec says, without what README.md leaves out."""
     provenance = record.envelope.provenance
     told = json.loads(json_codec.provenance_json(provenance))
@@ -163,7 +165,9 @@ def _provenance(record: Record) -> dict[str, Any]:
     shown = {name: source.pop(name) for name in ("table", "op")}
     for name in ("connector", "name", "database", "position", "transaction", "committedAt"):
         del source[name]
-    shown = {**shown, "ordinal": provenance.source.position.ordinal, **source}
+    if ordinal:
+        shown["ordinal"] = provenance.source.position.ordinal
+    shown = {**shown, **source}
     return {**(told if provenance.stamp != DEFAULT_STAMP else {}), "source": shown}
 
 
