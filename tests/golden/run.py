@@ -116,7 +116,8 @@ class _Changelog:
             if piece is not None:
                 self._checkpoint = piece.checkpoint
                 self._source.confirm(piece.checkpoint)
-                yield from (_message(record, ordinal=self._ordinals) for rows in piece.rows for record in batch.records(rows))
+                records = (record for rows in piece.rows for record in batch.records(rows))
+                yield from (_message(record, ordinal=self._ordinals) for record in records)
 
     def close(self) -> None:
         if self._source is not None:

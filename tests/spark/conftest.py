@@ -1,13 +1,17 @@
 """The Spark session of the tests, and a frame's job run in it."""
 
 import gc
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.job import Job, main
 from tests.servers import CACHE, HASTY_JAVA, java_needed
 from tests.servers.spark import local_spark
+from tests.spark.ran import Ran, Run
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,3 +49,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         }
     with local_spark(tmp_path_factory.mktemp("spark"), partitions=2, others=others) as running:
         yield running
+
+
+@pytest.fixture
+def run(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs jobs in the session."""
+
+    def run(job: Job, config: Path, *words: str, code: int = 0) -> Ran:
+        given = main(job, ["--config", str(config), *words])
+        said = capsys.readouterr()
+        assert given == code, said
+        return Ran(summary=json.loads(said.out.splitlines()[-1]), lines=said.err.splitlines())
+
+    return run

@@ -2,9 +2,9 @@
 
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,6 +15,7 @@ from spark_jobs.job import main
 from tests.campaigns._plant import Edit, last_only, latest, lost, rewrite, setting
 from tests.integration.site import Running, Site
 from tests.servers import fresh_database
+from tests.spark.ran import Run
 
 TABLES = """
 CREATE TABLE thing (
@@ -67,8 +68,6 @@ immutable = true
 on_change_of_immutable = "ignore"
 """
 
-Detect = Callable[..., dict[str, Any]]
-
 
 @pytest.fixture(scope="module")
 def site(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
@@ -86,25 +85,9 @@ def service(site: Site) -> Iterator[Running]:
 
 
 @pytest.fixture
-def detect(spark: SparkSession, site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Detect:
-    """Runs the job; gives its report."""
-
-    def detect(*words: str, code: int = 0) -> dict[str, Any]:
-        given = main(JOB, ["--config", str(site.config), "--out", str(tmp_path / "drift"), *words])
-        said = capsys.readouterr()
-        assert given == code, said
-        summary = json.loads(said.out.splitlines()[-1])
-        report: dict[str, Any] = json.loads(Path(summary["report"]).with_name("report.json").read_bytes())
-        report["page"], report["lines"] = summary["report"], said.err.splitlines()
-        return report
-
-    return detect
-
-
-def keys(report: dict[str, Any]) -> dict[str, tuple[str, list[str]]]:
-    """The drifted keys: kind and columns."""
-    lines = Path(report["page"]).with_name("keys.jsonl").read_text("utf-8").splitlines()
-    return {each["key"]: (each["kind"], each["columns"]) for each in map(json.loads, lines)}
+def detect(run: Run, site: Site, tmp_path: Path) -> Run:
+    """Runs the job over the site."""
+    return partial(run, JOB, site.config, "--out", str(tmp_path / "drift"))
 
 
 def made_up(key: str) -> Edit:
@@ -112,7 +95,7 @@ def made_up(key: str) -> Edit:
     return lambda row: [row, {**row, "key": key}]
 
 
-def test_a_consistent_pair_is_clean(site: Site, service: Running, detect: Detect) -> None:
+def test_a_consistent_pair_is_clean(site: Site, service: Running, detect: Run) -> None:
     """With masks, a row filter, a large value that the log did not send again, a truncate, and nothing of events."""
     service.until(lambda: len(site.state("aged")) == 5)
     site.sql(
@@ -123,7 +106,7 @@ def test_a_consistent_pair_is_clean(site: Site, service: Running, detect: Detect
         "DELETE FROM person WHERE id = 1",
         "UPDATE person SET id = 70 WHERE id = 7",
     )
-    report = detect()
+    report = detect().report
     assert (report["verdict"], report["exact"], report["why"]) == ("clean", True, None)
     entities = report["entities"]
     assert {name: each["verdict"] for name, each in entities.items() if name != "event"} == dict.fromkeys(
@@ -142,7 +125,8 @@ def test_a_consistent_pair_is_clean(site: Site, service: Running, detect: Detect
         "thing": (40, 40, 0),
     }
     assert entities["doc"]["unknown"] == {"body": 1}
-    assert detect("--entities", "emptied", "--sample", "0.5")["verdict"] == "clean"  # its truncate is not left out
+    sampled = detect("--entities", "emptied", "--sample", "0.5").report
+    assert sampled["verdict"] == "clean", "its truncate is not left out"
     assert report["fence"]["snapshot"].count(":") == 2
     assert report["fence"]["position"]
 
@@ -167,7 +151,7 @@ PLANTED: dict[str, tuple[str, dict[str, str]]] = {
 """By key what is altered in the log's copy: JSON by column, and why the columns differ."""
 
 
-def test_what_is_planted_is_found_and_nothing_else(site: Site, service: Running, detect: Detect) -> None:
+def test_what_is_planted_is_found_and_nothing_else(site: Site, service: Running, detect: Run) -> None:
     sets = {
         3: "note = NULL",
         7: "ratio = 0",
@@ -189,9 +173,9 @@ def test_what_is_planted_is_found_and_nothing_else(site: Site, service: Running,
     edits["thing", "20"] = lost
     edits["thing", "21"] = made_up("100")
     rewrite(site.log, edits)
-    report = detect("--entities", "thing", code=1)
-    thing = report["entities"]["thing"]
-    found = keys(report)
+    ran = detect("--entities", "thing", code=1)
+    thing = ran.report["entities"]["thing"]
+    found = ran.drifted()
     assert {key: set(columns) for key, (kind, columns) in found.items() if kind == "changed"} == {
         key: set(values) for key, (_, values) in PLANTED.items()
     }
@@ -200,50 +184,50 @@ def test_what_is_planted_is_found_and_nothing_else(site: Site, service: Running,
     assert (thing["sourceRows"], thing["changelogRows"]) == (40, 40)
     samples = {sample["key"]: sample for sample in thing["samples"]}
     assert samples["7"]["columns"] == {"ratio": {"source": 0, "changelog": -0}}
-    assert '"changelog":-0' in Path(report["page"]).with_name("report.json").read_text().replace(" ", "")
+    assert '"changelog":-0' in ran.beside("report.json").read_text().replace(" ", "")
     assert samples["2"]["columns"] == {"note": {"source": "note 2", "changelog": None}}
     assert samples["20"]["columns"]["note"] == {"source": "note 20"}
     assert samples["7"]["provenance"]["source"]["op"] == "update"
     assert thing["incidents"]["shape"] == "one"
     assert thing["action"]["do"] == "republish"
-    half = keys(detect("--entities", "thing", "--sample", "0.5", code=1))
+    half = detect("--entities", "thing", "--sample", "0.5", code=1).drifted()
     assert half == {key: each for key, each in found.items() if zlib.crc32(key.encode()) % 1_000_000 < 500_000}
     assert 0 < len(half) < len(found)
     ranged = detect("--entities", "thing", "--from", "9", "--below", "21", code=1)
-    assert keys(ranged) == {key: each for key, each in found.items() if 9 <= int(key) < 21}
-    assert ranged["entities"]["thing"]["sourceRows"] == 12
-    assert ranged["entities"]["thing"]["sampled"] == "keys from 9 below 21"
-    assert keys(detect("--entities", "thing", "--from", "21", code=1)).keys() == {"100"}
-    since = keys(detect("--entities", "thing", "--since", last["thing", "7"]["position"], code=1))
+    assert ranged.drifted() == {key: each for key, each in found.items() if 9 <= int(key) < 21}
+    assert ranged.report["entities"]["thing"]["sourceRows"] == 12
+    assert ranged.report["entities"]["thing"]["sampled"] == "keys from 9 below 21"
+    assert detect("--entities", "thing", "--from", "21", code=1).drifted().keys() == {"100"}
+    since = detect("--entities", "thing", "--since", last["thing", "7"]["position"], code=1).drifted()
     assert since.keys() == {"8", "9", "10"}  # what was written behind it, and is not lost
 
 
-def test_a_range_of_texts_goes_by_their_bytes(site: Site, service: Running, detect: Detect) -> None:
+def test_a_range_of_texts_goes_by_their_bytes(site: Site, service: Running, detect: Run) -> None:
     service.until(lambda: len(site.state("place")) == 6)
     last = latest(site.log, "place")
     rewrite(site.log, {place: last_only(row["position"], setting({"note": '"y"'})) for place, row in last.items()})
-    report = detect("--entities", "place", "--from", "B", "--below", "c", code=1)
-    assert {json.loads(key)[0] for key in keys(report)} == {"B", "a", 'b "c"'}
-    assert report["entities"]["place"]["sourceRows"] == 3
+    ran = detect("--entities", "place", "--from", "B", "--below", "c", code=1)
+    assert {json.loads(key)[0] for key in ran.drifted()} == {"B", "a", 'b "c"'}
+    assert ran.report["entities"]["place"]["sourceRows"] == 3
 
 
-def test_a_mask_is_compared(site: Site, service: Running, detect: Detect) -> None:
+def test_a_mask_is_compared(site: Site, service: Running, detect: Run) -> None:
     service.until(lambda: len(site.state("person")) >= 5)
     row = latest(site.log, "person")["person", '["2","0"]']
     rewrite(site.log, {("person", row["key"]): last_only(row["position"], setting({"email": '"0000"'}))})
-    report = detect("--entities", "person", code=1)
-    assert keys(report) == {row["key"]: ("changed", ["email"])}
-    assert "example.org" not in json.dumps(report)
+    ran = detect("--entities", "person", code=1)
+    assert ran.drifted() == {row["key"]: ("changed", ["email"])}
+    assert "example.org" not in json.dumps(ran.report)
 
 
-def test_what_an_altered_table_left_behind_is_no_drift(site: Site, service: Running, detect: Detect) -> None:
+def test_what_an_altered_table_left_behind_is_no_drift(site: Site, service: Running, detect: Run) -> None:
     service.until(lambda: len(site.state("aged")) == 5)
     site.sql("ALTER TABLE aged ADD COLUMN empty int, ADD COLUMN filled int DEFAULT 7")
-    aged = detect("--entities", "aged")["entities"]["aged"]
+    aged = detect("--entities", "aged").report["entities"]["aged"]
     assert (aged["verdict"], aged["drifted"], list(aged["schemaChanged"])) == ("clean", 0, ["filled"])
     site.sql("UPDATE aged SET note = 'after' WHERE id = 1")  # with it, the changelog learns of the columns
     service.until(lambda: site.state("aged")["5"].get("filled") == 7)
-    report = detect("--entities", "aged")
+    report = detect("--entities", "aged").report
     assert report["entities"]["aged"]["verdict"] == "clean"
 
 

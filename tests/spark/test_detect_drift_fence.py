@@ -1,7 +1,6 @@
 """What is not compared, because it could not be exact; and commits that are in the log before they are visible."""
 
 import contextlib
-import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,14 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
-from pyspark.sql import SparkSession
 
 from connectors.embedded import Server, temporary_server
 from spark_jobs.detect_drift import JOB
-from spark_jobs.job import main
 from tests.campaigns._plant import last_only, latest, lost, rewrite
 from tests.integration.site import Site
 from tests.servers import fresh_database
+from tests.spark.ran import Run
 
 SETTINGS = {"fsync": "off", "synchronous_standby_names": ""}
 TABLES = """
@@ -56,17 +54,14 @@ def site(own: Server, tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def detect(spark: SparkSession, site: Site, capsys: pytest.CaptureFixture[str]) -> Detect:
-    """Runs the job; gives its report, and what it says to a person."""
+def detect(run: Run, site: Site) -> Detect:
+    """Runs the job; gives its report, which is as its summary, and what it says to a person."""
 
     def detect(*words: str, code: int = 0) -> tuple[dict[str, Any], list[str]]:
-        given = main(JOB, ["--config", str(site.config), *words])
-        said = capsys.readouterr()
-        assert given == code, said
-        summary = json.loads(said.out.splitlines()[-1])
-        report: dict[str, Any] = json.loads(Path(summary["report"]).with_name("report.json").read_bytes())
-        assert (report["verdict"], report["why"]) == (summary["verdict"], summary.get("why"))
-        return report, said.err.splitlines()
+        ran = run(JOB, site.config, *words, code=code)
+        report = ran.report
+        assert (report["verdict"], report["why"]) == (ran.summary["verdict"], ran.summary.get("why"))
+        return report, ran.lines
 
     return detect
 

@@ -1,20 +1,17 @@
 """The job over a changelog on Kafka, in JSON, in Avro and as its archive; what it finds is repaired in the topics."""
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
-from pyspark.sql import SparkSession
 
 from connectors.embedded_kafka import Broker
 from spark_jobs import archive, detect_drift
-from spark_jobs.job import Job, main
 from tests.integration.kafka.site import Site
 from tests.servers import fetched
 from tests.servers.registry import Registry
+from tests.spark.ran import Run
 
 TABLES = r"""
 CREATE TABLE thing (
@@ -60,31 +57,6 @@ FOUND = {
 """What a comparison says of it: members of json have no order."""
 
 Begun = Callable[..., Site]
-Run = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture
-def run(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a job over a site; gives the last line of its output, and the report of a comparison with it."""
-
-    def run(job: Job, site: Site, *words: str, code: int = 0) -> dict[str, Any]:
-        given = main(job, ["--config", str(site.config), *words])
-        said = capsys.readouterr()
-        assert given == code, said
-        summary: dict[str, Any] = json.loads(said.out.splitlines()[-1])
-        if "report" in summary:
-            summary |= json.loads(Path(summary["report"]).with_name("report.json").read_bytes())
-        return summary
-
-    return run
-
-
-def keys(site: Site, found: Mapping[str, Any]) -> dict[str, tuple[str, list[str]]]:
-    """The drifted keys: kind and columns."""
-    file = site.config.parent / "drift" / found["run"]["id"] / "keys.jsonl"
-    lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-    assert {each["entity"] for each in lines} == {"thing"}
-    return {each["key"]: (each["kind"], sorted(each["columns"])) for each in lines}
 
 
 @pytest.fixture
@@ -107,18 +79,19 @@ def begun(database: str, broker: Broker, tmp_path: Path) -> Begun:
 def test_what_is_planted_in_topics_is_found_there_and_in_their_archive(begun: Begun, run: Run) -> None:
     site = begun()
     place = ("--archive", str(site.config.parent / "archive"))
-    run(archive.JOB, site, *place)
+    run(archive.JOB, site.config, *place)
     with site.running() as service:
         for words, kind in (((), "kafka"), (place, "archive")):
-            found = run(detect_drift.JOB, site, *words, code=1)
-            assert (keys(site, found), found["changelog"]["kind"], found["exact"]) == (FOUND, kind, True)
-            entities = found["entities"]
+            found = run(detect_drift.JOB, site.config, *words, code=1)
+            assert found.drifted() == FOUND
+            assert (found.report["changelog"]["kind"], found.report["exact"]) == (kind, True)
+            entities = found.report["entities"]
             assert (entities["thing"]["sourceRows"], entities["thing"]["changelogRows"]) == (31, 31)
             assert (entities["other"]["verdict"], entities["other"]["changelogRows"]) == ("clean", 5)
         with psycopg.connect(site.dsn, autocommit=True) as connection:
             connection.execute("UPDATE other SET note = 'after'")
         service.until(lambda: site.state("other")["5"]["note"] == "after")
-        behind = run(detect_drift.JOB, site, *place, "--wait", "1", code=5)
+        behind = run(detect_drift.JOB, site.config, *place, "--wait", "1", code=5).report
         assert behind["verdict"] == "not caught up"
         assert behind["why"].startswith(f"the archive in {place[1]} lacks what ")
 
@@ -127,12 +100,13 @@ def test_what_is_planted_in_avro_is_found_repaired_and_verified(begun: Begun, ru
     site = begun(registry)
     before = len(site.records("thing"))
     with site.running():
-        found = run(detect_drift.JOB, site, "--repair", code=1)
-        assert keys(site, found) == FOUND
-        thing = found["entities"]["thing"]
+        found = run(detect_drift.JOB, site.config, "--repair", code=1)
+        assert found.drifted() == FOUND
+        entities = found.report["entities"]
+        thing = entities["thing"]
         assert (thing["action"]["do"], thing["history"]["republished"]) == ("republish", len(FOUND))
-        assert found["entities"]["other"]["repaired"] is None
-        verified = run(detect_drift.JOB, site)["entities"]["thing"]
+        assert entities["other"]["repaired"] is None
+        verified = run(detect_drift.JOB, site.config).report["entities"]["thing"]
         assert (verified["drifted"], verified["history"]["verified"]) == (0, len(FOUND))
     added = {each.place.key: each.envelope.provenance.source.op.value for each in site.records("thing")[before:]}
     assert added == {key: "delete" if key == "100" else "read" for key in FOUND}

@@ -1,25 +1,24 @@
 """`--repair`: the service does what the policy says of each entity, and the next run verifies it."""
 
-import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from pyspark.sql import SparkSession
 
 from connectors.embedded import Server
 from connectors.signals import Signal, send
 from connectors.sources.postgres.repairs import Repairs
 from spark_jobs.detect_drift import JOB
-from spark_jobs.job import main
 from tests.campaigns._plant import Edit, last_only, latest, lost, rewrite, setting
 from tests.campaigns._service import Service, is_read
 from tests.integration.site import Site
 from tests.servers import fresh_database
+from tests.spark.ran import Run
 
 ROWS = 120
 WAIT_S = 30.0
@@ -45,8 +44,6 @@ rebuild_ppm = 1e6
 """
 )
 
-Detect = Callable[..., dict[str, Any]]
-
 
 @pytest.fixture
 def site(server: Server, tmp_path: Path) -> Iterator[Site]:
@@ -58,18 +55,9 @@ def site(server: Server, tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def detect(spark: SparkSession, site: Site, capsys: pytest.CaptureFixture[str]) -> Detect:
-    """Runs the job; gives its report."""
-
-    def detect(*words: str, code: int) -> dict[str, Any]:
-        given = main(JOB, ["--config", str(site.config), *words])
-        said = capsys.readouterr()
-        assert given == code, said
-        page = Path(json.loads(said.out.splitlines()[-1])["report"])
-        report: dict[str, Any] = json.loads(page.with_name("report.json").read_bytes())
-        return report
-
-    return detect
+def detect(run: Run, site: Site) -> Run:
+    """Runs the job over the site."""
+    return partial(run, JOB, site.config)
 
 
 def plant(site: Site) -> None:
@@ -107,7 +95,7 @@ def told(report: Mapping[str, Any], *names: str) -> dict[str, Any]:
     }
 
 
-def test_the_policy_is_carried_out_and_the_next_run_verifies_it(site: Site, detect: Detect) -> None:
+def test_the_policy_is_carried_out_and_the_next_run_verifies_it(site: Site, detect: Run) -> None:
     with site.running() as service:
         service.until(lambda: all(len(site.state(name)) == ROWS for name in NAMES))
         plant(site)
@@ -119,20 +107,20 @@ def test_the_policy_is_carried_out_and_the_next_run_verifies_it(site: Site, dete
             "unclear": ("stop", 5),
             "altered": ("stop", 1),
         }
-        first = detect(code=4)
+        first = detect(code=4).report
         assert told(first, "do", "drifted") == actions
         assert told(first, "open", "republished", "verified", "repaired") == {
             name: (drifted, 0, 0, None) for name, (_, drifted) in actions.items()
         }
         assert not site.checkpoint.repairs
-        second = detect("--repair", code=4)
+        second = detect("--repair", code=4).report
         assert told(second, "do", "drifted") == actions
         sent = {name: entity["repaired"] for name, entity in second["entities"].items()}
         assert {name for name, repaired in sent.items() if repaired} == {"few", "whole", "many"}
         assert told(second, "open", "republished", "verified") == {
             name: (0, drifted, 0) if sent[name] else (drifted, 0, 0) for name, (_, drifted) in actions.items()
         }
-        third = detect("--repair", code=4)
+        third = detect("--repair", code=4).report
     assert told(third, "do", "drifted") == {
         name: ("none", 0) if sent[name] else action for name, action in actions.items()
     }
@@ -146,7 +134,7 @@ def test_the_policy_is_carried_out_and_the_next_run_verifies_it(site: Site, dete
     assert {op for op, _ in site.ops("few")[ROWS:]} == {"read", "delete"}
 
 
-def test_a_repair_that_was_asked_for_and_is_not_yet_taken_up_is_waited_for(site: Site, detect: Detect) -> None:
+def test_a_repair_that_was_asked_for_and_is_not_yet_taken_up_is_waited_for(site: Site, detect: Run) -> None:
     service = Service(site.config)
     try:
         service.start()
@@ -157,7 +145,7 @@ def test_a_repair_that_was_asked_for_and_is_not_yet_taken_up_is_waited_for(site:
             send(connection, Signal(do="rebuild", id="asked", entity="few"), None)
         wakes = threading.Thread(target=_wake_once_fenced, args=(site, service))
         wakes.start()
-        report = detect("--entities", "few", code=0)
+        report = detect("--entities", "few", code=0).report
         wakes.join()
         assert report["entities"]["few"]["changelogRows"] == ROWS
         assert Repairs.parse(site.checkpoint.repairs).ended == {"asked": "done"}
