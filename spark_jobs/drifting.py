@@ -141,7 +141,7 @@ def under_fence(
 def _bounds(asked: KeyRange, fence: Fence) -> Bounds:
     [table] = fence.tables.values()
     columns = [(field.name, field.codec.column_type) for field in table.binding.key]
-    return bounds(asked, table.entity.name, columns, masked=columns[0][0] in table.entity.masks)
+    return bounds(asked, table.entity.name, columns)
 
 
 def restricted(rows: DataFrame, only: DataFrame | None, *, truncates: bool = False) -> DataFrame:

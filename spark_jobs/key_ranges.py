@@ -60,14 +60,14 @@ class Bounds:
         )
 
 
-def bounds(asked: KeyRange, entity: str, key: Sequence[tuple[str, ColumnType]], masked: bool = False) -> Bounds:
+def bounds(asked: KeyRange, entity: str, key: Sequence[tuple[str, ColumnType]]) -> Bounds:
     """The range of an entity with these key columns. Raises ChangelogError (USAGE) where it can have none."""
     column, type_ = key[0]
-    if masked or type_ not in (Primitive.INT, Primitive.LONG, Primitive.STRING, Primitive.UUID):
-        given = "masked" if masked else f"of type {type_ if isinstance(type_, Primitive) else type(type_).__name__}"
+    if type_ not in (Primitive.INT, Primitive.LONG, Primitive.STRING, Primitive.UUID):
+        given = type_ if isinstance(type_, Primitive) else type(type_).__name__
         raise ChangelogError(
             Kind.USAGE,
-            f"{entity}: its key begins with {column}, which is {given}",
+            f"{entity}: its key begins with {column}, which is of type {given}",
             hint="ranges are of integers, texts and UUIDs; --sample SHARE takes any keys",
         )
     assert isinstance(type_, Primitive)

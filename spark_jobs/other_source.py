@@ -5,14 +5,17 @@ by its name. Every function here is from frame to frame.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql import types as spark
 
+from envelope import mask
 from envelope.errors import ChangelogError, Kind
+from envelope.mask import MaskKind
 from envelope.versions import Version
 from schemas.types import ColumnType, Decimal, Primitive
 from spark_jobs.views import quoted
@@ -21,32 +24,51 @@ _TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _WHOLE: Final = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 
 
-def rows_of(frame: DataFrame, version: Version) -> DataFrame:
-    """The frame's rows as `spark_jobs.source_rows.ROWS`, without the columns that the changelog lacks.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Masks:
+    """How the configuration masks columns, and the secret of `sha256`; it goes to executors, and nowhere else."""
+
+    kinds: Mapping[str, MaskKind]
+    hmac_key: bytes = field(repr=False)
+
+    def hashed(self, name: str, token: Column) -> Column:
+        """What is published for the JSON of a column's value, hashed where it is; null of null."""
+        if self.kinds.get(name) != "sha256":
+            return token
+        key = self.hmac_key
+        return F.udf(lambda text: None if text is None else mask.apply("sha256", text.encode(), key).decode())(token)
+
+
+def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
+    """The frame's rows as `spark_jobs.source_rows.ROWS`, masked, without the columns that the changelog lacks.
 
     Raises ChangelogError (USAGE) for a column that the frame lacks, or has in a type that loses something.
     """
-    entity = version.entity
-    types = {field.name: field.dataType for field in frame.schema.fields}
-    for name, type_ in version.columns.fields:
-        if name not in types:
-            known = ", ".join(types)
+    entity, columns = version.entity, dict(version.columns.fields)
+    given = {each.name: each.dataType for each in frame.schema.fields}
+    tokens: dict[str, Column] = {}
+    nulls = []
+    for name, type_ in columns.items():
+        value = F.col(quoted(name))
+        if masks.kinds.get(name) == "null":
+            tokens[name] = F.lit("null")
+            continue
+        if name not in given:
+            known = ", ".join(given)
             raise ChangelogError(Kind.USAGE, f"--source has no column {name} of {entity}", hint=f"it has: {known}")
-        if not _is_faithful(type_, types[name]):
+        plain = _hashed_type(given[name]) if name in masks.kinds else type_
+        if not _is_faithful(plain, given[name]):
             raise ChangelogError(
                 Kind.USAGE,
-                f"column {name} of {entity}: {types[name].simpleString()} cannot give what the changelog holds",
+                f"column {name} of {entity}: {given[name].simpleString()} cannot give what the changelog holds",
                 hint="cast it in the source: of numbers, times and json the text that the database prints",
             )
-    columns = dict(version.columns.fields)
+        tokens[name] = F.coalesce(masks.hashed(name, _token(value, plain)), F.lit("null"))
+        if plain is Primitive.JSON:
+            nulls.append(F.when(F.trim(value) == "null", F.lit(_literal(name))))
     members = [
-        F.concat(F.lit(("," if number else "{") + _literal(name) + ":"), _token(F.col(quoted(name)), type_))
-        for number, (name, type_) in enumerate(columns.items())
-    ]
-    nulls = [
-        F.when(F.trim(F.col(quoted(name))) == "null", F.lit(_literal(name)))
-        for name, type_ in columns.items()
-        if type_ is Primitive.JSON
+        F.concat(F.lit(("," if number else "{") + _literal(name) + ":"), token)
+        for number, (name, token) in enumerate(tokens.items())
     ]
     names = F.concat_ws(",", *nulls) if nulls else F.lit("")
     return frame.select(
@@ -57,6 +79,13 @@ def rows_of(frame: DataFrame, version: Version) -> DataFrame:
         F.lit(0).alias("leaf"),
         F.lit(None).cast("string").alias("ctid"),
     )
+
+
+def _hashed_type(given: spark.DataType) -> Primitive:
+    """The changelog holds a hash's type, not the value's: it goes by what the source gives."""
+    if isinstance(given, spark.BooleanType):
+        return Primitive.BOOLEAN
+    return Primitive.LONG if isinstance(given, _WHOLE) else Primitive.STRING
 
 
 def _is_faithful(type_: ColumnType, given: spark.DataType) -> bool:
@@ -85,7 +114,7 @@ def _is_faithful(type_: ColumnType, given: spark.DataType) -> bool:
 
 
 def _token(value: Column, type_: ColumnType) -> Column:
-    """The JSON of a value; floats in Spark's spelling, which is compared by their bits."""
+    """The JSON of a value, null of null; floats in Spark's spelling, which is compared by their bits."""
     match type_:
         case Primitive.BOOLEAN | Primitive.INT | Primitive.LONG | Primitive.JSON:
             token = value.cast("string")
@@ -96,7 +125,7 @@ def _token(value: Column, type_: ColumnType) -> Column:
             token = _string(value)
         case _:
             token = _plain(_text(value, type_))
-    return F.coalesce(token, F.lit("null"))
+    return token
 
 
 def _text(value: Column, type_: ColumnType) -> Column:

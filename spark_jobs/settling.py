@@ -24,7 +24,7 @@ from spark_jobs.drift_runs import Begun, Wanted, entity_json, report_json, say, 
 from spark_jobs.drifting import Counts, Found, Sides, compare, read_versions, restricted
 from spark_jobs.judging import joined
 from spark_jobs.key_ranges import bounds
-from spark_jobs.other_source import rows_of
+from spark_jobs.other_source import Masks, rows_of
 from spark_jobs.tally import Tally
 
 JSON = dict[str, Any]
@@ -89,10 +89,12 @@ def _sides(spark: SparkSession, wanted: Wanted, other: Other, version: Version, 
     floats = {name for name, type_ in columns if type_ in (Primitive.FLOAT, Primitive.DOUBLE)}
     shape = Shape(columns=tuple(name for name, _ in columns), floats=frozenset(floats))
     key = [(name, dict(columns)[name]) for name in version.key]
+    chosen, mask = wanted.config.entities.get(version.entity), wanted.config.mask
+    masks = Masks(kinds=chosen.mask if chosen else {}, hmac_key=mask.key.encode() if mask else b"")
     keys = None if wanted.asked.keys is None else bounds(wanted.asked.keys, version.entity, key)
     changelog = read_changelog(spark, wanted.where, entities=[version.entity], after=wanted.asked.since)
     return Sides(
-        source=restricted(rows_of(other.read(spark), version), only),
+        source=restricted(rows_of(other.read(spark), version, masks), only),
         changelog=restricted(changelog, only, truncates=True),
         cut=EVERYTHING,
         shapes={version.entity: shape},

@@ -1,11 +1,9 @@
 """Another source than the service's database: any that Spark reads, compared after it has settled."""
 
-import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
@@ -18,6 +16,7 @@ from spark_jobs.job import main
 from tests.campaigns._plant import last_only, latest, rewrite
 from tests.integration.site import Site
 from tests.servers import fetched, fresh_database
+from tests.spark.ran import Ran, Run
 
 TABLES = r"""
 CREATE TABLE sale (
@@ -37,12 +36,27 @@ severe_ppm = 1e6
 table = "public.sale"
 """
 
+PEOPLE = """
+CREATE TABLE person (id int PRIMARY KEY, name text, age int, open boolean, owes numeric(9,2), note text);
+INSERT INTO person VALUES (1, 'a "quoted" name', 7, true, 1.5, 'x'), (2, NULL, NULL, NULL, NULL, 'x'),
+    (3, 'third', 8, false, 3.5, 'x'), (4, 'e', -4, false, 4.5, 'x');
+"""
+MASKED = """
+[mask]
+key = "a secret of sixteen"
+[drift]
+severe_ppm = 1e6
+[entities.person]
+table = "public.person"
+mask = { name = "sha256", age = "sha256", open = "sha256", owes = "sha256", note = "null" }
+"""
+
 SQL = """
 SELECT id, shop, note, price, ratio, amount, at, CAST(local AS TIMESTAMP_NTZ) AS local, day, open, raw, doc, uid
 FROM given
 """
 
-Detect = Callable[..., tuple[dict[str, Any], str]]
+Detect = Callable[..., Ran]
 
 
 @pytest.fixture(scope="module")
@@ -72,42 +86,23 @@ def copy(spark: SparkSession, site: Site) -> DataFrame:
 
 
 @pytest.fixture
-def detect(spark: SparkSession, site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Detect:
-    """Runs the job against a frame, written as Parquet, or what JDBC reads with these options.
+def detect(run: Run, site: Site, tmp_path: Path) -> Detect:
+    """Runs the job against a frame, written as Parquet, or what JDBC reads with these options."""
 
-    Gives its report, and what it says to a person.
-    """
-
-    def detect(
-        source: DataFrame | Mapping[str, str], *words: str, code: int = 0, site: Site = site
-    ) -> tuple[dict[str, Any], str]:
+    def detect(source: DataFrame | Mapping[str, str], *words: str, code: int = 0, site: Site = site) -> Ran:
         if isinstance(source, DataFrame):
             source.coalesce(1).write.mode("overwrite").parquet(str(tmp_path / "source"))
             words = ("--source", "parquet", "--source-option", f"path={tmp_path / 'source'}", *words)
         else:
             words = ("--source", "jdbc", *(f"--source-option={name}={value}" for name, value in source.items()), *words)
-        config = ("--config", str(site.config), "--out", str(tmp_path / "drift"), "--entities", "sale")
-        assert main(JOB, [*config, "--settle", "0", *words]) == code
-        said = capsys.readouterr()
-        summary = json.loads(said.out.splitlines()[-1])
-        if "report" not in summary:
-            return {}, said.err
-        report: dict[str, Any] = json.loads(Path(summary["report"]).with_name("report.json").read_bytes())
-        return report, said.err
+        words = ("--out", str(tmp_path / "drift"), "--entities", "sale", "--settle", "0", *words)
+        return run(JOB, site.config, *words, code=code)
 
     return detect
 
 
-def drifted(report: Mapping[str, Any]) -> dict[str, tuple[str, list[str]]]:
-    """The drifted keys: kind and columns; of a row that one side lacks, none."""
-    return {
-        each["key"]: (each["kind"], sorted(each["columns"]) if each["kind"] == "changed" else [])
-        for each in report["entities"]["sale"]["samples"]
-    }
-
-
 def test_a_copy_is_compared_value_by_value_and_is_said_not_to_be_exact(copy: DataFrame, detect: Detect) -> None:
-    report, _ = detect(copy)
+    report = detect(copy).report
     assert (report["verdict"], report["exact"], report["fence"]) == ("clean", False, None)
     assert "no snapshot" in report["why"]
     assert (report["entities"]["sale"]["sourceRows"], report["entities"]["sale"]["changelogRows"]) == (13, 13)
@@ -121,8 +116,7 @@ def test_a_copy_is_compared_value_by_value_and_is_said_not_to_be_exact(copy: Dat
         """CASE id WHEN 5 THEN '{"a": null, "b": 1.50}' WHEN 6 THEN '{"a": null, "b": 1.5}' ELSE doc END AS doc, uid """
         "FROM copy WHERE id <> 11"
     )
-    report, _ = detect(changed, code=1)
-    found = drifted(report)
+    found = detect(changed, code=1).drifted()
     assert {key: columns for key, (kind, columns) in found.items() if kind == "changed"} == {
         '["1","1"]': ["price"],
         '["0","2"]': ["ratio"],
@@ -153,12 +147,13 @@ def test_a_table_over_jdbc_is_looked_at_again_once_it_has_settled(site: Site, de
     server = conninfo_to_dict(site.dsn)
     url = f"jdbc:postgresql://{server['host']}:{server['port']}/{server['dbname']}?user={server['user']}"
     options = {"url": url, "dbtable": LAGGING, "preferTimestampNTZ": "true"}
-    _, told = detect({**options, "url": url.replace("postgresql", "nothing")}, code=2)
+    [told] = detect({**options, "url": url.replace("postgresql", "nothing")}, code=2).lines
     assert "no driver for this JDBC url" in told
-    report, _ = detect(options, "--settle", "0.1", code=1)
+    ran = detect(options, "--settle", "0.1", code=1)
+    report = ran.report
     assert (report["exact"], report["source"]["kind"]) == (False, "jdbc")
     assert "no snapshot" in report["why"]
-    assert drifted(report) == {
+    assert ran.drifted() == {
         '["1","1"]': ("changed", ["note"]),
         '["0","6"]': ("changed", ["doc"]),
         '["1","11"]': ("extra", []),
@@ -178,8 +173,32 @@ def test_a_key_that_is_written_to_meanwhile_is_left_out(
     meanwhile = {**row, "committed_at": datetime.now(UTC) + timedelta(days=1)}
     rewrite(own.log, {("sale", row["key"]): last_only(row["position"], lambda _: [meanwhile])})
     changed = copy.withColumn("note", F.when(F.col("id").isin(3, 5), F.lit("another")).otherwise(F.col("note")))
-    report, _ = detect(changed, code=1, site=own)
-    assert drifted(report) == {'["1","5"]': ("changed", ["note"])}
+    assert detect(changed, code=1, site=own).drifted() == {'["1","5"]': ("changed", ["note"])}
+
+
+def test_masked_columns_compare_by_their_masks(server: Server, spark: SparkSession, run: Run, tmp_path: Path) -> None:
+    with fresh_database(server) as dsn:
+        site = Site(dsn, tmp_path)
+        site.sql(PEOPLE)
+        site.configure(MASKED)
+        with site.running() as service:
+            service.until(lambda: len(site.state("person")) == 4)
+        rows = [
+            (1, 'a "quoted" name', 7, True, "1.50"),
+            (2, None, None, None, None),
+            (3, "another", 9, False, "3.50"),
+            (4, "e", -4, False, "4.50"),
+        ]
+        frame = spark.createDataFrame(rows, "id int, name string, age int, open boolean, owes string")
+        place = str(tmp_path / "source")
+        frame.coalesce(1).write.parquet(place)
+        words = ("--source", "parquet", "--source-option", f"path={place}", "--settle", "0")
+        ran = run(JOB, site.config, *words, "--entities", "person", "--out", str(tmp_path / "drift"), code=1)
+        assert ran.drifted() == {"3": ("changed", ["age", "name"])}
+        assert "another" not in ran.beside("report.json").read_text() + ran.beside("keys.jsonl").read_text()
+        frame.withColumn("owes", F.col("owes").cast("double")).write.mode("overwrite").parquet(place)
+        [line] = run(JOB, site.config, *words, "--entities", "person", code=2).lines
+        assert "column owes of person: double cannot give what the changelog holds" in line
 
 
 @pytest.mark.parametrize(
@@ -193,8 +212,7 @@ def test_what_would_lose_something_is_refused_by_name(copy: DataFrame, detect: D
     frame = copy.selectExpr(*columns.split(", "))
     if "cast" in frame.columns:
         frame = frame.drop("amount").withColumnRenamed("cast", "amount")
-    _, told = detect(frame, code=2)
-    [line] = told.splitlines()
+    [line] = detect(frame, code=2).lines
     assert said in line
 
 

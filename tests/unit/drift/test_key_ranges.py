@@ -1,0 +1,55 @@
+"""Ranges of keys, as a user writes them and as the database is asked for them; tests/spark runs them."""
+
+import pytest
+
+from envelope.errors import ChangelogError, Kind
+from schemas.types import Array, ColumnType, Decimal, Primitive
+from spark_jobs.key_ranges import KeyRange, bounds
+
+LOW, HIGH = "0197f0a0-0000-7000-8000-000000000000", "0197F0A0-FFFF-7000-8000-000000000000"
+
+
+@pytest.mark.parametrize(
+    ("type_", "first", "end", "condition"),
+    [
+        (Primitive.INT, "-7", None, '"id" >= -7'),
+        (Primitive.LONG, None, str(2**63 - 1), '"id" < 9223372036854775807'),
+        (Primitive.STRING, "a'b", "ä", """"id" COLLATE "C" >= 'a''b' AND "id" COLLATE "C" < 'ä'"""),
+        (Primitive.UUID, LOW, HIGH, f"\"id\" >= '{LOW}' AND \"id\" < '{HIGH.lower()}'"),
+    ],
+)
+def test_the_database_is_asked_by_the_column_itself(
+    type_: Primitive, first: str | None, end: str | None, condition: str
+) -> None:
+    found = bounds(KeyRange(first=first, end=end), "thing", [("id", type_), ("unit", Primitive.INT)])
+    assert (found.column, found.columns) == ("id", 2)
+    assert found.condition().as_string().replace("  ", " ") == condition
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "what"),
+    [
+        (Primitive.UUID, "0197f0a0", "a UUID"),
+        (Primitive.INT, "7.0", "an integer of 64 bits"),
+        (Primitive.LONG, str(2**63), "an integer of 64 bits"),
+    ],
+)
+def test_a_bound_that_is_no_value_of_the_column(type_: Primitive, text: str, what: str) -> None:
+    with pytest.raises(ChangelogError, match=rf"{text!r} is no value of id: it should be {what}") as refused:
+        bounds(KeyRange(end=text), "thing", [("id", type_)])
+    assert refused.value.kind is Kind.USAGE
+
+
+@pytest.mark.parametrize(
+    ("type_", "told"),
+    [
+        (Primitive.TIMESTAMP_TZ, "timestamp_tz"),
+        (Decimal(precision=9, scale=2), "Decimal"),
+        (Array(element=Primitive.INT), "Array"),
+    ],
+)
+def test_keys_of_other_types_have_no_ranges(type_: ColumnType, told: str) -> None:
+    with pytest.raises(ChangelogError) as refused:
+        bounds(KeyRange(first="1"), "thing", [("id", type_)])
+    assert refused.value.message == f"thing: its key begins with id, which is of type {told}"
+    assert refused.value.hint == "ranges are of integers, texts and UUIDs; --sample SHARE takes any keys"
