@@ -1,0 +1,52 @@
+"""Where partitions begin and end, asked of a real broker."""
+
+import uuid
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+
+from connectors.embedded_kafka import Broker
+from connectors.sinks.kafka import offsets
+from connectors.sinks.kafka.client import Admin, Client
+from connectors.sinks.kafka.offsets import Part
+
+PARTITIONS = 24
+
+
+@pytest.fixture
+def admin(broker: Broker) -> Admin:
+    return Client(bootstrap_servers=broker.bootstrap_servers).admin()
+
+
+@pytest.fixture
+def parts(admin: Admin) -> list[Part]:
+    """Of a topic that was made just now: its partitions have no leader for a moment."""
+    topic = f"offsets-{uuid.uuid4().hex[:12]}"
+    [made] = admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values()
+    made.result()
+    return [(topic, number) for number in range(PARTITIONS)]
+
+
+def test_a_topic_that_was_just_made_is_empty(admin: Admin, parts: list[Part]) -> None:
+    assert offsets.ends(admin, parts) == dict.fromkeys(parts, 0)
+    assert offsets.begins(admin, parts) == dict.fromkeys(parts, 0)
+    assert offsets.since(admin, dict.fromkeys(parts, 0)) == dict.fromkeys(parts)
+    assert offsets.ends(admin, []) == {}
+
+
+def test_an_open_transaction_is_behind_what_readers_see(broker: Broker, admin: Admin, parts: list[Part]) -> None:
+    [part, *_] = parts
+    topic, number = part
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic}
+    producer = Producer(settings)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, b"committed", partition=number)
+    producer.commit_transaction()
+    producer.begin_transaction()
+    producer.produce(topic, b"open", partition=number)
+    producer.flush()
+    assert offsets.ends(admin, [part]) == {part: 2}  # the message, and the marker of its commit
+    assert offsets.written_end(admin, part, "looking") == 3
+    producer.abort_transaction()
