@@ -37,7 +37,7 @@ from envelope.position import Position
 from spark_jobs import archive, derive_deltas, rebuild_view
 from spark_jobs.demo_drift import drift
 from spark_jobs.demo_scene import SAID, Chapter, Scene, columns
-from spark_jobs.job import SETTINGS
+from spark_jobs.job import begin
 from spark_jobs.manifest import NOTHING, local, newest
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ BESIDE_VALUE: Final = 37
 """Columns of the screen that stand beside a patch's value; it is the one that is cut to fit."""
 
 _QUIET = {
+    "spark.master": "local[2]",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -247,17 +248,11 @@ def sequel(told: Told) -> Mapping[str, str]:
 @contextmanager
 def _session(said: Path) -> Iterator["SparkSession"]:
     """A session of two threads; what Java says goes into a file, and what Spark leaves in its folder goes with it."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    from pyspark.sql import SparkSession  # noqa: PLC0415
-
-    builder = SparkSession.builder.master("local[2]").appName("changelog demo")
-    for key, value in {**SETTINGS, **_QUIET}.items():
-        builder = builder.config(key, value)
     interrupt = signal.getsignal(signal.SIGINT)
     with tempfile.TemporaryDirectory() as scratch:
         with chdir(scratch), _errors_to(said):
-            spark = builder.getOrCreate()
+            spark = begin("changelog demo", _QUIET)
         signal.signal(signal.SIGINT, interrupt)  # pyspark puts its own in place
         try:
             yield spark

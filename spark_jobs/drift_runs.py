@@ -217,9 +217,11 @@ class _Compare:
             checkpoint = fences.until_read(self.log, names, deadline=deadline, wait=time.sleep)
             settings = {name: checkpoint.settings.get(name) for name in names}
             check_settings(replace(checkpoint, settings=settings, partial=False), shapes, accept=False)
-            seen.fence, seen.caught_up = self._fence(kept, self.source, deadline, seen)
-            if fences.unread(seen.caught_up.checkpoint, names) is None:
-                break  # else a repair was asked for before the fence: a later one shows what becomes of it
+            with ExitStack() as own:
+                seen.fence, seen.caught_up = self._fence(own, self.source, deadline, seen)
+                if fences.unread(seen.caught_up.checkpoint, names) is None:
+                    kept.enter_context(own.pop_all())
+                    break  # else a repair was asked for before the fence: a later one shows what becomes of it
         say(f"comparing {', '.join(names)} as of {lsn_text(seen.fence.lsn)}")
         return self._under(self.source, seen.fence, seen.caught_up, None)
 

@@ -103,8 +103,6 @@ def session(name: str, *, verbose: bool = False) -> Iterator["SparkSession"]:
 
     Raises ChangelogError (USAGE) where pyspark is not installed.
     """
-    # Spark's own choice is the first python3 on PATH, which need not be the one with our packages.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
         from pyspark.logger import PySparkLogger  # noqa: PLC0415, a job's --help and its dry run need no Spark
         from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -117,15 +115,27 @@ def session(name: str, *, verbose: bool = False) -> Iterator["SparkSession"]:
     if present is not None:
         yield present
         return
-    builder = SparkSession.builder.appName(name).config("spark.log.level", "WARN" if verbose else "OFF")
-    builder = builder.config("spark.ui.showConsoleProgress", str(_on_terminal()).lower())
-    for key, value in SETTINGS.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    others = {
+        "spark.log.level": "WARN" if verbose else "OFF",
+        "spark.ui.showConsoleProgress": str(_on_terminal()).lower(),
+    }
+    spark = begin(name, others)
     try:
         yield spark
     finally:
         spark.stop()
+
+
+def begin(name: str, others: Mapping[str, str]) -> "SparkSession":
+    """A session that is the caller's to stop, with the jobs' settings and `others`."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    # Spark's own choice is the first python3 on PATH, which need not be the one with our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    for key, value in {**SETTINGS, **others}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
 
 
 def _on_terminal() -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.job import SETTINGS
+from spark_jobs.job import begin
 
 
 @contextmanager
@@ -17,7 +17,8 @@ def local_spark(
 ) -> Iterator[SparkSession]:
     """A session whose files are in `folder`; `partitions` are those of shuffles, `others` settings over these."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = SETTINGS | {
+    settings = {
+        "spark.master": master,
         "spark.driver.memory": memory,
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
@@ -29,10 +30,7 @@ def local_spark(
         "spark.ui.showConsoleProgress": "false",
         **others,
     }
-    builder = SparkSession.builder.master(master).appName("changelog")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = begin("changelog", settings)
     try:
         yield spark
     finally:
