@@ -1,11 +1,15 @@
 """The wheel that is built installs, and works from an empty folder with nothing of this checkout in reach."""
 
+import contextlib
 import json
 import os
+import pty
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import threading
 import venv
 from contextlib import closing
 from dataclasses import replace
@@ -13,11 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from connectors.embedded import Server
 from connectors.sinks.files import FileSink
 from envelope import batch
 from envelope.model import Op
 from envelope.position import Position
-from tests.servers import HASTY_JAVA, java_needed
+from tests.integration.site import Site
+from tests.servers import HASTY_JAVA, fresh_database, java_needed
 from tests.unit import records as made
 
 pytestmark = pytest.mark.xdist_group("wheel")  # it is built once
@@ -27,9 +33,8 @@ JOBS = sorted(file.stem for file in (CHECKOUT / "spark_jobs").glob("*.py") if "\
 WORK = {
     "archive": ["--compact"],
     "derive_deltas": ["--output", "deltas"],
-    "rebuild_view": ["--entity", "order", "--to", "view", "--schemas", "schemas"],
 }
-"""What each job is asked to do with a file log; another only says what it can do."""
+"""What a job is asked to do with a file log; the others have tests of their own."""
 
 SUBMIT_S = 300.0
 
@@ -92,8 +97,8 @@ def test_the_demo_needs_nothing_but_the_wheel(installed: Path, empty: Path) -> N
     assert ".parquet" in told or "log/" in told
 
 
-def submit(installed: Path, job: str, *arguments: str, cwd: Path) -> str:
-    """What `spark-submit` of an installed job prints."""
+def submit(installed: Path, job: str, *arguments: str, cwd: Path, terminal: int | None = None) -> str:
+    """What `spark-submit` of an installed job prints; with a `terminal`, it prints all of it there."""
     purelib = run(installed / "python", "-c", "import spark_jobs; print(spark_jobs.__path__[0])", cwd=cwd).strip()
     environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYSPARK_PYTHON": str(installed / "python")}
     settings = (
@@ -110,10 +115,18 @@ def submit(installed: Path, job: str, *arguments: str, cwd: Path) -> str:
         *arguments,
     ]
     done = subprocess.run(
-        command, check=False, cwd=cwd, env=environment, capture_output=True, text=True, timeout=SUBMIT_S
+        command,
+        check=False,
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL if terminal is None else terminal,
+        stdout=subprocess.PIPE if terminal is None else terminal,
+        stderr=subprocess.PIPE if terminal is None else terminal,
+        text=True,
+        timeout=SUBMIT_S,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+    return done.stdout or ""
 
 
 @pytest.fixture
@@ -130,16 +143,56 @@ def configuration(empty: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", WORK)
 def test_a_job_is_submitted_from_an_empty_folder(
     installed: Path, configuration: Path, empty: Path, tmp_path_factory: pytest.TempPathFactory, job: str
 ) -> None:
     java_needed()
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    if job not in WORK:
-        assert f"usage: {job}" in submit(installed, job, "--help", cwd=elsewhere)
-        return
-    shutil.copytree(CHECKOUT / "schemas", elsewhere / "schemas", ignore=shutil.ignore_patterns("*.py*"))
     told = submit(installed, job, "--config", str(configuration), *WORK[job], cwd=elsewhere)
     summary = json.loads(told.splitlines()[-1])
     assert (summary["job"], summary["verdict"]) == (job, "done")
+
+
+def test_the_comparison_is_submitted_from_an_empty_folder(
+    installed: Path, server: Server, empty: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    java_needed()
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    with fresh_database(server) as dsn:
+        site = Site(dsn, empty)
+        site.sql("CREATE TABLE thing (id int PRIMARY KEY)", "INSERT INTO thing VALUES (1), (2)")
+        site.configure('[entities.thing]\ntable = "public.thing"\n')
+        with site.running() as service:
+            service.until(lambda: len(site.state("thing")) == 2)
+            told = submit(installed, "detect_drift", "--config", str(site.config), cwd=elsewhere)
+    summary = json.loads(told.splitlines()[-1])
+    assert (summary["verdict"], summary["sourceRows"], summary["changelogRows"]) == ("clean", 2, 2)
+    assert (elsewhere / summary["report"]).is_file()
+
+
+def test_a_person_sees_how_far_a_job_is(installed: Path, configuration: Path, empty: Path) -> None:
+    java_needed()
+    shutil.copytree(CHECKOUT / "schemas", empty / "schemas", ignore=shutil.ignore_patterns("*.py*"))
+    ours, theirs = pty.openpty()
+    shown: list[bytes] = []
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # nobody writes there any more
+            while True:
+                shown.append(os.read(ours, 65536))
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    view = ("--entity", "order", "--to", "view", "--schemas", "schemas")
+    submit(installed, "rebuild_view", "--config", str(configuration), *view, cwd=empty, terminal=theirs)
+    os.close(theirs)
+    reading.join()
+    os.close(ours)
+    text = b"".join(shown).decode()
+    assert re.search(r"\[Stage \d+:", text), text
+    assert json.loads(text.splitlines()[-1])["verdict"] == "done"
+
+
+def test_every_job_is_submitted() -> None:
+    assert {*WORK, "rebuild_view", "detect_drift"} == {*JOBS}
