@@ -20,6 +20,7 @@ from connectors import cli, config, logs
 from connectors.commands.tail import message_line
 from connectors.service import Service
 from connectors.sinks.filelog import read_checkpoint, read_log
+from connectors.sources.postgres.progress import is_complete
 from envelope import batch
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError
@@ -120,6 +121,11 @@ class Site:
         found = read_checkpoint(self.log)
         assert found is not None
         return found
+
+    def is_read(self) -> bool:
+        """Whether all tables are read to their ends."""
+        found = read_checkpoint(self.log)
+        return found is not None and bool(found.windows) and all(map(is_complete, found.windows.values()))
 
 
 class Running:

@@ -14,6 +14,7 @@ from tests.servers.spark import local_spark
 from tests.spark.ran import Ran, Run
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Has one worker run all tests of the session; those of a broker, too, go with the broker's."""
     for item in items:
