@@ -12,6 +12,9 @@ from typing import Any, Self
 from connectors.unprivileged import free_port
 
 CHUNK = 65_536
+ACCEPTED_S = 0.01
+"""What was accepted before the end is a link by then."""
+
 ABORT = struct.pack("ii", 1, 0)
 """SO_LINGER with 0 seconds: close sends RST."""
 
@@ -85,6 +88,7 @@ class Proxy:
         if self._server is not None:
             self._server.close()
             self._server = None
+            await asyncio.sleep(ACCEPTED_S)
         await self._drop()
 
     async def _hang(self) -> None:
