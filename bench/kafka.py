@@ -124,7 +124,7 @@ def _servers(sides: Sequence[str]) -> Iterator[Servers]:
         _fetched("debezium")  # else the other sides would run for nothing
     with ExitStack() as stack:
         postgres = stack.enter_context(temporary_server(settings=POSTGRES))
-        broker = stack.enter_context(temporary_broker(heap="1g"))
+        broker = stack.enter_context(temporary_broker(heap="1g", java=()))
         _warm(broker)
         registry = stack.enter_context(temporary_registry(_fetched("registry"))).url if "avro" in sides else ""
         yield Servers(postgres=postgres, broker=broker, registry=registry)

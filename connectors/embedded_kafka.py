@@ -16,7 +16,7 @@ import sys
 import time
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from connectors.unprivileged import ServerProcess, free_port, give_away, launch, reachable, run, temporary_folder
@@ -36,6 +36,9 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
     "transaction.state.log.num.partitions": "5",
     "transaction.state.log.replication.factor": "1",
 }
+
+BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""What Java is told where it runs for minutes: its second compiler would cost more than it saves."""
 
 LIB_VARIABLE = "CHANGELOG_KAFKA_LIB"
 OLDEST_JAVA = 17
@@ -93,6 +96,7 @@ class Broker(ServerProcess):
         *,
         port: int | None = None,
         heap: str = "512m",
+        java: Sequence[str] = BRIEF,
         advertised: str | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
@@ -100,7 +104,7 @@ class Broker(ServerProcess):
         self.lib = lib.absolute()
         self.folder = folder.absolute()
         self.port = port or free_port()
-        self.heap = heap
+        self.options = (f"-Xmx{heap}", *java)
         self.advertised = advertised
         self.settings = {**DEFAULT_SETTINGS, **(settings or {})}
         self.log = self.folder / "broker.log"
@@ -179,7 +183,7 @@ class Broker(ServerProcess):
         }
 
     def _command(self, java: str) -> list[str]:
-        options = [f"-Xmx{self.heap}", "-Djava.awt.headless=true", "-Dlog4j2.level=WARN", "-cp", f"{self.lib}/*"]
+        options = [*self.options, "-Djava.awt.headless=true", "-Dlog4j2.level=WARN", "-cp", f"{self.lib}/*"]
         return [java, *options, "kafka.Kafka", str(self.folder / "server.properties")]
 
     def _answers(self, cluster: str, deadline: float) -> bool:
@@ -196,12 +200,16 @@ class Broker(ServerProcess):
 
 @contextlib.contextmanager
 def temporary_broker(
-    lib: Path | None = None, *, heap: str = "512m", settings: Mapping[str, str] | None = None
+    lib: Path | None = None,
+    *,
+    heap: str = "512m",
+    java: Sequence[str] = BRIEF,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[Broker]:
     """A running broker in a new temporary folder; both are gone afterwards. By default from `find_lib`."""
     with temporary_folder("changelog-kafka-") as folder:
         jars = reachable(lib or find_lib(), folder)
-        with Broker(jars, folder / "kafka", heap=heap, settings=settings) as broker:
+        with Broker(jars, folder / "kafka", heap=heap, java=java, settings=settings) as broker:
             yield broker
 
 

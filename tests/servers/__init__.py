@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 
 from connectors.embedded import Server, find_bin
-from connectors.embedded_kafka import find_java
+from connectors.embedded_kafka import BRIEF, find_java
 from envelope.errors import ChangelogError
 
 CACHE = Path(__file__).parents[2] / ".cache"
@@ -26,8 +26,8 @@ VERSIONS = [
 ]
 """Parameters for tests on every supported PostgreSQL; one worker starts those that serve nothing else."""
 
-HASTY_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""What Java is told where it runs for a short time: its second compiler would cost more than it saves."""
+HASTY_JAVA = " ".join(BRIEF)
+"""As one setting of Spark's."""
 
 SETTINGS = {"fsync": "off"}
 """No test pulls the plug of the machine; killing the server loses nothing without fsync."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from connectors.embedded_kafka import find_java
+from connectors.embedded_kafka import BRIEF, find_java
 from connectors.unprivileged import ServerProcess, free_port, launch, reachable, temporary_folder
 
 START_TIMEOUT_S = 120.0
@@ -25,7 +25,7 @@ class Registry(ServerProcess):
         self.url = f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
         self.log = folder / "registry.log"
         self._command = [
-            *(find_java(), f"-Xmx{heap}", f"-Duser.home={folder}", f"-Djava.io.tmpdir={folder}"),
+            *(find_java(), f"-Xmx{heap}", *BRIEF, f"-Duser.home={folder}", f"-Djava.io.tmpdir={folder}"),
             *("-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self.port}", "-Dquarkus.log.level=WARN"),
             *("-jar", *map(str, home.glob("apicurio-registry-app-*-runner.jar"))),
         ]
