@@ -1,8 +1,7 @@
 """The manifest: which files make up an archive, and how a change of them is committed (docs/spark.md, *Archive*).
 
 A store is one folder that Spark can reach. Readers take the files that the newest whole manifest lists, and no others.
-A commit makes the manifest of the next number, which no other run may have made: nothing is replaced, and nothing
-rests on a rename.
+A commit makes the manifest of the next number, which no other run may have made: nothing is replaced.
 """
 
 import os
@@ -47,6 +46,8 @@ NOTHING = Manifest(format=MANIFEST_FORMAT, log=Replaced(first=1, last=0), files=
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 _CONDITIONAL = "fs.option.create.conditional.overwrite"
 _BESIDE = ".changelog-"
+_RENAMING = ("hdfs", "webhdfs", "viewfs", "abfs", "abfss")
+"""Where a rename is one step, and replaces nothing; a file that is being created is there before its content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +313,8 @@ class _HadoopStore:
     def create(self, path: str, content: bytes) -> bool:
         target = self._path(path)
         with _java(f"{self.root}/{path}"):
+            if self._fs.getUri().getScheme() in _RENAMING:
+                return self._put(target, content)
             try:
                 stream = self._created(target)
                 stream.write(content)
@@ -321,6 +324,21 @@ class _HadoopStore:
                     return False
                 raise
         return True
+
+    def _put(self, target: Any, content: bytes) -> bool:
+        """Written beside, then renamed: whoever looks meanwhile never sees half of it, as of a run that was killed."""
+        beside = self._jvm.org.apache.hadoop.fs.Path(target.getParent(), f"{_BESIDE}{secrets.token_hex(8)}")
+        stream = self._fs.create(beside, False)
+        try:
+            stream.write(content)
+        finally:
+            stream.close()
+        if self._fs.rename(beside, target):
+            return True
+        self._fs.delete(beside, False)
+        if self._fs.exists(target):
+            return False
+        raise ChangelogError(Kind.STORAGE, f"{target.toString()}: cannot be moved there")
 
     def move(self, source: str, target: str) -> None:
         after = self._path(target)
