@@ -77,3 +77,26 @@ $$;
     "current": {"id":12,"status":"kept"}}
 -> {"entity": "orders", "key": "14", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 2}},
     "current": {"id":14,"status":"handled"}}
+
+-- The stamp of the savepoint is for what comes after it, never for a row before it, and goes on behind its release.
+BEGIN;
+SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "outer", "identifier": "1"}');
+INSERT INTO orders VALUES (20, 'by outer');
+SAVEPOINT a;
+SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "inner", "identifier": "2"}');
+INSERT INTO orders VALUES (21, 'by inner');
+RELEASE a;
+INSERT INTO orders VALUES (22, 'by inner'), (23, 'by inner');
+COMMIT;
+-> {"entity": "orders", "key": "20",
+    "provenance": {"apiVersion": "v1", "serviceName": "outer", "identifier": "1", "source": {"table": "public.orders", "op": "create", "ordinal": 2}},
+    "current": {"id":20,"status":"by outer"}}
+-> {"entity": "orders", "key": "21",
+    "provenance": {"apiVersion": "v1", "serviceName": "inner", "identifier": "2", "source": {"table": "public.orders", "op": "create", "ordinal": 6}},
+    "current": {"id":21,"status":"by inner"}}
+-> {"entity": "orders", "key": "22",
+    "provenance": {"apiVersion": "v1", "serviceName": "inner", "identifier": "2", "source": {"table": "public.orders", "op": "create", "ordinal": 8}},
+    "current": {"id":22,"status":"by inner"}}
+-> {"entity": "orders", "key": "23",
+    "provenance": {"apiVersion": "v1", "serviceName": "inner", "identifier": "2", "source": {"table": "public.orders", "op": "create", "ordinal": 10}},
+    "current": {"id":23,"status":"by inner"}}
