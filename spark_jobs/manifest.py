@@ -328,14 +328,16 @@ class _HadoopStore:
     def _put(self, target: Any, content: bytes) -> bool:
         """Written beside, then renamed: whoever looks meanwhile never sees half of it, as of a run that was killed."""
         beside = self._jvm.org.apache.hadoop.fs.Path(target.getParent(), f"{_BESIDE}{secrets.token_hex(8)}")
-        stream = self._fs.create(beside, False)
         try:
-            stream.write(content)
+            stream = self._fs.create(beside, False)
+            try:
+                stream.write(content)
+            finally:
+                stream.close()
+            if self._fs.rename(beside, target):
+                return True
         finally:
-            stream.close()
-        if self._fs.rename(beside, target):
-            return True
-        self._fs.delete(beside, False)
+            self._fs.delete(beside, False)
         if self._fs.exists(target):
             return False
         raise ChangelogError(Kind.STORAGE, f"{target.toString()}: cannot be moved there")

@@ -185,10 +185,12 @@ def test_a_person_sees_how_far_a_job_is(installed: Path, configuration: Path, em
     reading = threading.Thread(target=read)
     reading.start()
     view = ("--entity", "order", "--to", "view", "--schemas", "schemas")
-    submit(installed, "rebuild_view", "--config", str(configuration), *view, cwd=empty, terminal=theirs)
-    os.close(theirs)
-    reading.join()
-    os.close(ours)
+    try:
+        submit(installed, "rebuild_view", "--config", str(configuration), *view, cwd=empty, terminal=theirs)
+    finally:
+        os.close(theirs)
+        reading.join()
+        os.close(ours)
     text = b"".join(shown).decode()
     assert re.search(r"\[Stage \d+:", text), text
     assert json.loads(text.splitlines()[-1])["verdict"] == "done"

@@ -12,6 +12,7 @@ import psycopg
 
 from connectors import failpoints
 from connectors.sinks.filelog import read_checkpoint
+from connectors.sources.postgres.progress import is_complete
 from envelope.checkpoint import Checkpoint, parse_lsn
 
 ROOT = Path(__file__).parents[2]
@@ -146,6 +147,7 @@ class Service:
             time.sleep(0.05)
 
 
-def is_read(checkpoint: Checkpoint) -> bool:
-    """Whether every table was read to its end."""
-    return bool(checkpoint.windows) and all(stored["complete"] for stored in checkpoint.windows.values())
+def is_read(checkpoint: Checkpoint | None) -> bool:
+    """Whether there are tables in it, all of them read to their ends."""
+    windows = {} if checkpoint is None else checkpoint.windows
+    return bool(windows) and all(map(is_complete, windows.values()))

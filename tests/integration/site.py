@@ -20,10 +20,10 @@ from connectors import cli, config, logs
 from connectors.commands.tail import message_line
 from connectors.service import Service
 from connectors.sinks.filelog import read_checkpoint, read_log
-from connectors.sources.postgres.progress import is_complete
 from envelope import batch
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError
+from tests.campaigns._service import is_read
 
 PATIENCE_S = 20.0
 
@@ -124,8 +124,7 @@ class Site:
 
     def is_read(self) -> bool:
         """Whether all tables are read to their ends."""
-        found = read_checkpoint(self.log)
-        return found is not None and bool(found.windows) and all(map(is_complete, found.windows.values()))
+        return is_read(read_checkpoint(self.log))
 
 
 class Running:

@@ -46,14 +46,10 @@ def table(site: Site) -> dict[str, Any]:
     return {str(row["id"]): row for (row,) in site.sql("SELECT to_json(item) FROM item")}
 
 
-def is_read(site: Site) -> bool:
-    return all(stored["complete"] for stored in site.checkpoint.windows.values())
-
-
 def begun(site: Site) -> None:
     """A changelog that has the table, and no service."""
     with site.running() as service:
-        service.until(lambda: bool(site.messages()) and is_read(site))
+        service.until(site.is_read)
 
 
 def plant(site: Site, *changes: tuple[str, Any]) -> None:
@@ -190,7 +186,7 @@ def test_keys_of_every_type_find_their_rows(site: Site) -> None:
     names = ["pair", *(f"e{number}" for number in range(len(kinds)))]
     strange = ('["x"]', '["x", "3"]', "none", "{", "'); DROP TABLE item; --")
     with site.running() as service:
-        service.until(lambda: bool(site.messages("item")) and is_read(site))
+        service.until(site.is_read)
         before = {name: site.state(name) for name in names}
         for name in names:
             keys = (*before[name], *(strange if name in ("pair", "e0", "e5", "e18") else ()))
@@ -222,7 +218,7 @@ def test_what_is_no_signal_or_none_of_ours_is_counted_and_stops_nothing(site: Si
     ]
     of_another = encode(replace(good, id="other", service="somebody else"), secret.encode())
     with site.running() as service:
-        service.until(lambda: bool(site.messages()) and is_read(site))
+        service.until(site.is_read)
         before = len(site.messages("item"))
         with psycopg.connect(site.dsn, autocommit=True) as connection:
             for content in (*bad, b"0" * 32, of_another):
@@ -270,7 +266,7 @@ def test_a_repair_is_paused_resumed_and_cancelled(site: Site) -> None:
         assert "item: its table is not read until `changelog signal resume item`" in status(site)
         repaired(site, service, "cancel", id_="c1")
         assert Repairs.parse(site.checkpoint.repairs).ended["r1"] == "cancelled"
-        assert is_read(site)
+        assert site.is_read()
         repaired(site, service, "resume", id_="u1")
         repaired(site, service, "republish", ("3",), id_="k1")
         assert site.ops("item")[before:] == [("create", "60"), ("read", "3")]
@@ -314,7 +310,7 @@ def test_the_first_reading_of_a_table_can_be_paused_and_not_cancelled(site: Site
 def test_what_is_stale_is_not_any_more_once_the_table_is_published_again(site: Site) -> None:
     site.configure(ENTITIES + '[schemas]\non_restated = "ask"\n')
     with site.running() as service:
-        service.until(lambda: bool(site.messages()) and is_read(site))
+        service.until(site.is_read)
         site.sql("ALTER TABLE item ADD COLUMN stock int DEFAULT 7", "INSERT INTO item VALUES (201, 'new', 1)")
         service.until(lambda: site.checkpoint.windows["item"] == {"complete": True, "stale": ["stock"]})
         repaired(site, service, "republish", ("3",), "k")
@@ -342,7 +338,7 @@ def test_a_ghost_from_before_its_columns_changed_is_deleted_with_what_still_fits
 def test_an_immutable_entity_keeps_what_its_table_forgot(site: Site) -> None:
     site.configure(ENTITIES + 'immutable = true\non_change_of_immutable = "ignore"\n')
     with site.running() as service:
-        service.until(lambda: bool(site.messages()) and is_read(site))
+        service.until(site.is_read)
         site.sql("DELETE FROM item WHERE id = 7")
         repaired(site, service, "rebuild")
         repaired(site, service, "republish", ("7",), "k")
@@ -352,7 +348,7 @@ def test_an_immutable_entity_keeps_what_its_table_forgot(site: Site) -> None:
 def test_a_truncate_leaves_nothing_to_delete(site: Site) -> None:
     site.configure(ENTITIES + 'on_truncate = "publish"\npartitions = 3\n')
     with site.running() as service:
-        service.until(lambda: bool(site.messages()) and is_read(site))
+        service.until(site.is_read)
         site.sql("TRUNCATE item", "INSERT INTO item VALUES (5, 'after', 1)")
         repaired(site, service, "republish", ("5", "6"), "k")
         repaired(site, service, "rebuild")
@@ -368,7 +364,7 @@ def test_a_partitioned_table_is_repaired(site: Site) -> None:
     )
     site.configure(ENTITIES + '[entities.place]\ntable = "public.place"\npartitions = 2\n')
     with site.running() as service:
-        service.until(lambda: bool(site.messages("item")) and is_read(site))
+        service.until(site.is_read)
         keys = ('["1","1"]', '["2","2"]', '["2","3"]')
         with psycopg.connect(site.dsn, autocommit=True) as connection:
             send(connection, Signal(do="republish", id="k", entity="place", keys=keys), None)
@@ -417,7 +413,7 @@ def test_the_commands_ask_wait_and_say_what_came_of_it(site: Site, capsys: pytes
 def test_a_signal_that_the_service_does_not_obey_is_an_error(site: Site) -> None:
     site.configure(ENTITIES + '[signals]\nsecret = "the one that it has"\n')
     with site.running() as service:
-        service.until(lambda: bool(site.messages()) and is_read(site))
+        service.until(site.is_read)
         site.configure(ENTITIES)
         write = threading.Timer(1.0, site.sql, ["INSERT INTO item VALUES (60, 'stored behind the signal', 1)"])
         write.start()

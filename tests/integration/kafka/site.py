@@ -28,6 +28,7 @@ from envelope.key import partition
 from envelope.model import MISSING, Envelope, Op, Place, Record
 from envelope.position import Position
 from tests.campaigns._plant import tokens_of
+from tests.campaigns._service import is_read
 from tests.integration.site import Running
 from tests.servers.registry import Registry
 
@@ -90,8 +91,7 @@ class Site:
 
     def is_read(self) -> bool:
         """Whether all tables are read to their ends."""
-        found = self.checkpoint
-        return found is not None and bool(found.windows) and all(each["complete"] for each in found.windows.values())
+        return is_read(self.checkpoint)
 
     def ended(self, signal: str) -> bool:
         """Whether what this signal asked for has come to an end."""
