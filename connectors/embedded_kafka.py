@@ -82,11 +82,11 @@ def find_java() -> str:
 class Broker(ServerProcess):
     """One Kafka over `folder`, which is formatted when it is empty or absent.
 
-    `settings` are the broker's, over DEFAULT_SETTINGS. Clients are told to come to `advertised` (HOST:PORT, of a proxy
-    before `port`, say), by default to the port itself; `direct_servers` goes around it. Both attributes may be set
-    until the start that is to use them. Ports stay the same over restarts. As a context manager it starts, and stops
-    in order. Raises ChangelogError, PRECONDITION: Java missing or too old, or the end of the broker's log when it does
-    not start.
+    `settings` are the broker's, over DEFAULT_SETTINGS; `heap` and `java`, its flags, are its virtual machine's. Clients
+    are told to come to `advertised` (HOST:PORT, of a proxy before `port`, say), by default to the port itself;
+    `direct_servers` goes around it. Both attributes may be set until the start that is to use them. Ports stay the same
+    over restarts. As a context manager it starts, and stops in order. Raises ChangelogError, PRECONDITION: Java missing
+    or too old, or the end of the broker's log when it does not start.
     """
 
     def __init__(

@@ -49,20 +49,10 @@ def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
     tokens: dict[str, Column] = {}
     nulls = []
     for name, type_ in columns.items():
-        value = F.col(quoted(name))
         if masks.kinds.get(name) == "null":
             tokens[name] = F.lit("null")
             continue
-        if name not in given:
-            known = ", ".join(given)
-            raise ChangelogError(Kind.USAGE, f"--source has no column {name} of {entity}", hint=f"it has: {known}")
-        plain = _hashed_type(given[name]) if name in masks.kinds else type_
-        if not _is_faithful(plain, given[name]):
-            raise ChangelogError(
-                Kind.USAGE,
-                f"column {name} of {entity}: {given[name].simpleString()} cannot give what the changelog holds",
-                hint="cast it in the source: of numbers, times and json the text that the database prints",
-            )
+        value, plain = F.col(quoted(name)), _plain_type(entity, name, None if name in masks.kinds else type_, given)
         tokens[name] = F.coalesce(masks.hashed(name, _token(value, plain)), F.lit("null"))
         if plain is Primitive.JSON:
             nulls.append(F.when(F.trim(value) == "null", F.lit(_literal(name))))
@@ -81,8 +71,23 @@ def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
     )
 
 
+def _plain_type(entity: str, name: str, type_: ColumnType | None, given: Mapping[str, spark.DataType]) -> ColumnType:
+    """What a column's value is before it is masked; `type_` is None of a hash, whose type the changelog has."""
+    if name not in given:
+        known = ", ".join(given)
+        raise ChangelogError(Kind.USAGE, f"--source has no column {name} of {entity}", hint=f"it has: {known}")
+    plain = type_ or _hashed_type(given[name])
+    if not _is_faithful(plain, given[name]):
+        raise ChangelogError(
+            Kind.USAGE,
+            f"column {name} of {entity}: {given[name].simpleString()} cannot give what the changelog holds",
+            hint="cast it in the source: of numbers, times and json the text that the database prints",
+        )
+    return plain
+
+
 def _hashed_type(given: spark.DataType) -> Primitive:
-    """The changelog holds a hash's type, not the value's: it goes by what the source gives."""
+    """Of a value that is hashed: it goes by what the source gives."""
     if isinstance(given, spark.BooleanType):
         return Primitive.BOOLEAN
     return Primitive.LONG if isinstance(given, _WHOLE) else Primitive.STRING

@@ -202,8 +202,8 @@ def test_what_is_planted_is_found_and_nothing_else(site: Site, service: Running,
     assert since.keys() == {"8", "9", "10"}  # what was written behind it, and is not lost
 
 
-def test_a_range_of_texts_goes_by_their_bytes(site: Site, service: Running, detect: Run) -> None:
-    service.until(lambda: len(site.state("place")) == 6)
+@pytest.mark.usefixtures("service")
+def test_a_range_of_texts_goes_by_their_bytes(site: Site, detect: Run) -> None:
     last = latest(site.log, "place")
     rewrite(site.log, {place: last_only(row["position"], setting({"note": '"y"'})) for place, row in last.items()})
     ran = detect("--entities", "place", "--from", "B", "--below", "c", code=1)
@@ -211,8 +211,8 @@ def test_a_range_of_texts_goes_by_their_bytes(site: Site, service: Running, dete
     assert ran.report["entities"]["place"]["sourceRows"] == 3
 
 
-def test_a_mask_is_compared(site: Site, service: Running, detect: Run) -> None:
-    service.until(lambda: len(site.state("person")) >= 5)
+@pytest.mark.usefixtures("service")
+def test_a_mask_is_compared(site: Site, detect: Run) -> None:
     row = latest(site.log, "person")["person", '["2","0"]']
     rewrite(site.log, {("person", row["key"]): last_only(row["position"], setting({"email": '"0000"'}))})
     ran = detect("--entities", "person", code=1)
@@ -221,7 +221,6 @@ def test_a_mask_is_compared(site: Site, service: Running, detect: Run) -> None:
 
 
 def test_what_an_altered_table_left_behind_is_no_drift(site: Site, service: Running, detect: Run) -> None:
-    service.until(lambda: len(site.state("aged")) == 5)
     site.sql("ALTER TABLE aged ADD COLUMN empty int, ADD COLUMN filled int DEFAULT 7")
     aged = detect("--entities", "aged").report["entities"]["aged"]
     assert (aged["verdict"], aged["drifted"], list(aged["schemaChanged"])) == ("clean", 0, ["filled"])
@@ -242,16 +241,15 @@ def test_what_an_altered_table_left_behind_is_no_drift(site: Site, service: Runn
         (["--entities", "price", "--from", "1"], "its key begins with price, which is of type Decimal"),
     ],
 )
+@pytest.mark.usefixtures("service")
 def test_bad_input_is_one_line(
     spark: SparkSession,
     site: Site,
-    service: Running,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     words: list[str],
     said: str,
 ) -> None:
-    service.until(lambda: len(site.state("aged")) == 5)
     assert main(JOB, ["--config", str(site.config), "--out", str(tmp_path / "out"), *words]) == 2
     captured = capsys.readouterr()
     [line] = captured.err.splitlines()
