@@ -20,6 +20,8 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
 _OURS = re.compile(r"\bChangelogError: (.+)")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
 
+_NO_RIGHT = (Kind.ACCESS, "{what} is not for the job's user to read or write", "see its rights, or name another place")
+
 # The first that is found in the error's text, its causes included, tells.
 _KNOWN = [
     (
@@ -82,6 +84,41 @@ _KNOWN = [
         Kind.GAP,
         "history lost: Kafka no longer has what is to be read next",
         "begin anew, and let topics keep what outages may last (docs/kafka.md)",
+    ),
+    (
+        r"Cannot run program \"(?P<what>[^\"]+)\"",
+        Kind.USAGE,
+        "Spark cannot run {what}",
+        "PYSPARK_PYTHON names the Python of the jobs, which every node has there and its user may run",
+    ),
+    (
+        r"ParentNotDirectoryException: [^\n]*?(?P<what>[a-z0-9]+:/\S+)",
+        Kind.STORAGE,
+        "{what} is a file",
+        "name a folder",
+    ),
+    (
+        r"Mkdirs failed to create (?P<what>[a-z0-9]+:\S+?)(?:/_temporary\S*)?(?:\s|$)",
+        Kind.STORAGE,
+        "{what} cannot be made",
+        "may the job's user write there?",
+    ),
+    (
+        r"(?:AccessDeniedException: |AccessControlException: [^\n]*?inode=\")(?P<what>\S+?)(?:\"|: )",
+        *_NO_RIGHT,
+    ),
+    (r"(?P<what>/[^\s:]+) \(Permission denied\)", *_NO_RIGHT),
+    (
+        r"Failed to create a temp directory \(under artifacts\)",
+        Kind.STORAGE,
+        "Spark cannot make its folder `artifacts` in the working directory",
+        "run the job from a folder that its user may write to",
+    ),
+    (
+        r"No space left on device",
+        Kind.STORAGE,
+        "no space left on a device",
+        "free some where the job writes, or in Spark's own folder: --conf spark.local.dir=PATH",
     ),
     (r"OutOfMemoryError", Kind.LIMIT, "Spark ran out of memory", "add to spark-submit: --driver-memory 4g"),
 ]

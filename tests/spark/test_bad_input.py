@@ -122,6 +122,15 @@ def test_a_log_that_cannot_be_read(
     assert not list(tmp_path.rglob("archive/*/*/*.parquet"))
 
 
+@pytest.mark.parametrize("job", ["derive_deltas", "rebuild_view"])
+def test_where_nothing_can_be_written(refused: Refused, tmp_path: Path, job: str) -> None:
+    publish(tmp_path / "log")
+    (tmp_path / "out").write_text("somebody's")
+    said = refused(FILES, job, 'path = "log"', code=3)
+    assert said == f"{job}: {tmp_path / 'out'} is a file; name a folder\n"
+    assert (tmp_path / "out").read_text() == "somebody's"
+
+
 # Of Kafka
 
 

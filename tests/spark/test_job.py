@@ -129,6 +129,37 @@ def test_a_session_in_use_is_used(spark: SparkSession) -> None:
             Kind.MALFORMED,
             "/a log/1.parquet is damaged; ",
         ),
+        (
+            'IOException: Cannot run program "./environment/bin/python": error=2, No such file or directory',
+            Kind.USAGE,
+            "Spark cannot run ./environment/bin/python; PYSPARK_PYTHON names",
+        ),
+        (
+            "IOException: Mkdirs failed to create file:/mnt/views/1/_temporary/0/_temporary/attempt_1 (exists=false)",
+            Kind.STORAGE,
+            "/mnt/views/1 cannot be made; may the job's user write there?",
+        ),
+        (
+            "IOException: Failed to create a temp directory (under artifacts) after 10 attempts!",
+            Kind.STORAGE,
+            "run the job from a folder that its user may write to",
+        ),
+        ("FSError: java.io.IOException: No space left on device", Kind.STORAGE, "no space left on a device; free some"),
+        (
+            "java.nio.file.AccessDeniedException: s3a://lake/views/a.parquet: PUT 0-byte object: 403",
+            Kind.ACCESS,
+            "s3a://lake/views/a.parquet is not for the job's user",
+        ),
+        (
+            'AccessControlException: Permission denied: user=a, access=WRITE, inode="/lake":hdfs:hdfs:drwxr-xr-x',
+            Kind.ACCESS,
+            "/lake is not for the job's user",
+        ),
+        (
+            "FileNotFoundException: /log/1.parquet (Permission denied)",
+            Kind.ACCESS,
+            "/log/1.parquet is not for the job's user",
+        ),
     ],
 )
 def test_what_java_says_is_told_in_our_words(text: str, kind: Kind, said: str) -> None:
