@@ -21,7 +21,7 @@ from connectors.config import Config, FilesConfig, KafkaConfig
 from connectors.sinks.filelayout import sequences
 from connectors.stores import extra_needed
 from envelope.errors import ChangelogError, Kind
-from spark_jobs.arguments import positive
+from spark_jobs.arguments import place, positive
 from spark_jobs.days import closed_sequences, open_day, to_drop, to_merge
 from spark_jobs.job import DONE, Job, main
 from spark_jobs.manifest import ARCHIVE, NOTHING, Manifest, Store, is_local, newest, store_of
@@ -41,6 +41,7 @@ LOOKS_S = 60
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--archive",
+        type=place,
         metavar="PATH",
         help="where the archive of a changelog on Kafka is: any folder or "
         "URI that Spark writes to (file:, s3a:, abfs:, hdfs:)",

@@ -21,6 +21,7 @@ from connectors.config import Config, KafkaConfig
 from connectors.stores import extra_needed
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
+from spark_jobs.arguments import place, positive, seconds
 from spark_jobs.job import DONE, Job, main
 from spark_jobs.manifest import is_local, store_of
 
@@ -37,19 +38,23 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--entity", action="append", metavar="ENTITY", help="only this entity's changes; may be repeated"
     )
     files = parser.add_argument_group("of a file log, or of an archive")
-    files.add_argument("--archive", metavar="PATH", help="read the archive there, not what the configuration names")
-    files.add_argument("--output", metavar="PATH", help="where deltas are written: any folder or URI that Spark takes")
+    files.add_argument(
+        "--archive", type=place, metavar="PATH", help="read the archive there, not what the configuration names"
+    )
+    files.add_argument(
+        "--output", type=place, metavar="PATH", help="where deltas are written: any folder or URI that Spark takes"
+    )
     files.add_argument("--format", choices=("parquet", "jsonl"), help="of the files of a new output (parquet)")
     files.add_argument("--from", dest="first", type=_position, metavar="POSITION", help="begin a new output here")
     files.add_argument("--to", dest="last", type=_position, metavar="POSITION", help="end here, inclusive")
     kafka = parser.add_argument_group("of a changelog on Kafka")
-    kafka.add_argument("--checkpoint", metavar="PATH", help="where Spark keeps how far the job is")
+    kafka.add_argument("--checkpoint", type=place, metavar="PATH", help="where Spark keeps how far the job is")
     kafka.add_argument("--continuous", action="store_true", help="go on until stopped, not only to the present end")
     kafka.add_argument(
-        "--every", type=_seconds, default=1.0, metavar="SECONDS", help="how often, with --continuous (%(default)s)"
+        "--every", type=seconds, default=1.0, metavar="SECONDS", help="how often, with --continuous (%(default)s)"
     )
     kafka.add_argument(
-        "--offsets", type=_count, default=1_000_000, metavar="N", help="the most offsets of one batch (%(default)s)"
+        "--offsets", type=positive, default=1_000_000, metavar="N", help="the most offsets of one batch (%(default)s)"
     )
     kafka.add_argument("--accept-lost", action="store_true", help="go on where Kafka no longer has what is next")
 
@@ -59,20 +64,6 @@ def _position(text: str) -> Position:
         return Position.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError("should be 1 or more")
-    return count
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if seconds < 0:
-        raise argparse.ArgumentTypeError("should be 0 or more")
-    return seconds
 
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:

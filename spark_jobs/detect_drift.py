@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from connectors.config import Config, FilesConfig
 from envelope.errors import ChangelogError, Kind
-from spark_jobs.arguments import moment, positive
+from spark_jobs.arguments import moment, place, positive, seconds
 from spark_jobs.job import Job, main
 
 if TYPE_CHECKING:
@@ -29,7 +29,10 @@ OUT = "drift"
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="write reports there (the folder drift beside the configuration)"
+        "--out",
+        type=lambda text: Path(place(text)),
+        metavar="DIR",
+        help="write reports there (the folder drift beside the configuration)",
     )
     parser.add_argument("--entities", nargs="+", default=[], metavar="ENTITY", help="compare only these")
     parser.add_argument(
@@ -50,12 +53,14 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--below", dest="end", metavar="KEY", help="only keys whose first column is less than this")
     parser.add_argument(
         "--wait",
-        type=_seconds,
+        type=seconds,
         default=60.0,
         metavar="SECONDS",
         help="how long the changelog may take to get behind the snapshot (%(default)s)",
     )
-    parser.add_argument("--archive", metavar="PATH", help="compare the archive there, not what the service publishes")
+    parser.add_argument(
+        "--archive", type=place, metavar="PATH", help="compare the archive there, not what the service publishes"
+    )
     parser.add_argument("--partitions", type=positive, metavar="N", help="read the source in N tasks")
     other = parser.add_argument_group("another source than the database of the service; not exact, and says so")
     other.add_argument(
@@ -71,7 +76,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     other.add_argument(
         "--settle",
-        type=_seconds,
+        type=seconds,
         default=60.0,
         metavar="SECONDS",
         help="after which what differs is compared again (%(default)s)",
@@ -87,16 +92,6 @@ def _share(text: str) -> float:
     if not 1e-6 <= share < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no share: it should be 0.000001 or more, and less than 1")
     return share
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
-    return seconds
 
 
 def _option(text: str) -> tuple[str, str]:

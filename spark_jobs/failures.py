@@ -13,6 +13,8 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
         "kafka": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
         "delta": "io.delta:delta-spark_2.13:4.0.1",
         "jdbc": "org.postgresql:postgresql:42.7.14",
+        "s3a": "org.apache.hadoop:hadoop-aws:3.4.1",
+        "azurebfs": "org.apache.hadoop:hadoop-azure:3.4.1",
     }
 )
 """What each format needs beside Spark, for `spark-submit --packages`."""
@@ -48,6 +50,18 @@ _KNOWN = [
         Kind.USAGE,
         "Spark has no {what}",
         "add to spark-submit: --packages {package}",
+    ),
+    (
+        r"Class org\.apache\.hadoop\.fs\.(?P<what>s3a|azurebfs)\.\w+ not found",
+        Kind.USAGE,
+        "Spark lacks the file system {what}",
+        "add to spark-submit: --packages {package}",
+    ),
+    (
+        r"No FileSystem for scheme \"(?P<what>[^\"]+)\"",
+        Kind.USAGE,
+        "Spark knows no file system {what}:",
+        "a folder has none; for file systems of others see their packages for spark-submit",
     ),
     (
         r"No suitable driver",
@@ -148,14 +162,20 @@ def _of_spark(error: Exception) -> ChangelogError:
     ours = _OURS.search(text)  # raised on an executor, it comes back as the text of a traceback
     if ours:
         return ChangelogError(Kind.MALFORMED, ours[1].strip())
+    condition = _CONDITION.search(text)
+    name = condition[1] if condition else type(error).__name__
+    hint = "repeat with --verbose to see its own words"
+    return known(text) or ChangelogError(Kind.MALFORMED, f"Spark failed ({name})", hint=hint)
+
+
+def known(text: str) -> ChangelogError | None:
+    """What Java's words mean, where we know it."""
     for pattern, kind, message, hint in _TABLE:
         found = pattern.search(text)
         if found:
             what = _place(found.groupdict().get("what", ""))
             return ChangelogError(kind, message.format(what=what), hint=hint.format(package=PACKAGES.get(what, "")))
-    condition = _CONDITION.search(text)
-    name = condition[1] if condition else type(error).__name__
-    return ChangelogError(Kind.MALFORMED, f"Spark failed ({name})", hint="repeat with --verbose to see its own words")
+    return None
 
 
 def _place(uri: str) -> str:

@@ -28,6 +28,7 @@ from connectors.sinks.filelayout import (
     parse_manifest,
 )
 from envelope.errors import ChangelogError, Kind
+from spark_jobs import failures
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -372,7 +373,8 @@ def _java(where: str) -> Iterator[None]:
         java = getattr(error, "java_exception", None)
         if java is None:
             raise
-        raise ChangelogError(Kind.STORAGE, f"{where}: {str(java.toString()).partition(chr(10))[0]}") from error
+        first = str(java.toString()).partition("\n")[0]
+        raise failures.known(str(error)) or ChangelogError(Kind.STORAGE, f"{where}: {first}") from error
 
 
 _REFUSALS = ("FileAlreadyExists", "AlreadyBeingCreated", "RemoteFileChanged", "PreconditionFailed", "412")

@@ -17,7 +17,7 @@ from connectors.config import Config, FilesConfig, ViewConfig, secret_of
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from spark_jobs import view_tables
-from spark_jobs.arguments import moment
+from spark_jobs.arguments import moment, place
 from spark_jobs.job import DONE, Job, main
 from spark_jobs.manifest import store_of
 
@@ -37,7 +37,11 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--entity", metavar="ENTITY", help="what the view is of")
     what.add_argument("--view", metavar="NAME", help="the view [views.NAME] of the configuration")
     parser.add_argument(
-        "--to", required=True, metavar="PATH|TABLE", help="any folder or URI; with --output postgres, [SCHEMA.]TABLE"
+        "--to",
+        type=place,
+        required=True,
+        metavar="PATH|TABLE",
+        help="any folder or URI; with --output postgres, [SCHEMA.]TABLE",
     )
     parser.add_argument("--output", choices=OUTPUTS, default=FILES, help="what the view is written as (%(default)s)")
     parser.add_argument(
@@ -49,7 +53,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         metavar="POSITION|TIME",
         help="a position, or a time such as 2026-11-21T03:10:00Z (now)",
     )
-    parser.add_argument("--archive", metavar="PATH", help="read the archive there, not what the configuration names")
+    parser.add_argument(
+        "--archive", type=place, metavar="PATH", help="read the archive there, not what the configuration names"
+    )
     parser.add_argument("--schemas", type=Path, metavar="DIR", help="take the columns from DIR/ENTITY.avsc")
     parser.add_argument("--where", metavar="SQL", help="only rows that meet this condition on the view's columns")
     parser.add_argument("--raw", action="store_true", help="have all columns as text, exactly as they were published")

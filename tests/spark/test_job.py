@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from connectors.config import Config
 from envelope.errors import ChangelogError, Kind
-from spark_jobs import failures
+from spark_jobs import archive, derive_deltas, detect_drift, failures, rebuild_view
 from spark_jobs.job import Job, main, session
 
 CONFIG = """
@@ -108,6 +108,25 @@ def test_bad_usage_is_one_line(config: Path, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err.startswith("try: nowhere.toml: no such file; ")
 
 
+@pytest.mark.parametrize(
+    ("job", "options"),
+    [
+        (archive.JOB, ["--archive"]),
+        (derive_deltas.JOB, ["--archive", "--output", "--checkpoint"]),
+        (rebuild_view.JOB, ["--archive", "--to"]),
+        (detect_drift.JOB, ["--archive", "--out"]),
+    ],
+    ids=lambda each: each.name if isinstance(each, Job) else "",
+)
+def test_an_empty_place_is_refused(job: Job, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """As of a variable of a script that is not set: it would be the working directory."""
+    for option in options:
+        with pytest.raises(SystemExit, match="2"):
+            main(job, [option, ""])
+        said = f"{job.name}: argument {option}: is empty; name a folder or a URI; see `{job.name} --help`\n"
+        assert capsys.readouterr().err == said
+
+
 def test_a_session_in_use_is_used(spark: SparkSession) -> None:
     with session("another") as found:
         assert found is spark
@@ -128,6 +147,16 @@ def test_a_session_in_use_is_used(spark: SparkSession) -> None:
             "[FAILED_READ_FILE.NO_HINT] … file:///a%20log/1.parquet. SQLSTATE",
             Kind.MALFORMED,
             "/a log/1.parquet is damaged; ",
+        ),
+        (
+            "RuntimeException: ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
+            Kind.USAGE,
+            "Spark lacks the file system s3a; add to spark-submit: --packages org.apache.hadoop:hadoop-aws:",
+        ),
+        (
+            'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "c"',
+            Kind.USAGE,
+            "Spark knows no file system c:",
         ),
         (
             'IOException: Cannot run program "./environment/bin/python": error=2, No such file or directory',
