@@ -1,11 +1,16 @@
 """What several jobs take on their command lines; each raises argparse's own error for a text that is none."""
 
 import argparse
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 
 from envelope.position import Position
 
-SECONDS_MAX = 1e6
+COUNT_MAX = 1_000_000_000
+SECONDS_MAX = 1_000_000
+
+_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:/*")
 
 
 def moment(text: str) -> Position | datetime:
@@ -25,8 +30,8 @@ def moment(text: str) -> Position | datetime:
 
 def positive(text: str) -> int:
     """A whole number of 1 or more."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError("should be 1 or more")
+    if not text.isdecimal() or not 1 <= int(text) <= COUNT_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {COUNT_MAX}")
     return int(text)
 
 
@@ -37,12 +42,17 @@ def seconds(text: str) -> float:
     except ValueError:
         found = -1.0
     if not 0 <= found <= SECONDS_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to {SECONDS_MAX}")
     return found
 
 
 def place(text: str) -> str:
-    """A folder or a URI; an empty one, as of a variable that is not set, would be the working directory."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError("is empty; name a folder or a URI")
+    """A path or a URI; an empty one, as a variable that is not set gives it, would be the working directory."""
+    if not _SCHEME.sub("", text.strip(), count=1):
+        raise argparse.ArgumentTypeError("is empty")
     return text
+
+
+def folder(text: str) -> Path:
+    """A `place` on this machine."""
+    return Path(place(text))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from connectors.config import Config, FilesConfig
 from envelope.errors import ChangelogError, Kind
-from spark_jobs.arguments import moment, place, positive, seconds
+from spark_jobs.arguments import folder, moment, place, positive, seconds
 from spark_jobs.job import Job, main
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ OUT = "drift"
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
-        type=lambda text: Path(place(text)),
+        type=folder,
         metavar="DIR",
         help="write reports there (the folder drift beside the configuration)",
     )

@@ -14,7 +14,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
         "delta": "io.delta:delta-spark_2.13:4.0.1",
         "jdbc": "org.postgresql:postgresql:42.7.14",
         "s3a": "org.apache.hadoop:hadoop-aws:3.4.1",
-        "azurebfs": "org.apache.hadoop:hadoop-azure:3.4.1",
+        "abfs": "org.apache.hadoop:hadoop-azure:3.4.1",
     }
 )
 """What each format needs beside Spark, for `spark-submit --packages`."""
@@ -33,13 +33,40 @@ _KNOWN = [
         "install Java 17 (Debian: apt-get install openjdk-17-jre-headless)",
     ),
     (
-        r"FAILED_READ_FILE\.FILE_NOT_EXIST[^\n]*?(?P<what>(?:file|hdfs|s3a|abfss?|gs):[^\s,]+?)\.?(?:[\s,]|$)",
+        r'IOException: Cannot run program "(?P<what>[^"\n]*python[^"\n]*)"[^\n]*error=(?:2|13)\b',
+        Kind.USAGE,
+        "Spark cannot run {what}",
+        "PYSPARK_PYTHON names the Python of the jobs, which every node has there and its user may run",
+    ),
+    (
+        r"NoAuthWithAWSException|No AWS Credentials provided",
+        Kind.ACCESS,
+        "S3 has no credentials",
+        "see fs.s3a.aws.credentials.provider in Hadoop's documentation of S3A",
+    ),
+    (r"FileNotFoundException: (?P<what>/[^\n]+?) \(Permission denied\)", *_NO_RIGHT),
+    (r'AccessControlException: Permission denied[^\n]*inode="(?P<what>[^"\n]+)"', *_NO_RIGHT),
+    (r"AccessDeniedException: (?P<what>(?:[a-z0-9]+:/)?/[^\n]+?)(?:: |$)", *_NO_RIGHT),
+    (
+        r"ParentNotDirectoryException: (?:Parent path is not a directory: )?(?P<what>[^\n]+?)(?: \(is not [^\n]*)?$",
+        Kind.STORAGE,
+        "{what} is a file",
+        "name a folder",
+    ),
+    (
+        r"IOException: Mkdirs failed to create (?P<what>[^\n]+?)(?:/_temporary[^\n]*)?(?: \(exists=[^\n]*)?$",
+        Kind.STORAGE,
+        "{what} cannot be made",
+        "may the job's user write there?",
+    ),
+    (
+        r"FAILED_READ_FILE\.FILE_NOT_EXIST[^\n]*?(?P<uri>(?:file|hdfs|s3a|abfss?|gs):[^\s,]+?)\.?(?:[\s,]|$)",
         Kind.MALFORMED,
         "{what} is gone",
         "run the job again: compaction may have replaced it; else restore it from a copy",
     ),
     (
-        r"(?:FAILED_READ_FILE|CANNOT_READ_FILE_FOOTER)[^\n]*?(?P<what>(?:file|hdfs|s3a|abfss?|gs):[^\s,]+?)\.?(?:[\s,]|$)",
+        r"(?:FAILED_READ_FILE|CANNOT_READ_FILE_FOOTER)[^\n]*?(?P<uri>(?:file|hdfs|s3a|abfss?|gs):[^\s,]+?)\.?(?:[\s,]|$)",
         Kind.MALFORMED,
         "{what} is damaged",
         "restore it from a copy",
@@ -52,16 +79,22 @@ _KNOWN = [
         "add to spark-submit: --packages {package}",
     ),
     (
-        r"Class org\.apache\.hadoop\.fs\.(?P<what>s3a|azurebfs)\.\w+ not found",
+        r"Class org\.apache\.hadoop\.fs\.s3a\.S3AFileSystem not found",
         Kind.USAGE,
-        "Spark lacks the file system {what}",
-        "add to spark-submit: --packages {package}",
+        "Spark lacks the file system s3a",
+        f"add to spark-submit: --packages {PACKAGES['s3a']}",
     ),
     (
-        r"No FileSystem for scheme \"(?P<what>[^\"]+)\"",
+        r"Class org\.apache\.hadoop\.fs\.azurebfs\.\w+FileSystem not found",
         Kind.USAGE,
-        "Spark knows no file system {what}:",
-        "a folder has none; for file systems of others see their packages for spark-submit",
+        "Spark lacks the file system abfs",
+        f"add to spark-submit: --packages {PACKAGES['abfs']}",
+    ),
+    (
+        r'No FileSystem for scheme "(?P<what>[^"\n]+)"',
+        Kind.USAGE,
+        "no file system is called {what}",
+        "leave the scheme out for a folder of this machine",
     ),
     (
         r"No suitable driver",
@@ -100,29 +133,6 @@ _KNOWN = [
         "begin anew, and let topics keep what outages may last (docs/kafka.md)",
     ),
     (
-        r"Cannot run program \"(?P<what>[^\"]+)\"",
-        Kind.USAGE,
-        "Spark cannot run {what}",
-        "PYSPARK_PYTHON names the Python of the jobs, which every node has there and its user may run",
-    ),
-    (
-        r"ParentNotDirectoryException: [^\n]*?(?P<what>[a-z0-9]+:/\S+)",
-        Kind.STORAGE,
-        "{what} is a file",
-        "name a folder",
-    ),
-    (
-        r"Mkdirs failed to create (?P<what>[a-z0-9]+:\S+?)(?:/_temporary\S*)?(?:\s|$)",
-        Kind.STORAGE,
-        "{what} cannot be made",
-        "may the job's user write there?",
-    ),
-    (
-        r"(?:AccessDeniedException: |AccessControlException: [^\n]*?inode=\")(?P<what>\S+?)(?:\"|: )",
-        *_NO_RIGHT,
-    ),
-    (r"(?P<what>/[^\s:]+) \(Permission denied\)", *_NO_RIGHT),
-    (
         r"Failed to create a temp directory \(under artifacts\)",
         Kind.STORAGE,
         "Spark cannot make its folder `artifacts` in the working directory",
@@ -136,7 +146,7 @@ _KNOWN = [
     ),
     (r"OutOfMemoryError", Kind.LIMIT, "Spark ran out of memory", "add to spark-submit: --driver-memory 4g"),
 ]
-_TABLE = [(re.compile(pattern), kind, message, hint) for pattern, kind, message, hint in _KNOWN]
+_TABLE = [(re.compile(pattern, re.MULTILINE), kind, message, hint) for pattern, kind, message, hint in _KNOWN]
 
 
 def explain(error: Exception) -> ChangelogError:
@@ -168,16 +178,14 @@ def _of_spark(error: Exception) -> ChangelogError:
     return known(text) or ChangelogError(Kind.MALFORMED, f"Spark failed ({name})", hint=hint)
 
 
-def known(text: str) -> ChangelogError | None:
-    """What Java's words mean, where we know it."""
+def known(text: str, where: str = "") -> ChangelogError | None:
+    """What Java's words mean, where we know it; `where` it happened is told unless they say it themselves."""
     for pattern, kind, message, hint in _TABLE:
         found = pattern.search(text)
         if found:
-            what = _place(found.groupdict().get("what", ""))
-            return ChangelogError(kind, message.format(what=what), hint=hint.format(package=PACKAGES.get(what, "")))
+            named = found.groupdict()
+            what = unquote(named["uri"]) if "uri" in named else named.get("what", "")
+            told = message.format(what=re.sub("^file:/+", "/", what))
+            hint = hint.format(package=PACKAGES.get(what, ""))
+            return ChangelogError(kind, f"{where}: {told}" if where and not what else told, hint=hint)
     return None
-
-
-def _place(uri: str) -> str:
-    """A file as a person looks for it."""
-    return re.sub("^file:/+", "/", unquote(uri))

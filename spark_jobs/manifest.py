@@ -9,7 +9,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -329,16 +329,20 @@ class _HadoopStore:
     def _put(self, target: Any, content: bytes) -> bool:
         """Written beside, then renamed: whoever looks meanwhile never sees half of it, as of a run that was killed."""
         beside = self._jvm.org.apache.hadoop.fs.Path(target.getParent(), f"{_BESIDE}{secrets.token_hex(8)}")
+        moved = False
         try:
             stream = self._fs.create(beside, False)
             try:
                 stream.write(content)
             finally:
                 stream.close()
-            if self._fs.rename(beside, target):
-                return True
+            moved = bool(self._fs.rename(beside, target))
         finally:
-            self._fs.delete(beside, False)
+            if not moved:
+                with suppress(Exception):  # what failed before it is what is told
+                    self._fs.delete(beside, False)
+        if moved:
+            return True
         if self._fs.exists(target):
             return False
         raise ChangelogError(Kind.STORAGE, f"{target.toString()}: cannot be moved there")
@@ -374,7 +378,7 @@ def _java(where: str) -> Iterator[None]:
         if java is None:
             raise
         first = str(java.toString()).partition("\n")[0]
-        raise failures.known(str(error)) or ChangelogError(Kind.STORAGE, f"{where}: {first}") from error
+        raise failures.known(str(error), where) or ChangelogError(Kind.STORAGE, f"{where}: {first}") from error
 
 
 _REFUSALS = ("FileAlreadyExists", "AlreadyBeingCreated", "RemoteFileChanged", "PreconditionFailed", "412")

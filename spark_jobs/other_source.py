@@ -72,11 +72,11 @@ def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
 
 
 def _plain_type(entity: str, name: str, type_: ColumnType | None, given: Mapping[str, spark.DataType]) -> ColumnType:
-    """What a column's value is before it is masked; `type_` is None of a hash, whose type the changelog has."""
+    """A column's type before it is masked: `type_`, or None where the changelog holds a hash, not what was hashed."""
     if name not in given:
         known = ", ".join(given)
         raise ChangelogError(Kind.USAGE, f"--source has no column {name} of {entity}", hint=f"it has: {known}")
-    plain = type_ or _hashed_type(given[name])
+    plain = _hashed_type(given[name]) if type_ is None else type_
     if not _is_faithful(plain, given[name]):
         raise ChangelogError(
             Kind.USAGE,

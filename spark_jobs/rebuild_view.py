@@ -17,7 +17,7 @@ from connectors.config import Config, FilesConfig, ViewConfig, secret_of
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from spark_jobs import view_tables
-from spark_jobs.arguments import moment, place
+from spark_jobs.arguments import folder, moment, place
 from spark_jobs.job import DONE, Job, main
 from spark_jobs.manifest import store_of
 
@@ -56,7 +56,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--archive", type=place, metavar="PATH", help="read the archive there, not what the configuration names"
     )
-    parser.add_argument("--schemas", type=Path, metavar="DIR", help="take the columns from DIR/ENTITY.avsc")
+    parser.add_argument("--schemas", type=folder, metavar="DIR", help="take the columns from DIR/ENTITY.avsc")
     parser.add_argument("--where", metavar="SQL", help="only rows that meet this condition on the view's columns")
     parser.add_argument("--raw", action="store_true", help="have all columns as text, exactly as they were published")
     parser.add_argument("--full", action="store_true", help="do not build on the view that is there")

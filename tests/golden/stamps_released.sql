@@ -20,3 +20,17 @@ COMMIT;
 -> {"entity": "orders", "key": "7",
     "provenance": {"apiVersion": "v1", "serviceName": "inner", "identifier": "2", "source": {"table": "public.orders", "op": "create"}},
     "current": {"id":7,"status":"by inner"}}
+
+-- So does that of a later one, in the place of what the first one left.
+BEGIN;
+SAVEPOINT a;
+SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "inner", "identifier": "2"}');
+RELEASE a;
+SAVEPOINT b;
+SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "third", "identifier": "3"}');
+RELEASE b;
+INSERT INTO orders VALUES (24, 'by third');
+COMMIT;
+-> {"entity": "orders", "key": "24",
+    "provenance": {"apiVersion": "v1", "serviceName": "third", "identifier": "3", "source": {"table": "public.orders", "op": "create"}},
+    "current": {"id":24,"status":"by third"}}

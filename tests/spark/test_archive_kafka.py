@@ -146,7 +146,7 @@ def yesterday(made: Record) -> Record:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--keep-days", "0"], "--keep-days: should be 1 or more"),
+        (["--keep-days", "0"], "--keep-days: '0' is no whole number from 1 to "),
         (["--once", "--continuous"], "not allowed with"),
     ],
 )

@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 
 from connectors.config import Config
 from envelope.errors import ChangelogError, Kind
-from spark_jobs import archive, derive_deltas, detect_drift, failures, rebuild_view
+from spark_jobs import archive, arguments, derive_deltas, detect_drift, failures, rebuild_view
 from spark_jobs.job import Job, main, session
+from spark_jobs.manifest import store_of
 
 CONFIG = """
 name = "booking"
@@ -113,18 +114,34 @@ def test_bad_usage_is_one_line(config: Path, capsys: pytest.CaptureFixture[str])
     [
         (archive.JOB, ["--archive"]),
         (derive_deltas.JOB, ["--archive", "--output", "--checkpoint"]),
-        (rebuild_view.JOB, ["--archive", "--to"]),
+        (rebuild_view.JOB, ["--archive", "--to", "--schemas"]),
         (detect_drift.JOB, ["--archive", "--out"]),
     ],
     ids=lambda each: each.name if isinstance(each, Job) else "",
 )
-def test_an_empty_place_is_refused(job: Job, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("empty", ["", " ", "file:", "file://"])
+def test_an_empty_place_is_refused(
+    job: Job, options: list[str], empty: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As of a variable of a script that is not set: it would be the working directory."""
     for option in options:
         with pytest.raises(SystemExit, match="2"):
-            main(job, [option, ""])
-        said = f"{job.name}: argument {option}: is empty; name a folder or a URI; see `{job.name} --help`\n"
-        assert capsys.readouterr().err == said
+            main(job, [option, empty])
+        assert capsys.readouterr().err == f"{job.name}: argument {option}: is empty; see `{job.name} --help`\n"
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "inf", "1000001", "soon"])
+def test_seconds_have_bounds(text: str) -> None:
+    assert (arguments.seconds("0"), arguments.seconds("1e6")) == (0, 1e6)
+    with pytest.raises(argparse.ArgumentTypeError, match=f"^'{text}' is no number of seconds from 0 to 1000000$"):
+        arguments.seconds(text)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1_000", "1.5", "1000000001", "many"])
+def test_counts_have_bounds(text: str) -> None:
+    assert (arguments.positive("1"), arguments.positive("1000000000")) == (1, 10**9)
+    with pytest.raises(argparse.ArgumentTypeError, match=f"^'{text}' is no whole number from 1 to 1000000000$"):
+        arguments.positive(text)
 
 
 def test_a_session_in_use_is_used(spark: SparkSession) -> None:
@@ -154,20 +171,36 @@ def test_a_session_in_use_is_used(spark: SparkSession) -> None:
             "Spark lacks the file system s3a; add to spark-submit: --packages org.apache.hadoop:hadoop-aws:",
         ),
         (
+            "ClassNotFoundException: Class org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem not found",
+            Kind.USAGE,
+            "Spark lacks the file system abfs; add to spark-submit: --packages org.apache.hadoop:hadoop-azure:",
+        ),
+        (
             'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "c"',
             Kind.USAGE,
-            "Spark knows no file system c:",
+            "no file system is called c; leave the scheme out",
         ),
         (
-            'IOException: Cannot run program "./environment/bin/python": error=2, No such file or directory',
+            'java.io.IOException: Cannot run program "./a b/bin/python3": error=2, No such file or directory',
             Kind.USAGE,
-            "Spark cannot run ./environment/bin/python; PYSPARK_PYTHON names",
+            "Spark cannot run ./a b/bin/python3; PYSPARK_PYTHON names",
         ),
         (
-            "IOException: Mkdirs failed to create file:/mnt/views/1/_temporary/0/_temporary/attempt_1 (exists=false)",
-            Kind.STORAGE,
-            "/mnt/views/1 cannot be made; may the job's user write there?",
+            'java.io.IOException: Cannot run program "python3": error=12, Cannot allocate memory',
+            Kind.MALFORMED,
+            "Spark failed (Py4JError)",
         ),
+        (
+            "java.io.IOException: Mkdirs failed to create file:/mnt/my views/1/_temporary/0/a (exists=false)\n\tat",
+            Kind.STORAGE,
+            "/mnt/my views/1 cannot be made; may the job's user write there?",
+        ),
+        (
+            "ParentNotDirectoryException: Parent path is not a directory: file:/tmp/my dir/out\n\tat x",
+            Kind.STORAGE,
+            "/tmp/my dir/out is a file; name a folder",
+        ),
+        ("ParentNotDirectoryException: /lake/x (is not a directory)\n\tat x", Kind.STORAGE, "/lake/x is a file; "),
         (
             "IOException: Failed to create a temp directory (under artifacts) after 10 attempts!",
             Kind.STORAGE,
@@ -175,9 +208,14 @@ def test_a_session_in_use_is_used(spark: SparkSession) -> None:
         ),
         ("FSError: java.io.IOException: No space left on device", Kind.STORAGE, "no space left on a device; free some"),
         (
-            "java.nio.file.AccessDeniedException: s3a://lake/views/a.parquet: PUT 0-byte object: 403",
+            "java.nio.file.AccessDeniedException: s3a://lake/my views/a.parquet: PUT 0-byte object: 403",
             Kind.ACCESS,
-            "s3a://lake/views/a.parquet is not for the job's user",
+            "s3a://lake/my views/a.parquet is not for the job's user",
+        ),
+        (
+            "java.nio.file.AccessDeniedException: lake: ...: NoAuthWithAWSException: No AWS Credentials provided by",
+            Kind.ACCESS,
+            "S3 has no credentials; ",
         ),
         (
             'AccessControlException: Permission denied: user=a, access=WRITE, inode="/lake":hdfs:hdfs:drwxr-xr-x',
@@ -185,9 +223,9 @@ def test_a_session_in_use_is_used(spark: SparkSession) -> None:
             "/lake is not for the job's user",
         ),
         (
-            "FileNotFoundException: /log/1.parquet (Permission denied)",
+            "[FAILED_READ_FILE.FILE_NOT_EXIST] file:/a%20b/1.\nFileNotFoundException: /a b/1 (Permission denied)",
             Kind.ACCESS,
-            "/log/1.parquet is not for the job's user",
+            "/a b/1 is not for the job's user",
         ),
     ],
 )
@@ -196,6 +234,18 @@ def test_what_java_says_is_told_in_our_words(text: str, kind: Kind, said: str) -
     assert told.kind is kind
     assert said in str(told)
     assert "\n" not in str(told)
+
+
+def test_a_file_system_that_is_not_there_is_named(spark: SparkSession) -> None:
+    with pytest.raises(ChangelogError, match="no file system is called nowhere") as caught:
+        store_of("nowhere://x/y", spark)
+    assert caught.value.kind is Kind.USAGE
+
+
+def test_where_it_happened_is_told_unless_java_says_it() -> None:
+    assert str(failures.known("No space left on device", "s3a://x")).startswith("s3a://x: no space left on a device; ")
+    assert str(failures.known('No FileSystem for scheme "x"', "x://y")).startswith("no file system is called x; ")
+    assert failures.known("nothing that we know", "x://y") is None
 
 
 @pytest.mark.parametrize("module", ["archive", "derive_deltas", "rebuild_view", "detect_drift", "demo"])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from connectors.sinks.filelayout import Manifest, Replaced, parse_manifest, read_manifest
@@ -185,6 +186,18 @@ def test_paths_of_this_machine(text: str | Path, root: str) -> None:
 def test_other_file_systems_need_a_session() -> None:
     with pytest.raises(ChangelogError, match="only in a Spark session"):
         store_of("s3a://bucket/changelog")
+
+
+def test_a_store_that_renames(spark: SparkSession, tmp_path: Path) -> None:
+    """By Hadoop's view of this machine, whose renames replace files, which those of a cluster do not."""
+    spark._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.try.link./lake", f"file:{tmp_path}")
+    store = hadoop(spark, "viewfs://try/lake")
+    committed = [commit(store, with_offset(offset), at=NOW) for offset in (12, 20)]
+    assert newest(store) == committed[-1] == read_manifest(tmp_path)
+    with pytest.raises(Py4JError):
+        store.create("manifest/3.json", "no bytes")  # type: ignore[arg-type]
+    assert newest(store) == committed[-1]
+    assert not list(tmp_path.rglob(".changelog-*"))
 
 
 def test_a_store_through_hadoop(spark: SparkSession, tmp_path: Path) -> None:
