@@ -109,7 +109,12 @@ class _Job:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *options: str, fail_at: str | None = None) -> None:
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+        environment = {
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(self._folder),  # who is killed leaves what is there
+        }
         environment.pop(failpoints.VARIABLE, None)
         if fail_at is not None:
             environment[failpoints.VARIABLE] = fail_at
