@@ -9,7 +9,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -329,23 +329,20 @@ class _HadoopStore:
     def _put(self, target: Any, content: bytes) -> bool:
         """Written beside, then renamed: whoever looks meanwhile never sees half of it, as of a run that was killed."""
         beside = self._jvm.org.apache.hadoop.fs.Path(target.getParent(), f"{_BESIDE}{secrets.token_hex(8)}")
-        moved = False
-        try:
-            stream = self._fs.create(beside, False)
-            try:
+        with ExitStack() as undo:
+            undo.callback(self._drop, beside)
+            with closing(self._fs.create(beside, False)) as stream:
                 stream.write(content)
-            finally:
-                stream.close()
-            moved = bool(self._fs.rename(beside, target))
-        finally:
-            if not moved:
-                with suppress(Exception):  # what failed before it is what is told
-                    self._fs.delete(beside, False)
-        if moved:
-            return True
+            if self._fs.rename(beside, target):
+                undo.pop_all()  # it is in its place, whatever comes
+                return True
         if self._fs.exists(target):
             return False
         raise ChangelogError(Kind.STORAGE, f"{target.toString()}: cannot be moved there")
+
+    def _drop(self, beside: Any) -> None:
+        with suppress(Exception):  # what failed before it is what is told
+            self._fs.delete(beside, False)
 
     def move(self, source: str, target: str) -> None:
         after = self._path(target)

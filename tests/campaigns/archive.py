@@ -279,7 +279,7 @@ class _Block:
             for number in range(rounds):
                 self._round(number)
             self._catch_up()
-            summary = self._job.finish("--compact", "all")
+            summary = self._finish("--compact", "all")
         finally:
             self._reader.stop()
         return self._judged(since, summary)
@@ -293,20 +293,24 @@ class _Block:
         chance = self._rng.random()
         if options == STREAMING:
             self._kill(options)
-        elif not self._takes_s or chance < 0.1:
-            began = time.monotonic()
-            self._job.finish(*options)
-            self._takes_s = time.monotonic() - began
+        elif chance < 0.1:
+            self._finish(*options)
             self._runs["left alone"] += 1
         elif chance < 0.5:
             self._crash(options)
         else:
             self._kill(options)
 
+    def _finish(self, *options: str) -> Mapping[str, object]:
+        began = time.monotonic()
+        summary = self._job.finish(*options)
+        self._takes_s = time.monotonic() - began
+        return summary
+
     def _kill(self, options: Sequence[str]) -> None:
         """At any moment: some time after the start, or in its shorter part, once it has written some files."""
         self._job.start(*options)
-        if self._rng.random() < 0.4:
+        if self._takes_s and self._rng.random() < 0.4:
             code = self._job.ended(self._rng.uniform(0.2, 1.2) * self._takes_s)
         else:
             code = self._written(self._rng.randrange(1, WRITTEN_MAX))
