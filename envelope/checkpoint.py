@@ -22,7 +22,8 @@ class Checkpoint:
     entity, `settings` what shapes order or content, `decisions` the stops that an operator passed:
     position text to `skip`, `default` or `dead-letter`. `accepted` are the changes
     of columns that an operator let pass: entity to position text. `repairs` is what signals asked for and
-    is not done yet.
+    is not done yet. `source` and `sink` hold what each of the two wants to find unchanged when it is opened
+    again; nobody else reads them, and a record without them proves nothing.
     """
 
     position: Position | None
@@ -36,6 +37,8 @@ class Checkpoint:
     decisions: Mapping[str, str] = field(default_factory=dict)
     accepted: Mapping[str, str] = field(default_factory=dict)
     repairs: Mapping[str, Any] = field(default_factory=dict)
+    source: Mapping[str, Any] = field(default_factory=dict)
+    sink: Mapping[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
     def decision(self, position: Position) -> str | None:
@@ -62,7 +65,7 @@ class Checkpoint:
                 "settings": self.settings,
                 "decisions": self.decisions,
                 "accepted": self.accepted,
-                **({"repairs": self.repairs} if self.repairs else {}),
+                **{name: value for name in ("repairs", "source", "sink") if (value := getattr(self, name))},
             }
         )
 
@@ -89,6 +92,8 @@ class Checkpoint:
                 decisions=value["decisions"],
                 accepted=value.get("accepted", {}),
                 repairs=value.get("repairs", {}),
+                source=value.get("source", {}),
+                sink=value.get("sink", {}),
                 format=value["format"],
             )
         except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:

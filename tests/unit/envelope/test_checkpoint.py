@@ -21,10 +21,14 @@ FULL = Checkpoint(
     decisions={str(Position(1, 5, 0)): "skip"},
     accepted={"order": str(Position(1, 7, 2))},
     repairs={"open": {}, "paused": ["order"], "ended": {"a": "done"}, "revision": 2},
+    source={"database": "app"},
+    sink={"topics": {"order": "x1"}},
 )
 
 
-@pytest.mark.parametrize("checkpoint", [FULL, replace(FULL, position=None, windows={}, accepted={}, repairs={})])
+@pytest.mark.parametrize(
+    "checkpoint", [FULL, replace(FULL, position=None, windows={}, accepted={}, repairs={}, source={}, sink={})]
+)
 def test_a_checkpoint_is_read_as_it_was_written(checkpoint: Checkpoint) -> None:
     assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
 
@@ -35,10 +39,13 @@ def test_a_checkpoint_from_before_changes_of_columns_could_be_accepted_has_none(
     assert Checkpoint.from_json(json.dumps(written).encode()) == replace(FULL, accepted={})
 
 
-def test_a_checkpoint_from_before_repairs_has_none() -> None:
+@pytest.mark.parametrize("name", ["repairs", "source", "sink"])
+def test_a_checkpoint_from_before_a_later_member_has_an_empty_one(name: str) -> None:
     written = json.loads(FULL.to_json())
-    del written["repairs"]
-    assert Checkpoint.from_json(json.dumps(written).encode()) == replace(FULL, repairs={})
+    del written[name]
+    checkpoint = Checkpoint.from_json(json.dumps(written).encode())
+    assert getattr(checkpoint, name) == {}
+    assert json.loads(checkpoint.to_json()) == written
 
 
 def test_a_checkpoint_of_a_newer_program_is_refused() -> None:
