@@ -109,8 +109,9 @@ def publish(
     A crash between any two loses nothing and repeats nothing.
 
     A connection that is lost, on either side, is made again after a growing wait, from the last
-    checkpoint; when it was the sink's, only a new recovery tells which that is. Raises
-    ChangelogError of every other kind, once what stands before it is stored.
+    checkpoint. Each opening of the source recovers the sink again: the source was released, so another
+    instance may have published meanwhile. Raises ChangelogError of every other kind, once what stands
+    before it is stored.
     """
     watcher = observer or Observer()
     run = _Run(sink, cadence or Cadence(), watcher, reach, clock)
@@ -129,7 +130,7 @@ def publish(
 
 
 class _Run:
-    """What is known between two turns: `held` says that the sink is ours and `stored` its checkpoint."""
+    """One service's turns: `held` says that the sink is ours, and `stored` is its checkpoint as far as we know."""
 
     def __init__(
         self, sink: Sink, cadence: Cadence, observer: Observer, reach: Reach, clock: Callable[[], float]
@@ -169,9 +170,10 @@ class _Run:
                 raise
 
     def _recover(self) -> Checkpoint | None:
-        if not self._held:
-            self._stored = self._sink.recover()
-            self._held = True
+        """While the slot was ours no longer, another instance may have published: what we remember proves nothing."""
+        self._held = False
+        self._stored = self._sink.recover()
+        self._held = True
         return self._stored
 
     @contextmanager

@@ -76,7 +76,7 @@ class FileSink:
         """See `Sink`: any entity finds room."""
 
     def recover(self) -> Checkpoint | None:
-        """Takes the lock and gives the newest checkpoint; None when the log is new.
+        """Takes the lock, if it is not held, and gives the newest checkpoint; None when the log is new.
 
         A damaged newest file stays where it is until the next commit: the caller first compares the checkpoint
         before it with what the source has forgotten, and may refuse. Raises ChangelogError: IN_USE when another
@@ -84,9 +84,12 @@ class FileSink:
         """
         with _storing(self._path):
             make_folder(log_folder(self._path))
-            self._lock = _take_lock(self._path / "lock")
+            if self._lock is None:
+                self._lock = _take_lock(self._path / "lock")
         try:
+            self._added = []
             with _storing(self._path):
+                self._check_lock()
                 self._tidy()
                 self._end = find_recovery(self._path)
         except ChangelogError:

@@ -73,6 +73,17 @@ def test_one_process_writes(sink: FileSink, path: Path) -> None:
     other.close()
 
 
+def test_the_holder_of_the_lock_recovers_again(sink: FileSink, path: Path) -> None:
+    store(sink, commit(1), checkpoint(1))
+    sink.add(commit(2))
+    assert sink.recover() == checkpoint(1)
+    store(sink, [], checkpoint(1, through_lsn=15))
+    assert read(path) == expected(1), "what was added before is dropped"
+    (path / "lock").unlink()
+    with pytest.raises(ChangelogError, match="something else changed the file log"):
+        sink.recover()
+
+
 def test_a_sink_that_is_not_open_refuses(path: Path) -> None:
     with pytest.raises(ChangelogError, match="is not open; recover it first"):
         store(FileSink(path), commit(1), checkpoint(1))

@@ -1,0 +1,47 @@
+"""Two instances of one service: what one publishes while the other is without its database is no gap to that one."""
+
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from connectors import service
+from connectors.embedded import Server
+from connectors.embedded_kafka import Broker
+from tests.integration.kafka.site import Site
+from tests.proxy import Proxy
+
+
+def _sites(database: str, proxy: Proxy, broker: Broker, folder: Path) -> tuple[Site, Site]:
+    """One service twice, with a folder each; the first is led through the proxy."""
+    made = []
+    for name, dsn in (("first", make_conninfo(database, host="127.0.0.1", port=proxy.port)), ("second", database)):
+        (folder / name).mkdir()
+        made.append(Site(dsn, broker, folder / name, tables={"item": 2}))
+    return made[0], made[1]
+
+
+def test_what_another_instance_published_meanwhile_is_no_gap(
+    server: Server, database: str, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_FIRST_PATIENCE_S", 10.0)
+    with psycopg.connect(database, autocommit=True) as sql, closing(Proxy("127.0.0.1", server.port)) as proxy:
+        sql.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")
+        first, second = _sites(database, proxy, broker, tmp_path)
+        with first.running() as one:
+            one.until(first.is_read)
+            proxy.stop()
+            sql.execute("INSERT INTO item VALUES (1, 'while the first is away')")
+            with second.running() as other:
+                other.until(lambda: len(second.records("item")) == 1)
+                sql.execute("ALTER TABLE item ADD weight int")
+                sql.execute("INSERT INTO item VALUES (2, 'with a new version of the columns', 5)")
+                other.until(lambda: len(second.records("item")) == 2)
+            proxy.resume()
+            sql.execute("INSERT INTO item VALUES (3, 'the first goes on', 7)")
+            one.until(lambda: len(second.records("item")) == 3)
+        assert second.state("item") == second.table("item") | {"1": {"id": 1, "name": "while the first is away"}}
+        versions = [each.place.key for each in second.records("schemas")]
+        assert versions == ["item", "item"], "the first knows what the other announced"
