@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 from connectors.commands import Command, add_common_arguments
 
@@ -31,6 +31,9 @@ COMMANDS = {
     "drop": "remove what the service left behind in the database, and on Kafka",
 }
 """Each is the module of this name in `connectors.commands`, loaded when it is asked for."""
+
+SERVICE = "run"
+"""The command whose standard error is a log."""
 
 FAILED = 3
 INTERRUPTED = 130
@@ -102,7 +105,7 @@ def execute(command: Command, arguments: argparse.Namespace) -> int:
     try:
         return command.execute(arguments)
     except ChangelogError as error:
-        _report(error, str(error), sys.stderr, verbose=arguments.verbose)
+        _report(error, str(error), arguments)
         return EXIT_CODES.get(error.kind, FAILED)
     except BrokenPipeError:  # the reader of our output, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -111,15 +114,22 @@ def execute(command: Command, arguments: argparse.Namespace) -> int:
         return INTERRUPTED
     except OSError as error:  # of a file that another user owns, say
         where = f"{error.filename}: " if error.filename else ""
-        _report(error, f"{where}{error.strerror or type(error).__name__}", sys.stderr, verbose=arguments.verbose)
+        _report(error, f"{where}{error.strerror or type(error).__name__}", arguments)
         return FAILED
     except Exception as error:  # noqa: BLE001, a bug of ours: its message may hold row values, so only its type is shown
         text = f"internal error ({type(error).__name__}); repeat with --verbose and report the traceback"
-        _report(error, text, sys.stderr, verbose=arguments.verbose)
+        _report(error, text, arguments)
         return FAILED
 
 
-def _report(error: BaseException, text: str, stream: TextIO, *, verbose: bool) -> None:
-    if verbose:
-        traceback.print_exception(error, file=stream)
-    print(f"changelog: {text}", file=stream)
+def _report(error: BaseException, text: str, arguments: argparse.Namespace) -> None:
+    """One line on stderr. The service's is a log event where its log is: whoever collects JSON lines finds it, too."""
+    if arguments.command == SERVICE and not sys.stderr.isatty():
+        import structlog  # noqa: PLC0415, as the packages of ours
+
+        log = structlog.get_logger("service")
+        log.error("service failed", error=text, **({"exc_info": error} if arguments.verbose else {}))
+        return
+    if arguments.verbose:
+        traceback.print_exception(error, file=sys.stderr)
+    print(f"changelog: {text}", file=sys.stderr)

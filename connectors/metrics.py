@@ -1,7 +1,7 @@
 """The metrics of a running service; their names are a contract, and stand only here."""
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
 
 COMMIT_SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -11,6 +11,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)  # when the process started, its memory, CPU time and open files
         self.events = Counter(
             "changelog_events_total", "Envelopes stored durably.", ["entity", "op"], registry=registry
         )

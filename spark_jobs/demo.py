@@ -302,7 +302,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Runs the demo as its command line says, by default this process's; gives the exit code."""
     parser = argparse.ArgumentParser(prog="python -m spark_jobs.demo", description=__doc__)
     add_common_arguments(parser)
-    parser.set_defaults(verbose=False)
+    parser.set_defaults(command="demo", verbose=False)
     demo = _Demo()
     demo.add_arguments(parser)
     return cli.execute(demo, parser.parse_args(argv))

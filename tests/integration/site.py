@@ -64,14 +64,14 @@ class Site:
             return cursor.fetchall() if cursor.description else []
 
     def call(self, *words: str) -> tuple[int, list[str]]:
-        """`changelog WORDS` in this process: the exit code, and what it says beside its log."""
+        """`changelog WORDS` in this process: the exit code, and what it says beside its log, or fails with in it."""
         stderr = io.StringIO()
         with contextlib.redirect_stderr(stderr), _deadline():
             try:
                 code = cli.main([words[0], "--config", str(self.config), *words[1:]])
             except SystemExit as left:  # as the parser of the command line does
                 code = int(left.code or 0)
-        return code, [line for line in stderr.getvalue().splitlines() if not line.startswith("{")]
+        return code, [text for line in stderr.getvalue().splitlines() if (text := _said(line)) is not None]
 
     def refused(self, *words: str, code: int = 3) -> str:
         """The one line with which `changelog WORDS` fails, `run` if none are given."""
@@ -125,6 +125,14 @@ class Site:
     def is_read(self) -> bool:
         """Whether all tables are read to their ends."""
         return is_read(read_checkpoint(self.log))
+
+
+def _said(line: str) -> str | None:
+    """A line for people as it is, the log event of a service that fails as such a line; no other event."""
+    if not line.startswith("{"):
+        return line
+    event = json.loads(line)
+    return f"changelog: {event['error']}" if event["event"] == "service failed" else None
 
 
 class Running:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,14 @@ def java_needed() -> None:
         find_java()
     except ChangelogError as error:
         missing(str(error))
+
+
+def promtool() -> str:
+    """Prometheus's tool that checks rules and metrics; skips or fails without it."""
+    program = shutil.which("promtool") or shutil.which("promtool", path=CACHE / "promtool/usr/bin")
+    if program is None:
+        missing("promtool is missing: apt-get install prometheus")
+    return program
 
 
 def missing(what: str) -> NoReturn:

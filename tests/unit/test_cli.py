@@ -13,6 +13,7 @@ import structlog
 
 from connectors import cli
 from connectors.commands import history, tail
+from connectors.commands import run as service
 from connectors.sinks.filelog import read_checkpoint
 from connectors.sinks.files import FileSink
 from envelope import batch
@@ -123,6 +124,20 @@ def test_errors_become_a_line_and_a_code(
     assert capsys.readouterr().err == (f"{line}\n" if line else "")
     assert run(config_file, "history", "order", "1", "--verbose") == code
     assert ("Traceback" in capsys.readouterr().err) == (line is not None)
+
+
+def test_a_service_fails_with_an_event_of_its_log(
+    config_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(arguments: object) -> int:
+        raise ChangelogError(Kind.GAP, "it is gone", hint="weep")
+
+    monkeypatch.setattr(service, "execute", fail)
+    assert run(config_file, "run") == 3
+    event = json.loads(capsys.readouterr().err)
+    assert (event["level"], event["event"], event["error"]) == ("error", "service failed", "it is gone; weep")
+    assert run(config_file, "run", "--verbose") == 3
+    assert "Traceback" in json.loads(capsys.readouterr().err)["exception"]
 
 
 def test_a_stranger_under_our_name_is_refused(

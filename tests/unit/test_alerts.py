@@ -1,0 +1,56 @@
+"""docs/alerts.yml as Prometheus reads it: when its alerts fire, and when they do not."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from connectors.metrics import Metrics
+from tests.servers import promtool
+
+RULES = Path(__file__).parents[2] / "docs/alerts.yml"
+
+# A scrape every 15 s. The looping service fails 14 s after each start: most scrapes reach it, each another process.
+SERIES = """
+rule_files: [{rules}]
+evaluation_interval: 15s
+tests:
+  - interval: 15s
+    input_series:
+      - {{series: 'up{{job="changelog", instance="steady"}}', values: '1x80'}}
+      - {{series: 'up{{job="changelog", instance="gone"}}', values: '1x20 0x60'}}
+      - {{series: 'up{{job="changelog", instance="looping"}}', values: '1 1 1 0 1 1 0 1 1 1 0 1 1 1 1 0 1 1 1x60'}}
+      - {{series: 'up{{job="changelog", instance="hasty"}}', values: '0 0 1 0 0 0 1 0 0 0 1 0 0 0 0 1 0 0 0 1 0x60'}}
+      - {{series: 'process_start_time_seconds{{job="changelog", instance="steady"}}', values: '100x80'}}
+      - {{series: 'process_start_time_seconds{{job="changelog", instance="looping"}}', values: '100+14x80'}}
+    alert_rule_test:
+      - {{eval_time: {at}, alertname: {alert}, exp_alerts: []}}
+"""
+
+
+def fires(folder: Path, alert: str, at: str) -> set[str]:
+    """The instances for which `alert` fires at that time: promtool lists those that a test did not expect."""
+    file = folder / "test.yml"
+    file.write_text(SERIES.format(rules=RULES, at=at, alert=alert))
+    said = subprocess.run([promtool(), "test", "rules", file], capture_output=True, text=True, check=False)
+    return set(re.findall(r'instance="(\w+)"', said.stdout + said.stderr))
+
+
+@pytest.mark.parametrize(
+    ("alert", "at", "instances"),
+    [
+        ("ChangelogDown", "4m", {"hasty"}),
+        ("ChangelogDown", "12m", {"gone", "hasty"}),
+        ("ChangelogRestarts", "12m", {"looping"}),
+    ],
+)
+def test_services_that_are_down_or_restart_in_a_loop_are_told(
+    alert: str, at: str, instances: set[str], tmp_path: Path
+) -> None:
+    assert fires(tmp_path, alert, at) == instances
+
+
+def test_prometheus_reads_the_rules_and_the_metrics() -> None:
+    subprocess.run([promtool(), "check", "rules", RULES], check=True, capture_output=True)
+    subprocess.run([promtool(), "check", "metrics"], input=Metrics().text(), check=True, capture_output=True)
