@@ -27,6 +27,9 @@ class Kind(StrEnum):
 RETRIED = frozenset({Kind.CONNECTION, Kind.ALTERED})
 """The kinds that a running service waits out; every other kind stops it."""
 
+OVER_GAP = "`changelog run --over-gap` shows what is known of the gap, and the way on"
+"""The one way on from a GAP, or a DIVERGED that no other server can end: nothing is dropped for it."""
+
 EXIT_CODES = {Kind.USAGE: 2}
 """Exit codes that differ from 3, *failed*."""
 
