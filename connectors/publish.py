@@ -108,22 +108,23 @@ def publish(
     never before 3 is durable. (2 and 4, looking up and folding before-images, need a state store.)
     A crash between any two loses nothing and repeats nothing.
 
-    A connection that is lost, on either side, is made again after a growing wait, from the last
-    checkpoint. Each opening of the source recovers the sink again: the source was released, so another
-    instance may have published meanwhile. Raises ChangelogError of every other kind, once what stands
-    before it is stored.
+    A connection that is lost, on either side, is made again after a wait, from the last checkpoint. The
+    wait grows until something is committed, or the source has streamed for longer than it. Each opening
+    of the source recovers the sink again: the source was released, so another instance may have
+    published meanwhile. Raises ChangelogError of every other kind, once what stands before it is stored.
     """
     watcher = observer or Observer()
     run = _Run(sink, cadence or Cadence(), watcher, reach, clock)
     wait_s = BACKOFF_S_MIN
     while not stop.is_set():
-        run.progressed = False
+        run.progressed, run.streamed_s = False, 0.0
         try:
             run.through(open_source, stop)
         except ChangelogError as error:
             if error.kind not in RETRIED:
                 raise
-            wait_s = BACKOFF_S_MIN if run.progressed else min(2 * wait_s, BACKOFF_S_MAX)
+            worked = run.progressed or run.streamed_s > wait_s
+            wait_s = BACKOFF_S_MIN if worked else min(2 * wait_s, BACKOFF_S_MAX)
             watcher.interrupted(error, wait_s)
             run.abandon()
             stop.wait(wait_s)
@@ -136,6 +137,7 @@ class _Run:
         self, sink: Sink, cadence: Cadence, observer: Observer, reach: Reach, clock: Callable[[], float]
     ) -> None:
         self.progressed = False
+        self.streamed_s = 0.0
         self._sink, self._cadence, self._observer, self._reach, self._clock = sink, cadence, observer, reach, clock
         self._held = False
         self._stored: Checkpoint | None = None
@@ -148,11 +150,12 @@ class _Run:
         """One opening of the source."""
         source = open_source(self._recover)
         try:
-            self._stored_at = self._clock()
+            self._stored_at = opened_at = self._clock()
             self._next = _Commit(self._stored_at)
             self._observer.started(self._stored)
             while not stop.is_set():
                 self._step(source)
+                self.streamed_s = self._clock() - opened_at
             self._drain(source)
             self._commit(source)
         finally:

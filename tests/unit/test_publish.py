@@ -290,6 +290,13 @@ def test_the_wait_before_it_is_opened_again_grows_until_something_is_stored() ->
     assert world.waits == [1.0, 2.0, 4.0, 8.0, 16.0, BACKOFF_S_MAX, BACKOFF_S_MAX, BACKOFF_S_MAX, BACKOFF_S_MIN, 1.0]
 
 
+def test_the_wait_begins_again_when_the_source_streamed_for_longer_than_it() -> None:
+    world = World([*(lost() for _ in range(3)), 8.5, lost(), 0.5, lost(), 0.9, lost()])
+    world.run(checkpoint(0))
+    assert world.happened == ["close"] * 7, "nothing was committed"
+    assert world.waits == [1.0, 2.0, 4.0, BACKOFF_S_MIN, 1.0, 2.0]
+
+
 def test_a_source_that_cannot_be_opened_now_is_tried_again() -> None:
     world = World([piece(1)], refuses={"open": lost()})
     assert world.run(checkpoint(0)) == ["publish 1: 1", "confirm 1", "close"]
