@@ -1,26 +1,26 @@
 """Reads the changelog in the topics of one prefix: whole, one entity or one key, and as it grows (docs/kafka.md).
 
-The end of what is committed is asked for first; a partition is read when the reader's position has reached that end.
-Offsets have gaps, where transactions end and where messages were compacted, so no message need stand before it.
+The end of what is committed is asked for first; `spans` has how it is read up to there.
 """
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import cast
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, Message
 
 from connectors.sinks import MESSAGES, unknown_entity
 from connectors.sinks.kafka import dead, topics
-from connectors.sinks.kafka.client import Client, error_of, translated
+from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.messages import Headers, Values, record
 from connectors.sinks.kafka.names import positions_topic, schemas_topic, topic
 from connectors.sinks.kafka.offsets import Part, begins, ends
-from connectors.sinks.kafka.positions import SILENCE_S, read_stored
+from connectors.sinks.kafka.positions import read_stored
+from connectors.sinks.kafka.spans import Spans, committed, part_of
 from envelope import batch
 from envelope.checkpoint import Checkpoint
 from envelope.entity import DEAD, RESERVED, SCHEMAS
@@ -35,11 +35,7 @@ READ_ROWS = 8192
 TOPICS_S = 10.0
 """How often a reader who follows looks for new topics."""
 
-_POLL_S = 1.0
 _GROWTH = 8
-
-Spans = Mapping[Part, range]
-"""Which offsets of each partition are to be read."""
 
 
 class KafkaLog:
@@ -166,19 +162,19 @@ class KafkaLog:
         """The wanted records in the spans, as they arrive; those of one partition in their order."""
         wanted = None if key is None else key.encode()
         cut: dict[bytes, list[dead.Message]] = defaultdict(list)
-        for messages in _messages(consumer, spans):
+        for messages in committed(consumer, spans):
             found = []
             for message in messages:
                 if message.value() is None or (wanted is not None and message.key() != wanted):
                     continue  # a tombstone says nothing that its delete did not say
                 made = self._record(message, cut)
                 if made is not None:
-                    found.append((_part(message), made))
+                    found.append((part_of(message), made))
             yield found
 
     def _record(self, message: Message, cut: dict[bytes, list[dead.Message]]) -> Record | None:
         """What a message holds; None of all parts but the last of one that was `cut` into parts."""
-        name, number = _part(message)
+        name, number = part_of(message)
         offset, key, value = message.offset() or 0, message.key() or b"", message.value() or b""
         heads = cast(Headers, message.headers() or [])
         try:
@@ -205,53 +201,6 @@ class KafkaLog:
         envelope = self._values.decode(dead.whole(before).value or b"")
         before.clear()
         return Record(entity=DEAD, place=Place(key=part.key.decode(), partition=part.partition), envelope=envelope)
-
-
-def _messages(consumer: Consumer, spans: Spans) -> Iterator[list[Message]]:
-    """The messages in the spans, as they arrive."""
-    pending = {part: span for part, span in spans.items() if span}
-    doing = f"reading {len(pending)} partitions"
-    deadline = time.monotonic() + SILENCE_S
-    with translated(doing):
-        consumer.assign([TopicPartition(*part, span.start) for part, span in pending.items()])
-        while pending:
-            first = consumer.poll(_POLL_S)
-            arrived = [] if first is None else [first, *consumer.consume(READ_ROWS - 1, 0)]
-            wanted = _settle(arrived, pending, doing)
-            if not wanted and pending and time.monotonic() >= deadline:
-                raise ChangelogError(Kind.CONNECTION, f"{doing}: Kafka has been silent for {SILENCE_S:.0f} s")
-            done = [part for part in spans if spans[part] and part not in pending]
-            if done and pending:
-                consumer.pause([TopicPartition(*part) for part in done])
-            yield wanted
-            if wanted:  # who reads may take his time
-                deadline = time.monotonic() + SILENCE_S
-        consumer.resume([TopicPartition(*part) for part in spans if spans[part]])  # a pause outlives the assignment
-        consumer.unassign()
-
-
-def _settle(arrived: Iterable[Message], pending: dict[Part, range], doing: str) -> list[Message]:
-    """Those that are in the pending spans; a span that is read to its end is no longer pending."""
-    wanted = []
-    for message in arrived:
-        part, error = _part(message), message.error()
-        span = pending.get(part)
-        if error is None and span is not None:
-            offset = message.offset() or 0
-            if offset < span.stop:
-                wanted.append(message)
-            if offset >= span.stop - 1:
-                del pending[part]
-        elif error is not None and error.code() == KafkaError._PARTITION_EOF:
-            pending.pop(part, None)
-        elif error is not None and not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
-            raise error_of(error, doing)
-    return wanted
-
-
-def _part(message: Message) -> Part:
-    number = message.partition()
-    return message.topic() or "", -1 if number is None else number
 
 
 def _placed(envelope: Envelope, here: Position) -> Envelope:

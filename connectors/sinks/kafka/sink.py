@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, Literal
 
@@ -15,9 +15,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from connectors.sinks.kafka import dead, topics
 from connectors.sinks.kafka.client import Client, error_of, translated
 from connectors.sinks.kafka.messages import Values, headers
-from connectors.sinks.kafka.names import dead_topic, positions_topic, topic
+from connectors.sinks.kafka.names import dead_topic, positions_topic, schemas_topic, topic
+from connectors.sinks.kafka.offsets import Part
 from connectors.sinks.kafka.positions import read_checkpoint, read_stored
 from connectors.sinks.kafka.topics import Topic, TopicSettings
+from connectors.sinks.kafka.unchanged import TopicIds, refuse_older
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
@@ -33,6 +35,9 @@ but no shorter and no longer than this. A service that does nothing else for 120
 
 STOP_PATIENCE_S = 5.0
 """And how long once the service is to stop: less than one call waits for its answer."""
+
+_TOPICS = "topics"
+"""The member of a checkpoint's `sink` that holds the id of each topic."""
 
 _DELETE = pa.scalar(Op.DELETE.value)
 
@@ -121,6 +126,8 @@ class KafkaSink:
         self._stopping = stopping
         self._entities: frozenset[str] = frozenset()
         self._limits: dict[str, int] = {}
+        self._parts: list[Part] = []
+        self._topic_ids: TopicIds | None = None
         self._producer: Producer | None = None
         self._checkpoint: Checkpoint | None = None
         self._begun = self._asked = False
@@ -143,6 +150,9 @@ class KafkaSink:
             replication_factor=settings.replication_factor,
         )
         self._limits = {name: each.message_bytes for name, each in found.items()}
+        self._parts = [
+            (topic(settings.prefix, each.name), number) for each in entities for number in range(each.partitions)
+        ]
 
     def _refuse_lost(self, wanted: Sequence[Topic]) -> None:
         """A topic made anew would hold only what comes now, and nothing would tell."""
@@ -151,24 +161,41 @@ class KafkaSink:
         if not missing or positions_topic(settings.prefix) in missing:
             return
         stored = read_stored(settings.client, settings.prefix, settings.name)
-        for entity in () if stored is None else stored[0].settings:
-            if topic(settings.prefix, entity) in missing:
-                raise topics.lost(missing[topic(settings.prefix, entity)])
+        if stored is None:
+            return
+        begun = {*(topic(settings.prefix, entity) for entity in stored[0].settings), *stored[0].sink.get(_TOPICS, {})}
+        for name in sorted(begun & missing.keys()):
+            raise topics.lost(missing[name])
 
     def recover(self) -> Checkpoint | None:
         """Fences every older producer of ours, which ends its last transaction one way or the other; then reads the
         checkpoint: before, it could be overtaken by a commit that is still under way.
 
-        Raises ChangelogError, PRECONDITION, when another source publishes one of the entities, too.
+        Raises ChangelogError: PRECONDITION when another source publishes one of the entities, too; GAP or DIVERGED
+        when the topics are no longer those that the checkpoint was stored beside (`unchanged`).
         """
         self.close()
         settings = self._settings
         with translated("connecting to Kafka"):
             self._producer = Producer(self._config())
         self._insist("taking over the topics of Kafka", lambda: self._held().init_transactions(_CALL_S))
-        self._checkpoint = read_checkpoint(settings.client, settings.prefix, settings.name, self._entities)
+        stored = read_checkpoint(settings.client, settings.prefix, settings.name, self._entities)
+        self._checkpoint = self._unchanged(stored)
         self._reach("kafka:recovered")
         return self._checkpoint
+
+    def _unchanged(self, stored: Checkpoint | None) -> Checkpoint | None:
+        """`stored`, once the topics are found to be those that it was stored beside; without what only we read."""
+        settings = self._settings
+        names = {schemas_topic(settings.prefix), *(name for name, _ in self._parts)}
+        known = {} if stored is None else stored.sink.get(_TOPICS, {})
+        self._topic_ids = TopicIds(settings.client, names, known, self._clock)
+        if stored is None:
+            return None
+        begun = {topic(settings.prefix, entity) for entity in stored.settings}
+        parts = [part for part in self._parts if part[0] in begun]
+        refuse_older(settings.client, self._values, settings.prefix, settings.name, stored, parts)
+        return replace(stored, sink={name: value for name, value in stored.sink.items() if name != _TOPICS})
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
         """Sends rows; returns while they travel. STOP when a message is larger than its topic takes."""
@@ -186,11 +213,14 @@ class KafkaSink:
         self._reach("kafka:added")
 
     def commit(self, checkpoint: Checkpoint) -> None:
-        """Commits what was sent, and the checkpoint."""
+        """Commits what was sent, and the checkpoint with the ids of the topics; GAP when a topic is not the same."""
         self._begin()
+        assert self._topic_ids is not None
+        self._topic_ids.look()
+        record = replace(checkpoint, sink={**checkpoint.sink, _TOPICS: self._topic_ids.known})
         settings = self._settings
         with translated("sending to Kafka"):
-            self._produce((positions_topic(settings.prefix), checkpoint.to_json(), settings.name.encode(), 0))
+            self._produce((positions_topic(settings.prefix), record.to_json(), settings.name.encode(), 0))
         self._reach("kafka:positioned")
         self._asked = True
         self._insist("committing to Kafka", lambda: self._held().commit_transaction(_CALL_S))

@@ -13,7 +13,7 @@ from connectors.findings import Finding, fail, ok, warn
 from connectors.sinks.kafka.client import TIMEOUT_S, Admin, Client, error_of
 from connectors.sinks.kafka.names import dead_topic, delta_topic, positions_topic, schemas_topic, topic
 from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
+from envelope.errors import OVER_GAP, ChangelogError, Kind
 
 MESSAGE_BYTES_DEFAULT = 1_048_588
 """What a broker takes where neither it nor the topic says otherwise: a batch of 1 MiB (Kafka, `message.max.bytes`)."""
@@ -170,8 +170,7 @@ def lost(topic: Topic) -> ChangelogError:
     return ChangelogError(
         Kind.GAP,
         f"topic {topic.name} does not exist, and the changelog was begun with it",
-        hint="begin anew after `changelog drop --slot --positions --yes`; "
-        f"or make it with {topic.partitions} partitions, and go on without what it held",
+        hint=OVER_GAP,
     )
 
 

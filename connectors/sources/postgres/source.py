@@ -181,6 +181,7 @@ class PostgresSource:
             decisions={} if stored is None else stored.decisions,
             accepted={} if stored is None else stored.accepted,
             repairs={} if stored is None else Repairs.parse(stored.repairs).of(shapes).to_json(),
+            sink={} if stored is None else stored.sink,
         )
         self._fresh: Checkpoint | None = None if self._checkpoint == stored else self._checkpoint
 
