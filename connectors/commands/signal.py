@@ -2,9 +2,18 @@
 
 import argparse
 import os
+import secrets
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
 
 from connectors import config
 from connectors.commands import signalling
+from connectors.commands.accept import refuse_unready
+from connectors.config import Config
+from connectors.signals import Signal
+from connectors.sources.postgres.repairs import Repairs, cancel
+from connectors.stores import open_sink
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,4 +30,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Asks the service for it, and waits until it has heard."""
-    return signalling.ask(config.load(arguments.config, os.environ), arguments, arguments.do, arguments.entity)
+    settings = config.load(arguments.config, os.environ)
+    unread = partial(_cancel_stored, settings) if arguments.do == "cancel" else None
+    return signalling.ask(settings, arguments, arguments.do, arguments.entity, unread=unread)
+
+
+def _cancel_stored(settings: Config, signal: Signal) -> None:
+    """Gives up what the stopped service would begin its next start with, before it reads the signal.
+
+    Under another id: repairs that still wait in the log before the signal are cancelled when the service comes to it.
+    """
+    refuse_unready(settings)
+    with closing(open_sink(settings)) as sink:
+        checkpoint = sink.recover()
+        assert checkpoint is not None
+        repairs, windows = cancel(
+            Repairs.parse(checkpoint.repairs), checkpoint.windows, signal.entity, secrets.token_hex(8)
+        )
+        sink.commit(replace(checkpoint, repairs=repairs.to_json(), windows=windows))

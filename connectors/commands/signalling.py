@@ -55,9 +55,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def ask(
-    settings: Config, arguments: argparse.Namespace, do: Do, entity: str | None, keys: tuple[str, ...] | None = None
+    settings: Config,
+    arguments: argparse.Namespace,
+    do: Do,
+    entity: str | None,
+    keys: tuple[str, ...] | None = None,
+    *,
+    unread: Callable[[Signal], None] | None = None,
 ) -> int:
-    """Sends a signal, waits for its end where that is wanted, and says what came of it; the exit code."""
+    """Sends a signal, waits for its end where that is wanted, and says what came of it; the exit code.
+
+    `unread` is called with a signal that no service reads for now.
+    """
     log = open_log(settings)
     checkpoint = known(log, entity)
     signal = Signal(do=do, id=secrets.token_hex(8), entity=entity, keys=keys, service=settings.name)
@@ -67,6 +76,8 @@ def ask(
     outcome: Outcome = "sent"
     if not _is_read(settings):
         _say(f"no service reads the slot {settings.slot}: it handles the signal when it starts", quiet=quiet)
+        if unread is not None:
+            unread(signal)
     elif entity in Repairs.parse(checkpoint.repairs).paused and do in ("republish", "rebuild"):
         _say(f"the table of {entity} is not read until `changelog signal resume {entity}`", quiet=quiet)
     elif arguments.wait:

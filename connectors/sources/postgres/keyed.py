@@ -19,18 +19,25 @@ from psycopg import sql
 from connectors.sources.postgres import rows
 from connectors.sources.postgres.binding import Binding
 from connectors.sources.postgres.chunkrows import CHUNK_BYTES_MAX, ChunkRows, Connection, ReadTable, combined, copy_rows
+from connectors.sources.postgres.connection import explain
 from connectors.sources.postgres.lookups import Ghost, Keys
 from connectors.sources.postgres.rows import Change, Origin, Transaction
 from connectors.sources.postgres.types import PgType
 from connectors.sources.postgres.values import Shape, codec_for
 from envelope import batch
 from envelope.codec.avro_values import encoder, members
+from envelope.errors import RETRIED
 from envelope.model import MISSING, Envelope, Missing, Op, Place, Record
 
 Mask = npt.NDArray[np.bool_]
 
 _SCANNED_ROWS = 4096
 _AS_PRINTED = frozenset(Shape) - {Shape.OTHER}
+_OBJECT_NAMES = frozenset({
+    "regclass", "regcollation", "regconfig", "regdatabase", "regdictionary", "regnamespace",
+    "regoper", "regoperator", "regproc", "regprocedure", "regrole", "regtype",
+})  # fmt: skip
+"""Types whose input looks a name up, which takes rights and may give another answer a moment later."""
 
 Texts = tuple[str, ...]
 
@@ -42,6 +49,8 @@ def key_casts(connection: Connection, types: Sequence[PgType]) -> tuple[str, ...
         base = type_
         while base.base is not None:
             base = base.base
+        if base.name in _OBJECT_NAMES:
+            return None
         if base.kind == "base" and base.name == "bytea":
             casts.append("decode({}, 'base64')")
         elif base.kind in ("base", "enum") and codec_for(base, -1).shape in _AS_PRINTED:
@@ -161,16 +170,21 @@ def read_keys(
 
 def _copied(reading: Connection, table: ReadTable, name: str, taken: Keys) -> list[bytes] | None:
     single = len(taken.keys) == 1
-    if table.casts is None:
+    keys = None if table.casts is None else _castable(reading, table.casts, _split(taken.keys, len(table.casts)))
+    if keys is None:
         return _scanned(reading, table, name, taken, single=single)
-    width = len(table.casts)
+    if not keys:
+        return []
     try:
         with reading.transaction():
-            return _selected(
-                reading, table, name, [texts for key in taken.keys if (texts := _texts(key, width))], single=single
-            )
+            return copy_rows(reading, _query(table, name, keys), single=single)
     except (psycopg.errors.UndefinedFunction, psycopg.errors.AmbiguousFunction):
         return _scanned(reading, table, name, taken, single=single)  # the type's operators are not in the search path
+
+
+def _split(keys: Sequence[str], width: int) -> list[Texts]:
+    """The texts that each key is made of, without the keys that no row of such a table has."""
+    return [texts for key in keys if (texts := _texts(key, width))]
 
 
 def _texts(key: str, width: int) -> Texts | None:
@@ -184,38 +198,50 @@ def _texts(key: str, width: int) -> Texts | None:
     return tuple(texts) if len(texts) == width else None
 
 
-def _selected(
-    reading: Connection, table: ReadTable, name: str, keys: Sequence[Texts], *, single: bool
-) -> list[bytes] | None:
-    """A text that is none of its column's type is no key of any row: by halves, it is found and left out."""
+def _castable(reading: Connection, casts: Sequence[str], keys: Sequence[Texts]) -> Sequence[Texts] | None:
+    """The keys that the server takes as values; one that is none of its type is no key of any row, and is left out.
+
+    It is found by halves. None where the server refuses a key for another reason, say for its nesting: then only the
+    rows themselves say whether one has it. No table is asked, so that an error of a table is never taken for a key's.
+    """
     if not keys:
-        return []
+        return keys
+    counts = _listed([sql.SQL("count({})").format(value) for value in _values(casts)])
     try:
         with reading.transaction():
-            return copy_rows(reading, _query(table, name, keys), single=single)
+            reading.execute(sql.SQL("SELECT {} FROM {}").format(counts, _unnested(keys)))
+        return keys
     except psycopg.DataError:
         if len(keys) == 1:
             return []
+    except psycopg.Error as error:
+        if explain(error.sqlstate, str(error), "reading keys").kind in RETRIED:
+            raise
+        return None
     half = len(keys) // 2
-    parts = [_selected(reading, table, name, part, single=single) for part in (keys[:half], keys[half:])]
-    found: list[bytes] = []
-    for part in parts:
-        if part is None:
-            return None
-        found += part
-    return found
+    first, second = (_castable(reading, casts, part) for part in (keys[:half], keys[half:]))
+    return None if first is None or second is None else [*first, *second]
 
 
 def _query(table: ReadTable, name: str, keys: Sequence[Texts]) -> sql.Composed:
     """Rows by their keys, so that an index over these serves."""
     assert table.casts is not None
-    places = [sql.Identifier(f"k{number}") for number in range(len(table.casts))]
-    values = [sql.SQL(cast).format(place) for cast, place in zip(table.casts, places, strict=True)]
-    arrays = [sql.SQL("{}::text[]").format(sql.Literal(list(column))) for column in zip(*keys, strict=True)]
-    condition = sql.SQL("({}) IN (SELECT {} FROM unnest({}) AS u({}))").format(
-        _listed(map(sql.Identifier, table.key)), _listed(values), _listed(arrays), _listed(places)
+    condition = sql.SQL("({}) IN (SELECT {} FROM {})").format(
+        _listed(map(sql.Identifier, table.key)), _listed(_values(table.casts)), _unnested(keys)
     )
     return _select(table, name, condition)
+
+
+def _values(casts: Sequence[str]) -> list[sql.Composed]:
+    """A value of each column of `_unnested`."""
+    return [sql.SQL(cast).format(sql.Identifier(f"k{number}")) for number, cast in enumerate(casts)]
+
+
+def _unnested(keys: Sequence[Texts]) -> sql.Composed:
+    """The keys' texts as a table, a column for each of the key's: k0, k1 and so on."""
+    arrays = [sql.SQL("{}::text[]").format(sql.Literal(list(column))) for column in zip(*keys, strict=True)]
+    names = [sql.Identifier(f"k{number}") for number in range(len(arrays))]
+    return sql.SQL("unnest({}) AS u({})").format(_listed(arrays), _listed(names))
 
 
 def _select(table: ReadTable, name: str, condition: sql.Composable) -> sql.Composed:

@@ -175,21 +175,28 @@ def obey(repairs: Repairs, windows: Windows, signal: Signal, position: Position)
         return repairs, windows
     if signal.entity is not None and signal.entity not in windows:
         raise ChangelogError(Kind.USAGE, "a signal is of an entity that the changelog does not have")
-    named = set(windows) if signal.entity is None else {signal.entity}
+    named = _named(windows, signal.entity)
     match signal.do:
         case "pause":
             return replace(repairs, paused=repairs.paused | named).closed([signal.id], "done").anew(), windows
         case "resume":
             return replace(repairs, paused=repairs.paused - named).closed([signal.id], "done").anew(), windows
         case "cancel":
-            return _cancelled(repairs, windows, named, signal.id)
+            return cancel(repairs, windows, signal.entity, signal.id)
     assert signal.entity is not None
     return _repaired(repairs, windows, signal, signal.entity, str(position))
 
 
-def _cancelled(repairs: Repairs, windows: Windows, named: Collection[str], id_: str) -> tuple[Repairs, Windows]:
-    """Tables that were whole before are taken as whole again; a first reading goes on."""
-    found = repairs
+def _named(windows: Windows, entity: str | None) -> set[str]:
+    return set(windows) if entity is None else {entity}
+
+
+def cancel(repairs: Repairs, windows: Windows, entity: str | None, id_: str) -> tuple[Repairs, Windows]:
+    """Without the repairs of an entity, None for all; `id_` is who asked for it.
+
+    Tables that were whole before are taken as whole again; a first reading goes on.
+    """
+    named, found = _named(windows, entity), repairs
     for entity in named & repairs.open.keys():
         found = found.closed(repairs.open[entity].ids, "cancelled")
     found = replace(found, open={name: each for name, each in repairs.open.items() if name not in named})

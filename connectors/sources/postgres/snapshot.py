@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import psycopg
+import structlog
 from psycopg import sql
 
 from connectors.failpoints import Reach, nowhere
@@ -23,6 +24,8 @@ LOCK_TIMEOUT_S = 2
 """How long a chunk waits for a table that is being altered, before it lets others go first."""
 
 _PAUSE_S = 0.2
+
+_log = structlog.get_logger("postgres")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +108,10 @@ class Reader:
     def _rows(self, reading: Connection, table: ReadTable, chunk: Chunk, at: int) -> ChunkRows | KeyedRows | None:
         """The chunk's rows; None when they are too large to hold."""
         if isinstance(chunk.taken, Keys):
-            return read_keys(reading, self._origin, table, quoted(chunk.table), chunk.taken, read_at=at)
+            keyed = read_keys(reading, self._origin, table, quoted(chunk.table), chunk.taken, read_at=at)
+            if keyed is not None and len(keyed.gone) and not chunk.taken.ghosts:
+                _log.warning("asked keys that no row has", entity=chunk.entity, keys=len(keyed.gone))
+            return keyed
         copied = _copy(reading, table, chunk.taken)
         return None if copied is None else ChunkRows.encode(self._origin, table.bound, copied, read_at=at)
 

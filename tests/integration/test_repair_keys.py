@@ -1,0 +1,149 @@
+"""Keys that no row can have: whatever a signal names, the service goes on, and finds the rows that there are."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from connectors.signals import Signal, send
+from connectors.sinks.files import FileSink
+from connectors.sources.postgres.connection import connect
+from connectors.sources.postgres.keyed import KeyedRows, read_keys
+from connectors.sources.postgres.lookups import Keys
+from connectors.sources.postgres.reading import read_table
+from connectors.sources.postgres.repairs import Repair, Repairs
+from connectors.sources.postgres.rows import Origin
+from connectors.sources.postgres.values import SETTINGS
+from tests.integration.site import Running, Site
+from tests.unit.postgres.messages import entity as make_entity
+
+EXTENSIONS = ("citext", "ltree", "hstore", "isn", "seg", "cube")
+
+MADE = """
+CREATE TYPE mood AS ENUM ('so so', 'it''s');
+CREATE DOMAIN even AS int CHECK (VALUE % 2 = 0);
+CREATE TYPE pair AS (a int, b text)
+"""
+
+TYPES = """
+SELECT format_type(t.oid, -1) FROM pg_type AS t
+WHERE t.typtype IN ('b', 'e', 'd', 'r', 'm') AND t.typcategory <> 'A'
+    AND t.typnamespace <> 'information_schema'::regnamespace
+ORDER BY 1
+"""
+"""All but arrays, of which three stand for the rest."""
+
+VALUES = (
+    "2", "a", "pg_class", "so so", "2026-01-02", "12:00", "1 day", "10.0.0.1", "08:00:2b:01:02:03",
+    "08:00:2b:01:02:03:04:05", "0fa0eb1e-5ce8-4b1e-9a0c-6a2f5a0f6ad1", "f", "101", "0/1", "1:1:", "[1,5)",
+    "[2026-01-01,2026-01-02)", "{[1,5)}", "{[2026-01-01,2026-01-02)}", "{1,2}", "(1,b)", "1~2", "(1,2)", "int4",
+    "english", "simple", "postgres", "now()", "pg_catalog", "+(integer,integer)", "abs(integer)", "a=>1",
+    "978-0-11-000222-4", "9790060115615", "1436-4522", "036000291452", "9771436452006", "\\x00",
+)  # fmt: skip
+"""A row's key is the first of these that its type takes."""
+
+HOSTILE = (
+    "", " ", "garbage", "no_such", "'", '"', '""', '"a', "\\", "\0", "a\0b", "a.b.c.d.e", "public.no_such", "no.such",
+    "&", "a b !", "(((", "{", "}", "[]", '["x"]', "NULL", "-", "99999999999999999999", "1e999999", "é",
+    "'); DROP TABLE t0; --",
+)  # fmt: skip
+
+HUGE = ("x" * (1 << 20), "(" * 100_000, "[" * 100_000, "1" * 100_000, "a & " * 25_000)
+
+
+@pytest.fixture
+def kinds(database: str) -> dict[str, str]:
+    """Tables of this name by every type that can be a key, and the extensions' types that are at hand."""
+    made: dict[str, str] = {}
+    with psycopg.connect(database, autocommit=True) as connection:
+        for extension in EXTENSIONS:
+            connection.execute(f"CREATE EXTENSION {extension}".encode())
+        connection.execute(MADE.encode())
+        types = [kind for (kind,) in connection.execute(TYPES)]
+        for kind in (*types, "int[]", "regclass[]", "text[]", "pair"):
+            table = f"t{len(made)}"
+            try:
+                connection.execute(f"CREATE TABLE {table} (id {kind} PRIMARY KEY, name text)".encode())
+            except psycopg.Error:  # it has no order, by which an index could be made
+                continue
+            made[table] = kind
+            connection.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL".encode())
+            for value in VALUES:
+                try:
+                    connection.execute(f"INSERT INTO {table} VALUES ({value!r}, 'row')".encode())
+                    break
+                except psycopg.Error:
+                    continue
+    return made
+
+
+def test_a_signal_with_keys_that_are_none_of_their_type_ends_no_service(
+    kinds: dict[str, str], database: str, tmp_path: Path
+) -> None:
+    site = Site(database, tmp_path)
+    site.configure("".join(f'[entities.{table}]\ntable = "public.{table}"\n' for table in kinds))
+    with site.running() as service:
+        service.until(site.is_read)
+        held = {table: tuple(site.state(table)) for table in kinds}
+        with psycopg.connect(site.dsn, autocommit=True) as connection:
+            for table, keys in held.items():
+                send(connection, Signal(do="republish", id=table, entity=table, keys=(*HOSTILE, *keys)), None)
+        service.until(lambda: _told(service) == set(kinds) and not Repairs.parse(site.checkpoint.repairs).open)
+    for table, keys in held.items():
+        assert site.ops(table) == [("read", key) for key in keys] * 2, kinds[table]
+    empty = [kinds[table] for table, keys in held.items() if not keys]
+    assert all(kind.startswith("pg_") for kind in empty), empty  # statistics of the planner, of which no input is taken
+
+
+def _told(service: Running) -> set[str]:
+    """The entities of which the log says that no row has some of the keys."""
+    return {
+        str(each["entity"])
+        for each in service.events()
+        if each["event"] == "asked keys that no row has" and each["keys"] == len(HOSTILE)
+    }
+
+
+def test_keys_of_any_length_are_looked_up_in_every_type(kinds: dict[str, str], database: str) -> None:
+    origin = Origin(name="x", database="x", decisions={})
+    with connect(database, settings=SETTINGS) as connection:
+        for name, kind in kinds.items():
+            table = read_table({name: make_entity(name, name)}, b"", connection, name)
+            rows = read_keys(connection, origin, table, f"public.{name}", Keys(keys=HUGE), read_at=0)
+            assert isinstance(rows, KeyedRows)
+            assert rows.gone.to_pylist() == list(HUGE), kind
+
+
+def test_a_stored_repair_of_such_keys_is_done_at_the_next_start(stored: Site) -> None:
+    with stored.running() as service:
+        service.until(lambda: Repairs.parse(stored.checkpoint.repairs).ended == {"s": "done"})
+    assert stored.ops("item") == [("read", "pg_class")] * 2
+
+
+def test_repairs_are_cancelled_while_the_service_is_stopped(stored: Site) -> None:
+    assert stored.call("republish", "item", "--keys", "waits_in_the_log") == (0, [])
+    assert stored.call("signal", "cancel") == (0, [])
+    repairs = Repairs.parse(stored.checkpoint.repairs)
+    assert not repairs.open
+    assert repairs.ended["s"] == "cancelled"
+    with stored.running() as service:
+        service.until(lambda: list(Repairs.parse(stored.checkpoint.repairs).ended.values()).count("cancelled") == 2)
+    assert stored.ops("item") == [("read", "pg_class")]
+
+
+@pytest.fixture
+def stored(database: str, tmp_path: Path) -> Site:
+    """A table whose keys are names of tables, and a checkpoint with a repair of some that there are not."""
+    site = Site(database, tmp_path)
+    site.sql("CREATE TABLE item (id regclass PRIMARY KEY)", "INSERT INTO item VALUES ('pg_class')")
+    site.configure('[entities.item]\ntable = "public.item"\n')
+    with site.running() as service:
+        service.until(site.is_read)
+    sink = FileSink(site.log)
+    checkpoint = sink.recover()
+    assert checkpoint is not None
+    repair = Repair(ids=("s",), start=str(checkpoint.position), keys=("no_such", "pg_class", "a.b.c.d"))
+    sink.commit(replace(checkpoint, repairs=Repairs(open={"item": repair}, revision=1).to_json()))
+    sink.close()
+    return site
