@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ from envelope.errors import ChangelogError
 REGISTER = "`changelog schemas register` says what would come of it, and with --yes does it"
 
 LITTLE_ROOM_BYTES = 1 << 30
+
+CLOCKS_APART_S_MAX = 60.0
 
 MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}
 
@@ -86,7 +89,26 @@ def all_findings(connection: psycopg.Connection[Any], settings: Config) -> list[
     lag_s = said.get("lag_seconds", None if stored_at is None else time.time() - stored_at)
     begun = () if stored is None else stored.settings.keys()
     sink = sink_findings(settings, resolved, running=running, begun=begun, lag_s=lag_s)
-    return [*findings(connection, wanted, tables), *unresolved, signals_finding(connection, settings), *sink]
+    source = [*findings(connection, wanted, tables), clock_finding(connection)]
+    return [*source, *unresolved, signals_finding(connection, settings), *sink]
+
+
+def clock_finding(connection: psycopg.Connection[Any]) -> Finding:
+    """Whether the database's clock, which commit times are of, agrees with this machine's."""
+    asked_at = time.time()
+    with translated("asking for the database's time"):
+        row = connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
+    assert row is not None
+    ahead_s = row[0] - (asked_at + time.time()) / 2
+    if abs(ahead_s) < CLOCKS_APART_S_MAX:
+        return Finding(name="clocks", status="ok", message="the database's clock agrees with this machine's")
+    return Finding(
+        name="clocks",
+        status="warn",
+        message=f"the database's clock is {show.duration(timedelta(seconds=abs(ahead_s)))} "
+        f"{'ahead of' if ahead_s > 0 else 'behind'} this machine's",
+        hint="set both by NTP: the times of commits, and of messages on Kafka, are the database's",
+    )
 
 
 def signals_finding(connection: psycopg.Connection[Any], settings: Config) -> Finding:

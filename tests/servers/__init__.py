@@ -79,6 +79,14 @@ def promtool() -> str:
     return program
 
 
+def faketime_library() -> Path:
+    """The library that gives one process another time; skips or fails without it."""
+    library = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
+    if library is None:
+        missing("libfaketime is missing: apt-get install libfaketime")
+    return library
+
+
 def missing(what: str) -> NoReturn:
     """Skips the test for want of a system package or a server, and fails it where CI=true."""
     if os.environ.get("CI") == "true":

@@ -128,6 +128,7 @@ class KafkaSink:
         self._limits: dict[str, int] = {}
         self._parts: list[Part] = []
         self._topic_ids: TopicIds | None = None
+        self._limiting_time: Sequence[str] = ()
         self._producer: Producer | None = None
         self._checkpoint: Checkpoint | None = None
         self._begun = self._asked = False
@@ -153,6 +154,7 @@ class KafkaSink:
         self._parts = [
             (topic(settings.prefix, each.name), number) for each in entities for number in range(each.partitions)
         ]
+        self._limiting_time = sorted(name for name, each in found.items() if each.limits_time)
 
     def _refuse_lost(self, wanted: Sequence[Topic]) -> None:
         """A topic made anew would hold only what comes now, and nothing would tell."""
@@ -384,10 +386,24 @@ class KafkaSink:
         """A broker that ended a transaction for its age answers as if another had taken over (KIP-588): then nobody
         has, or the next recovery finds the source in use.
         """
+        if error.code() == KafkaError.INVALID_TIMESTAMP:
+            return self._refused_time(doing)
         found, timeout_s = error_of(error, doing), self._settings.transaction_timeout_s
         if found.kind is Kind.IN_USE and self._begun and self._clock() - self._begun_at >= timeout_s:
             return ChangelogError(Kind.CONNECTION, f"{doing}: a transaction was open for more than {timeout_s} s")
         return found
+
+    def _refused_time(self, doing: str) -> ChangelogError:
+        """A message's time is that of its commit by the database's clock, and the broker compares it with its own."""
+        first, *others = self._limiting_time or ["of the changelog"]
+        topics_named = f"topic {first}" + (f" and {len(others)} others" if others else "")
+        return ChangelogError(
+            Kind.PRECONDITION,
+            f"{doing}: the database's clock is ahead of Kafka's by more than {topics.AHEAD} of {topics_named} lets "
+            "through",
+            hint="raise it, as `changelog check` prints it for each topic, and start the service: messages keep the "
+            "times of their commits; then set the database's clock right",
+        )
 
 
 def _headers_bytes_max(batch: pa.RecordBatch) -> int:

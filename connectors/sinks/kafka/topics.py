@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from confluent_kafka import KafkaError, KafkaException
@@ -22,11 +22,17 @@ _DAY_MS = 86_400_000
 
 Profile = Literal["changelog", "aggressive", "history"]
 
+AHEAD = "message.timestamp.after.max.ms"
+"""How far a message's time may be ahead of the broker's clock; brokers before 3.6 do not know it, and set no limit."""
+
+_AHEAD_MAX = 2**63 - 1
+
 # The reasons for each value are in docs/kafka.md, *Topics*.
+_COMMIT_TIMES = {"message.timestamp.type": "CreateTime", AHEAD: str(_AHEAD_MAX)}
 _COMPACTED = {
+    **_COMMIT_TIMES,
     "cleanup.policy": "compact",
     "delete.retention.ms": str(7 * _DAY_MS),
-    "message.timestamp.type": "CreateTime",
 }
 _PROFILES: Mapping[Profile, Mapping[str, str]] = {
     "changelog": {
@@ -46,8 +52,8 @@ _PROFILES: Mapping[Profile, Mapping[str, str]] = {
         "segment.ms": str(600_000),
     },
     "history": {
+        **_COMMIT_TIMES,
         "cleanup.policy": "delete",
-        "message.timestamp.type": "CreateTime",
         "segment.bytes": str(256 << 20),
         "segment.ms": str(_DAY_MS // 4),
     },
@@ -56,7 +62,7 @@ _POSITIONS = _PROFILES["aggressive"]
 _DELTA_BYTES = 4
 """How much larger a delta may be than the largest change: it names each column twice, beside its two values."""
 
-_KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "message.timestamp.type": "CreateTime"}
+_KEPT = {**_COMMIT_TIMES, "cleanup.policy": "delete", "retention.ms": "-1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +99,11 @@ class Found:
     def message_bytes(self) -> int:
         """The largest batch that the topic takes, in bytes."""
         return int(self.settings.get("max.message.bytes", MESSAGE_BYTES_DEFAULT))
+
+    @property
+    def limits_time(self) -> bool:
+        """Whether the topic refuses messages whose time is too far ahead of the broker's clock."""
+        return int(self.settings.get(AHEAD, _AHEAD_MAX)) < _AHEAD_MAX
 
 
 def topics_of(prefix: str, entities: Iterable[Entity], settings: Mapping[str, TopicSettings]) -> list[Topic]:
@@ -242,7 +253,11 @@ def _judged(wanted: Topic, found: Found | None, *, create: bool, lag_s: float | 
     except ChangelogError as error:
         yield fail(name, error.message, error.hint or "")
         return
-    drift = {key: value for key, value in wanted.settings.items() if not _equal(found.settings.get(key), value)}
+    drift = {
+        key: value
+        for key, value in wanted.settings.items()
+        if not _equal(found.settings.get(key), value) and (key != AHEAD or found.limits_time)
+    }
     if drift:
         told = ", ".join(f"{key} is {found.settings.get(key)}, not {value}" for key, value in drift.items())
         yield warn(name, told, f"kafka-configs --alter --topic {wanted.name} --add-config {_options(drift)}")
@@ -265,16 +280,34 @@ def _retention(name: str, found: Found, lag_s: float | None) -> Iterator[Finding
 
 
 def _create(admin: AdminClient, wanting: Sequence[Topic], replication_factor: int | None) -> None:
-    made = [
-        NewTopic(each.name, each.partitions, replication_factor or -1, config=dict(each.settings)) for each in wanting
-    ]
-    for name, future in admin.create_topics(made, request_timeout=TIMEOUT_S).items():
+    made = {
+        topic.name: NewTopic(topic.name, topic.partitions, replication_factor or -1, config=dict(topic.settings))
+        for topic in wanting
+    }
+    older = []
+    for name, future in admin.create_topics(list(made.values()), request_timeout=TIMEOUT_S).items():
         try:
             _answer(future, f"creating topic {name}")
         except ChangelogError as error:
-            cause = error.__cause__
-            if not (isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS):
+            refusal = _refusal(error)
+            if refusal is None or refusal.code() not in (KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.INVALID_CONFIG):
                 raise
+            if refusal.code() == KafkaError.INVALID_CONFIG:
+                if AHEAD not in refusal.str():
+                    raise
+                older.append(next(topic for topic in wanting if topic.name == name))
+    if older:
+        _create(admin, [_without_ahead(topic) for topic in older], replication_factor)
+
+
+def _without_ahead(topic: Topic) -> Topic:
+    return replace(topic, settings={key: value for key, value in topic.settings.items() if key != AHEAD})
+
+
+def _refusal(error: ChangelogError) -> KafkaError | None:
+    """Kafka's own error, where `error` was made of one."""
+    cause = error.__cause__
+    return cause.args[0] if isinstance(cause, KafkaException) else None
 
 
 def _refuse_resized(wanted: Topic, found: Found) -> None:

@@ -64,7 +64,7 @@ class Stream:
         self._first_at = 0.0
         self._nbytes = 0
         self._end_of_log = 0
-        self._failure: ChangelogError | None = None
+        self._failure: BaseException | None = None
         self._ended = False
         self._confirmed = start_lsn
         self._written = start_lsn
@@ -151,16 +151,20 @@ class Stream:
                     self._wait(reading=False)
                 elif payloads := self._connection.receive(_RECEIVE_BYTES):
                     self._accept(payloads)
-                    time.sleep(_GATHER_S)
+                    self._pause()
                 else:
                     self._check_silence()
                     self._wait(reading=True)
-        except ChangelogError as error:
+        except BaseException as error:  # noqa: BLE001 - `take` raises it, or the stream would end in silence
             self._failure = error
         finally:
             with self._changed:
                 self._ended = True
                 self._changed.notify()
+
+    def _pause(self) -> None:
+        """Lets the server write more, unless `_wake` is called."""
+        select.select([self._waker_out], [], [], _GATHER_S)
 
     def _accept(self, payloads: list[bytes]) -> None:
         self._heard_at = time.monotonic()

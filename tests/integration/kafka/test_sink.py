@@ -2,13 +2,16 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from connectors.embedded_kafka import Broker, temporary_broker
 from connectors.sinks.kafka import client, dead, sink
@@ -16,14 +19,14 @@ from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.messages import JsonValues
 from connectors.sinks.kafka.removal import forget_checkpoint
 from connectors.sinks.kafka.sink import KafkaSink, Settings
-from connectors.sinks.kafka.topics import Topic, TopicSettings, ensure, findings, topics_of
+from connectors.sinks.kafka.topics import AHEAD, Topic, TopicSettings, ensure, findings, topics_of
 from envelope import batch
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op, Record, Stamp
 from tests.servers import kafka_lib
-from tests.unit.records import checkpoint, record
+from tests.unit.records import BEGIN, checkpoint, record
 
 NAME = "app"
 
@@ -351,6 +354,50 @@ def test_a_topic_that_was_deleted_is_not_made_anew_unsaid(settings: Settings) ->
         found = findings(settings.client, wanted, create=True, begun=[f"{settings.prefix}.order"])
         assert [each.message for each in found if each.status == "fail"] == [caught.value.message]
         made.prepare([entity("guest")])  # a new entity is welcome
+
+
+HOUR = {"message.timestamp.after.max.ms": "3600000"}
+
+
+def hours_ahead() -> int:
+    """A commit that a database stamped whose clock is three hours ahead."""
+    return int((datetime.now(UTC) + timedelta(hours=3) - BEGIN).total_seconds())
+
+
+def test_a_database_whose_clock_is_ahead_is_published_with_its_times(settings: Settings) -> None:
+    commit = hours_ahead()
+    with opened(settings) as into:
+        store(into, commit, record(Op.CREATE, "{}", commit=commit))
+    (message,) = read(settings, "order")
+    assert message.timestamp()[1] == int((BEGIN + timedelta(seconds=commit)).timestamp() * 1000)
+
+
+def test_a_topic_that_refuses_times_ahead_of_its_clock_is_named_with_the_way_out(settings: Settings) -> None:
+    made = topics_of(settings.prefix, [entity()], {"order": TopicSettings(settings=HOUR)})
+    ensure(settings.client, made, create=True, replication_factor=None)
+    commit = hours_ahead()
+    with opened(settings) as into, pytest.raises(ChangelogError) as caught:
+        store(into, commit, record(Op.CREATE, "{}", commit=commit))
+    assert caught.value.kind is Kind.PRECONDITION
+    assert f"the database's clock is ahead of Kafka's by more than {AHEAD} of topic {settings.prefix}.order" in str(
+        caught.value
+    )
+    wanted = topics_of(settings.prefix, [entity()], {})
+    (told,) = [each for each in findings(settings.client, wanted, create=True) if each.status == "warn"]
+    command = re.fullmatch(r"kafka-configs --alter --topic (\S+) --add-config (\S+)=(\d+)", str(told.hint))
+    assert command is not None
+    alter(settings, command[1], {command[2]: command[3]})
+    with opened(settings) as into:
+        store(into, commit, record(Op.CREATE, "{}", commit=commit))
+    assert len(read(settings, "order")) == 1
+
+
+def alter(settings: Settings, topic: str, changes: dict[str, str]) -> None:
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in changes.items()]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    admin = settings.client.admin()
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result()
 
 
 def test_topics_may_be_made_by_others_alone(settings: Settings) -> None:
