@@ -35,6 +35,7 @@ MANIFEST_FORMAT = 1
 _FILE = re.compile(r"(\d{20})\.parquet")
 _MANIFEST = re.compile(r"(\d+)\.json")
 _MANIFEST_CHECKSUM = b',"crc32":'
+_REMOVE_RESUME = "remove it: what came after the newest log file is read again"
 _DAY = re.compile(r"(?:^|/)day=([0-9-]+)/")
 
 
@@ -167,8 +168,8 @@ class Recovery:
 def find_recovery(path: Path) -> Recovery:
     """Where the log at `path` ends; changes nothing.
 
-    Raises ChangelogError when files are missing inside the log, when more than the newest is damaged, and
-    when a newer program wrote it.
+    Raises ChangelogError when files are missing inside the log, when more than the newest is damaged, when
+    `resume.json` is of another log, and when a newer program wrote it.
     """
     present = sequences(path)
     damage = None
@@ -186,6 +187,7 @@ def find_recovery(path: Path) -> Recovery:
     sequence = present[-1] if present else 0
     resume = read_resume(path)
     if resume and resume.sequence == sequence:
+        _refuse_foreign(path, resume, checkpoint)
         checkpoint = resume.checkpoint
     return Recovery(
         sequence=sequence,
@@ -240,6 +242,17 @@ def _resume_crc32(sequence: int, record: bytes) -> int:
     return zlib.crc32(b"%d %b" % (sequence, record))
 
 
+def _refuse_foreign(path: Path, resume: Resume, newest: Checkpoint | None) -> None:
+    """Idle progress moves no position: a record with another one than its file was copied from elsewhere."""
+    if newest is not None and resume.checkpoint.position != newest.position:
+        raise ChangelogError(
+            Kind.MALFORMED,
+            f"{resume_file(path)} ends at {resume.checkpoint.position or 'no position'}, and the log file that it "
+            f"names at {newest.position}: it is of another copy of the log",
+            hint=_REMOVE_RESUME,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StoredResume:
     sequence: int
@@ -263,9 +276,7 @@ def read_resume(path: Path) -> Resume | None:
 
 
 def _damaged_resume(file: Path) -> ChangelogError:
-    return ChangelogError(
-        Kind.MALFORMED, f"{file} is damaged", hint="remove it: what came after the newest log file is read again"
-    )
+    return ChangelogError(Kind.MALFORMED, f"{file} is damaged", hint=_REMOVE_RESUME)
 
 
 # What was archived

@@ -1,5 +1,6 @@
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from connectors.sinks.files import FileSink
 from envelope.batch import with_shapes
 from envelope.checkpoint import FORMAT
 from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
 from schemas.types import Struct
 from tests.unit.sinks.material import batch, checkpoint, commit, expected, read, store
 
@@ -272,6 +274,19 @@ def test_a_damaged_resume_record_stops(sink: FileSink, path: Path, text: bytes) 
     resume_file(path).write_bytes(text)
     with pytest.raises(ChangelogError, match=r"resume.json is damaged; remove it"):
         sink.recover()
+
+
+@pytest.mark.parametrize("position", [None, checkpoint(1).position, checkpoint(3).position])
+def test_a_resume_record_of_another_copy_stops(sink: FileSink, path: Path, position: Position | None) -> None:
+    """An older one would have rows published again, a newer one leave some out."""
+    store(sink, commit(1), checkpoint(1))
+    store(sink, commit(2), checkpoint(2))
+    foreign = replace(checkpoint(2), position=position)
+    resume_file(path).write_bytes(Resume(sequence=2, checkpoint=foreign).to_json())
+    with pytest.raises(ChangelogError, match=r"resume.json ends at .* of another copy of the log; remove it"):
+        _restarted(path, sink)
+    resume_file(path).unlink()
+    assert FileSink(path).recover() == checkpoint(2)
 
 
 def test_resume_record_is_json_with_the_sequence_it_follows(sink: FileSink, path: Path) -> None:
