@@ -7,10 +7,12 @@ import re
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import msgspec
+from rich.console import Console
 from rich.progress_bar import ProgressBar
 from rich.table import Table as Grid
 from rich.text import Text
@@ -18,12 +20,15 @@ from rich.text import Text
 from connectors import config, show
 from connectors.commands import signalling
 from connectors.config import Config
-from connectors.sinks import MESSAGES, Log
+from connectors.sinks import MESSAGES
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.setup import SlotState, slot_state
 from connectors.stores import open_log
 from envelope.checkpoint import Checkpoint, lsn_text
+from envelope.errors import OVER_GAP, ChangelogError
 from envelope.model import Op
+
+FAILED = 3
 
 PROBE_TIMEOUT_S = 1.0
 BAR_WIDTH = 30
@@ -42,50 +47,100 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints the state of source, service and sink; holds nothing up."""
+    """Prints the state of source, service and sink, as far as each answers; holds nothing up. 3 when one does not."""
     settings = config.load(arguments.config, os.environ)
-    found = read_status(settings)
+    state = read_status(settings)
     if arguments.json:
-        print(msgspec.json.encode(found).decode())
-        return 0
-    console = show.console()
-    console.print(_summary(found))
-    if found["windows"]:
-        console.print(_windows(found["windows"]))
-        for line in _stale(found["windows"]):
+        print(msgspec.json.encode(state).decode())
+    else:
+        _print(show.console(), state)
+    return FAILED if state["problems"] else 0
+
+
+def _print(console: Console, state: Mapping[str, Any]) -> None:
+    console.print(_summary(state))
+    if state["windows"]:
+        console.print(_windows(state["windows"]))
+        for line in _stale(state["windows"]):
             console.print(line)
-    for line in _repairs(found["repairs"]):
+    for line in _repairs(state["repairs"]):
         console.print(line)
-    if found["entities"]:
-        console.print(_counts(found["entities"]))
-    return 0
+    if state["entities"]:
+        console.print(_counts(state["entities"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Database:
+    """What the database says; `end_lsn` is its log's end, `xids` what the slot holds its catalogue back by."""
+
+    slot: SlotState | None = None
+    end_lsn: int | None = None
+    xids: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Changelog:
+    """What the sink says; `counts` are the log's, `stored_at` is in seconds since 1970."""
+
+    checkpoint: Checkpoint | None = None
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    stored_at: float | None = None
 
 
 def read_status(settings: Config) -> dict[str, Any]:
-    """What `--json` prints; `entities` are the log's `counts`.
+    """What `--json` prints; `entities` are the log's `counts`, `problems` say why a part is unknown.
 
     `lag`: `bytes` of log behind the server's end, `seconds` since the last durable commit (0 without a lag), `xids`
     that the slot holds the server's catalogue back by; each null while unknown.
     """
-    log = open_log(settings)
-    checkpoint = log.checkpoint()
-    with connect(settings.source.dsn) as connection, translated("reading the status"):
-        slot = slot_state(connection, settings.slot)
-        end, xids = connection.execute(_SERVER, [settings.slot]).fetchone() or (0, None)
-    running = slot is not None and slot.active_pid is not None
-    said = probe(settings) if running else {}
-    behind = None if checkpoint is None else max(end - checkpoint.through_lsn, 0)
+    problems: list[str] = []
+    changelog, database = _read_changelog(settings, problems), _read_database(settings, problems)
+    answers = probe(settings)
+    checkpoint, slot = changelog.checkpoint, None if database is None else database.slot
     return {
         "name": settings.name,
-        "service": {"running": running, "phase": said.get("phase"), "waits_for": said.get("waits_for", [])},
+        "service": {
+            "running": bool(answers) or (slot is not None and slot.active_pid is not None),
+            "phase": answers.get("phase"),
+            "waits_for": answers.get("waits_for", []),
+        },
+        "problems": problems,
         "position": str(checkpoint.position) if checkpoint and checkpoint.position else None,
         "through_lsn": lsn_text(checkpoint.through_lsn) if checkpoint else None,
-        "lag": {**_lag(log, said, behind), "xids": xids},
-        "slot": _slot(settings, slot),
+        "lag": _lag(answers, changelog, database or _Database()),
+        "slot": None if slot is None else _slot(slot),
+        "slot_lost": database is not None and _is_lost(slot, checkpoint),
         "windows": dict(_progress(checkpoint)),
         "repairs": signalling.as_json(checkpoint),
-        "entities": log.counts(),
+        "entities": changelog.counts,
     }
+
+
+def _read_changelog(settings: Config, problems: list[str]) -> _Changelog:
+    """What the sink says; empty, with a problem, where it does not answer: the other parts are worth the more then."""
+    try:
+        log = open_log(settings)
+        return _Changelog(checkpoint=log.checkpoint(), counts=log.counts(), stored_at=log.stored_at())
+    except ChangelogError as error:
+        problems.append(str(error))
+        return _Changelog()
+
+
+def _read_database(settings: Config, problems: list[str]) -> _Database | None:
+    """What the database says; None, with a problem, where it does not answer."""
+    try:
+        with connect(settings.source.dsn) as connection, translated("reading the status"):
+            slot = slot_state(connection, settings.slot)
+            end_lsn, xids = connection.execute(_SERVER, [settings.slot]).fetchone() or (None, None)
+    except ChangelogError as error:
+        problems.append(str(error))
+        return None
+    return _Database(slot=slot, end_lsn=end_lsn, xids=xids)
+
+
+def _is_lost(slot: SlotState | None, checkpoint: Checkpoint | None) -> bool:
+    """Whether log that the changelog needs is gone: its slot, or what the slot kept."""
+    return checkpoint is not None and (slot is None or slot.wal_status == "lost")
 
 
 def probe(settings: Config) -> dict[str, Any]:
@@ -106,21 +161,20 @@ def probe(settings: Config) -> dict[str, Any]:
     return {"phase": said["phase"], **waits, **{name: float(value) for name, value in lags.items()}}
 
 
-def _lag(log: Log, said: Mapping[str, Any], behind: int | None) -> dict[str, Any]:
+def _lag(answers: Mapping[str, Any], changelog: _Changelog, database: _Database) -> dict[str, Any]:
     """As the running service has it; else against the server's end of log, and since the last commit."""
-    if "lag_bytes" in said:
-        return {"bytes": int(said["lag_bytes"]), "seconds": said["lag_seconds"]}
-    if not behind:
-        return {"bytes": behind, "seconds": behind}
-    stored_s = log.stored_at()
-    return {"bytes": behind, "seconds": None if stored_s is None else max(time.time() - stored_s, 0.0)}
+    if "lag_bytes" in answers:
+        return {"bytes": int(answers["lag_bytes"]), "seconds": answers["lag_seconds"], "xids": database.xids}
+    if changelog.checkpoint is None or database.end_lsn is None:
+        return {"bytes": None, "seconds": None, "xids": database.xids}
+    nbytes = max(database.end_lsn - changelog.checkpoint.through_lsn, 0)
+    seconds = None if changelog.stored_at is None else max(time.time() - changelog.stored_at, 0.0)
+    return {"bytes": nbytes, "seconds": seconds if nbytes else 0, "xids": database.xids}
 
 
-def _slot(settings: Config, slot: SlotState | None) -> dict[str, Any] | None:
-    if slot is None:
-        return None
+def _slot(slot: SlotState) -> dict[str, Any]:
     return {
-        "name": settings.slot,
+        "name": slot.name,
         "active_pid": slot.active_pid,
         "status": slot.wal_status,
         "retained_bytes": slot.retained_bytes,
@@ -139,29 +193,39 @@ def _progress(checkpoint: Checkpoint | None) -> Iterator[tuple[str, dict[str, An
         yield name, {"complete": stored["complete"], "pages_done": done, "pages": total, "stale": stale}
 
 
-def _summary(found: Mapping[str, Any]) -> Grid:
+def _summary(state: Mapping[str, Any]) -> Grid:
     grid = Grid.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
-    service, slot, lag = found["service"], found["slot"], found["lag"]
+    service = state["service"]
     running = Text("● ", style="green" if service["running"] else "red")
     running.append(service["phase"] or ("running" if service["running"] else "stopped"), style="default")
-    grid.add_row(Text(found["name"], style="bold not dim"), running)
+    grid.add_row(Text(state["name"], style="bold not dim"), running)
+    for problem in state["problems"]:
+        grid.add_row("problem", Text(show.safe(problem), style="bold red"))
     if service["waits_for"]:
         ids = ", ".join(map(str, service["waits_for"]))
         grid.add_row(
             "waits for", f"the end of transaction {ids}, before a table is read (pg_stat_activity.backend_xid)"
         )
-    grid.add_row("position", found["position"] or "nothing is published yet")
-    grid.add_row("lag", _lag_text(lag))
-    if slot is None:
-        grid.add_row("slot", "there is none yet; `changelog run` makes it")
-    else:
-        retained = "" if slot["retained_bytes"] is None else f", retains {show.size(slot['retained_bytes'])} of log"
-        holder = f"read by process {slot['active_pid']}" if slot["active_pid"] else "nobody reads it"
-        style = "default" if slot["status"] in ("reserved", "extended") else "bold red"
-        grid.add_row("slot", Text(f"{slot['name']} is {slot['status']}, {holder}{retained}", style=style))
+    if state["through_lsn"] is not None or not state["problems"]:
+        grid.add_row("position", state["position"] or "nothing is published yet")
+    grid.add_row("lag", _lag_text(state["lag"]))
+    if (slot := _slot_text(state)) is not None:
+        grid.add_row("slot", slot)
     return grid
+
+
+def _slot_text(state: Mapping[str, Any]) -> Text | None:
+    slot, lost = state["slot"], f"; {OVER_GAP}" if state["slot_lost"] else ""
+    if slot is None and lost:
+        return Text(f"it is gone, and the changelog was begun with it{lost}", style="bold red")
+    if slot is None:
+        return None if state["problems"] else Text("there is none yet; `changelog run` makes it")
+    retained = "" if slot["retained_bytes"] is None else f", retains {show.size(slot['retained_bytes'])} of log"
+    holder = f"read by process {slot['active_pid']}" if slot["active_pid"] else "nobody reads it"
+    style = "default" if slot["status"] in ("reserved", "extended") else "bold red"
+    return Text(f"{slot['name']} is {slot['status']}, {holder}{retained}{lost}", style=style)
 
 
 def _lag_text(lag: Mapping[str, Any]) -> str:

@@ -2,7 +2,8 @@
 
 import argparse
 import os
-import time
+import select
+import sys
 from collections.abc import Callable
 
 import msgspec
@@ -41,8 +42,10 @@ def execute(arguments: argparse.Namespace) -> int:
     output = printer(as_json=arguments.json)
 
     def wait() -> bool:
-        time.sleep(0 if arguments.no_follow else POLL_S)
-        return not arguments.no_follow
+        if arguments.no_follow:
+            return False
+        wait_for_reader(POLL_S)
+        return True
 
     try:
         for rows in log.follow(entity=arguments.entity, key=arguments.key, last=arguments.last, wait=wait):
@@ -51,6 +54,15 @@ def execute(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         pass  # how one leaves
     return 0
+
+
+def wait_for_reader(seconds: float) -> None:
+    """Waits, and raises BrokenPipeError once nobody reads our output: without a write, a closed pipe says nothing."""
+    output = select.poll()
+    output.register(sys.stdout, 0)
+    for _, events in output.poll(seconds * 1000):
+        if events & (select.POLLERR | select.POLLHUP):
+            raise BrokenPipeError
 
 
 def printer(*, as_json: bool) -> Callable[[Record], None]:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -247,17 +246,26 @@ def test_tail_goes_on_with_what_comes(
     sink.recover()
     coming = iter([record(Op.CREATE, '{"id":5}', commit=5, key="5")])
 
-    def sleep(seconds: float) -> None:
+    def wait(seconds: float) -> None:
         each = next(coming, None)
         if each is None:
             sink.close()
             raise KeyboardInterrupt
         store(sink, each)
 
-    monkeypatch.setattr(tail, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(tail, "wait_for_reader", wait)
     assert run(config_file, "tail", "-n", "1") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line[26:38] for line in lines if "order" in line] == ["- order 42  ", "+ order 5  c"]
+
+
+def test_tail_ends_once_its_reader_has_gone_though_nothing_new_comes(config_file: Path, log: Path) -> None:
+    command = [sys.executable, "-m", "connectors", "tail", "--config", str(config_file), "--json", "-n", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(20) == cli.OUTPUT_GONE
 
 
 def test_tail_without_a_log(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

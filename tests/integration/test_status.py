@@ -1,0 +1,70 @@
+"""`changelog status` where something is wrong: what is known is shown, and what is not is named."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from psycopg.conninfo import make_conninfo
+
+from connectors import cli
+from connectors.unprivileged import free_port
+from tests.integration.site import Site
+
+GUEST = "[entities.guest]\ntable = 'public.guest'"
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def begun(database: str, tmp_path: Path) -> Site:
+    """A service that has read its table of one row, and was stopped."""
+    site = Site(database, tmp_path)
+    site.sql("CREATE TABLE guest (id int PRIMARY KEY)", "INSERT INTO guest VALUES (1)")
+    site.configure(GUEST)
+    with site.running() as running:
+        running.until(lambda: site.state("guest").keys() == {"1"})
+    return site
+
+
+def status(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, dict[str, Any]]:
+    """The exit code, what a person sees, and the JSON."""
+    capsys.readouterr()
+    code = cli.main(["status", "--config", str(path)])
+    text = capsys.readouterr().out
+    assert cli.main(["status", "--config", str(path), "--json"]) == code
+    return code, text, json.loads(capsys.readouterr().out)
+
+
+def test_status_without_its_database_tells_the_rest(begun: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    begun.configure(GUEST, dsn=make_conninfo(begun.dsn, port=1))
+    code, text, state = status(begun.config, capsys)
+    assert code == 3
+    assert "● stopped" in text
+    assert "cannot connect to PostgreSQL" in text
+    assert state["position"] == str(begun.checkpoint.position)
+    assert state["entities"]["guest"]["read"] == 1
+    assert state["lag"] == {"bytes": None, "seconds": None, "xids": None}
+
+
+def test_status_says_running_while_the_service_reconnects(begun: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    begun.configure(GUEST, dsn=make_conninfo(begun.dsn, port=1))
+    begun.config.write_text(begun.config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{free_port()}"))
+    with begun.running() as running:
+        running.until(lambda: running.said("connection lost"))
+        code, text, state = status(begun.config, capsys)
+    assert (code, state["service"]["running"], state["service"]["phase"]) == (3, True, "reconnecting")
+    assert "● reconnecting" in text
+
+
+def test_status_of_a_slot_that_is_gone_names_the_way_on(begun: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    begun.sql("SELECT pg_drop_replication_slot(current_database())")
+    code, text, state = status(begun.config, capsys)
+    assert (code, state["slot"], state["slot_lost"]) == (0, None, True)
+    assert "it is gone, and the changelog was begun with it; `changelog run --over-gap`" in " ".join(text.split())
