@@ -14,7 +14,7 @@ from connectors.sinks.filelog import read_checkpoint
 from connectors.sinks.files import FAIL_POINTS as SINK_FAIL_POINTS
 from connectors.sinks.kafka.sink import FAIL_POINTS as KAFKA_FAIL_POINTS
 from connectors.sources.postgres.reading import FAIL_POINTS as READING_FAIL_POINTS
-from tests.campaigns import postgres, repair, windows
+from tests.campaigns import audit, postgres, repair, windows
 from tests.campaigns._judge import judge
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import Oracle
@@ -155,3 +155,9 @@ def test_campaign_repair(seed: int) -> None:
     figures = run(repair.campaign(rows=1_500), 2, seed)
     assert figures["kills"]
     assert figures["deletes"]
+
+
+def test_campaign_audit(seed: int) -> None:
+    figures = run(audit.campaign(), 2, seed)
+    assert figures["prepared"]
+    assert figures["reads"]

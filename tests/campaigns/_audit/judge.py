@@ -1,0 +1,310 @@
+"""Compares a changelog with the audit, transaction by transaction, and its fold with the tables.
+
+A row of op `read` stands for the state that its key has at the row's position: the fold of all transactions that were
+committed before. So it may also stand for changes that the stream does not hold, those of before the table was added.
+"""
+
+import bisect
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tests.campaigns._audit.history import Event, Transaction, placed
+from tests.campaigns._audit.rows import TRUNCATE_KEY, Row
+from tests.campaigns._audit.tables import ENTITIES, Entity
+from tests.campaigns._audit.values import State
+
+_EXAMPLES_MAX = 12
+_LONG_MIN = 1_000
+"""Shorter values are stored in their row, and the log always holds them."""
+
+_T = TypeVar("_T")
+Tables = Mapping[str, Mapping[str, State]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Since:
+    """From where on the changelog holds an entity's changes, as places in the server's log.
+
+    It holds nothing of transactions that end up to `nothing`, and all of those that begin after `published` and end
+    after `streaming`. Of the others it holds the last changes, or all, or none.
+    """
+
+    nothing: int
+    published: int = 0
+    streaming: int = 0
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was found; `faults` are examples in words. `unknown` counts values that no message of their row held."""
+
+    rows: int = 0
+    changes: int = 0
+    reads: int = 0
+    transactions: int = 0
+    unknown: int = 0
+    lost: int = 0
+    repeated: int = 0
+    reordered: int = 0
+    wrong: int = 0
+    stale: int = 0
+    folded_wrong: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def note(self, kind: str, what: str, about: object) -> None:
+        """Counts a fault, and keeps the first ones as examples."""
+        setattr(self, kind, getattr(self, kind) + 1)
+        if len(self.faults) < _EXAMPLES_MAX:
+            self.faults.append(f"{kind}: {what}: {str(about)[:900]}")
+
+    def check(self) -> None:
+        """Raises AssertionError when anything was found."""
+        names = ("lost", "repeated", "reordered", "wrong", "stale", "folded_wrong")
+        figures = {name: getattr(self, name) for name in names}
+        if any(figures.values()):
+            raise AssertionError("\n".join([f"{figures} of {self.rows} rows", *self.faults]))
+
+
+def judge(
+    rows: Iterable[Row], transactions: Sequence[Transaction], since: Mapping[str, Since], tables: Tables
+) -> Verdict:
+    """The verdict on a changelog, whose rows come in the order in which a consumer of each partition gets them."""
+    verdict = Verdict()
+    judged = _Judge(verdict, transactions, since)
+    judged.run(_ordered(rows, verdict))
+    for name, table in tables.items():
+        assert judged.truth.rows[name] == table, f"the audit does not add up to the table {name}"
+        if name in since:
+            judged.fold.compare(name, table)
+    return verdict
+
+
+def _ordered(rows: Iterable[Row], verdict: Verdict) -> list[Row]:
+    """The rows in the order of their positions, which must grow within each partition."""
+    last: dict[tuple[str, int], str] = {}
+    collected = []
+    for row in rows:
+        place, before = (row.entity, row.partition), last.get((row.entity, row.partition), "")
+        if row.position == before:
+            verdict.note("repeated", "a position twice in one partition", row)
+        elif row.position < before:
+            verdict.note("reordered", f"after {before}", row)
+        last[place] = row.position
+        collected.append(row)
+    verdict.rows = len(collected)
+    return sorted(collected, key=lambda row: (row.position, row.partition))
+
+
+class _Truth:
+    """The tables' rows, transaction by transaction."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[str, State]] = {name: {} for name in ENTITIES}
+
+    def apply(self, event: Event) -> None:
+        """The next change."""
+        rows = self.rows[event.entity]
+        if event.op == "truncate":
+            rows.clear()
+        elif event.new is None:
+            rows.pop(event.key, None)
+        else:
+            rows[event.key] = event.new
+
+
+class _Fold:
+    """What a consumer holds: the last state of each key, with values that were unavailable as they were before."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self._verdict = verdict
+        self._rows: dict[str, dict[str, dict[str, object]]] = defaultdict(dict)
+
+    def add(self, row: Row) -> None:
+        """The next message."""
+        states = self._rows[row.entity]
+        if row.key == TRUNCATE_KEY:
+            states.clear()
+        elif row.current is None:
+            states.pop(row.key, None)
+        else:
+            before = states.get(row.key, {})
+            kept = {name: before[name] for name in row.unavailable if name in before}
+            states[row.key] = {**kept, **row.current}
+
+    def compare(self, name: str, table: Mapping[str, State]) -> None:
+        """Each row of the table is in the fold, and no other; a column that was added since may be missing: null."""
+        states, long = self._rows[name], () if ENTITIES[name].full else ENTITIES[name].long
+        for key in states.keys() ^ table.keys():
+            what = "only the changelog has" if key in states else "only the table has"
+            self._verdict.note("folded_wrong", f"{name}: {what}", key)
+        for key in states.keys() & table.keys():
+            for column, value in table[key].items():
+                if column in long and column not in states[key]:
+                    self._verdict.unknown += 1
+                elif states[key].get(column) != value:
+                    about = (states[key].get(column), value)
+                    self._verdict.note("folded_wrong", f"{name} {key}: {column}, folded and in the table", about)
+
+
+class _Judge:
+    def __init__(self, verdict: Verdict, transactions: Sequence[Transaction], since: Mapping[str, Since]) -> None:
+        self._verdict, self._transactions, self._since = verdict, transactions, since
+        self._ends = [transaction.end for transaction in transactions]
+        self._streaming: set[str] = set()
+        self.truth = _Truth()
+        self.fold = _Fold(verdict)
+
+    def run(self, rows: Sequence[Row]) -> None:
+        """Goes through transactions and rows together, in the order of the log."""
+        for row in rows:
+            self._placed(row)
+        groups = itertools.groupby(rows, lambda row: bisect.bisect_right(self._ends, row.commit))
+        by_commit = {number: list(group) for number, group in groups}
+        for number, transaction in enumerate(self._transactions):
+            self._commit(transaction, by_commit.get(number, []))
+        for row in by_commit.get(len(self._transactions), []):
+            self._alone(row)
+
+    def _commit(self, transaction: Transaction, rows: Sequence[Row]) -> None:
+        changes = []
+        for row in rows:
+            if row.op != "read" and row.transaction == transaction.xid:
+                changes.append(row)
+                self.fold.add(row)
+            else:
+                self._alone(row)
+        for event in transaction.events:
+            self.truth.apply(event)
+        self._compare(transaction, changes)
+
+    def _alone(self, row: Row) -> None:
+        """A row that was read from its table: its key has that state here."""
+        self.fold.add(row)
+        if row.op != "read":
+            self._verdict.note("repeated", "no such transaction was committed there", row)
+            return
+        self._verdict.reads += 1
+        if row.original is not None or row.unavailable or row.unavailable_original:
+            self._verdict.note("wrong", "a read with an original, or with a value missing", row)
+        state = self.truth.rows[row.entity].get(row.key)
+        if row.current != state:
+            self._verdict.note("stale", f"a read where the table has {str(state)[:300]}", row)
+
+    def _placed(self, row: Row) -> None:
+        """The partition is that of the row's values; a TRUNCATE is in all."""
+        state, entity = row.current or row.original, ENTITIES[row.entity]
+        known = state is not None and all(column in state for column in entity.placed_by)
+        if state is not None and known and placed(entity, state) != row.partition:
+            self._verdict.note("wrong", f"belongs in partition {placed(entity, state)}", row)
+
+    def _compare(self, transaction: Transaction, rows: Sequence[Row]) -> None:
+        """The transaction's events and rows, key by key."""
+        self._verdict.changes += len(rows)
+        self._verdict.transactions += bool(rows)
+        expected, actual = _by_key(_numbered_events(transaction, self._since)), _by_key(_numbered_rows(rows))
+        for place in {**expected, **actual}:
+            events, written = expected.get(place, []), actual.get(place, [])
+            self._sequence(place, self._due(transaction, place[0], events, len(written)), written)
+        self._streaming.update(entity for entity, _ in actual)
+
+    def _due(self, transaction: Transaction, entity: str, events: "_Events", rows: int) -> "_Events":
+        """The events that the changelog must hold; of an entity that was being added, as many as it does."""
+        since = self._since[entity]
+        if transaction.end <= since.nothing:
+            return []
+        if transaction.first > since.published and (transaction.end > since.streaming or entity in self._streaming):
+            return events
+        return events[max(0, len(events) - rows) :]
+
+    def _sequence(self, place: "_Place", events: "_Events", rows: "_Rows") -> None:
+        """One key's events in one transaction, and its rows."""
+        what = f"{place}: {len(events)} changes, {len(rows)} rows"
+        if len(rows) < len(events):
+            self._verdict.note("lost", what, events)
+        elif len(rows) > len(events):
+            self._verdict.note("repeated", what, rows)
+        elif any(map(_difference, events, rows)):
+            left = list(rows)
+            for event in events:
+                match = next((row for row in left if not _difference(event, row)), None)
+                if match is not None:
+                    left.remove(match)
+            differences = "; ".join(filter(None, map(_difference, events, rows)))
+            self._verdict.note("wrong" if left else "reordered", differences, rows)
+
+
+_Place = tuple[str, str]
+_Events = list[tuple[int, Event]]
+_Rows = list[tuple[int, Row]]
+"""With each, how many times its table was emptied before in the same transaction."""
+
+
+def _by_key(placed: Iterable[tuple[_Place, _T]]) -> dict[_Place, list[_T]]:
+    found: dict[_Place, list[_T]] = defaultdict(list)
+    for place, what in placed:
+        found[place].append(what)
+    return found
+
+
+def _numbered_events(transaction: Transaction, entities: Container[str]) -> Iterator[tuple[_Place, tuple[int, Event]]]:
+    """The events that are messages; a TRUNCATE is one for each partition."""
+    emptied: Counter[str] = Counter()
+    for event in transaction.events:
+        if event.entity in entities and event.op != "alter":
+            for name in _names(event):
+                yield (event.entity, name), (emptied[event.entity], event)
+            emptied[event.entity] += event.op == "truncate"
+
+
+def _numbered_rows(rows: Iterable[Row]) -> Iterator[tuple[_Place, tuple[int, Row]]]:
+    """The rows; those of one TRUNCATE share their position."""
+    emptied: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        before = len(emptied[row.entity] - {row.position})
+        if row.key == TRUNCATE_KEY:
+            emptied[row.entity].add(row.position)
+        name = f"{row.key}{row.partition}" if row.key == TRUNCATE_KEY else row.key
+        yield (row.entity, name), (before, row)
+
+
+def _names(event: Event) -> list[str]:
+    if event.op != "truncate":
+        return [event.key]
+    return [f"{TRUNCATE_KEY}{number}" for number in range(ENTITIES[event.entity].partitions)]
+
+
+def _difference(numbered_event: tuple[int, Event], numbered_row: tuple[int, Row]) -> str:
+    """What the row says otherwise than the audit does; nothing if they agree."""
+    (emptied, event), (emptied_before, row) = numbered_event, numbered_row
+    entity = ENTITIES[row.entity]
+    if emptied != emptied_before:
+        return f"after {emptied_before} TRUNCATEs of its transaction instead of {emptied}"
+    if row.op != event.op or row.stamp != event.stamp or row.other != event.other:
+        return f"{(row.op, row.stamp, row.other)} instead of {(event.op, event.stamp, event.other)}"
+    return _current(entity, event, row) or _original(entity, event, row)
+
+
+def _current(entity: Entity, event: Event, row: Row) -> str:
+    """A long value that an update left alone may be unavailable, unless the log has the whole old row."""
+    if event.new is None:
+        return "" if row.current is None and not row.unavailable else "a state where there is none"
+    unavailable = set(row.unavailable)
+    for column in unavailable:
+        if entity.full or column not in entity.long or len(str(event.new[column])) < _LONG_MIN:
+            return f"{column} is unavailable"
+    expected = {name: value for name, value in event.new.items() if name not in unavailable}
+    return "" if row.current == expected else f"the current state is not {str(expected)[:300]}"
+
+
+def _original(entity: Entity, event: Event, row: Row) -> str:
+    """All of the old row under FULL; under DEFAULT its key, if the row was deleted or moved, and nothing else."""
+    expected = event.old
+    if event.old is not None and not entity.full:
+        expected = {name: event.old[name] for name in entity.key} if event.op == "delete" else None
+    if row.original != expected:
+        return f"the original is not {str(expected)[:300]}"
+    missing = set() if expected is None or event.old is None else event.old.keys() - expected.keys()
+    return "" if set(row.unavailable_original) == missing else f"unavailable of the original is {missing}"

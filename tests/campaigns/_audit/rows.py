@@ -1,0 +1,73 @@
+"""The rows of a changelog, read as any consumer may read them: Parquet files, or the messages of a topic."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from tests.campaigns._audit.values import State, parsed
+
+TRUNCATE_KEY = "\0truncate"
+_COLUMNS = ["entity", "partition", "key", "op", "position", "transaction", "provenance", "current", "original", "moved"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One message; `other` is the key at the other end of a move."""
+
+    entity: str
+    partition: int
+    key: str
+    op: str
+    position: str
+    transaction: int
+    stamp: str
+    current: State | None
+    original: State | None
+    unavailable: Sequence[str] = ()
+    unavailable_original: Sequence[str] = ()
+    other: str | None = None
+
+    @property
+    def commit(self) -> int:
+        """Where its commit record begins."""
+        return int(self.position.split("/")[1], 16)
+
+
+def of_files(path: Path) -> Iterator[Row]:
+    """The rows of a file log, in its order."""
+    for file in sorted((path / "log").glob("[0-9]*.parquet")):
+        table = pq.read_table(file, columns=_COLUMNS)
+        for row in table.to_pylist():
+            if row["entity"] != "schemas":
+                envelope = {name: parsed(row[name] or "null") for name in ("provenance", "current", "original")}
+                yield row_of(row, envelope, parsed(row["moved"] or "{}"))
+
+
+def row_of(told: Mapping[str, Any], envelope: Mapping[str, Any], moved: Mapping[str, Any]) -> Row:
+    """A row from what stands beside an envelope, in columns or headers, and from what the envelope says itself."""
+    provenance = envelope["provenance"]
+    source = provenance["source"]
+    assert (source["op"], source["position"], source["transaction"]) == (
+        told["op"],
+        told["position"],
+        told["transaction"],
+    ), f"the row at {told['position']} says one thing outside its envelope and another inside"
+    end = moved.get("movedTo" if told["op"] == "delete" else "movedFrom")
+    assert (end is None) == (not moved), f"the row at {told['position']} moved the wrong way: {moved}"
+    return Row(
+        entity=told["entity"],
+        partition=told["partition"],
+        key=told["key"],
+        op=told["op"],
+        position=told["position"],
+        transaction=int(told["transaction"]),
+        stamp=provenance.get("identifier", ""),
+        current=envelope.get("current"),
+        original=envelope.get("original"),
+        unavailable=source.get("unavailable", ()),
+        unavailable_original=source.get("unavailableOriginal", ()),
+        other=None if end is None else end["key"],
+    )

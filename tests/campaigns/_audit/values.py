@@ -1,0 +1,91 @@
+"""The JSON of values as docs/types.md describes it, written from that page: what `to_jsonb` gives, and what it becomes.
+
+Numbers are kept as `Number`, the text of their token, so that nothing is rounded.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+State = Mapping[str, Any]
+"""A row: column to value."""
+
+_RANGE = re.compile(r"([\[(])(-?\d*),(-?\d*)([\])])")
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(\+00:00)?")
+
+
+class Number(str):
+    """A number of JSON. Equal to another of the same value, and to nothing else."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Number) and Decimal(str(self)) == Decimal(str(other))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(Decimal(str(self)))
+
+
+def parsed(text: str | bytes) -> Any:
+    """JSON with its numbers as they stand."""
+    return json.loads(text, parse_int=Number, parse_float=Number, parse_constant=_refuse)
+
+
+def _refuse(token: str) -> None:
+    raise ValueError(f"{token} is not JSON")
+
+
+def documented(row: State, types: Mapping[str, str]) -> State:
+    """A row as `to_jsonb` gives it, in the form of docs/types.md."""
+    return {name: _value(value, types[name]) for name, value in row.items()}
+
+
+def _value(value: Any, type_name: str) -> Any:
+    if value is None:
+        return None
+    if type_name.endswith("[]"):
+        return [_value(element, type_name.removesuffix("[]")) for element in value]
+    form = _FORMS.get(type_name)
+    return value if form is None else form(value)
+
+
+def _bytes(text: str) -> str:
+    return base64.b64encode(bytes.fromhex(text.removeprefix("\\x"))).decode()
+
+
+def _moment(text: str) -> str:
+    match = _MOMENT.fullmatch(text)
+    if match is None:
+        return text
+    seconds, fraction, zone = match.groups()
+    return f"{seconds}.{(fraction or '').ljust(6, '0')}{'Z' if zone else ''}"
+
+
+def _range(text: str) -> dict[str, Any]:
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        return {"lower": None, "upper": None, "bounds": text}
+    opening, lower, upper, closing = match.groups()
+    bounds = {"lower": Number(lower) if lower else None, "upper": Number(upper) if upper else None}
+    return {**bounds, "bounds": opening + closing}
+
+
+_FORMS: Mapping[str, Callable[[Any], Any]] = {
+    "numeric": str,
+    "bytea": _bytes,
+    "timestamp with time zone": _moment,
+    "timestamp without time zone": _moment,
+    "int4range": _range,
+}
+
+
+def key_text(row: State, columns: Sequence[str]) -> str:
+    """The text of a key, of integers and text: that of its one column, or a compact JSON array of texts."""
+    texts = [str(row[column]) for column in columns]
+    return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,45 @@
+"""A table that is added while transactions write to it."""
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.integration.site import Site
+
+EARLY = '[entities.early]\ntable = "public.early"\n'
+LATE = '[entities.late]\ntable = "public.late"\n'
+TABLE = "CREATE TABLE {0} (id int PRIMARY KEY, v int); ALTER TABLE {0} REPLICA IDENTITY FULL"
+
+
+@pytest.fixture
+def site(database: str, tmp_path: Path) -> Site:
+    return Site(database, tmp_path)
+
+
+def test_a_read_row_stands_for_what_a_transaction_wrote_before_its_table_was_added(site: Site) -> None:
+    """Of the transaction's changes the stream holds those after the addition, and the read is later than all of it."""
+    site.sql(TABLE.format("early"), TABLE.format("late"))
+    site.sql("INSERT INTO early VALUES (1, 0)", "INSERT INTO late VALUES (1, 0), (2, 0), (3, 0)")
+    site.configure(EARLY)
+    with site.running() as service:
+        service.until(site.is_read)
+    with psycopg.connect(site.dsn) as writer:
+        writer.execute("UPDATE late SET v = 1 WHERE id = 1")
+        site.sql(f"ALTER PUBLICATION {site.name} ADD TABLE late")
+        writer.execute("UPDATE late SET v = 2 WHERE id = 2")
+        writer.execute("UPDATE early SET v = 2")
+        site.configure(EARLY + LATE)
+        with site.running() as service:
+            service.until(lambda: service.said("snapshot waits for older transactions to end"))
+            assert site.messages("late") == []
+            writer.commit()
+            service.until(lambda: len(site.messages("late")) == 4 and site.is_read())
+    update, *reads = site.ops("late")
+    assert (update, sorted(reads)) == (("update", "2"), [("read", "1"), ("read", "2"), ("read", "3")])
+    assert site.state("late") == {str(key): {"id": key, "v": v} for key, v in ((1, 1), (2, 2), (3, 0))}
+    sources = [
+        message["value"]["provenance"]["source"] for message in (site.messages("early")[-1], *site.messages("late"))
+    ]
+    assert sources[0]["transaction"] == sources[1]["transaction"]
+    assert all(source["position"] > sources[1]["position"] for source in sources[2:])

@@ -1,0 +1,252 @@
+"""The judge of the audited campaigns: it is content with a right changelog, and finds each way of being wrong."""
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.campaigns._audit.history import Event, Recorded, Transaction, events
+from tests.campaigns._audit.judge import Since, Verdict, judge
+from tests.campaigns._audit.partitions import murmur2
+from tests.campaigns._audit.rows import TRUNCATE_KEY, Row
+from tests.campaigns._audit.values import Number, State, documented, key_text, parsed
+
+AUDIT = Path(__file__).parents[1] / "campaigns" / "_audit"
+JUDGING = ("values", "partitions", "history", "rows", "judge", "tables", "topics")
+LONG = "x" * 5_000
+
+
+def state(number: int, title: str, body: str | None = None) -> State:
+    return {"id": Number(number), "title": title, **({} if body is None else {"body": body})}
+
+
+def changed(op: str, old: State | None, new: State | None, entity: str = "page", other: str | None = None) -> Event:
+    key = str((new or old or {})["id"])
+    return Event(entity=entity, op=op, key=key, old=old, new=new, stamp="s", other=other)
+
+
+ONE, TWO, MOVED = state(1, "one"), state(1, "two"), state(2, "two")
+LEFT, KEPT = state(7, "seven", LONG), state(7, "eight", LONG)
+TRANSACTIONS = [
+    Transaction(xid=10, first=100, end=110, events=[changed("create", None, ONE)]),
+    Transaction(xid=12, first=105, end=120, events=[changed("update", ONE, TWO), changed("update", TWO, TWO)]),
+    Transaction(
+        xid=11,
+        first=111,
+        end=130,
+        events=[changed("delete", TWO, None, other="2"), changed("create", None, MOVED, other="1")],
+    ),
+    Transaction(xid=13, first=131, end=140, events=[changed("create", None, LEFT, "late_default")]),
+    Transaction(xid=14, first=141, end=150, events=[changed("update", LEFT, KEPT, "late_default")]),
+    Transaction(
+        xid=15,
+        first=151,
+        end=160,
+        events=[
+            Event(entity="seat", op="create", key="a", new={"code": "a"}, stamp="s"),
+            Event(entity="seat", op="truncate", stamp="s"),
+            Event(entity="seat", op="create", key="a", new={"code": "a"}, stamp="s"),
+        ],
+    ),
+]
+SINCE = {"page": Since(nothing=50), "seat": Since(nothing=50), "late_default": Since(nothing=132, published=140)}
+TABLES: Mapping[str, Mapping[str, State]] = {
+    "page": {"2": MOVED},
+    "late_default": {"7": KEPT},
+    "seat": {"a": {"code": "a"}},
+}
+
+
+def row(commit: int, ordinal: int, op: str, xid: int, current: State | None, original: State | None = None) -> Row:
+    key = str((current or original or {})["id"])
+    return Row(
+        entity="page",
+        partition=0,
+        key=key,
+        op=op,
+        position=f"00000001/{commit:016X}/{ordinal:08X}",
+        transaction=xid,
+        stamp="s",
+        current=current,
+        original=original,
+    )
+
+
+def seat(ordinal: int, op: str, partition: int, current: State | None = None) -> Row:
+    like = row(155, ordinal, op, 15, ONE)
+    key = TRUNCATE_KEY if current is None else "a"
+    return replace(like, entity="seat", partition=partition, key=key, current=current)
+
+
+ROWS = [
+    row(108, 0, "create", 10, ONE),
+    row(118, 0, "update", 12, TWO, ONE),
+    row(118, 2, "update", 12, TWO, TWO),
+    replace(row(128, 0, "delete", 11, None, TWO), other="2"),
+    replace(row(128, 1, "create", 11, MOVED), other="1"),
+    row(134, 4, "read", 99, MOVED),
+    replace(row(145, 4, "read", 98, LEFT), entity="late_default"),
+    replace(row(148, 0, "update", 14, state(7, "eight")), entity="late_default", unavailable=["body"]),
+    seat(0, "create", 0, {"code": "a"}),
+    seat(2, "truncate", 0),
+    seat(2, "truncate", 1),
+    seat(4, "create", 0, {"code": "a"}),
+]
+"""A right changelog: of the table that was added, what came before stands in the row that was read."""
+
+
+def verdict_on(rows: list[Row]) -> Verdict:
+    return judge(rows, TRANSACTIONS, SINCE, TABLES)
+
+
+def test_a_right_changelog_passes() -> None:
+    verdict = verdict_on(ROWS)
+    verdict.check()
+    assert (verdict.changes, verdict.reads, verdict.transactions) == (10, 2, 5)
+
+
+def altered(number: int, **fields: object) -> Callable[[list[Row]], list[Row]]:
+    return lambda rows: [*rows[:number], replace(rows[number], **fields), *rows[number + 1 :]]  # type: ignore[arg-type]
+
+
+def placed_as(number: int, other: int) -> Callable[[list[Row]], list[Row]]:
+    """Two rows at each other's positions, in the order of their positions."""
+
+    def swap(rows: list[Row]) -> list[Row]:
+        one, two = rows[number].position, rows[other].position
+        exchanged = list(rows)
+        exchanged[number] = replace(rows[other], position=one)
+        exchanged[other] = replace(rows[number], position=two)
+        return exchanged
+
+    return swap
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoil"),
+    [
+        ("lost", lambda rows: rows[1:]),
+        ("lost", lambda rows: rows[:2] + rows[3:]),
+        ("lost", lambda rows: rows[:3] + rows[5:]),
+        ("lost", lambda rows: rows[:7] + rows[8:]),
+        ("lost", lambda rows: rows[:10] + rows[11:]),
+        ("folded_wrong", lambda rows: rows[:-1]),
+        ("repeated", lambda rows: [*rows[:2], *rows[1:]]),
+        ("repeated", lambda rows: [*rows[:2], replace(rows[1], position=rows[1].position[:-1] + "1"), *rows[2:]]),
+        ("repeated", altered(0, transaction=17)),
+        ("reordered", lambda rows: [rows[1], rows[0], *rows[2:]]),
+        ("reordered", placed_as(1, 2)),
+        ("repeated", placed_as(0, 1)),
+        ("reordered", altered(8, position="00000001/000000000000009B/00000003")),
+        ("wrong", altered(1, current=ONE)),
+        ("wrong", altered(1, current={**TWO, "body": None})),
+        ("wrong", altered(1, original=TWO)),
+        ("wrong", altered(1, original=None)),
+        ("wrong", altered(1, op="create")),
+        ("wrong", altered(1, stamp="another")),
+        ("wrong", altered(1, unavailable=["title"], current={"id": Number(1)})),
+        ("wrong", altered(1, current={"id": "1", "title": "two"})),
+        ("wrong", altered(3, other=None)),
+        ("wrong", altered(3, unavailable_original=["title"])),
+        ("wrong", altered(7, original={"id": Number(7)})),
+        ("wrong", altered(7, unavailable=["title"])),
+        ("wrong", altered(4, partition=1)),
+        ("stale", altered(5, current=TWO)),
+        ("stale", altered(6, current=KEPT)),
+        ("stale", altered(5, key="1")),
+        ("wrong", altered(5, original=MOVED)),
+        ("repeated", altered(5, op="update")),
+        ("folded_wrong", lambda rows: [*rows, row(170, 0, "read", 97, state(3, "ghost"))]),
+        ("folded_wrong", lambda rows: [*rows, row(170, 0, "read", 97, ONE)]),
+    ],
+)
+def test_what_is_wrong_is_found(kind: str, spoil: Callable[[list[Row]], list[Row]]) -> None:
+    verdict = verdict_on(spoil(ROWS))
+    assert getattr(verdict, kind), verdict
+    with pytest.raises(AssertionError, match=kind):
+        verdict.check()
+
+
+def test_an_audit_that_does_not_add_up_to_the_tables_is_no_oracle() -> None:
+    with pytest.raises(AssertionError, match="does not add up"):
+        judge(ROWS, TRANSACTIONS, SINCE, {**TABLES, "page": {"2": ONE}})
+
+
+def recorded(op: str, old: State | None, new: State | None, entity: str = "place") -> Recorded:
+    types = {"id": "bigint", "region": "integer", "name": "text"}
+    return Recorded(op=op, entity=entity, stamp="", types=types, old=old, new=new)
+
+
+def test_a_delete_and_an_insert_of_one_key_that_adjoin_are_an_update_in_a_partitioned_table() -> None:
+    place = {"id": Number(1), "region": Number(2), "name": "here"}
+    gone, come = recorded("DELETE", place, None), recorded("INSERT", None, {**place, "name": "there"})
+    said = Recorded(op="MESSAGE", entity="", stamp="", types=None, old=None, new=None)
+    assert [(event.op, event.key) for event in events([gone, come])] == [("update", '["1","2"]')]
+    assert [event.op for event in events([gone, said, come])] == ["delete", "create"]
+    elsewhere = recorded("INSERT", None, {**place, "region": Number(3)})
+    assert [(event.op, event.other) for event in events([gone, elsewhere])] == [("delete", None), ("create", None)]
+
+
+def test_another_partition_or_key_is_a_move() -> None:
+    before = {"id": Number(1), "customer_id": Number(2)}
+    types = {"id": "bigint", "customer_id": "bigint"}
+    moved = Recorded(
+        op="UPDATE", entity="purchase", stamp="", types=types, old=before, new={**before, "customer_id": Number(3)}
+    )
+    assert [(event.op, event.key, event.other) for event in events([moved])] == [
+        ("delete", "1", "1"),
+        ("create", "1", "1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("type_name", "given", "form"),
+    [
+        ("numeric", "13.50", '"13.50"'),
+        ("numeric", '"NaN"', '"NaN"'),
+        ("bigint", "9223372036854775807", "9223372036854775807"),
+        ("double precision", "0.0000001", "1e-07"),
+        ("timestamp with time zone", '"2026-11-21T03:10:02.5+00:00"', '"2026-11-21T03:10:02.500000Z"'),
+        ("timestamp without time zone", '"2026-11-21T03:10:02"', '"2026-11-21T03:10:02.000000"'),
+        ("timestamp with time zone", '"infinity"', '"infinity"'),
+        ("bytea", '"\\\\x00ff10"', '"AP8Q"'),
+        ("int4range", '"[1,10)"', '{"lower": 1, "upper": 10, "bounds": "[)"}'),
+        ("int4range", '"(,5]"', '{"lower": null, "upper": 5, "bounds": "(]"}'),
+        ("int4range", '"empty"', '{"lower": null, "upper": null, "bounds": "empty"}'),
+        ("numeric[]", "[1.0, null]", '["1.0", null]'),
+        ("text", "null", "null"),
+    ],
+)
+def test_values_take_the_form_of_docs_types(type_name: str, given: str, form: str) -> None:
+    assert documented({"value": parsed(given)}, {"value": type_name}) == {"value": parsed(form)}
+
+
+@pytest.mark.parametrize(
+    ("key", "hashed"),
+    [("21", -973932308), ("foobar", -790332482), ("a-little-bit-long-string", -985981536), ("abc", 479470107)],
+)
+def test_the_hash_is_the_one_of_kafkas_own_tests(key: str, hashed: int) -> None:
+    assert murmur2(key.encode()) == hashed & 0xFFFFFFFF
+
+
+def test_numbers_are_equal_by_value_and_to_numbers_alone() -> None:
+    assert parsed("[1.50, 1e2]") == parsed("[1.5, 100]")
+    assert parsed("[1]") != parsed("[2]")
+    assert parsed("1") != "1"
+    assert parsed("true") != parsed("1")
+    assert key_text({"a": Number(1), "b": 'x"'}, ("a", "b")) == '["1","x\\""]'
+
+
+@pytest.mark.parametrize("name", JUDGING)
+def test_the_oracle_shares_no_code_with_the_product(name: str) -> None:
+    tree = ast.parse((AUDIT / f"{name}.py").read_text("utf-8"))
+    imported = {
+        alias.name if isinstance(node, ast.Import) else str(node.module)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    ours = {module for module in imported if module.split(".")[0] in {"connectors", "envelope", "schemas", "tests"}}
+    assert ours <= {f"tests.campaigns._audit.{other}" for other in JUDGING}
