@@ -4,13 +4,14 @@ An epoch counts histories: each promotion, and each new cluster, begins one. A c
 the history that it was first published in, even when a promoted server sends it again.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from connectors.sources.postgres.connection import ANEW
 from connectors.sources.postgres.wire import System
 from envelope.checkpoint import Checkpoint, lsn_text
-from envelope.errors import ChangelogError, Kind
+from envelope.errors import OVER_GAP, ChangelogError, Kind
 
 FIRST_EPOCH = 1
 
@@ -97,6 +98,20 @@ def check_cluster(stored: Checkpoint, system: System) -> None:
             f"({stored.system_identifier})",
             hint="connect to the cluster of before; after an upgrade that lost nothing, "
             f"`changelog run --accept-cluster`; else {ANEW}",
+        )
+
+
+def check_database(stored: Checkpoint, database: Mapping[str, Any]) -> None:
+    """Raises ChangelogError (GAP) when the changelog is of another database of the same cluster; one that was renamed
+    is the same. `database` is as `setup.read_database` gives it.
+    """
+    known = stored.source.get("database", database)
+    if known["oid"] != database["oid"]:
+        raise ChangelogError(
+            Kind.GAP,
+            f"this is database {database['name']} (oid {database['oid']}), and the changelog is of {known['name']} "
+            f"(oid {known['oid']}) of the same cluster",
+            hint=f"connect to {known['name']} ([source] dsn); if that one is no more, {OVER_GAP}",
         )
 
 

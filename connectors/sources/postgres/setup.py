@@ -45,6 +45,15 @@ class SlotState:
             raise _in_use(self.name, self.active_pid, self.application)
 
 
+def read_database(conn: psycopg.Connection[Any]) -> tuple[str, dict[str, Any]]:
+    """Which cluster answers (its system identifier), and which of its databases: `name` and `oid`."""
+    with translated("asking which database this is"):
+        row = conn.execute(_DATABASE).fetchone()
+    assert row is not None
+    identifier, name, oid = row
+    return identifier, {"name": name, "oid": oid}
+
+
 def publication_sql(name: str, entities: Sequence[Entity], *, server_version: int) -> str:
     """The statement that creates the publication; `server_version` as libpq has it.
 
@@ -166,8 +175,10 @@ def _in_use(name: str, pid: int | None, application: str | None) -> ChangelogErr
 def _refuse_foreign(state: SlotState, database: str) -> None:
     if state.plugin != "pgoutput" or state.database != database or state.two_phase:
         kind = f"{state.plugin or 'physical'}{', two-phase' if state.two_phase else ''}, of database {state.database}"
+        elsewhere = state.plugin == "pgoutput" and state.database != database
+        connecting = f"connect to database {state.database} ([source] dsn), or " if elsewhere else ""
         raise ChangelogError(
-            Kind.PRECONDITION, f"slot {state.name} is not ours ({kind})", hint="set another [source] slot"
+            Kind.PRECONDITION, f"slot {state.name} is not ours ({kind})", hint=f"{connecting}set another [source] slot"
         )
 
 
@@ -193,6 +204,11 @@ SELECT coalesce(h.pid = pg_backend_pid(), pg_try_advisory_lock(id)), h.pid, h.ap
 FROM claim LEFT JOIN holder AS h ON true
 """)
 
+
+_DATABASE = """
+SELECT system_identifier::text, datname::text, oid::int8 FROM pg_control_system(), pg_database
+WHERE datname = current_database()
+"""
 
 _SLOT = """
 SELECT s.plugin::text, s.database::text, s.confirmed_flush_lsn::text, s.active_pid, a.application_name, s.wal_status,

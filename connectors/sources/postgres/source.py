@@ -16,13 +16,13 @@ from connectors.sources.postgres.check import Wanted, findings, publication, ref
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.ghosts import Read
 from connectors.sources.postgres.heard import Ignored, Stamps
-from connectors.sources.postgres.lineage import Lineage, check_cluster, is_elsewhere
+from connectors.sources.postgres.lineage import Lineage, check_cluster, check_database, is_elsewhere
 from connectors.sources.postgres.progress import CHUNK_PAGES, is_complete, restated, was_complete
 from connectors.sources.postgres.reading import Place, Reading
 from connectors.sources.postgres.relations import Altered
 from connectors.sources.postgres.repairs import Repairs, obey
 from connectors.sources.postgres.rows import Origin
-from connectors.sources.postgres.setup import claim_slot, ensure_publication, ensure_slot
+from connectors.sources.postgres.setup import claim_slot, ensure_publication, ensure_slot, read_database
 from connectors.sources.postgres.shaping import PLAIN_CODEC, check_settings, shapes_of
 from connectors.sources.postgres.snapshot import LOCK_TIMEOUT_S, quoted
 from connectors.sources.postgres.stream import Stream
@@ -149,8 +149,11 @@ class PostgresSource:
         """Makes sure that the log joins on to what is stored; `_checkpoint` is then where."""
         settings, entities = self._settings, wanted.entities
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
+        system_identifier, database = read_database(self._catalog)
+        if stored is not None and stored.system_identifier == system_identifier:
+            check_database(stored, database)
         check_settings(stored, shapes, accept=settings.accept_settings)
-        if stored is not None and self._same_cluster(stored):
+        if stored is not None and stored.system_identifier == system_identifier:
             self._refuse_unpublished(
                 [entity.table for entity in entities if was_complete(stored.windows.get(entity.name))]
             )
@@ -181,14 +184,10 @@ class PostgresSource:
             decisions={} if stored is None else stored.decisions,
             accepted={} if stored is None else stored.accepted,
             repairs={} if stored is None else Repairs.parse(stored.repairs).of(shapes).to_json(),
+            source={"database": database},
             sink={} if stored is None else stored.sink,
         )
         self._fresh: Checkpoint | None = None if self._checkpoint == stored else self._checkpoint
-
-    def _same_cluster(self, stored: Checkpoint) -> bool:
-        with translated("asking for the cluster"):
-            row = self._catalog.execute("SELECT system_identifier::text FROM pg_control_system()").fetchone()
-        return row == (stored.system_identifier,)
 
     def _refuse_unpublished(self, tables: Collection[tuple[str, str]]) -> None:
         """What a publication left out for a while, the log has not: no later moment shows it."""

@@ -73,6 +73,48 @@ def test_a_database_whose_text_is_of_any_encoding(server: Server, tmp_path: Path
             admin.execute("DROP DATABASE bytes WITH (FORCE)")
 
 
+def test_another_database_of_the_same_cluster(site: Site, server: Server, tmp_path: Path) -> None:
+    with fresh_database(server) as dsn:
+        other = Site(dsn, tmp_path / "other")
+        other.sql(
+            GUEST,
+            "INSERT INTO guest VALUES (7, 'Eve', 'eve@example.org')",
+            f"CREATE PUBLICATION {site.name} FOR TABLE guest "
+            "WITH (publish_via_partition_root = true, publish_generated_columns = stored)",
+            f"SELECT pg_create_logical_replication_slot('{other.name}', 'pgoutput')",
+        )
+        with site.running() as running:
+            running.until(lambda: site.state("guest").keys() == {"1"})
+        [(oid, other_oid)] = site.sql(
+            f"SELECT a.oid, b.oid FROM pg_database a, pg_database b WHERE (a.datname, b.datname) = "
+            f"('{site.name}', '{other.name}')"
+        )
+        site.configure(ONE, dsn=dsn)
+        assert site.refused().endswith(
+            f"(pgoutput, of database {site.name}); connect to database {site.name} ([source] dsn), "
+            "or set another [source] slot"
+        )
+        site.config.write_text(site.config.read_text().replace('"postgres",', f'"postgres", slot = "{other.name}",'))
+        assert site.refused().startswith(
+            f"this is database {other.name} (oid {other_oid}), and the changelog is of {site.name} (oid {oid}) of the "
+            f"same cluster; connect to {site.name} ([source] dsn); if that one is no more, `changelog run --over-gap`"
+        )
+        other.sql(f"SELECT pg_drop_replication_slot('{other.name}')")
+    assert site.state("guest").keys() == {"1"}
+
+
+def test_a_database_that_was_renamed_is_the_same(begun: Site, server: Server) -> None:
+    renamed = f"{begun.name}_renamed"
+    with psycopg.connect(server.dsn(), autocommit=True) as admin:
+        admin.execute(f"ALTER DATABASE {begun.name} RENAME TO {renamed}".encode())
+        try:
+            begun.configure(ONE, dsn=server.dsn(renamed))
+            with begun.running() as running:
+                running.until(lambda: begun.checkpoint.source["database"]["name"] == renamed)
+        finally:
+            admin.execute(f"ALTER DATABASE {renamed} RENAME TO {begun.name}".encode())
+
+
 # What the configuration says
 
 
