@@ -186,6 +186,7 @@ class EntityConfig(_Section):
     immutable: bool = False
     on_change_of_immutable: Literal["stop", "ignore"] = "stop"
     on_truncate: Literal["stop", "publish"] = "stop"
+    on_unlogged: Literal["rebuild", "stop", "ignore"] = "rebuild"
     provenance: ProvenanceConfig | None = None
     schemas: SchemasConfig | None = None
     drift: DriftConfig | None = None

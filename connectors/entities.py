@@ -168,6 +168,7 @@ def _entity(name: str, chosen: EntityConfig, table: Table, config: Config) -> En
         immutable=chosen.immutable,
         on_change_of_immutable=chosen.on_change_of_immutable,
         on_truncate=chosen.on_truncate,
+        on_unlogged=chosen.on_unlogged,
         missing_stamp=stamps.missing,
         default_stamp=Stamp(
             api_version=stamps.default.api_version,

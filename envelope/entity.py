@@ -38,7 +38,8 @@ class Entity:
     """A kind of thing that has a changelog, bound to one table.
 
     `table` is `(schema, name)`; `columns` are the published ones, None for all; `masks` maps a
-    column to `drop`, `null` or `sha256`; `where` is the publication's row filter, in SQL.
+    column to `drop`, `null` or `sha256`; `where` is the publication's row filter, in SQL. `on_unlogged`
+    is what is done where rows may have changed without a word in the log.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Entity:
     immutable: bool = False
     on_change_of_immutable: Literal["stop", "ignore"] = "stop"
     on_truncate: Literal["stop", "publish"] = "stop"
+    on_unlogged: Literal["rebuild", "stop", "ignore"] = "rebuild"
     missing_stamp: Literal["default", "warn", "stop"] = "default"
     default_stamp: Stamp
     evolution: Evolution = Evolution()

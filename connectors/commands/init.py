@@ -17,6 +17,7 @@ from connectors.contracts.generated import FOLDER, Outcome, generate
 from connectors.entities import entity_name, matches, table_text
 from connectors.sources.postgres.catalog import Table, key_problem, read_tables
 from connectors.sources.postgres.connection import connect
+from connectors.sources.postgres.ddl import SCRIPT
 from connectors.sources.postgres.grants import grants, read_owned
 from envelope.entity import RESERVED
 from envelope.errors import ChangelogError, Kind
@@ -68,11 +69,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sink", choices=("files", "kafka"), default="files", help="where the changelog goes")
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="Kafka's; with --sink kafka")
     parser.add_argument("--force", action="store_true", help="write over an existing file")
+    parser.add_argument("--event-trigger", action="store_true", help="write nothing; print the SQL of an event trigger")
     parser.add_argument("--grants", action="store_true", help="write nothing; print the SQL for a setup and a run role")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Writes the file and the entities' schemas beside it, and shows what is published."""
+    if arguments.event_trigger:
+        print(SCRIPT, end="")
+        return 0
     path: Path = arguments.config
     if path.exists() and not (arguments.force or arguments.grants):
         raise ChangelogError(Kind.USAGE, f"{path} is there already", hint="--force writes over it")

@@ -14,6 +14,7 @@ from connectors.sources.postgres import messages, pgoutput
 from connectors.sources.postgres.announcing import Announcer
 from connectors.sources.postgres.binding import Binder
 from connectors.sources.postgres.columnar import Block, Encoded, encode
+from connectors.sources.postgres.ddl import PREFIX as DDL_PREFIX
 from connectors.sources.postgres.framing import Frames
 from connectors.sources.postgres.messages import Message, Relation
 from connectors.sources.postgres.relations import Altered, Relations, altered
@@ -63,7 +64,9 @@ class Assembled:
 
     Each batch of `rows` carries the shapes of its entities (`envelope.batch.shapes`), which no table alters inside
     one. `partial` says that the last row's transaction goes on. `signals` are the messages that may be signals, each
-    where it stands. `fenced` says that somebody waits until the checkpoint is stored.
+    where it stands. `fenced` says that somebody waits until the checkpoint is stored. `statements` are what the event
+    trigger wrote, each with its commit; `described` is the last commit before which an entity's table was described,
+    because it was altered or for the first time, 0 without one.
     """
 
     rows: list[pa.RecordBatch] = field(default_factory=list)
@@ -75,6 +78,8 @@ class Assembled:
     invalid_stamps: int = 0
     signals: list[tuple[bytes, Position]] = field(default_factory=list)
     fenced: bool = False
+    statements: list[tuple[bytes, int]] = field(default_factory=list)
+    described: int = 0
 
 
 @dataclass(slots=True)
@@ -269,6 +274,7 @@ class _Feed:
 
         described = of._relations.describe(relation, self._flush, changed)
         if described is not None:
+            self._assembled.described = self._opened().transaction.commit
             of._announcer.look(described.entity, described.look)  # a window's rows may have looked otherwise in between
 
     def _here(self) -> Position:
@@ -290,6 +296,8 @@ class _Feed:
             self._stamp_late(message.lsn, open_.transaction, stamp)
         elif message.prefix == FENCE_PREFIX:
             self._assembled.fenced = True
+        elif message.prefix == DDL_PREFIX:
+            self._assembled.statements.append((message.content, open_.transaction.commit))
         elif message.prefix == SIGNAL_PREFIX and 2 * ordinal > open_.published:
             self._signal(message.content, Change(transaction=open_.transaction, ordinal=ordinal, stamp=None))
 

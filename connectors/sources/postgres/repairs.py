@@ -236,6 +236,27 @@ def _repaired(
     return replace(repairs, open={**repairs.open, entity: repair}).anew(), read
 
 
+def read_again(
+    repairs: Repairs, windows: Windows, entity: str, start: str, *, sweep: bool, part: Mapping[str, Any] | None
+) -> tuple[Repairs, Windows]:
+    """What becomes of both where changes of a table are not in the log before the position `start`.
+
+    `part` is the entry of a table in `windows` by which only a part of it is left to read; empty where nothing is, and
+    None for the whole table. `sweep`: what the changelog holds and the table lacks is deleted.
+    """
+    before, stored = repairs.open.get(entity, Repair(ids=(), start=start)), windows[entity]
+    if part is None:
+        read = _read_again(stored)
+    elif is_complete(stored):
+        read = {"complete": False, "again": [ALL_COLUMNS], **part} if part else stored
+    else:  # what is read already, but for partitions that are no longer as they were
+        leaves = {name: leaf for name, leaf in stored.get("leaves", {}).items() if not part or name in part["leaves"]}
+        read = {**stored, "leaves": leaves} if leaves else stored
+    table = before.table or not is_complete(read)
+    repair = replace(before, start=start, table=table, sweep=before.sweep or sweep)
+    return replace(repairs, open={**repairs.open, entity: repair}).anew(), {**windows, entity: read}
+
+
 def _fits(repairs: Repairs, entity: str, asked: Repair) -> bool:
     """Whether the keys that are pending are few enough to stand in every checkpoint."""
     others = sum(repair.nbytes for name, repair in repairs.open.items() if name != entity)

@@ -1,6 +1,5 @@
 """The PostgreSQL source: a slot's stream and the table reads beside it, as pieces of the changelog."""
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +11,7 @@ from connectors.sources import Piece, Recover
 from connectors.sources.postgres.assembler import Assembled, Assembler, Xids
 from connectors.sources.postgres.binding import Binder
 from connectors.sources.postgres.catalog import Table, read_tables
-from connectors.sources.postgres.check import Wanted, findings, publication, refuse
+from connectors.sources.postgres.check import Wanted, findings, refuse
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.ghosts import Read
 from connectors.sources.postgres.heard import Ignored, Stamps
@@ -27,7 +26,9 @@ from connectors.sources.postgres.shaping import PLAIN_CODEC, check_settings, sha
 from connectors.sources.postgres.snapshot import LOCK_TIMEOUT_S, quoted
 from connectors.sources.postgres.stream import Stream
 from connectors.sources.postgres.types import TypeCatalog
+from connectors.sources.postgres.unlogged import Noticed
 from connectors.sources.postgres.values import SETTINGS
+from connectors.sources.postgres.watch import refuse_unpublished
 from connectors.sources.postgres.wire import ReplicationConnection
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
@@ -38,9 +39,6 @@ from envelope.versions import Announced, Version, Versions
 
 CATALOG_SETTINGS: Mapping[str, str] = {**SETTINGS, "lock_timeout": f"{LOCK_TIMEOUT_S}s"}
 """For the session that asks the catalogue: sizes wait for locks, and a long ALTER TABLE must not hold us up unsaid."""
-
-PUBLICATION_LOOK_S = 10.0
-"""How often a running source makes sure that the publication still has its tables."""
 
 Known = Callable[[], Iterable[Version]]
 """Gives the versions of columns that the changelog holds, oldest first; called behind `Recover`."""
@@ -98,7 +96,8 @@ class PostgresSource:
         self._stream: Stream | None = None
         self._hurried = False
         self._asking = {entity.name for entity in entities if entity.evolution.on_restated == "ask"}
-        self._look_at = 0.0
+        self._looks: Noticed | None = None
+        self._held: tuple[Piece, int] | None = None
         self._signals = Ignored()
         self._stamps = Stamps()
         try:
@@ -110,8 +109,7 @@ class PostgresSource:
     def _open(self, entities: Sequence[Entity], recover: Recover) -> None:
         """1. Claims the slot. 2. Takes the changelog over, and learns where it ends. 3. Streams from there."""
         settings = self._settings
-        self._tables = {entity.table for entity in entities}
-        found = read_tables(self._catalog, sized=self._tables.__contains__)
+        found = read_tables(self._catalog, sized={entity.table for entity in entities}.__contains__)
         tables = {(table.schema, table.name): table for table in found}
         wanted = Wanted(
             slot=settings.slot, publication=settings.publication, failover=settings.failover, entities=entities
@@ -124,6 +122,8 @@ class PostgresSource:
         except BaseException:
             replication.close()
             raise
+        assert self._looks is not None
+        self._looks.watch.start()
         self._stream = Stream(
             replication,
             slot=settings.slot,
@@ -154,9 +154,8 @@ class PostgresSource:
             check_database(stored, database)
         check_settings(stored, shapes, accept=settings.accept_settings)
         if stored is not None and stored.system_identifier == system_identifier:
-            self._refuse_unpublished(
-                [entity.table for entity in entities if was_complete(stored.windows.get(entity.name))]
-            )
+            read = [entity for entity in entities if was_complete(stored.windows.get(entity.name))]
+            refuse_unpublished(self._catalog, settings.publication, read, stored)
         refuse(findings(self._catalog, wanted, list(tables.values())))
         system = replication.identify_system()
         linked = None if settings.accept_cluster and is_elsewhere(stored, system) else stored
@@ -171,6 +170,7 @@ class PostgresSource:
             self._lineage = Lineage.trace(linked, system, history, slot.confirmed_flush)
         start_lsn = slot.confirmed_flush if linked is None else linked.through_lsn
         reached = self._lineage.reached(start_lsn)
+        self._looks = Noticed.begin(self._catalog, settings.dsn, wanted, linked, shapes)
         kept = {} if stored is None else stored.windows
         self._checkpoint = Checkpoint(
             position=None if stored is None else stored.position,
@@ -184,28 +184,10 @@ class PostgresSource:
             decisions={} if stored is None else stored.decisions,
             accepted={} if stored is None else stored.accepted,
             repairs={} if stored is None else Repairs.parse(stored.repairs).of(shapes).to_json(),
-            source={"database": database},
             sink={} if stored is None else stored.sink,
+            source={"database": database, "publication": self._looks.before.to_json()},
         )
         self._fresh: Checkpoint | None = None if self._checkpoint == stored else self._checkpoint
-
-    def _refuse_unpublished(self, tables: Collection[tuple[str, str]]) -> None:
-        """What a publication left out for a while, the log has not: no later moment shows it."""
-        self._look_at = time.monotonic() + PUBLICATION_LOOK_S
-        if not tables:
-            return
-        name = self._settings.publication
-        with translated(f"reading publication {name}"):
-            found = publication.read(self._catalog, name)
-        kept = found.tables.keys() if found is not None and found.all_operations else set()
-        missing = sorted(set(tables) - kept)
-        if missing:
-            raise ChangelogError(
-                Kind.GAP,
-                f"publication {name} no longer has all changes of {'.'.join(missing[0])}, "
-                "and the changelog was begun with it",
-                hint="add it again and start the service; if anything was written, `changelog rebuild ENTITY` then",
-            )
 
     def _begin(self, entities: Sequence[Entity], tables: Mapping[tuple[str, str], Table]) -> None:
         """The assembler, and the reading of what is not yet in the changelog."""
@@ -281,10 +263,10 @@ class PostgresSource:
         if self._fresh is not None:
             fresh, self._fresh = self._fresh, None
             return Piece(rows=(), checkpoint=fresh, nbytes=0, urgent=True)
+        if self._held is not None:
+            return self._released(timeout_s)
         self._raise_failure()
         self._raise_outdated()
-        if time.monotonic() >= self._look_at:
-            self._refuse_unpublished(self._tables)
         assert self._stream is not None
         if self._hurried:
             self._stream.ask()
@@ -297,7 +279,28 @@ class PostgresSource:
         self._stamps.heard(assembled.invalid_stamps, assembled.unstamped)
         for altered in assembled.altered:
             _report_altered(altered)
-        return self._piece(assembled)
+        assert self._looks is not None
+        self._looks.heard(assembled.statements)
+        return self._looked_at(assembled.described, self._piece(assembled))
+
+    def _looked_at(self, described: int, piece: Piece | None) -> Piece | None:
+        """The piece; where a table was `described` in it, a look at the catalogue comes first."""
+        assert self._looks is not None
+        if piece is None or self._looks.watch.covers(described):
+            return piece
+        self._looks.watch.ask(described)
+        self._held = piece, described
+        return None
+
+    def _released(self, timeout_s: float) -> Piece | None:
+        """The piece that waits for a look, once that finds nothing wrong."""
+        assert self._looks is not None
+        assert self._held is not None
+        piece, described = self._held
+        if not self._looks.watch.covers(described, timeout_s):
+            return None
+        self._held = None
+        return piece
 
     def _raise_failure(self) -> None:
         if self._assembler.stop is not None:
@@ -326,6 +329,7 @@ class PostgresSource:
         found = self._progressed(before)
         if self._assembler.between and self._stream.wal_end > found.through_lsn:
             found = self._reaching(found, self._stream.wal_end)
+        found = self._noticed(found)
         if found == before:
             return None
         self._checkpoint = found
@@ -346,7 +350,8 @@ class PostgresSource:
             found = replace(found, accepted=_left(found.accepted, announced))
         for content, position in assembled.signals:
             found = replace(found, windows=self._heard(found.windows, content, position))
-        self._checkpoint = found = replace(found, repairs=self._repairs.to_json())
+        found = self._noticed(replace(found, repairs=self._repairs.to_json()))
+        self._checkpoint = found
         if found == before:
             return None
         nbytes = sum(rows.nbytes for rows in assembled.rows)
@@ -362,6 +367,14 @@ class PostgresSource:
         }
         self._repairs = self._repairs.progressed(windows, self._reading.reached(self._changed))
         return replace(checkpoint, windows=windows, repairs=self._repairs.to_json())
+
+    def _noticed(self, checkpoint: Checkpoint) -> Checkpoint:
+        """What is left to do, now that the stream has passed what the looks at the catalogue noticed."""
+        assert self._looks is not None
+        before = self._repairs
+        checkpoint, self._repairs = self._looks.settle(checkpoint, before)
+        self._changed |= self._repairs.changed(before)
+        return checkpoint
 
     def _announced(self, windows: Mapping[str, Any], version: Version) -> Mapping[str, Any]:
         """What is left to read, now that an entity has this version."""
@@ -435,6 +448,8 @@ class PostgresSource:
 
     def close(self) -> None:
         """See `Source.close`."""
+        if self._looks is not None:
+            self._looks.watch.close()
         if self._reading is not None:
             self._reading.close()
         if self._stream is not None:
