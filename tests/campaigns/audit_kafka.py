@@ -93,10 +93,11 @@ class KafkaBlock(Block):
         self.done["two instances"] += 1
         self.advance()
         self.link.stop()
-        config = self.folder / "second.toml"
+        config = self.folder / f"second-{self.done['two instances']}.toml"
         config.write_text(self.configuration(self._port), "utf-8")
         self._second = Service(config)
         self._second.start()
+        self._second.until_said("streaming", CATCH_UP_S)
         for _ in range(self.rng.randrange(1, 4)):
             self.advance(self._second)
         self.rng.choice((self._second.stop, self._second.kill))()

@@ -30,20 +30,24 @@ def changed(op: str, old: State | None, new: State | None, entity: str = "page",
 ONE, TWO, MOVED = state(1, "one"), state(1, "two"), state(2, "two")
 LEFT, KEPT = state(7, "seven", LONG), state(7, "eight", LONG)
 TRANSACTIONS = [
-    Transaction(xid=10, first=100, end=110, events=[changed("create", None, ONE)]),
-    Transaction(xid=12, first=105, end=120, events=[changed("update", ONE, TWO), changed("update", TWO, TWO)]),
+    Transaction(xid=10, first=100, end=110, committed="t", events=[changed("create", None, ONE)]),
+    Transaction(
+        xid=12, first=105, end=120, committed="t", events=[changed("update", ONE, TWO), changed("update", TWO, TWO)]
+    ),
     Transaction(
         xid=11,
         first=111,
         end=130,
+        committed="t",
         events=[changed("delete", TWO, None, other="2"), changed("create", None, MOVED, other="1")],
     ),
-    Transaction(xid=13, first=131, end=140, events=[changed("create", None, LEFT, "late_default")]),
-    Transaction(xid=14, first=141, end=150, events=[changed("update", LEFT, KEPT, "late_default")]),
+    Transaction(xid=13, first=131, end=140, committed="t", events=[changed("create", None, LEFT, "late_default")]),
+    Transaction(xid=14, first=141, end=150, committed="t", events=[changed("update", LEFT, KEPT, "late_default")]),
     Transaction(
         xid=15,
         first=151,
         end=160,
+        committed="t",
         events=[
             Event(entity="seat", op="create", key="a", new={"code": "a"}, stamp="s"),
             Event(entity="seat", op="truncate", stamp="s"),
@@ -68,6 +72,7 @@ def row(commit: int, ordinal: int, op: str, xid: int, current: State | None, ori
         op=op,
         position=f"00000001/{commit:016X}/{ordinal:08X}",
         transaction=xid,
+        committed="t",
         stamp="s",
         current=current,
         original=original,
@@ -146,6 +151,7 @@ def placed_as(number: int, other: int) -> Callable[[list[Row]], list[Row]]:
         ("wrong", altered(1, original=None)),
         ("wrong", altered(1, op="create")),
         ("wrong", altered(1, stamp="another")),
+        ("wrong", altered(1, committed="u")),
         ("wrong", altered(1, unavailable=["title"], current={"id": Number(1)})),
         ("wrong", altered(1, current={"id": "1", "title": "two"})),
         ("wrong", altered(3, other=None)),

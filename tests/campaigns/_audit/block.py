@@ -39,8 +39,8 @@ POSTGRES = {
     "fsync": "off",
     "max_wal_size": "4GB",
     "max_prepared_transactions": "20",
+    "track_commit_timestamp": "on",
     "wal_sender_timeout": "3s",
-    "log_min_messages": "log",
 }
 
 CONFIG = """
@@ -162,7 +162,6 @@ class Block:
 
     def _restart(self) -> None:
         self.done["restart"] += 1
-        self.advance()
         self.service.stop()
         self.service.start()
 
@@ -228,7 +227,7 @@ class Block:
             publication, table = sql.Identifier(NAME), sql.Identifier(name)
             connection.execute(sql.SQL(add).format(publication=publication, table=table))
         published = self._log_end()
-        self.advance()
+        self.loaded(self.rng.random() * 0.5)
         self.rng.choice((self.service.stop, self.service.kill))()
         self._since[name] = Since(nothing=nothing, published=published, streaming=self._log_end())
         self._names.append(name)

@@ -18,6 +18,12 @@ WHERE data LIKE 'BEGIN %%' OR data LIKE 'COMMIT %%'
 """
 
 
+_TIMES = """
+SELECT xid, to_char(pg_xact_commit_timestamp(xid::text::xid) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+FROM (SELECT DISTINCT xid FROM audit.change) AS transaction
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One change of one key, in the terms of the changelog.
@@ -37,11 +43,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """A committed transaction: where its first change stands in the log, where its commit record ends."""
+    """A committed transaction: where its first change stands in the log, where its commit record ends, and its time."""
 
     xid: int
     first: int
     end: int
+    committed: str
     events: Sequence[Event]
 
 
@@ -67,10 +74,11 @@ def history(dsn: str) -> list[Transaction]:
             xid: [Recorded(**dict(zip(Recorded.__slots__, row[1:], strict=True))) for row in group]
             for xid, group in itertools.groupby(rows, lambda row: int(row[0]))
         }
+        times: dict[int, str] = dict(connection.execute(_TIMES).fetchall())
     missing = recorded.keys() - {xid for xid, _, _ in commits}
     assert not missing, f"test_decoding does not know of the transactions {sorted(missing)[:5]}"
     return [
-        Transaction(xid=xid, first=first, end=end, events=list(events(recorded[xid])))
+        Transaction(xid=xid, first=first, end=end, committed=times[xid], events=list(events(recorded[xid])))
         for xid, first, end in commits
         if xid in recorded
     ]

@@ -202,6 +202,9 @@ class _Judge:
 
     def _compare(self, transaction: Transaction, rows: Sequence[Row]) -> None:
         """The transaction's events and rows, key by key."""
+        for row in rows:
+            if row.committed != transaction.committed:
+                self._verdict.note("wrong", f"committed at {transaction.committed}", row)
         self._verdict.changes += len(rows)
         self._verdict.transactions += bool(rows)
         expected, actual = _by_key(_numbered_events(transaction, self._since)), _by_key(_numbered_rows(rows))

@@ -23,6 +23,7 @@ class Row:
     op: str
     position: str
     transaction: int
+    committed: str
     stamp: str
     current: State | None
     original: State | None
@@ -64,6 +65,7 @@ def row_of(told: Mapping[str, Any], envelope: Mapping[str, Any], moved: Mapping[
         op=told["op"],
         position=told["position"],
         transaction=int(told["transaction"]),
+        committed=source["committedAt"],
         stamp=provenance.get("identifier", ""),
         current=envelope.get("current"),
         original=envelope.get("original"),
