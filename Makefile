@@ -20,6 +20,8 @@ export UV_CACHE_DIR := $(CURDIR)/.cache/uv
 CAMPAIGN ?=
 ROUNDS ?= 50
 KAFKA ?=
+# SPARK= leaves Spark out; without a word about it, the demo asks for the Java that it lacks.
+NO_SPARK := $(if $(and $(filter command environment,$(firstword $(origin SPARK))),$(if $(SPARK),,empty)),--no-spark)
 SPARK ?= $(if $(KAFKA),,$(shell command -v java))
 SEED ?=
 NAME ?= *
@@ -52,7 +54,7 @@ help:
 	@echo 'make clean   removes what make set up (.venv, .cache, dist); never data'
 
 demo: .venv/.run $(if $(SPARK),.venv/.dev) $(if $(KAFKA),.cache/kafka/.done)
-	@$(RUN) -m spark_jobs.demo $(if $(KAFKA),--kafka)
+	@$(RUN) -m spark_jobs.demo $(if $(KAFKA),--kafka) $(NO_SPARK)
 
 kafka: .venv/.run .cache/kafka/.done
 	@$(RUN) -m connectors.embedded_kafka

@@ -25,6 +25,8 @@ def moment(text: str) -> Position | datetime:
         at = None
     if at is None or at.tzinfo is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no position, and no time with a zone")
+    if at > datetime.now(UTC):
+        raise argparse.ArgumentTypeError(f"{text} is still to come; leave it out for the newest state")
     return at.astimezone(UTC)
 
 

@@ -289,8 +289,11 @@ class _Demo:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         command.add_arguments(parser)
+        parser.add_argument("--no-spark", action="store_true", help="leave out what Spark makes of it")
 
     def execute(self, arguments: argparse.Namespace) -> int:
+        if arguments.no_spark:
+            return command.execute(arguments)
         why = "they read files, and this changelog is in topics; leave out --kafka" if arguments.kafka else lacking()
         command.tell(arguments, None if why else sequel)
         if why:

@@ -8,8 +8,10 @@ from rich.text import Text
 
 from connectors import config, show
 from connectors.commands.tail import message_line
+from connectors.sinks import Log
 from connectors.stores import open_log
 from envelope import batch
+from envelope.errors import ChangelogError, Kind
 from envelope.key import key_text
 from envelope.model import Op, Record
 
@@ -24,22 +26,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Prints every change of the key, the first one first."""
     log = open_log(config.load(arguments.config, os.environ))
-    key = key_text(arguments.key)
-    found = [record for rows in log.read(entity=arguments.entity, key=key) for record in batch.records(rows)]
+    entity, key = arguments.entity, key_text(arguments.key)
+    changes = [record for rows in log.read(entity=entity, key=key) for record in batch.records(rows)]
+    if not changes:
+        _refuse_part_of_a_key(log, entity, arguments.key)
+        raise ChangelogError(Kind.USAGE, f"{log.where} has no change of {entity} {show.safe(key)}")
     if arguments.json:
-        for record in found:
+        for record in changes:
             print(message_line(record))
         return 0
     console = show.console()
-    console.print(_title(arguments.entity, key, found))
-    for line in show.history(found):
+    console.print(_title(entity, key, changes))
+    for line in show.history(changes):
         console.print(line)
     return 0
 
 
+def _refuse_part_of_a_key(log: Log, entity: str, values: Sequence[str]) -> None:
+    """Raises ChangelogError when the entity's key has more columns than values are given, or fewer."""
+    checkpoint = log.checkpoint()
+    columns = [] if checkpoint is None else checkpoint.settings.get(entity, {}).get("key", [])
+    if columns and len(columns) != len(values):
+        raise ChangelogError(
+            Kind.USAGE,
+            f"the key of {entity} has {_counted(len(columns), 'column')}, not {len(values)}",
+            hint=f"give the values of {', '.join(columns)}, in this order",
+        )
+
+
 def _title(entity: str, key: str, found: Sequence[Record]) -> Text:
     title = Text(f"{entity} {show.safe(key)}", style="bold")
-    title.append(f"  {len(found)} {'change' if len(found) == 1 else 'changes'}", style="not bold")
+    title.append(f"  {_counted(len(found), 'change')}", style="not bold")
     sources = [record.envelope.provenance.source for record in found]
     if sources:
         stamps = [each.envelope.provenance for each in found if each.envelope.provenance.source.op is not Op.READ]
@@ -52,3 +69,7 @@ def _title(entity: str, key: str, found: Sequence[Record]) -> Text:
         if sources[-1].op is Op.DELETE:
             title.append("; it is gone now", style="not bold red")
     return title.append("\n")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -90,6 +90,9 @@ def execute(arguments: argparse.Namespace) -> int:
         database = connection.info.dbname
         wanted = partial(matches, patterns=arguments.tables)
         tables = [table for table in read_tables(connection, sized=wanted) if wanted((table.schema, table.name))]
+        if not tables:
+            patterns = " ".join(arguments.tables)
+            raise ChangelogError(Kind.USAGE, f"no table of {database} matches {patterns}", hint="see --tables")
         if arguments.grants:
             print(grants(read_owned(connection, tables), database=database))
             return 0

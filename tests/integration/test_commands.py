@@ -122,6 +122,16 @@ def test_init_without_a_usable_key_writes_no_schemas(database: str, tmp_path: Pa
     assert [file.name for file in tmp_path.iterdir()] == ["changelog.toml"]
 
 
+def test_init_writes_nothing_where_no_table_matches(
+    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "changelog.toml"
+    for words in ((), ("--grants",)):
+        assert run(path, "init", "--dsn", database, "--tables", "nosuch.*", "other.t", *words) == 2
+        assert "matches nosuch.* other.t" in capsys.readouterr().err
+    assert not path.exists()
+
+
 def test_init_keeps_what_is_there(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(written, "init") == 2
     assert "is there already; --force writes over it" in capsys.readouterr().err

@@ -130,6 +130,11 @@ def test_an_empty_place_is_refused(
         assert capsys.readouterr().err == f"{job.name}: argument {option}: is empty; see `{job.name} --help`\n"
 
 
+def test_a_time_that_is_still_to_come_is_refused() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="2999-01-01T00:00:00Z is still to come; leave it out"):
+        arguments.moment("2999-01-01T00:00:00Z")
+
+
 @pytest.mark.parametrize("text", ["-1", "nan", "inf", "1000001", "soon"])
 def test_seconds_have_bounds(text: str) -> None:
     assert (arguments.seconds("0"), arguments.seconds("1e6")) == (0, 1e6)

@@ -176,10 +176,23 @@ def test_history_as_json(config_file: Path, log: Path, capsys: pytest.CaptureFix
 
 
 def test_history_of_what_is_not_there(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(config_file, "history", "order", "43") == 0
-    assert "order 43  0 changes" in capsys.readouterr().out
+    assert run(config_file, "history", "order", "43", "--json") == 2
+    assert capsys.readouterr().err == f"changelog: the changelog in {log} has no change of order 43\n"
     assert run(config_file, "history", "ordr", "43") == 2
     assert "has no entity ordr; it has: guest, order" in capsys.readouterr().err
+
+
+def test_history_of_part_of_a_key(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sink = FileSink(log)
+    sink.recover()
+    sink.commit(
+        replace(checkpoint(5), position=checkpoint(4).position, settings={"line": {"key": ["order_id", "line_no"]}})
+    )
+    sink.close()
+    assert run(config_file, "history", "line", "7") == 2
+    assert capsys.readouterr().err == (
+        "changelog: the key of line has 2 columns, not 1; give the values of order_id, line_no, in this order\n"
+    )
 
 
 def test_tail_of_what_is_not_there(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
