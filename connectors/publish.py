@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from connectors.failpoints import Reach, nowhere
 from connectors.sinks import Sink
 from connectors.sources import Piece, Recover, Source
-from envelope.checkpoint import Checkpoint
+from envelope.checkpoint import Checkpoint, Stop
 from envelope.errors import RETRIED, ChangelogError, Kind
 
 READ_TIMEOUT_S = 0.2
@@ -215,7 +215,7 @@ class _Run:
                 self._take(piece)
         except ChangelogError as error:
             if self._held and error.kind not in RETRIED:
-                self._commit(source)
+                self._commit(source, Stop.of(error))
             raise
         self._observer.turned(self._settled())
         if self._is_due():
@@ -261,8 +261,10 @@ class _Run:
         wal_bytes = next_.checkpoint.through_lsn - self._stored.through_lsn
         return wal_bytes >= cadence.idle_wal_bytes or self._clock() - self._stored_at >= cadence.idle_seconds
 
-    def _commit(self, source: Source) -> None:
-        rows, checkpoint = self._next.rows, self._next.checkpoint
+    def _commit(self, source: Source, met: Stop | None = None) -> None:
+        """Stores what was read, and the stop that was met behind it."""
+        rows, newest = self._next.rows, self._next.checkpoint or self._stored
+        checkpoint = None if newest is None else newest.stopping(met)
         if checkpoint is None or (not rows and checkpoint == self._stored):
             return
         started_at = self._clock()

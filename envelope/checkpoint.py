@@ -1,7 +1,7 @@
 """What a sink stores with each commit, atomically with the rows."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import msgspec
@@ -10,6 +10,51 @@ from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 
 FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Where and why a service stopped, as its error said (`envelope.errors`)."""
+
+    position: Position
+    message: str
+    hint: str | None
+    choices: tuple[str, ...] = ()
+    altered: str | None = None
+
+    @classmethod
+    def of(cls, error: ChangelogError) -> "Stop | None":
+        """What is kept of an error; None of one that no operator can pass."""
+        if error.kind is not Kind.STOP or error.position is None:
+            return None
+        return cls(
+            position=error.position,
+            message=error.message,
+            hint=error.hint,
+            choices=error.choices,
+            altered=error.altered,
+        )
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """What `to_json` gave; KeyError, TypeError or ValueError for anything else."""
+        return cls(
+            position=Position.parse(value["position"]),
+            message=value["message"],
+            hint=value["hint"],
+            choices=tuple(value["choices"]),
+            altered=value["altered"],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "position": str(self.position),
+            "message": self.message,
+            "hint": self.hint,
+            "choices": self.choices,
+            "altered": self.altered,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +68,8 @@ class Checkpoint:
     position text to `skip`, `default` or `dead-letter`. `accepted` are the changes
     of columns that an operator let pass: entity to position text. `repairs` is what signals asked for and
     is not done yet. `source` and `sink` hold what each of the two wants to find unchanged when it is opened
-    again; nobody else reads them, and a record without them proves nothing.
+    again; nobody else reads them, and a record without them proves nothing. `stop` is where the service
+    stopped last, until it is past that.
     """
 
     position: Position | None
@@ -39,6 +85,7 @@ class Checkpoint:
     repairs: Mapping[str, Any] = field(default_factory=dict)
     source: Mapping[str, Any] = field(default_factory=dict)
     sink: Mapping[str, Any] = field(default_factory=dict)
+    stop: Stop | None = None
     format: int = FORMAT
 
     def decision(self, position: Position) -> str | None:
@@ -49,6 +96,13 @@ class Checkpoint:
             if (accepted.epoch, accepted.commit) == (position.epoch, position.commit) and accepted <= position
         ]
         return self.decisions[str(max(held))] if held else None
+
+    def stopping(self, met: Stop | None) -> "Checkpoint":
+        """With the stop that was met, or the one from before while it is still ahead."""
+        ahead = self.stop
+        if ahead is not None and (self.epoch, self.through_lsn) > (ahead.position.epoch, ahead.position.commit):
+            ahead = None
+        return replace(self, stop=met or ahead)
 
     def to_json(self) -> bytes:
         """One JSON object; `through_lsn` as the server prints it."""
@@ -66,6 +120,7 @@ class Checkpoint:
                 "decisions": self.decisions,
                 "accepted": self.accepted,
                 **{name: value for name in ("repairs", "source", "sink") if (value := getattr(self, name))},
+                **({} if self.stop is None else {"stop": self.stop.to_json()}),
             }
         )
 
@@ -94,6 +149,7 @@ class Checkpoint:
                 repairs=value.get("repairs", {}),
                 source=value.get("source", {}),
                 sink=value.get("sink", {}),
+                stop=Stop.from_json(value["stop"]) if "stop" in value else None,
                 format=value["format"],
             )
         except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:

@@ -1,5 +1,6 @@
 """The one error type, and the one table that says what a running service does with it."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 from envelope.position import Position
@@ -17,7 +18,7 @@ class Kind(StrEnum):
     GAP = "gap"  # the log no longer reaches back to what was published
     DIVERGED = "diverged"  # more was published than the source's history now holds
     SETTINGS = "settings"  # what shapes the changelog changed since it was begun
-    STOP = "stop"  # a change that a policy will not publish; `changelog accept` passes it
+    STOP = "stop"  # a change that cannot be published as it is, or that a policy will not; an operator passes it
     MALFORMED = "malformed"  # bytes that no peer of ours should have sent or stored
     STORAGE = "storage"  # the sink cannot store, for lack of room or rights
     LIMIT = "limit"  # a bound was reached
@@ -37,15 +38,27 @@ EXIT_CODES = {Kind.USAGE: 2}
 class ChangelogError(Exception):
     """What happened (`message`), what to do about it (`hint`), and where in the log (`position`).
 
-    Neither text holds a row value or a secret; each is one line.
+    Neither text holds a row value or a secret; each is one line. Of a STOP, `choices` are the decisions by which
+    `changelog accept` passes it; where `changelog schemas accept` does, `altered` is the entity.
     """
 
-    def __init__(self, kind: Kind, message: str, *, hint: str | None = None, position: Position | None = None) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        message: str,
+        *,
+        hint: str | None = None,
+        position: Position | None = None,
+        choices: Sequence[str] = (),
+        altered: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
         self.hint = hint
         self.position = position
+        self.choices = tuple(choices)
+        self.altered = altered
 
     def __str__(self) -> str:
         where = f" at {self.position}" if self.position else ""

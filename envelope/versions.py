@@ -208,6 +208,7 @@ def _incompatible(entity: Entity, breaks: Sequence[Problem], position: Position)
         f"{first.path}: {first.text}{others}",
         hint=f"`changelog schemas accept {entity.name} {position}` publishes them all the same",
         position=position,
+        altered=entity.name,
     )
 
 

@@ -12,6 +12,7 @@ from connectors.sinks.filelayout import find_recovery
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.setup import slot_state
 from connectors.stores import open_log, open_sink
+from envelope.checkpoint import Checkpoint, Stop
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 
@@ -43,17 +44,46 @@ def execute(arguments: argparse.Namespace) -> int:
     with closing(open_sink(settings)) as sink:
         checkpoint = sink.recover()
         assert checkpoint is not None
-        if checkpoint.position is not None and position <= checkpoint.position:
-            raise ChangelogError(
-                Kind.USAGE,
-                f"the changelog is past this position already, at {checkpoint.position}",
-                hint="take the position from the error that the service stopped with",
-                position=position,
-            )
+        _refuse_elsewhere(checkpoint, position, arguments.decision)
         decisions = {**checkpoint.decisions, str(position): arguments.decision}
         sink.commit(replace(checkpoint, decisions=decisions))
     print(f"{position}: {arguments.decision}; now start the service again")
     return 0
+
+
+def _refuse_elsewhere(checkpoint: Checkpoint, position: Position, decision: str) -> None:
+    """Raises ChangelogError (USAGE) unless the service stopped there, and the decision passes that stop."""
+    stop = stop_ahead(checkpoint, position)
+    if stop.position != position:
+        raise ChangelogError(
+            Kind.USAGE,
+            "the service did not stop at this position",
+            hint=f"it stopped at {stop.position}: {stop.message}",
+            position=position,
+        )
+    if decision not in stop.choices:
+        raise ChangelogError(
+            Kind.USAGE, f"{decision} does not pass this stop ({stop.message})", hint=stop.hint, position=position
+        )
+
+
+def stop_ahead(checkpoint: Checkpoint, position: Position) -> Stop:
+    """The stop that the service met last and is not past; raises ChangelogError (USAGE) when there is none."""
+    if checkpoint.position is not None and position <= checkpoint.position:
+        raise ChangelogError(
+            Kind.USAGE,
+            f"the changelog is past this position already, at {checkpoint.position}",
+            hint="take the position from the error that the service stopped with",
+            position=position,
+        )
+    if checkpoint.stop is None:
+        raise ChangelogError(
+            Kind.USAGE,
+            "the service has not stopped at any change since its last row",
+            hint="start it: where it cannot go on, it says so and stores the position",
+            position=position,
+        )
+    return checkpoint.stop
 
 
 def refuse_unready(settings: Config) -> None:

@@ -90,7 +90,8 @@ def all_findings(connection: psycopg.Connection[Any], settings: Config) -> list[
     begun = () if stored is None else stored.settings.keys()
     sink = sink_findings(settings, resolved, running=running, begun=begun, lag_s=lag_s)
     source = [*findings(connection, wanted, tables), clock_finding(connection)]
-    return [*source, *unresolved, signals_finding(connection, settings), *sink]
+    stopped = [] if stored is None or running else stop_findings(stored)
+    return [*source, *unresolved, signals_finding(connection, settings), *sink, *stopped]
 
 
 def clock_finding(connection: psycopg.Connection[Any]) -> Finding:
@@ -109,6 +110,20 @@ def clock_finding(connection: psycopg.Connection[Any]) -> Finding:
         f"{'ahead of' if ahead_s > 0 else 'behind'} this machine's",
         hint="set both by NTP: the times of commits, and of messages on Kafka, are the database's",
     )
+
+
+def stop_findings(stored: Checkpoint) -> Iterator[Finding]:
+    """Whether the service would stop again where it stopped before."""
+    stop = stored.stop
+    if stop is None:
+        return
+    at = f"the service stopped at {stop.position}"
+    decision = stored.decision(stop.position)
+    if decision in stop.choices or stop.altered in stored.accepted:
+        yield Finding(name="stop", status="ok", message=f"{at}; what it stopped for is accepted")
+    else:
+        hint = f"{stop.hint}; if its cause is mended since, start the service"
+        yield Finding(name="stop", status="fail", message=f"{at}: {stop.message}", hint=hint)
 
 
 def signals_finding(connection: psycopg.Connection[Any], settings: Config) -> Finding:

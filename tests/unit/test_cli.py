@@ -16,9 +16,10 @@ from connectors.commands import run as service
 from connectors.sinks.filelog import read_checkpoint
 from connectors.sinks.files import FileSink
 from envelope import batch
-from envelope.checkpoint import Checkpoint
+from envelope.checkpoint import Checkpoint, Stop
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op, Record
+from envelope.position import Position
 from tests.unit.records import checkpoint, record
 
 CONFIG = """
@@ -288,6 +289,14 @@ def test_tail_without_a_log(config_file: Path, capsys: pytest.CaptureFixture[str
 
 def test_accept_stores_the_decision(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stopped = "00000001/0000000000000005/00000002"
+    stop = Stop(position=Position.parse(stopped), message="a row", hint="do this", choices=("skip",))
+    sink = FileSink(log)
+    before = sink.recover()
+    assert before is not None
+    sink.commit(replace(before, stop=stop))
+    sink.close()
+    assert run(config_file, "accept", stopped, "--as", "default") == 2
+    assert "default does not pass this stop (a row)" in capsys.readouterr().err
     assert run(config_file, "accept", stopped, "--as", "skip") == 0
     stored = read_checkpoint(log)
     assert stored is not None

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from connectors import config
-from connectors.commands.accept import position_argument, refuse_unready
+from connectors.commands.accept import position_argument, refuse_unready, stop_ahead
 from connectors.sources.postgres.progress import ALL_COLUMNS, is_complete, restated
 from connectors.stores import open_log, open_sink
 from envelope.checkpoint import Checkpoint
@@ -51,11 +51,12 @@ def _accepted(checkpoint: Checkpoint, entity: str, position: Position | None, *,
         raise ChangelogError(Kind.USAGE, f"the changelog has no entity {entity}", hint=f"it has: {known}")
     found = checkpoint
     if position is not None:
-        if checkpoint.position is not None and position <= checkpoint.position:
+        stop = stop_ahead(checkpoint, position)
+        if stop.altered != entity or position > stop.position:
             raise ChangelogError(
                 Kind.USAGE,
-                f"the changelog is past this position already, at {checkpoint.position}",
-                hint="take the position from the error that the service stopped with",
+                f"the service did not stop at a change of the columns of {entity} there",
+                hint=f"it stopped at {stop.position}: {stop.message}",
                 position=position,
             )
         found = replace(found, accepted={**found.accepted, entity: str(position)})

@@ -328,8 +328,10 @@ class KafkaSink:
             return accepted
         if self._settings.on_too_large == "dead-letter":
             return "dead-letter"
+        choices: tuple[str, ...] = ("skip", "dead-letter")
         passing = f"`changelog accept {position} --as skip|dead-letter`"
         if op == Op.READ:  # read again, it stands elsewhere
+            choices = ()
             passing = 'set [sink] on_too_large = "dead-letter" until the table is read'
         limit = self._limit(message.topic)
         who, raising = "the topic", "its max.message.bytes"
@@ -340,6 +342,7 @@ class KafkaSink:
             f"a message to {message.topic} has {message.nbytes} bytes and {who} takes {limit}",
             hint=f"raise {raising}, or {passing}",
             position=at,
+            choices=choices,
         )
 
     def _limit(self, name: str) -> int:

@@ -10,7 +10,6 @@ from connectors.sources.postgres.types import PgType
 from connectors.sources.postgres.values import Codec, Shape, codec_for
 from envelope import mask
 from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
 from schemas.types import Primitive, Struct
 
 
@@ -30,8 +29,10 @@ class Binding:
     """What turns the tuples of one relation into an entity's messages.
 
     `width` is the number of columns in a tuple. `identity` holds the places of the columns that a
-    key-only old tuple carries. `crossing` says that rows may move between partitions of the table,
-    and `leaves` holds the identities of those partitions that do not log their whole old rows.
+    key-only old tuple carries. `lost` says why no row of the relation has a key, which is then empty;
+    `unlogged` are the columns of key and partition that the log may leave out of an old row.
+    `crossing` says that rows may move between partitions of the table, and `leaves` holds the
+    identities of those partitions that do not log their whole old rows.
     """
 
     entity: Entity
@@ -43,6 +44,8 @@ class Binding:
     partition: tuple[Field, ...]
     identity: frozenset[int]
     full: bool
+    lost: str | None
+    unlogged: tuple[str, ...]
     crossing: bool
     leaves: frozenset[frozenset[int]]
     mask: str | None
@@ -69,25 +72,18 @@ class Binder:
     hmac_key: bytes
 
     def bind(self, entity: Entity, relation: Relation, *, crossing: bool, leaves: Collection[Relation] = ()) -> Binding:
-        """The binding of `relation`, as the log describes it and its partitions at this point, to `entity`.
-
-        Raises ChangelogError when the log no longer carries what the entity's key needs.
-        """
+        """The binding of `relation`, as the log describes it and its partitions at this point, to `entity`."""
         names = [column.name for column in relation.columns]
         published = [
             self._field(entity, relation, index) for index, name in enumerate(names) if _is_published(entity, name)
         ]
         identity = frozenset(index for index, column in enumerate(relation.columns) if column.key)
         full = relation.replica_identity == "f"
-        key = self._pick(entity, relation, entity.key, "key")
-        partition = self._pick(entity, relation, entity.partition_by, "partition_by")
-        loose = [field.name for field in partition if not full and field.index not in identity]
-        if loose:
-            raise ChangelogError(
-                Kind.PRECONDITION,
-                f"entity {entity.name}: the replica identity of {_text(relation)} lacks partition column {loose[0]}",
-                hint="ALTER TABLE … REPLICA IDENTITY FULL, or partition by the key",
-            )
+        lost = _lost(entity, relation)
+        key, partition = (
+            () if lost is not None else self._placing(entity, relation, columns)
+            for columns in (entity.key, entity.partition_by)
+        )
         return Binding(
             entity=entity,
             table=_text(relation),
@@ -98,21 +94,16 @@ class Binder:
             partition=partition,
             identity=identity,
             full=full,
+            lost=lost,
+            unlogged=_unlogged((*key, *partition), _identities(names, [relation, *leaves])),
             crossing=crossing,
             leaves=_identities(names, leaves),
             mask=mask.mask_id(entity.masks, self.hmac_key),
         )
 
-    def _pick(self, entity: Entity, relation: Relation, names: Sequence[str], role: str) -> tuple[Field, ...]:
+    def _placing(self, entity: Entity, relation: Relation, columns: Collection[str]) -> tuple[Field, ...]:
         places = {column.name: index for index, column in enumerate(relation.columns)}
-        for name in names:
-            if name not in places:
-                raise ChangelogError(
-                    Kind.PRECONDITION,
-                    f"entity {entity.name}: {role} column {name} is no longer in {_text(relation)}",
-                    hint=f"name the new {role} in [entities.{entity.name}] and run `changelog run --accept-config`",
-                )
-        return tuple(self._field(entity, relation, places[name], masked=False) for name in names)
+        return tuple(self._field(entity, relation, places[name], masked=False) for name in columns)
 
     def _field(self, entity: Entity, relation: Relation, index: int, *, masked: bool = True) -> Field:
         column = relation.columns[index]
@@ -136,13 +127,33 @@ class Binder:
         )
 
 
+def _lost(entity: Entity, relation: Relation) -> str | None:
+    """Why no row of the relation has a key."""
+    names = {column.name for column in relation.columns}
+    for role, needed in (("key", entity.key), ("partition_by", entity.partition_by)):
+        for name in needed:
+            if name not in names:
+                return f"entity {entity.name}: {role} column {name} is no longer in {_text(relation)}"
+    return None
+
+
 def _identities(names: Sequence[str], leaves: Collection[Relation]) -> frozenset[frozenset[int]]:
-    """What partitions log of an old row, as places in the table's row; a name that it has no more has no place."""
+    """What tables and partitions log of an old row where that is not all of it: places in the table's row.
+
+    A name that the table has no more has no place.
+    """
     places = {name: index for index, name in enumerate(names)}
     return frozenset(
         frozenset(places[column.name] for column in leaf.columns if column.key and column.name in places)
         for leaf in leaves
         if leaf.replica_identity != "f"
+    )
+
+
+def _unlogged(placing: Sequence[Field], identities: Collection[frozenset[int]]) -> tuple[str, ...]:
+    """The columns that a row is placed by and that one of the identities lacks."""
+    return tuple(
+        dict.fromkeys(field.name for field in placing if any(field.index not in logged for logged in identities))
     )
 
 

@@ -156,6 +156,10 @@ def _relation(scan: _Scan, bound: Bound, places: Ints) -> tuple[list[Texts], Int
     kinds = scan.kinds[places]
     tags = scan.buffer[scan.block.starts[places] + 5]
     slow = _policed(scan, binding, places, kinds)
+    if binding.lost is not None:
+        slow[:] = True
+    if binding.unlogged:
+        slow |= (kinds == _UPDATE) & (tags == _NEW)
     if binding.crossing:
         slow |= _crossing(scan, places)
     parts = []
@@ -267,7 +271,7 @@ def _plain(
 
 def _joins(scan: _Scan, binding: Binding, place: int, row: Insert | Update | Delete) -> Delete | None:
     """The delete, when the next message is the insert of the same row in another partition."""
-    if not binding.crossing or not isinstance(row, Delete) or place + 1 >= len(scan.kinds):
+    if not binding.crossing or binding.lost is not None or not isinstance(row, Delete) or place + 1 >= len(scan.kinds):
         return None
     follows = scan.kinds[place + 1] == _INSERT and scan.relids[place + 1] == row.relid
     if not follows or scan.meta.spans[place + 1] != scan.meta.spans[place]:

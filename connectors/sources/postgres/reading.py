@@ -33,7 +33,7 @@ from connectors.sources.postgres.types import TypeCatalog
 from connectors.sources.postgres.values import SETTINGS
 from connectors.sources.postgres.windows import Snapshot, Windows
 from envelope.entity import Entity
-from envelope.errors import RETRIED, ChangelogError
+from envelope.errors import RETRIED, ChangelogError, Kind
 
 FAIL_POINTS = (
     "signal:heard",
@@ -290,7 +290,10 @@ def bind_table(connection: Connection, entity: Entity, table: Table, hmac_key: b
             if column.published
         ),
     )
-    return Binder(resolve=_types(connection).resolve, hmac_key=hmac_key).bind(entity, relation, crossing=False)
+    binding = Binder(resolve=_types(connection).resolve, hmac_key=hmac_key).bind(entity, relation, crossing=False)
+    if binding.lost is not None:
+        raise ChangelogError(Kind.PRECONDITION, binding.lost, hint=f"name the new key in [entities.{entity.name}]")
+    return binding
 
 
 def _types(connection: Connection) -> TypeCatalog:

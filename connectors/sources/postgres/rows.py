@@ -83,9 +83,8 @@ def records(origin: Origin, binding: Binding, row: Insert | Update | Delete, cha
     try:
         found = _published(origin, binding, row, change)
     except _NoPlaceError as missing:
-        what = f"the log holds no value for key or partition column {missing.column} of {binding.table}"
         unplaced = [_unplaced(origin, binding, row, change)]
-        return _decided(origin, change.position(), unplaced, what, "and make it NOT NULL")
+        return _decided(origin, change.position(), unplaced, missing.message, str(missing.hint))
     if binding.entity.immutable and not isinstance(row, Insert):
         return _immutable(origin, binding, found, change)
     if change.stamp is None and binding.entity.missing_stamp == "stop":
@@ -144,12 +143,19 @@ def _check_width(binding: Binding, row: Insert | Update | Delete) -> None:
 
 
 class _NoPlaceError(ChangelogError):
-    """A row whose key or partition cannot be told."""
+    """A row whose key or partition cannot be told; the hint goes on after the command that passes it."""
 
-    def __init__(self, column: str) -> None:
-        what = f"a row has no value in key or partition column {column}"
-        super().__init__(Kind.PRECONDITION, what, hint="make the column NOT NULL")
-        self.column = column
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(Kind.PRECONDITION, message, hint=hint)
+
+
+def _unknown(binding: Binding, column: str) -> _NoPlaceError:
+    """The log says nothing of a column: for its null, or for what the table's replica identity leaves out."""
+    what = f"the log holds no value for key or partition column {column} of {binding.table}"
+    if column in binding.unlogged:
+        rebuild = f"once the service runs, `changelog rebuild {binding.entity.name}`"
+        return _NoPlaceError(what, f"and ALTER TABLE … REPLICA IDENTITY FULL; {rebuild}")
+    return _NoPlaceError(what, "and make it NOT NULL")
 
 
 def _published(origin: Origin, binding: Binding, row: Insert | Update | Delete, change: Change) -> list[Record]:
@@ -173,6 +179,8 @@ def _create(origin: Origin, binding: Binding, new: Tuple, change: Change) -> Rec
 
 def _update(origin: Origin, binding: Binding, row: Update, change: Change) -> list[Record]:
     entity = binding.entity.name
+    if row.old is None and binding.unlogged:
+        raise _unknown(binding, binding.unlogged[0])  # nobody knows whether the row had another key before
     new_place = place(binding, row.new, row.old)
     old_place = new_place if row.old is None else place(binding, row.old, row.new)
     whole = row.old is not None and is_whole(binding, row.old_kind, row.old)
@@ -214,11 +222,12 @@ def _delete(origin: Origin, binding: Binding, row: Delete, change: Change) -> Re
 
 
 def _unplaced(origin: Origin, binding: Binding, row: Insert | Update | Delete, change: Change) -> Record:
-    """The record of a row that has no place, for the operator who sets it aside."""
+    """The record of a row that has no place, for the operator who sets it aside: what the log has of it."""
     op = Op.CREATE if isinstance(row, Insert) else Op.UPDATE if isinstance(row, Update) else Op.DELETE
     current = None if isinstance(row, Delete) else _side(binding, row.new, None)
-    old = None if isinstance(row, Insert) else row.old
-    original = MISSING if old is None else _side(binding, old, None)
+    original: _Side | Missing = MISSING
+    if not isinstance(row, Insert) and row.old is not None:
+        original = _old_side(binding, row.old, whole=is_whole(binding, row.old_kind, row.old))
     return Record(
         entity=binding.entity.name,
         place=Place(key="", partition=0),
@@ -228,19 +237,22 @@ def _unplaced(origin: Origin, binding: Binding, row: Insert | Update | Delete, c
 
 def place(binding: Binding, values: Tuple, other: Tuple | None = None) -> Place:
     """Where a row belongs; `other` is the other side of an update, for values that the log left out."""
-    key = key_text(_texts(binding.key, values, other))
-    placed = key if binding.placed_by_key else key_text(_texts(binding.partition, values, other))
+    if binding.lost is not None:
+        change = f"or name the new key in [entities.{binding.entity.name}] and run `changelog run --accept-config`"
+        raise _NoPlaceError(binding.lost, change)
+    key = key_text(_texts(binding, binding.key, values, other))
+    placed = key if binding.placed_by_key else key_text(_texts(binding, binding.partition, values, other))
     return Place(key=key, partition=partition(placed.encode(), binding.entity.partitions))
 
 
-def _texts(fields: Sequence[Field], values: Tuple, other: Tuple | None) -> list[str]:
+def _texts(binding: Binding, fields: Sequence[Field], values: Tuple, other: Tuple | None) -> list[str]:
     texts = []
     for field in fields:
         value = values[field.index]
         if value is UNCHANGED and other is not None:
             value = other[field.index]
         if value is None or value is UNCHANGED:
-            raise _NoPlaceError(field.name)
+            raise _unknown(binding, field.name)
         texts.append(canonical(value, field.codec))
     return texts
 
@@ -340,6 +352,7 @@ def _decided(
             what,
             hint=f"`changelog accept {position} --as {choices}` {otherwise}".rstrip(),
             position=position,
+            choices=choices.split("|"),
         )
     if decision == "skip":
         return []

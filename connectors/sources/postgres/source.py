@@ -186,6 +186,7 @@ class PostgresSource:
             repairs={} if stored is None else Repairs.parse(stored.repairs).of(shapes).to_json(),
             sink={} if stored is None else stored.sink,
             source={"database": database, "publication": self._looks.before.to_json()},
+            stop=None if stored is None else stored.stop,
         )
         self._fresh: Checkpoint | None = None if self._checkpoint == stored else self._checkpoint
 

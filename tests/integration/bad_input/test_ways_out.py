@@ -109,62 +109,7 @@ def _ids(site: Site) -> set[int]:
     return {row["id"] for row in site.state("guest").values()}
 
 
-# What a policy will not publish
-
-STAMP = """
-SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "a", "identifier": "b"}')
-"""
-
-
-def stopped(site: Site, what: str) -> str:
-    """The position at which the service stops, now and when it is started again."""
-    first, second = site.refused(), site.refused()
-    assert first == second
-    assert what in first
-    positions: set[str] = set(re.findall(r"\w{8}/\w{16}/\w{8}", first))
-    [position] = positions
-    return position
-
-
-@pytest.mark.parametrize(("decision", "ops"), [("default", ["truncate"]), ("skip", []), ("dead-letter", [])])
-def test_a_truncate_stops_and_is_passed(begun: Site, decision: str, ops: list[str]) -> None:
-    begun.sql("INSERT INTO guest VALUES (2)", "TRUNCATE guest", "INSERT INTO guest VALUES (3)")
-    position = stopped(begun, "public.guest was truncated")
-    assert begun.ops("guest")[-1] == ("create", "2")
-    assert begun.call("accept", position, "--as", decision)[0] == 0
-    with begun.running() as running:
-        running.until(lambda: begun.ops("guest")[-1] == ("create", "3"))
-    assert [op for op, _ in begun.ops("guest")] == ["read", "create", *ops, "create"]
-    assert len(begun.ops("dead")) == (decision == "dead-letter")
-    assert "is past this position already" in begun.refused("accept", position, "--as", "skip", code=2)
-
-
-@pytest.mark.parametrize("decision", ["skip", "dead-letter"])
-def test_a_change_of_an_immutable_row_stops_and_is_passed(site: Site, decision: str) -> None:
-    site.configure(ONE + "immutable = true")
-    with site.running() as running:
-        running.until(lambda: len(site.ops("guest")) == 1)
-    site.sql("UPDATE guest SET name = 'x'", "INSERT INTO guest VALUES (2)")
-    position = stopped(site, "a row of public.guest was changed, and entity guest is immutable")
-    assert site.call("accept", position, "--as", decision)[0] == 0
-    with site.running() as running:
-        running.until(lambda: len(site.ops("guest")) == 2)
-    assert site.ops("guest") == [("read", "1"), ("create", "2")]
-    assert len(site.ops("dead")) == (decision == "dead-letter")
-
-
-@pytest.mark.parametrize(("decision", "keys"), [("default", "123"), ("skip", "13"), ("dead-letter", "13")])
-def test_a_missing_stamp_stops_and_is_passed(site: Site, decision: str, keys: str) -> None:
-    site.configure(ONE + "[provenance]\nmissing = 'stop'")
-    with site.running() as running:
-        running.until(lambda: len(site.ops("guest")) == 1)
-    site.sql("INSERT INTO guest VALUES (2)", f"BEGIN; {STAMP}; INSERT INTO guest VALUES (3); COMMIT")
-    position = stopped(site, "a change of public.guest has no provenance stamp")
-    assert site.call("accept", position, "--as", decision)[0] == 0
-    with site.running() as running:
-        running.until(lambda: site.ops("guest")[-1] == ("create", "3"))
-    assert "".join(key for _, key in site.ops("guest")) == keys
-    assert len(site.ops("dead")) == (decision == "dead-letter")
+# What is no stop
 
 
 def test_stamps_that_are_none_are_counted_and_told_rarely(begun: Site) -> None:
@@ -177,8 +122,3 @@ def test_stamps_that_are_none_are_counted_and_told_rarely(begun: Site) -> None:
         running.until(lambda: "changelog_stamps_invalid_total 10.0" in running.get("metrics"))
         assert sum(each["event"] == "provenance stamps ignored" for each in running.events()) == 1
     assert {each["value"]["provenance"]["serviceName"] for each in begun.messages()} == {"unknown"}
-
-
-def test_a_position_that_is_none(begun: Site) -> None:
-    code, lines = begun.call("accept", "soon", "--as", "skip")
-    assert (code, len(lines)) == (2, 1)

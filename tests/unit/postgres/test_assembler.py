@@ -432,7 +432,7 @@ def test_a_row_without_its_key_stops() -> None:
 def test_a_relation_that_lost_its_key_stops_behind_what_came_before() -> None:
     sent = [
         *transaction(100, [relation(), insert(1)]),
-        *transaction(200, [insert(2), relation(columns={"status": TEXT}, key=["status"])]),
+        *transaction(200, [insert(2), relation(columns={"status": TEXT}), Insert(relid=20_000, new=(b"NEW",))]),
     ]
     fed = assembler()
     given_ = fed.feed(frames(sent))
