@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Table
 from rich.text import Text
 
+from connectors.sources.postgres.progress import page_of
 from envelope.model import MISSING, Envelope, Missing, Op, Record
 
 VALUE_CHARS = 72
@@ -114,7 +115,9 @@ def pages_read(stored: Mapping[str, Any]) -> tuple[int, int]:
     if not leaves:
         return 0, total  # not planned yet
     left = sum(
-        max((leaf["pages"] if end is None else end) - first, 1) for leaf in leaves for first, end in leaf["left"]
+        max((leaf["pages"] if end is None else page_of(end)) - page_of(first), 1)
+        for leaf in leaves
+        for first, end in leaf["left"]
     )
     return max(total - left, 0), total
 

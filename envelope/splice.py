@@ -23,8 +23,8 @@ _VIEW = np.dtype([("length", "<i4"), ("data", f"V{INLINE}")])
 class Pool:
     """Bytes added behind a first block, each known by where it will stand in the whole buffer."""
 
-    def __init__(self, first: bytes) -> None:
-        self._parts = [first]
+    def __init__(self, first: bytes | bytearray) -> None:
+        self._parts: list[bytes | bytearray] = [first]
         self._length = len(first)
 
     def add(self, text: bytes) -> int:

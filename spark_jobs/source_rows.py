@@ -19,8 +19,8 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
 
 from connectors.sources.postgres import rows
-from connectors.sources.postgres.chunkrows import parse_copy, row_values
 from connectors.sources.postgres.connection import translated
+from connectors.sources.postgres.copyout import parse_copy, row_values
 from connectors.sources.postgres.objects import Columns, Template
 from connectors.sources.postgres.rows import Change, Origin, Transaction
 from envelope.errors import ChangelogError, Kind
@@ -215,7 +215,8 @@ def _copy_out(link: PGconn, query: bytes) -> Iterator[bytes]:
 def _encoded(table: Fenced, template: Template, copied: Sequence[bytes], leaf: int) -> pa.RecordBatch:
     binding = table.binding
     count = len(copied)
-    data, columns = parse_copy(copied, len(table.columns) + 1)
+    data = bytearray().join(copied)
+    columns = parse_copy(data, len(table.columns) + 1)
     buffer = np.frombuffer(data, np.uint8)
     texts = template.texts(Op.READ, data, buffer, None, columns, np.ones(count, bool))
     unusual = [_one(table, row_values(data, columns, number)) for number in texts.left.tolist()]

@@ -6,8 +6,9 @@ from functools import partial
 import psycopg
 import pytest
 
-from connectors.sources.postgres.chunkrows import Connection, ReadTable
+from connectors.sources.postgres.chunkrows import ReadTable
 from connectors.sources.postgres.connection import connect
+from connectors.sources.postgres.copyout import Connection
 from connectors.sources.postgres.progress import LeafProgress, TableProgress
 from connectors.sources.postgres.rows import Origin
 from connectors.sources.postgres.snapshot import Reader, nonce

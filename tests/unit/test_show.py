@@ -106,6 +106,7 @@ READING = {"complete": False, "leaves": {"a": {"pages": 8, "left": [[2, 4], [6, 
         ({"complete": True}, (1, 1)),
         ({"complete": False}, (0, 1)),
         ({"complete": False, "leaves": {"a": {"pages": 0, "left": [[0, None]]}}}, (0, 1)),
+        ({"complete": False, "leaves": {"a": {"pages": 4, "left": [[[0, 8], [0, 32]], [[2, 1], None]]}}}, (1, 4)),
     ],
 )
 def test_pages_read(stored: dict[str, object], expected: tuple[int, int]) -> None:

@@ -18,8 +18,9 @@ from psycopg import sql
 
 from connectors.sources.postgres import rows
 from connectors.sources.postgres.binding import Binding
-from connectors.sources.postgres.chunkrows import CHUNK_BYTES_MAX, ChunkRows, Connection, ReadTable, combined, copy_rows
+from connectors.sources.postgres.chunkrows import ChunkRows, ReadTable, combined
 from connectors.sources.postgres.connection import explain
+from connectors.sources.postgres.copyout import CHUNK_BYTES_MAX, Connection, add, copy_rows, copying
 from connectors.sources.postgres.lookups import Ghost, Keys
 from connectors.sources.postgres.rows import Change, Origin, Transaction
 from connectors.sources.postgres.types import PgType
@@ -156,30 +157,26 @@ def _fits(token: bytes, name: str, shape: Mapping[str, object]) -> bool:
 
 def read_keys(
     reading: Connection, origin: Origin, table: ReadTable, name: str, taken: Keys, *, read_at: int
-) -> KeyedRows | None:
-    """The rows of the keys, under the transaction's snapshot; None when they are too large to hold.
+) -> KeyedRows:
+    """The rows of the keys, under the transaction's snapshot. Raises TooLargeError.
 
     `name` is the table's, as SQL has it.
     """
-    copied = _copied(reading, table, name, taken)
-    if copied is None:
-        return None
-    found = ChunkRows.encode(origin, table.bound, copied, read_at=read_at)
+    found = ChunkRows.encode(origin, table.bound, _copied(reading, table, name, taken), read_at=read_at)
     return KeyedRows(origin=origin, found=found, asked=pa.array(taken.keys, pa.utf8()), ghosts=taken.ghosts)
 
 
-def _copied(reading: Connection, table: ReadTable, name: str, taken: Keys) -> list[bytes] | None:
-    single = len(taken.keys) == 1
+def _copied(reading: Connection, table: ReadTable, name: str, taken: Keys) -> bytearray:
     keys = None if table.casts is None else _castable(reading, table.casts, _split(taken.keys, len(table.casts)))
     if keys is None:
-        return _scanned(reading, table, name, taken, single=single)
+        return _scanned(reading, table, name, taken)
     if not keys:
-        return []
+        return bytearray()
     try:
         with reading.transaction():
-            return copy_rows(reading, _query(table, name, keys), single=single)
+            return copy_rows(reading, _query(table, name, keys))
     except (psycopg.errors.UndefinedFunction, psycopg.errors.AmbiguousFunction):
-        return _scanned(reading, table, name, taken, single=single)  # the type's operators are not in the search path
+        return _scanned(reading, table, name, taken)  # the type's operators are not in the search path
 
 
 def _split(keys: Sequence[str], width: int) -> list[Texts]:
@@ -259,32 +256,31 @@ def _listed(parts: Iterator[sql.Composable] | Sequence[sql.Composable]) -> sql.C
     return sql.SQL(", ").join(parts)
 
 
-def _scanned(reading: Connection, table: ReadTable, name: str, taken: Keys, *, single: bool) -> list[bytes] | None:
+def _scanned(reading: Connection, table: ReadTable, name: str, taken: Keys) -> bytearray:
     """Where no value can be made of a key's text: all rows of the table, and of them those that have such a key."""
     asked = pa.array(taken.keys, pa.utf8())
-    found: list[bytes] = []
-    room = CHUNK_BYTES_MAX
-    for some in _blocks(reading, _select(table, name, sql.SQL("true"))):
-        encoded = ChunkRows.encode(_NOWHERE, table.bound, some, read_at=0)
-        hits = pc.is_in(encoded.keys, asked).to_numpy(zero_copy_only=False)
-        for number in encoded.numbers[hits].tolist():
-            found.append(some[number])
-            room -= len(some[number])
-        if room < 0 and not single:
-            return None
+    found = bytearray()
+    with copying(reading, _select(table, name, sql.SQL("true"))) as copied:
+        for some in _blocks(copied):
+            encoded = ChunkRows.encode(_NOWHERE, table.bound, bytearray().join(some), read_at=0)
+            hits = pc.is_in(encoded.keys, asked).to_numpy(zero_copy_only=False)
+            for number in encoded.numbers[hits].tolist():
+                add(found, some[number])
     return found
 
 
 _NOWHERE = Origin(name="", database="", decisions={})
 
 
-def _blocks(reading: Connection, query: sql.Composed) -> Iterator[list[bytes]]:
-    block: list[bytes] = []
-    with reading.cursor() as cursor, cursor.copy(query) as copy:
-        for row in copy:
-            block.append(bytes(row))
-            if len(block) == _SCANNED_ROWS:
-                yield block
-                block = []
+def _blocks(copied: Iterator[memoryview]) -> Iterator[list[memoryview]]:
+    """So many rows at once, or fewer that are large."""
+    block: list[memoryview] = []
+    room = CHUNK_BYTES_MAX
+    for row in copied:
+        block.append(row)
+        room -= len(row)
+        if len(block) == _SCANNED_ROWS or room < 0:
+            yield block
+            block, room = [], CHUNK_BYTES_MAX
     if block:
         yield block

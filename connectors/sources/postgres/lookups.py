@@ -38,13 +38,16 @@ class Keys:
 class Lookup:
     """What is left to look up of one entity. One that is `sweeping` waits for the ghosts that are offered to it.
 
-    Guarded by the lock of the `Windows` that it is part of.
+    At most `keys_max` are handed out at once. Guarded by the lock of the `Windows` that it is part of.
     """
 
     generation = 0
 
-    def __init__(self, entity: str, keys: Collection[str] = (), *, sweeping: bool = False) -> None:
+    def __init__(
+        self, entity: str, keys: Collection[str] = (), *, sweeping: bool = False, keys_max: int = LOOKUP_KEYS
+    ) -> None:
         self.entity, self.sweeping = entity, sweeping
+        self._keys_max = keys_max
         self.more = False
         """Whether another opening has to go on with the sweep."""
         self.failed = False
@@ -53,7 +56,7 @@ class Lookup:
         self._out: set[str] = set()
         self._absent: dict[str, None] = {}
         self._withdrawn: dict[str, Ghost | None] = {}
-        self._size = LOOKUP_KEYS
+        self._parts: list[tuple[str, ...]] = []
         self._offering = sweeping
 
     def offer(self, ghosts: Sequence[Ghost]) -> None:
@@ -86,12 +89,15 @@ class Lookup:
 
     def next_range(self) -> Keys | None:
         """Hands out the next keys."""
-        keys = tuple(key for key in self._left if key not in self._out)[: self._size]
+        keys = self._parts.pop() if self._parts else self._next_keys()
         if not keys:
             return None
         self._out.update(keys)
         ghosts = {key: ghost for key in keys if (ghost := self._left[key]) is not None}
         return Keys(keys=keys, ghosts=ghosts)
+
+    def _next_keys(self) -> tuple[str, ...]:
+        return tuple(key for key in self._left if key not in self._out)[: self._keys_max]
 
     def admit(self, _taken: Keys, _signature: str, _filenode: int) -> bool:
         """A key's row is what it is under any columns, and wherever it stands."""
@@ -103,7 +109,8 @@ class Lookup:
 
     def divide(self, taken: Keys) -> None:
         """Their rows are too large to be read at once."""
-        self._size = max(1, len(taken.keys) // 4)
+        size = max(1, len(taken.keys) // 4)
+        self._parts += [taken.keys[begin : begin + size] for begin in range(0, len(taken.keys), size)]
 
     def publish(self, taken: Keys, gone: Sequence[str]) -> None:
         """The keys are published, but for those that the table lacks: what becomes of these, a sweep says."""

@@ -17,6 +17,10 @@ from envelope.splice import Bytes, Offsets, Pool, Segment, gather, splice
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Data = bytes | bytearray
+
+LARGE_BYTES = 1 << 20
+"""Text of a row from which on it goes through `rows`, which holds it fewer times at once."""
 
 _SLICED = frozenset({Shape.RAW, Shape.PLAIN, Shape.TEXT})
 _QUOTED = frozenset({Shape.PLAIN, Shape.TEXT, Shape.TIMESTAMP, Shape.TIMESTAMPTZ})
@@ -30,6 +34,11 @@ class Columns:
     starts: Offsets
     lengths: Offsets
     null: Mask
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return int(self.starts.shape[1])
 
     @classmethod
     def empty(cls, width: int, count: int) -> Self:
@@ -136,12 +145,13 @@ class Template:
         self._constants = bytes(blob)
 
     def texts(
-        self, op: Op, data: bytes, buffer: Bytes, before: Columns | None, after: Columns | None, good: Mask
+        self, op: Op, data: Data, buffer: Bytes, before: Columns | None, after: Columns | None, good: Mask
     ) -> Texts:
         """The rows among `good` that need nothing unusual; `buffer` is `data`, padded by `INLINE` bytes."""
         binding = self._binding
         sides = [side for side in (before, after) if side is not None]
         for side in sides:
+            good &= side.lengths.sum(axis=0) < LARGE_BYTES
             for field in {*binding.key, *binding.partition}:
                 good &= ~side.null[field.index]
             for field in binding.fields:
@@ -181,7 +191,7 @@ class Template:
             original=original,
         )
 
-    def _keys(self, data: bytes, buffer: Bytes, fields: Sequence[Field], columns: Columns) -> pa.StringArray:
+    def _keys(self, data: Data, buffer: Bytes, fields: Sequence[Field], columns: Columns) -> pa.StringArray:
         """The canonical key texts: sliced where the server's text is canonical, else one by one."""
         places = [field.index for field in fields]
         starts, lengths = columns.starts[places], columns.lengths[places]
@@ -197,7 +207,7 @@ class Template:
             [
                 key_text(
                     [
-                        canonical(data[start : start + length], field.codec)
+                        canonical(bytes(data[start : start + length]), field.codec)
                         for field, start, length in zip(fields, row_starts, row_lengths, strict=True)
                     ]
                 )
@@ -206,7 +216,7 @@ class Template:
             pa.utf8(),
         )
 
-    def _key_arrays(self, data: bytes, starts: Offsets, lengths: Offsets) -> pa.StringArray:
+    def _key_arrays(self, data: Data, starts: Offsets, lengths: Offsets) -> pa.StringArray:
         pool = Pool(data)
         base = pool.add(self._constants)
         opening, comma, closing = self._brackets
@@ -217,7 +227,7 @@ class Template:
         plan.constant(base, closing)
         return splice(pool.buffer(), starts.shape[1], plan.segments)
 
-    def _object(self, pool: Pool, base: int, data: bytes, buffer: Bytes, columns: Columns) -> list[Segment]:
+    def _object(self, pool: Pool, base: int, data: Data, buffer: Bytes, columns: Columns) -> list[Segment]:
         count = columns.starts.shape[1]
         plan = _Plan()
         closes: bool | Mask = False
@@ -259,7 +269,7 @@ class _Plan:
 class _Value:
     """One column of one side: the slices of its values, and how each member is written."""
 
-    def __init__(self, pool: Pool, data: bytes, buffer: Bytes, columns: Columns, field: Field) -> None:
+    def __init__(self, pool: Pool, data: Data, buffer: Bytes, columns: Columns, field: Field) -> None:
         self._pool, self._data, self._buffer, self._field = pool, data, buffer, field
         self._starts = columns.starts[field.index]
         self._lengths = columns.lengths[field.index]
@@ -330,7 +340,7 @@ class _Value:
         starts, lengths = (np.array(part, np.int32) for part in segments[0])
         for number in index.tolist():
             begin = self._starts[number]
-            token = self._field.codec.to_json(self._data[begin : begin + self._lengths[number]])
+            token = self._field.codec.to_json(bytes(self._data[begin : begin + self._lengths[number]]))
             starts[number] = self._pool.add(token)
             lengths[number] = len(token)
         return [(starts, lengths), *segments[1:]]

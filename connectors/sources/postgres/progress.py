@@ -1,4 +1,4 @@
-"""Which parts of a table were read and published: heap pages, by leaf table."""
+"""Which parts of a table were read and published: by leaf table heap pages, and single rows where they are large."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,6 +6,9 @@ from typing import Any
 
 CHUNK_PAGES = 256
 """Heap pages that one chunk reads at first: 2 MiB of table."""
+
+PAGE_SLOTS = 2048
+"""What a bound counts a page as: more row pointers than a page of any size has (1,169 in one of 32 KiB)."""
 
 COMPLETE: Mapping[str, Any] = {"complete": True}
 """A checkpoint's entry of a table that was read to its end."""
@@ -19,7 +22,10 @@ _GROWTH_CHUNKS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Pages `first` up to, not including, `end`; None is whatever the table has grown to."""
+    """Rows by their place: `first` up to, not including, `end`; None is whatever the table has grown to.
+
+    A bound is PAGE_SLOTS times its page, and the number of a row pointer in it.
+    """
 
     leaf: str
     first: int
@@ -40,7 +46,8 @@ class TableProgress:
     """One entity's table read; `signature` stands for the columns that its chunks were read with.
 
     `queue` are the ranges handed out and not yet published, `generation` counts beginnings anew. `again` are the
-    columns for whose sake a table is read that was whole in the changelog before.
+    columns for whose sake a table is read that was whole in the changelog before. A range is of `chunk_pages`, or less
+    where one was divided.
     """
 
     entity: str
@@ -69,9 +76,10 @@ class TableProgress:
         return any(each.leaf == leaf and each.first == first for each in self.queue)
 
     def _cut(self, leaf: LeafProgress, first: int, end: int | None) -> int | None:
-        limit = first + self.chunk_pages
+        limit = first + self.chunk_pages * PAGE_SLOTS
+        limit -= limit % PAGE_SLOTS
         if end is None:
-            return None if limit >= leaf.pages else limit
+            return None if limit >= leaf.pages * PAGE_SLOTS else limit
         return min(end, limit)
 
     def give_back(self, taken: Range) -> None:
@@ -80,12 +88,22 @@ class TableProgress:
             self.queue.remove(taken)
 
     def divide(self, taken: Range) -> None:
-        """The range holds too much to be read at once. One without an end may have grown since it was planned."""
-        leaf = self.leaves.get(taken.leaf)
-        if taken.end is None and leaf is not None:
-            leaf.pages = max(leaf.pages, taken.first + _GROWTH_CHUNKS * self.chunk_pages)
-        else:
-            self.chunk_pages = max(1, self.chunk_pages // 4)
+        """The range holds too much to be read at once: it is left to read in about four parts.
+
+        One without an end is divided up to where the table ended when it was planned; behind that, it has grown.
+        """
+        self.give_back(taken)
+        leaf = self.leaves[taken.leaf]
+        end = leaf.pages * PAGE_SLOTS if taken.end is None else taken.end
+        if end - taken.first <= 1:
+            leaf.pages = taken.first // PAGE_SLOTS + _GROWTH_CHUNKS * self.chunk_pages
+            return
+        size = max((end - taken.first) // 4, 1)
+        if end - taken.first > PAGE_SLOTS:
+            size = max(size - size % PAGE_SLOTS, PAGE_SLOTS)
+        number = leaf.left.index((taken.first, taken.end))
+        starts = range(taken.first, end, size)
+        leaf.left[number : number + 1] = zip(starts, [*starts[1:], taken.end], strict=True)
 
     def admit(self, taken: Range, signature: str, filenode: int) -> bool:
         """Whether what is read under these columns and storage belongs to what was read; else all begins anew."""
@@ -128,7 +146,7 @@ class TableProgress:
             name: {
                 "filenode": leaf.filenode,
                 "pages": leaf.pages,
-                "left": _joined(leaf.left),
+                "left": [[None if bound is None else _stored(bound) for bound in pair] for pair in _joined(leaf.left)],
             }
             for name, leaf in self.leaves.items()
         }
@@ -149,7 +167,7 @@ class TableProgress:
         for name, leaf in found.leaves.items():
             kept = stored["leaves"].get(name)
             if kept is not None and kept["filenode"] == leaf.filenode:
-                leaf.left = [(first, end) for first, end in kept["left"]]
+                leaf.left = [(_bound(first), None if end is None else _bound(end)) for first, end in kept["left"]]
         return found
 
 
@@ -170,6 +188,22 @@ def restated(stored: Mapping[str, Any], columns: Sequence[str], *, read: bool) -
     """
     stale = sorted({*stored.get("stale", ()), *columns})
     return {"complete": False, "again": stale} if read else {**COMPLETE, "stale": stale}
+
+
+def page_of(stored: int | list[int]) -> int:
+    """The page of a range's bound as a checkpoint holds it."""
+    return stored[0] if isinstance(stored, list) else stored
+
+
+def _stored(bound: int) -> int | list[int]:
+    """A bound as a checkpoint holds it: its page, and the row pointer where it is inside one."""
+    page, slot = divmod(bound, PAGE_SLOTS)
+    return [page, slot] if slot else page
+
+
+def _bound(stored: int | list[int]) -> int:
+    page, slot = stored if isinstance(stored, list) else (stored, 0)
+    return page * PAGE_SLOTS + slot
 
 
 def _joined(ranges: list[tuple[int, int | None]]) -> list[list[int | None]]:

@@ -18,9 +18,10 @@ from connectors.failpoints import Reach, nowhere
 from connectors.sources.postgres import ghosts
 from connectors.sources.postgres.binding import Binder, Binding
 from connectors.sources.postgres.catalog import Table, read_tables
-from connectors.sources.postgres.chunkrows import Connection, ReadTable
+from connectors.sources.postgres.chunkrows import ReadTable
 from connectors.sources.postgres.columnar import Bound
 from connectors.sources.postgres.connection import connect, translated
+from connectors.sources.postgres.copyout import Connection
 from connectors.sources.postgres.keyed import key_casts
 from connectors.sources.postgres.lookups import Ghost, Lookup
 from connectors.sources.postgres.messages import Relation, RelationColumn

@@ -10,11 +10,12 @@ import structlog
 from psycopg import sql
 
 from connectors.failpoints import Reach, nowhere
-from connectors.sources.postgres.chunkrows import ChunkRows, Connection, ReadTable, copy_rows
+from connectors.sources.postgres.chunkrows import ChunkRows, ReadTable
 from connectors.sources.postgres.connection import translated
+from connectors.sources.postgres.copyout import CHUNK_BYTES_MAX, Connection, TooLargeError, copy_rows
 from connectors.sources.postgres.keyed import KeyedRows, read_keys
 from connectors.sources.postgres.lookups import Keys
-from connectors.sources.postgres.progress import Range
+from connectors.sources.postgres.progress import PAGE_SLOTS, Range
 from connectors.sources.postgres.rows import Origin
 from connectors.sources.postgres.windows import Chunk, Snapshot, Windows
 from envelope.errors import ChangelogError, Kind
@@ -74,17 +75,29 @@ class Reader:
 
     def _work(self) -> None:
         try:
-            with translated("reading a table"), self._connect() as reading, self._connect() as signalling:
-                reading.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'".encode())
+            with translated("reading a table"), self._connect() as signalling:
                 signalling.execute("SET synchronous_commit = local")  # a paused standby must not hold windows back
-                while not self._stopping.is_set() and (found := self._windows.take(self._names)) is not None:
-                    if not self._chunk(reading, signalling, *found):
-                        self._stopping.wait(_PAUSE_S)
+                while self._read_on(signalling):
+                    pass
         except BaseException as error:  # noqa: BLE001 - raised again by who asks, or the reading would end in silence
             self.failure = error
 
+    def _read_on(self, signalling: Connection) -> bool:
+        """Reads chunks over one connection, up to one that closes it; False when there are no more."""
+        with self._connect() as reading:
+            reading.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'".encode())
+            while not self._stopping.is_set() and (found := self._windows.take(self._names)) is not None:
+                if not self._chunk(reading, signalling, *found):
+                    self._stopping.wait(_PAUSE_S)
+                if reading.closed:
+                    return True
+        return False
+
     def _chunk(self, reading: Connection, signalling: Connection, nonce: str, chunk: Chunk) -> bool:
-        """Reads a chunk, or gives it back; False when it is better to wait before the next."""
+        """Reads a chunk, or gives it back; False when it is better to wait before the next.
+
+        Closes the connection behind large rows: libpq keeps as much memory as it once needed for one.
+        """
         smaller = False
         try:
             with reading.transaction():
@@ -95,25 +108,27 @@ class Reader:
                 self._reach("window:begun")
                 table = self._table(reading, chunk.entity, begun.signature)
                 rows = self._rows(reading, table, chunk, begun.at)
-                smaller = rows is None
-                if rows is not None:
-                    self._windows.read(nonce, rows)
-                    self._reach("window:read")
-                    _signal(signalling, nonce)  # under the lock: the table stays as it was read
-                    self._reach("window:marked")
-                return True
+                large = rows.nbytes > 2 * CHUNK_BYTES_MAX
+                self._windows.read(nonce, rows)
+                self._reach("window:read")
+                _signal(signalling, nonce)  # under the lock: the table stays as it was read
+                self._reach("window:marked")
+            if large:
+                reading.close()
+        except TooLargeError:
+            smaller = True
         finally:
             self._windows.give_back_unread(nonce, smaller=smaller)
+        return True
 
-    def _rows(self, reading: Connection, table: ReadTable, chunk: Chunk, at: int) -> ChunkRows | KeyedRows | None:
-        """The chunk's rows; None when they are too large to hold."""
+    def _rows(self, reading: Connection, table: ReadTable, chunk: Chunk, at: int) -> ChunkRows | KeyedRows:
+        """The chunk's rows. Raises TooLargeError."""
         if isinstance(chunk.taken, Keys):
             keyed = read_keys(reading, self._origin, table, quoted(chunk.table), chunk.taken, read_at=at)
-            if keyed is not None and len(keyed.gone) and not chunk.taken.ghosts:
+            if len(keyed.gone) and not chunk.taken.ghosts:
                 _log.warning("asked keys that no row has", entity=chunk.entity, keys=len(keyed.gone))
             return keyed
-        copied = _copy(reading, table, chunk.taken)
-        return None if copied is None else ChunkRows.encode(self._origin, table.bound, copied, read_at=at)
+        return ChunkRows.encode(self._origin, table.bound, _copy(reading, table, chunk.taken), read_at=at)
 
     def _table(self, reading: Connection, entity: str, columns: str) -> ReadTable:
         """How the table is read while its signature is `columns`."""
@@ -163,17 +178,21 @@ def quoted(table: tuple[str, str]) -> str:
     return sql.Identifier(*table).as_string()
 
 
-def _copy(reading: Connection, table: ReadTable, taken: Range) -> list[bytes] | None:
-    """The range's rows in COPY's text format, a row each; None when they are too large to hold."""
-    conditions = [sql.SQL("ctid >= {}").format(sql.Literal(f"({taken.first},0)"))]
+def _copy(reading: Connection, table: ReadTable, taken: Range) -> bytearray:
+    """The range's rows in COPY's text format. Raises TooLargeError."""
+    conditions = [sql.SQL("ctid >= {}").format(_tid(taken.first))]
     if taken.end is not None:
-        conditions.append(sql.SQL("ctid < {}").format(sql.Literal(f"({taken.end},0)")))
+        conditions.append(sql.SQL("ctid < {}").format(_tid(taken.end)))
     if table.where is not None:
         conditions.append(sql.SQL("({})").format(sql.SQL(table.where)))
     query = sql.SQL("COPY (SELECT {} FROM ONLY {} WHERE {}) TO STDOUT").format(
         sql.SQL(", ").join(map(sql.Identifier, table.columns)), sql.SQL(taken.leaf), sql.SQL(" AND ").join(conditions)
     )
-    return copy_rows(reading, query, single=taken.end is not None and taken.end - taken.first <= 1)
+    return copy_rows(reading, query)
+
+
+def _tid(bound: int) -> sql.Literal:
+    return sql.Literal("({},{})".format(*divmod(bound, PAGE_SLOTS)))
 
 
 def _signal(signalling: Connection, nonce: str) -> None:

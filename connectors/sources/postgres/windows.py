@@ -101,7 +101,7 @@ class Task(Protocol):
         """The part is to be read again."""
 
     def divide(self, taken: Any) -> None:
-        """The part holds too much to be read at once."""
+        """The part is to be read again in smaller ones: it holds too much to be read at once."""
 
     def publish(self, taken: Any, gone: Sequence[str]) -> None:
         """The part is published; the table lacks these keys."""
@@ -164,7 +164,7 @@ class Windows:
         self._kept = 0
         self._kept_max = _KEPT_ROWS_MAX
         self._latest: Snapshot | None = None
-        self._last: Chunk | None = None
+        self._last: tuple[Task, Range | Keys] | None = None
         self._waiting: tuple[int, ...] = ()
         self._closed = False
 
@@ -193,14 +193,14 @@ class Windows:
             self._changed.notify_all()
             if chunk is None or chunk.rows is None or chunk.snapshot is None:
                 return None
-            task, rows = chunk.task, chunk.rows
+            task, rows, chunk.rows = chunk.task, chunk.rows, None  # its reader may hold the chunk for long
             if chunk.generation != task.generation:
                 return None
             if chunk.discarded:
                 task.give_back(chunk.taken)
                 return None
             task.publish(chunk.taken, rows.gone.to_pylist())
-            self._last = chunk
+            self._last = task, chunk.taken
             keep = self._untouched(chunk.entity, chunk.snapshot, rows.keys)
             delete = self._unmentioned(chunk.entity, rows.gone)
             if self.complete:
@@ -211,7 +211,8 @@ class Windows:
         """The rows that `signal` gave last are not published after all: the changelog stops before them."""
         with self._changed:
             assert self._last is not None
-            self._last.task.withdraw(self._last.taken)
+            task, taken = self._last
+            task.withdraw(taken)
 
     def _untouched(self, entity: str, snapshot: Snapshot, keys: pa.StringArray) -> Mask:
         """Which keys no transaction touched that the snapshot does not see."""
@@ -315,9 +316,7 @@ class Windows:
                 return
             del self._chunks[nonce]
             if chunk.generation == chunk.task.generation:
-                chunk.task.give_back(chunk.taken)
-            if smaller:
-                chunk.task.divide(chunk.taken)
+                (chunk.task.divide if smaller else chunk.task.give_back)(chunk.taken)
             self._changed.notify_all()
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """The threads that read tables."""
 
-from connectors.sources.postgres.chunkrows import Connection, ReadTable
+from connectors.sources.postgres.chunkrows import ReadTable
+from connectors.sources.postgres.copyout import Connection
 from connectors.sources.postgres.rows import Origin
 from connectors.sources.postgres.snapshot import Reader
 from connectors.sources.postgres.windows import Windows

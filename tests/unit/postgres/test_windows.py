@@ -6,10 +6,12 @@ each write; a published state that is older than one published before it for the
 """
 
 import copy
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.sources.postgres import windows as windows_module
-from connectors.sources.postgres.progress import LeafProgress, Range, TableProgress
+from connectors.sources.postgres.progress import PAGE_SLOTS, LeafProgress, Range, TableProgress
 from connectors.sources.postgres.rows import Change, Transaction
 from connectors.sources.postgres.windows import Chunk, Snapshot, Windows
 
@@ -66,11 +68,11 @@ class _Read:
 
 @dataclass(slots=True)
 class _Tuple:
-    """A row version on a page; `ended_by` is the transaction that replaced or deleted it."""
+    """A row version at a place in the file; `ended_by` is the transaction that replaced or deleted it."""
 
     key: int
     version: int
-    page: int
+    place: int
     made_by: int
     ended_by: int | None = None
 
@@ -108,7 +110,11 @@ class _Database:
         self.locks = 0
         self._xids, self._versions = count(1), count(1)
         self.next_xid = 1
-        self.heap = [_Tuple(key, next(self._versions), dice.randrange(PAGES), 0) for key in KEYS if dice.random() < 0.7]
+        self.heap = [_Tuple(key, next(self._versions), self._place(), 0) for key in KEYS if dice.random() < 0.7]
+
+    def _place(self) -> int:
+        """One of a few rows of a page."""
+        return self.dice.randrange(PAGES) * PAGE_SLOTS + self.dice.randrange(1, 4)
 
     def begin(self) -> None:
         self.writers.append(_Writer(self.new_xid()))
@@ -135,7 +141,7 @@ class _Database:
                     writer.held |= {key, live.key}
                     return
                 writer.held.add(live.key)
-        made = _Tuple(key, next(self._versions), self.dice.randrange(PAGES), writer.xid)
+        made = _Tuple(key, next(self._versions), self._place(), writer.xid)
         self.heap.append(made)
         writer.changes.append((key, made.version, False))
         writer.held.add(key)
@@ -178,7 +184,7 @@ class _Database:
         )
 
     def read(self, snapshot: Snapshot, taken: Range) -> pa.RecordBatch:
-        found = [each for each in self.heap if self._sees(snapshot, each) and _within(each.page, taken)]
+        found = [each for each in self.heap if self._sees(snapshot, each) and _within(each.place, taken)]
         return _rows([each.key for each in found], [each.version for each in found])
 
     def _sees(self, snapshot: Snapshot, each: _Tuple) -> bool:
@@ -191,7 +197,7 @@ class _Database:
         """VACUUM FULL: every row on another page, in another file."""
         self.filenode += 1
         for each in self.heap:
-            each.page = self.dice.randrange(PAGES)
+            each.place = self._place()
 
     def state(self) -> dict[int, int]:
         """Once every transaction is over."""
@@ -202,8 +208,8 @@ class _Database:
         }
 
 
-def _within(page: int, taken: Range) -> bool:
-    return taken.first <= page and (taken.end is None or page < taken.end)
+def _within(place: int, taken: Range) -> bool:
+    return taken.first <= place and (taken.end is None or place < taken.end)
 
 
 # The simulated service
@@ -467,6 +473,10 @@ def _windows(pages: int = 10, bytes_max: int = 32 << 20) -> tuple[Windows, Table
     return Windows({ENTITY: progress}, horizon=100, nonces=lambda: next(nonces), bytes_max=bytes_max), progress
 
 
+def _pages(first: int, end: int | None) -> Range:
+    return Range(leaf=LEAF, first=first * PAGE_SLOTS, end=None if end is None else end * PAGE_SLOTS)
+
+
 def _take(windows: Windows) -> tuple[str, Range]:
     found = windows.take({ENTITY: TABLE})
     assert found is not None
@@ -491,7 +501,7 @@ def _signalled(windows: Windows, nonce: str) -> list[str] | None:
 def test_a_table_is_handed_out_to_its_end_and_published_piece_by_piece() -> None:
     windows, progress = _windows()
     taken = [_take(windows) for _ in range(3)]
-    assert [(each.first, each.end) for _, each in taken] == [(0, 4), (4, 8), (8, None)]
+    assert [each for _, each in taken] == [_pages(0, 4), _pages(4, 8), _pages(8, None)]
     assert progress.next_range() is None
     assert windows.open == 3
     _read(windows, "1", 5, 6)
@@ -581,7 +591,7 @@ def test_another_file_or_other_columns_begin_the_table_anew(columns: str, fileno
     assert (progress.generation, progress.signature) == (1, columns)
     assert _signalled(windows, second) is None
     assert progress.leaves[LEAF].left == [(0, None)]
-    assert _take(windows)[1] == Range(leaf=LEAF, first=0, end=4)
+    assert _take(windows)[1] == _pages(0, 4)
 
 
 def test_a_chunk_of_an_earlier_beginning_is_not_read() -> None:
@@ -603,24 +613,33 @@ def test_what_has_its_rows_is_not_given_back() -> None:
 
 
 def test_a_chunk_that_is_too_large_comes_back_in_parts() -> None:
+    """Down to the place of a single row, which is as large as it is."""
     windows, progress = _windows()
-    for pages in (4, 1, 1):
+    for size in (4 * PAGE_SLOTS, PAGE_SLOTS, 512, 128, 32, 8, 2, 1):
         nonce, taken = _take(windows)
-        assert taken == Range(leaf=LEAF, first=0, end=pages)
-        windows.give_back_unread(nonce, smaller=True)
-    assert progress.leaves[LEAF].left == [(0, 1), (1, 4), (4, None)]
+        assert taken == Range(leaf=LEAF, first=0, end=size)
+        if size > 1:
+            windows.give_back_unread(nonce, smaller=True)
+    assert progress.to_json()["leaves"][LEAF]["left"] == [[0, None]]
+    parts = [taken]
+    while parts[-1].end is not None:
+        parts.append(_take(windows)[1])
+    assert all(before.end == after.first for before, after in pairwise(parts))
+    assert len(parts) == 1 + 1 + 6 * 3 + 2
 
 
 def test_a_table_that_grew_behind_its_planned_end_is_cut_there_too() -> None:
     """Filled by a transaction that ran when the table was planned, say."""
-    windows, _ = _windows(pages=2)
-    nonce, taken = _take(windows)
-    assert taken == Range(leaf=LEAF, first=0, end=None)
-    windows.give_back_unread(nonce, smaller=True)
+    windows, _ = _windows(pages=1)
+    for first in (0, 1536, 1920, 2016, 2040, 2046, 2047):
+        while (part := _take(windows))[1].end is not None:
+            pass
+        assert part[1].first == first
+        windows.give_back_unread(part[0], smaller=True)
     ends: list[int | None] = []
     while not ends or ends[-1] is not None:
         ends.append(_take(windows)[1].end)
-    assert ends == [*range(4, 64, 4), None]
+    assert ends == [*range(4 * PAGE_SLOTS, 64 * PAGE_SLOTS, 4 * PAGE_SLOTS), None]
 
 
 def test_no_chunk_is_handed_out_while_the_rows_read_fill_the_memory() -> None:
@@ -647,10 +666,27 @@ def test_progress_goes_on_where_the_table_is_as_it_was() -> None:
     _signalled(windows, nonces[1])
     stored = progress.to_json()
 
-    def resumed(signature: str, filenode: int) -> list[tuple[int, int | None]]:
-        leaves = {LEAF: LeafProgress(filenode=filenode, pages=10, left=[(0, None)])}
-        return TableProgress.resume(ENTITY, signature, leaves, stored).leaves[LEAF].left
+    assert stored["leaves"][LEAF]["left"] == [[0, 4], [8, None]]
+    assert _resumed("columns", 1, stored) == [(0, 4 * PAGE_SLOTS), (8 * PAGE_SLOTS, None)]
+    assert _resumed("columns", 2, stored) == [(0, None)]
+    assert _resumed("others", 1, stored) == [(0, None)]
 
-    assert resumed("columns", 1) == [(0, 4), (8, None)]
-    assert resumed("columns", 2) == [(0, None)]
-    assert resumed("others", 1) == [(0, None)]
+
+def test_progress_inside_a_page_goes_on_there() -> None:
+    windows, progress = _windows()
+    for _ in range(3):
+        windows.give_back_unread(_take(windows)[0], smaller=True)
+    first, second = _take(windows)[0], _take(windows)[0]
+    _read(windows, second)
+    _signalled(windows, second)
+    stored = json.loads(json.dumps(progress.to_json()))
+    assert stored["leaves"][LEAF]["left"] == [[0, [0, 128]], [[0, 256], None]]
+    assert _resumed("columns", 1, stored) == [(0, 128), (256, None)]
+    _read(windows, first)
+    _signalled(windows, first)
+    assert progress.to_json()["leaves"][LEAF]["left"] == [[[0, 256], None]]
+
+
+def _resumed(signature: str, filenode: int, stored: dict[str, Any]) -> list[tuple[int, int | None]]:
+    leaves = {LEAF: LeafProgress(filenode=filenode, pages=10, left=[(0, None)])}
+    return TableProgress.resume(ENTITY, signature, leaves, stored).leaves[LEAF].left

@@ -5,6 +5,7 @@ state. A row that is read there must be the true one, a delete must be of a key 
 changelog holds. What the changelog stores lags behind what was delivered, and a crash goes back to it.
 """
 
+import copy
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -106,8 +107,7 @@ class _Sweep:
         self.opening += 1
         horizon = self.database.new_xid()
         self.database.over.add(horizon)
-        self.lookup = Lookup(ENTITY, sweeping=True)
-        self.lookup._size = 2
+        self.lookup = Lookup(ENTITY, sweeping=True, keys_max=4)
         self.windows = self.make({}, horizon=horizon, nonces=lambda: str(next(self._nonces)), lookups=[self.lookup])
         self.scanned = False
         self.taken: list[tuple[str, Chunk]] = []
@@ -129,7 +129,7 @@ class _Sweep:
         self.windows.glance(self.database.snapshot())
 
     def take(self) -> None:
-        if any(key not in self.lookup._out for key in self.lookup.left):
+        if copy.deepcopy(self.lookup).next_range() is not None:
             found = self.windows.take({ENTITY: TABLE})
             assert found is not None
             self.taken.append(found)

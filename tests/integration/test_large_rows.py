@@ -1,0 +1,150 @@
+"""Rows that are large: a table's chunk is divided down to one row, and a single row passes whatever its size."""
+
+import hashlib
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from envelope.checkpoint import Checkpoint
+from tests.campaigns._service import Service, is_read
+from tests.integration.site import Site
+from tests.integration.test_repair import repaired
+
+ENTITIES = """
+[entities.item]
+table = "public.item"
+"""
+
+MIB = 1 << 20
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def site(database: str, tmp_path: Path) -> Site:
+    found = Site(database, tmp_path)
+    found.sql(
+        "CREATE TABLE item (id int PRIMARY KEY, note text, body text)",
+        "ALTER TABLE item REPLICA IDENTITY FULL",
+    )
+    found.configure(ENTITIES)
+    return found
+
+
+def fill(site: Site, rows: int, nbytes: int, first: int = 1) -> None:
+    """So many rows with a body of so many bytes each; it compresses well, so that all of them stand in few pages."""
+    site.sql(
+        f"INSERT INTO item SELECT n, '1', left(repeat(md5(n::text), {nbytes // 32 + 1}), {nbytes}) "
+        f"FROM generate_series({first}, {first + rows - 1}) AS n"
+    )
+
+
+def table(site: Site) -> dict[str, str]:
+    """Of each key, the digest of its row."""
+    rows = site.sql("SELECT id, md5(note || body) FROM item")
+    return {str(id_): digest for id_, digest in rows}
+
+
+def published(site: Site) -> dict[str, str]:
+    """The same as the changelog has it."""
+    return {key: digest(row) for key, row in site.state("item").items()}
+
+
+def digest(row: dict[str, Any]) -> str:
+    return hashlib.md5((row["note"] + row["body"]).encode(), usedforsecurity=False).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("rows", "nbytes"),
+    [
+        pytest.param(5_000, 8_000, id="many wide rows in 256 pages"),
+        pytest.param(5, 10 * MIB, id="five rows of 10 MiB in one page"),
+        pytest.param(1, 40 * MIB, id="one row of 40 MiB"),
+    ],
+)
+def test_a_chunk_of_more_than_32_mib_is_read_in_parts(site: Site, rows: int, nbytes: int) -> None:
+    fill(site, rows, nbytes)
+    with site.running() as service:
+        service.until(site.is_read)
+        assert not service.said("connection lost")
+    assert published(site) == table(site)
+    assert sorted(site.ops("item")) == sorted(("read", key) for key in table(site))
+
+
+def test_asked_keys_of_large_rows_are_read_in_parts(site: Site) -> None:
+    fill(site, 4, 10 * MIB)
+    fill(site, 1, 40 * MIB, first=5)
+    with site.running() as service:
+        service.until(site.is_read)
+        repaired(site, service, "republish", ("1", "2", "3", "4", "5"))
+        assert not service.said("connection lost")
+    assert sorted(site.ops("item")[-5:]) == [("read", str(key)) for key in range(1, 6)]
+    assert published(site) == table(site)
+
+
+def test_a_divided_page_is_gone_on_with_under_writes(site: Site) -> None:
+    """Killed in the midst of a page: rows are neither lost nor repeated, and those that were read stay read."""
+    rows = 8
+    fill(site, rows, 5 * MIB)
+    service = Service(site.config)
+    try:
+        with written_to(site, rows):
+            service.start()
+            service.until(site.log, inside_a_page, WAIT_S)
+            service.kill()
+            assert ("read", "1") in site.ops("item") or ("update", "1") in site.ops("item")
+            service.start()
+            service.until(site.log, is_read, WAIT_S)
+        end = site.sql("SELECT pg_current_wal_lsn() - '0/0'")[0][0]
+        service.until(site.log, lambda found: found.through_lsn >= end, WAIT_S)
+        service.stop()
+    finally:
+        service.kill()
+    assert published(site) == table(site)
+    numbers: dict[str, int] = {}
+    for message in site.messages("item"):
+        key, value = message["key"], message["value"]
+        number = int(value["current"]["note"])
+        if value["provenance"]["source"]["op"] == "update":
+            assert number == numbers.get(key, number - 1) + 1
+        else:
+            assert number >= numbers.get(key, number)
+        numbers[key] = number
+    reads = [key for op, key in site.ops("item") if op == "read"]
+    assert len(reads) == len(set(reads))
+
+
+def inside_a_page(checkpoint: Checkpoint) -> bool:
+    """Whether the first row of the page is read, and the rest is not."""
+    item = checkpoint.windows["item"]
+    assert not item["complete"], "the service was not killed in time"
+    left = [leaf["left"][0][0] for leaf in item.get("leaves", {}).values()]
+    return any(isinstance(bound, list) and bound > [0, 1] for bound in left)
+
+
+@contextmanager
+def written_to(site: Site, rows: int) -> Iterator[None]:
+    """Counts the notes of random rows up."""
+    over = threading.Event()
+
+    def write() -> None:
+        with psycopg.connect(site.dsn, autocommit=True) as connection:
+            for _ in range(40):
+                if over.wait(0.05):
+                    return
+                connection.execute(
+                    "UPDATE item SET note = (note::int + 1)::text WHERE id = %s", [random.randrange(rows) + 1]
+                )
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        writer.join()
