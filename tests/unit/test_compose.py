@@ -49,7 +49,7 @@ def test_the_specification_of_compose_is_met() -> None:
 
 def test_all_services_are_there_and_other_databases_wait_to_be_asked_for() -> None:
     assert SERVICES.keys() == {
-        *("postgres", "mysql", "mariadb", "kafka", "registry", "changelog", "prometheus", "grafana")
+        *("postgres", "writer", "mysql", "mariadb", "kafka", "registry", "changelog", "prometheus", "grafana")
     }
     assert {name for name, service in SERVICES.items() if "profiles" in service} == {"mysql", "mariadb"}
 
@@ -58,8 +58,8 @@ def test_all_services_are_there_and_other_databases_wait_to_be_asked_for() -> No
 def test_a_service(name: str) -> None:
     service = SERVICES[name]
     assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+(\.\d+)?", service["image"]), "an image is pinned by its version"
-    assert all(port.startswith("127.0.0.1:") for port in service["ports"])
-    assert "healthcheck" in service or "build" in service
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+    assert "healthcheck" in service or "build" in service or name == "writer"
     for volume in service.get("volumes", ()):
         source = volume.split(":")[0]
         if source.startswith("."):
@@ -71,9 +71,22 @@ def test_a_service(name: str) -> None:
         assert "healthcheck" in SERVICES[other]
 
 
-def test_ports_are_all_different() -> None:
-    ports = [port.rsplit(":", 1)[0] for service in SERVICES.values() for port in service["ports"]]
-    assert len(ports) == len(set(ports))
+def test_each_port_on_the_host_is_its_own_and_may_be_another() -> None:
+    ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
+    chosen = [re.fullmatch(r"127\.0\.0\.1:\$\{([A-Z]+_PORT):-(\d+)\}:\d+", port) for port in ports]
+    assert all(chosen), ports
+    assert len({match[1] for match in chosen if match}) == len({match[2] for match in chosen if match}) == len(ports)
+
+
+def test_kafka_is_advertised_under_the_port_that_the_host_has() -> None:
+    advertised = SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
+    assert "OUTSIDE://127.0.0.1:${KAFKA_PORT:-9092}" in advertised
+    assert SERVICES["kafka"]["ports"] == ["127.0.0.1:${KAFKA_PORT:-9092}:9092"]
+
+
+def test_the_writer_runs_its_script() -> None:
+    assert "--file=/writer.sql" in SERVICES["writer"]["command"][-1]
+    assert "./docs/compose/writer.sql:/writer.sql:ro" in SERVICES["writer"]["volumes"]
 
 
 def test_the_services_configuration_is_right_and_its_neighbours_are_there() -> None:
@@ -147,7 +160,7 @@ def test_the_dashboard_shows_every_metric_and_no_other() -> None:
     metrics = Metrics()
     metrics.position.info({"position": ""})
     known = set(re.findall(r"^# TYPE (\w+)", metrics.text().decode(), re.MULTILINE))
-    known = {name for name in known if not name.endswith("_created")}
+    known = {name for name in known if name.startswith("changelog_") and not name.endswith("_created")}
     queries = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
     named = set(re.findall(r"changelog_\w+", " ".join(queries)))
     assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in named} == known

@@ -1,0 +1,25 @@
+"""What docker-compose.yml's writer does to its database."""
+
+import re
+from pathlib import Path
+
+import psycopg
+
+SETUP = Path(__file__).parents[2] / "docs" / "compose"
+
+
+def test_the_writer_changes_both_tables_with_stamps(database: str) -> None:
+    """Its statements, as psql sends them, against a server; the log has what it wrote."""
+    script = (SETUP / "writer.sql").read_text("utf-8")
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute((SETUP / "postgres.sql").read_text("utf-8").encode())
+        connection.execute("SELECT pg_create_logical_replication_slot(current_database(), 'test_decoding')")
+        for _ in range(20):
+            connection.execute(script.encode())
+        changes = connection.execute(
+            "SELECT data FROM pg_logical_slot_get_changes(current_database(), NULL, NULL)"
+        ).fetchall()
+    lines = [line for (line,) in changes]
+    assert sum(line.startswith("message: transactional: 1 prefix: provenance") for line in lines) >= 20
+    kinds = {match[1] for line in lines if (match := re.match(r"table public\.(\w+: \w+)", line))}
+    assert kinds >= {"orders: INSERT", "orders: UPDATE", "orders: DELETE", "guest: UPDATE"}
