@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TextIO
 
-import msgspec
 from msgspec import Raw
 from rich.console import Console, ConsoleRenderable
 from rich.padding import Padding
@@ -17,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from connectors.sources.postgres.progress import page_of
+from envelope.codec.avro_values import members
 from envelope.model import MISSING, Envelope, Missing, Op, Record
 
 VALUE_CHARS = 72
@@ -38,8 +38,6 @@ MARKS = {
 
 # What a terminal may obey, or what turns the reading direction: JSON escapes only what is below the space.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-
-_states = msgspec.json.Decoder(dict[str, Raw])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,4 +261,4 @@ def _cut(*texts: str) -> list[str]:
 def _members(state: Raw | Missing | None) -> dict[str, str]:
     if state is None or isinstance(state, Missing):
         return {}
-    return {name: bytes(value).decode() for name, value in _states.decode(state).items()}
+    return {name: value.decode() for name, value in members(bytes(state)).items()}

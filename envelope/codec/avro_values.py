@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from envelope import floats
+from envelope import deep_json, floats
 from envelope.codec import json_codec
 from schemas.avro import has_outside, safe
 from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
@@ -71,6 +71,13 @@ def decimal_bytes(unscaled: int) -> bytes:
 
 def members(text: bytes) -> dict[str, bytes]:
     """The members of a JSON object, each the text that it is; ValueError when it is none."""
+    try:
+        return _shallow_members(text)
+    except RecursionError:
+        return deep_json.members(text)
+
+
+def _shallow_members(text: bytes) -> dict[str, bytes]:
     try:
         return {name: bytes(raw) for name, raw in _objects.decode(text).items()}
     except msgspec.DecodeError:

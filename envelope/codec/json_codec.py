@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from envelope import deep_json
 from envelope.errors import ChangelogError, Kind
 from envelope.model import MISSING, Envelope, Missing, Op, Provenance, Source, Stamp
 from envelope.position import UNPLACED, Position
@@ -85,7 +86,7 @@ def decode(text: bytes) -> Envelope:
     """The envelope that `text` spells; its states are slices of `text`.
 
     Members that are not known are passed over. Raises ChangelogError, of kind *malformed* when
-    `text` is not an envelope, *limit* when it nests too deep to be read.
+    `text` is not an envelope, *limit* when something else than its states nests too deep to be read.
     """
     try:
         wire = _wire(text)
@@ -94,7 +95,7 @@ def decode(text: bytes) -> Envelope:
             current=_state(wire.current),
             original=MISSING if bytes(wire.original) == _ABSENT else _state(wire.original),
         )
-    except ValueError as error:
+    except (KeyError, ValueError) as error:
         raise ChangelogError(Kind.MALFORMED, "a message is not an envelope in JSON") from error
     except RecursionError as error:
         raise ChangelogError(Kind.LIMIT, "a message in JSON nests too deep to be read") from error
@@ -145,6 +146,13 @@ def time_text(time: datetime) -> str:
 
 def _wire(text: bytes) -> _Envelope:
     try:
+        return _shallow_wire(text)
+    except RecursionError:
+        return _deep_wire(text)
+
+
+def _shallow_wire(text: bytes) -> _Envelope:
+    try:
         return _envelope_decoder.decode(text)
     except msgspec.DecodeError:
         safe = shielded(text)
@@ -154,6 +162,15 @@ def _wire(text: bytes) -> _Envelope:
         return _Envelope(
             provenance=wire.provenance, current=unshielded(wire.current), original=unshielded(wire.original)
         )
+
+
+def _deep_wire(text: bytes) -> _Envelope:
+    parts = deep_json.members(text)
+    return _Envelope(
+        provenance=_provenance_decoder.decode(parts["provenance"]),
+        current=Raw(parts["current"]),
+        original=Raw(parts.get("original", _ABSENT)),
+    )
 
 
 def shielded(text: bytes) -> bytes:

@@ -144,10 +144,21 @@ def test_what_is_no_envelope_is_malformed(text: bytes) -> None:
     assert caught.value.kind is Kind.MALFORMED
 
 
-def test_a_state_that_nests_too_deep_is_refused() -> None:
-    deep = b"[" * 200_000 + b"]" * 200_000
+@pytest.mark.parametrize(("depth", "closed", "kind"), [(200_000, 200_000, None), (200_000, 1, Kind.MALFORMED)])
+def test_a_state_nests_as_deep_as_it_is(depth: int, closed: int, kind: Kind | None) -> None:
+    text = UPDATE.replace(b"42", b"[" * depth + b"]" * closed)
+    if kind is None:
+        assert json_codec.encode(json_codec.decode(text)) == text
+        return
     with pytest.raises(ChangelogError) as caught:
-        json_codec.decode(UPDATE.replace(b"42", deep))
+        json_codec.decode(text)
+    assert caught.value.kind is kind
+
+
+def test_what_nests_too_deep_beside_the_states_is_refused() -> None:
+    deep = b'"provenance":{"more":' + b"[" * 200_000 + b"]" * 200_000 + b","
+    with pytest.raises(ChangelogError) as caught:
+        json_codec.decode(UPDATE.replace(b'"provenance":{', deep))
     assert caught.value.kind is Kind.LIMIT
 
 

@@ -1,0 +1,50 @@
+"""Objects taken apart without recursion, against the decoder where it follows."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envelope.codec import avro_values, json_codec
+from envelope.deep_json import members
+from envelope.model import MISSING, Envelope, Op
+from tests.unit.records import record
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(st.dictionaries(st.text(), VALUES), st.sampled_from([None, 2]), st.booleans())
+def test_an_object_has_the_members_that_a_decoder_finds(value: object, indent: int | None, escaped: bool) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=escaped).encode(errors="surrogatepass")
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return
+    found = {name: json.loads(part) for name, part in members(text).items()}
+    assert found == value
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"1", b"{", b'{"a":[}', b'{"a":1}}', b'"{}"'])
+def test_what_is_no_object_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match="no JSON object"):
+        members(text)
+
+
+@pytest.mark.parametrize("depth", [10, 2_000, 100_000])
+def test_values_of_any_depth_are_told_apart(depth: int) -> None:
+    deep = b"[" * depth + b'"}"' + b"]" * depth
+    text = b'{"id": 1, "half": "\\ud800", "deep": %b, "last":{}}' % deep
+    found = {"id": b"1", "half": b'"\\ud800"', "deep": deep, "last": b"{}"}
+    assert members(text) == found
+    assert avro_values.members(text) == found
+
+
+def test_a_message_of_any_depth_is_read_as_it_was_written() -> None:
+    deep = b'{"a":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+    sent = record(op=Op.CREATE, current=deep.decode()).envelope
+    for envelope in (sent, Envelope(provenance=sent.provenance, current=sent.current, original=MISSING)):
+        assert json_codec.decode(json_codec.encode(envelope)) == envelope
