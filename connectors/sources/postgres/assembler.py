@@ -66,7 +66,8 @@ class Assembled:
     one. `partial` says that the last row's transaction goes on. `signals` are the messages that may be signals, each
     where it stands. `fenced` says that somebody waits until the checkpoint is stored. `statements` are what the event
     trigger wrote, each with its commit; `described` is the last commit before which an entity's table was described,
-    because it was altered or for the first time, 0 without one.
+    because it was altered or for the first time, 0 without one. `first` is the first transaction that began, `last` the
+    one that the last row or `through_lsn` is of.
     """
 
     rows: list[pa.RecordBatch] = field(default_factory=list)
@@ -80,6 +81,8 @@ class Assembled:
     fenced: bool = False
     statements: list[tuple[bytes, int]] = field(default_factory=list)
     described: int = 0
+    first: Transaction | None = None
+    last: Transaction | None = None
 
 
 @dataclass(slots=True)
@@ -169,7 +172,7 @@ class _Feed:
         self._spans: list[Span] = []
         self._spanned = self._encoded = 0  # of the frames' rows
         self._found: list[tuple[pa.RecordBatch, npt.NDArray[np.int64]]] = []
-        self._whole: list[tuple[int, int]] = []  # of each whole transaction, its commit and its end
+        self._whole: list[tuple[Transaction, int]] = []  # each with its end
         self._assembled = Assembled()
 
     def run(self) -> Assembled:
@@ -240,6 +243,7 @@ class _Feed:
             committed_at=committed_at + _POSTGRES_EPOCH_US,
         )
         of._open = _Open(transaction, published=self._published(transaction))
+        self._assembled.first = self._assembled.first or transaction
 
     def _published(self, transaction: Transaction) -> int:
         """Up to which position ordinal the transaction is in the changelog already."""
@@ -254,7 +258,7 @@ class _Feed:
             _, _, end_lsn, _ = _COMMIT.unpack(payload)
         except struct.error as error:
             raise ChangelogError(Kind.MALFORMED, "a Commit message has the wrong length") from error
-        self._whole.append((self._opened().transaction.commit, end_lsn))
+        self._whole.append((self._opened().transaction, end_lsn))
         self._of._open = None
 
     def _opened(self) -> _Open:
@@ -296,9 +300,11 @@ class _Feed:
             self._stamp_late(message.lsn, open_.transaction, stamp)
         elif message.prefix == FENCE_PREFIX:
             self._assembled.fenced = True
+        elif 2 * ordinal <= open_.published:
+            return
         elif message.prefix == DDL_PREFIX:
             self._assembled.statements.append((message.content, open_.transaction.commit))
-        elif message.prefix == SIGNAL_PREFIX and 2 * ordinal > open_.published:
+        elif message.prefix == SIGNAL_PREFIX:
             self._signal(message.content, Change(transaction=open_.transaction, ordinal=ordinal, stamp=None))
 
     def _signal(self, content: bytes, change: Change) -> None:
@@ -411,7 +417,7 @@ class _Feed:
             if keep:
                 kept.append((rows.slice(0, keep), commits[:keep]))
         self._found = kept
-        self._whole = [whole for whole in self._whole if whole[0] < commit]
+        self._whole = [whole for whole in self._whole if whole[0].commit < commit]
         self._assembled.signals = [each for each in self._assembled.signals if each[1].commit < commit]
         self._assembled.announced = [
             each
@@ -423,10 +429,11 @@ class _Feed:
 
     def _result(self) -> Assembled:
         self._assembled.rows = [rows for rows, _ in self._found]
-        self._assembled.through_lsn = self._whole[-1][1] if self._whole else None
+        if self._whole:
+            self._assembled.last, self._assembled.through_lsn = self._whole[-1]
         open_ = self._of._open
-        if open_ is not None and self._found:
-            self._assembled.partial = int(self._found[-1][1][-1]) == open_.transaction.commit
+        if open_ is not None and self._found and int(self._found[-1][1][-1]) == open_.transaction.commit:
+            self._assembled.last, self._assembled.partial = open_.transaction, True
         return self._assembled
 
 

@@ -15,6 +15,8 @@ from connectors.sources.postgres.check import Wanted, findings, refuse
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.ghosts import Read
 from connectors.sources.postgres.heard import Ignored, Stamps
+from connectors.sources.postgres.history import MEMBER as HISTORY
+from connectors.sources.postgres.history import History, last_transaction
 from connectors.sources.postgres.lineage import Lineage, check_cluster, check_database, is_elsewhere
 from connectors.sources.postgres.progress import CHUNK_PAGES, is_complete, restated, was_complete
 from connectors.sources.postgres.reading import Place, Reading
@@ -127,7 +129,7 @@ class PostgresSource:
         self._stream = Stream(
             replication,
             slot=settings.slot,
-            start_lsn=self._checkpoint.through_lsn,
+            start_lsn=self._history.start_lsn,
             options=_options(settings.publication, replication),
         )  # 3
         self._pending: list[bytes] = []
@@ -168,13 +170,13 @@ class PostgresSource:
         else:
             history = replication.timeline_history(system.timeline)
             self._lineage = Lineage.trace(linked, system, history, slot.confirmed_flush)
-        start_lsn = slot.confirmed_flush if linked is None else linked.through_lsn
-        reached = self._lineage.reached(start_lsn)
         self._looks = Noticed.begin(self._catalog, settings.dsn, wanted, linked, shapes)
+        self._history = History.of(linked, settings.publication, slot.confirmed_flush)
+        reached = self._lineage.reached(self._history.durable)
         kept = {} if stored is None else stored.windows
         self._checkpoint = Checkpoint(
             position=None if stored is None else stored.position,
-            through_lsn=start_lsn,
+            through_lsn=self._history.durable,
             epoch=reached.epoch,
             system_identifier=system.system_identifier,
             timeline=reached.timeline,
@@ -184,8 +186,12 @@ class PostgresSource:
             decisions={} if stored is None else stored.decisions,
             accepted={} if stored is None else stored.accepted,
             repairs={} if stored is None else Repairs.parse(stored.repairs).of(shapes).to_json(),
+            source={
+                **({} if linked is None else linked.source),
+                "database": database,
+                "publication": self._looks.before.to_json(),
+            },
             sink={} if stored is None else stored.sink,
-            source={"database": database, "publication": self._looks.before.to_json()},
             stop=None if stored is None else stored.stop,
         )
         self._fresh: Checkpoint | None = None if self._checkpoint == stored else self._checkpoint
@@ -224,7 +230,7 @@ class PostgresSource:
             partitioned={name for name, table in tables.items() if table.kind == "p"},
             epoch=self._lineage.epoch,
             xids=Xids(horizon),
-            published=checkpoint.position,
+            published=self._history.covered(checkpoint, self._lineage.epoch),
             partial=checkpoint.partial,
             listener=self._reading.windows if self._reading.running else None,
             versions=self._versions(),
@@ -277,6 +283,8 @@ class PostgresSource:
         if not frames:
             return self._idle()
         assembled = self._assembler.feed(frames)
+        if self._history.heard(assembled.first):
+            self._stream.confirm(self._history.durable)
         self._stamps.heard(assembled.invalid_stamps, assembled.unstamped)
         for altered in assembled.altered:
             _report_altered(altered)
@@ -327,6 +335,8 @@ class PostgresSource:
         """Nothing waits: the server's log end is as far as we are, if no transaction is open."""
         assert self._stream is not None
         before = self._checkpoint
+        if self._assembler.between:
+            self._history.reached(self._stream.wal_end)
         found = self._progressed(before)
         if self._assembler.between and self._stream.wal_end > found.through_lsn:
             found = self._reaching(found, self._stream.wal_end)
@@ -345,6 +355,9 @@ class PostgresSource:
         if assembled.through_lsn is not None:
             found = self._reaching(found, max(found.through_lsn, assembled.through_lsn))
             found = replace(found, partial=assembled.partial)
+        if assembled.last is not None:
+            named = last_transaction(assembled.last, self._settings.publication)
+            found = replace(found, source={**found.source, HISTORY: named})
         found = self._progressed(found)
         for announced in assembled.announced:
             found = replace(found, windows=self._announced(found.windows, announced.version))
@@ -445,7 +458,8 @@ class PostgresSource:
         """See `Source.confirm`."""
         assert self._stream is not None
         self._confirmed = int(checkpoint.repairs.get("revision", 0))
-        self._stream.confirm(checkpoint.through_lsn)
+        self._history.durable = checkpoint.through_lsn
+        self._stream.confirm(self._history.confirmable)
 
     def close(self) -> None:
         """See `Source.close`."""

@@ -1,0 +1,146 @@
+"""A server that was restored to an earlier point, on the same timeline and past all positions, is told from before."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from connectors.embedded import Server, temporary_server
+from connectors.sources.postgres import source
+from connectors.unprivileged import give_away
+from envelope.checkpoint import lsn_text
+from envelope.errors import Kind
+from tests.integration.site import Site
+from tests.servers import SETTINGS, postgres_bin
+
+ORDERS = """
+[entities.orders]
+table = "public.orders"
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture(scope="module")
+def restorable(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of the version that a test asks for, 18 unless it does."""
+    with temporary_server(postgres_bin(getattr(request, "param", 18)), settings=SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def site(restorable: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Site:
+    """A service that has read its table."""
+    name = f"restored_{abs(hash(request.node.name)) % 10**9}"
+    Site(restorable.dsn(), tmp_path).sql(f"CREATE DATABASE {name}")
+    made = Site(restorable.dsn(name), tmp_path)
+    made.sql(
+        "CREATE TABLE orders (id int PRIMARY KEY, note text)",
+        "ALTER TABLE orders REPLICA IDENTITY FULL",
+        "CREATE TABLE other (id int)",
+        "INSERT INTO orders VALUES (1, 'first')",
+    )
+    made.configure(ORDERS)
+    publish(made, "1")
+    return made
+
+
+def publish(site: Site, key: str) -> None:
+    """Runs the service until it has published a key."""
+    with site.running() as running:
+        running.until(lambda: key in site.state("orders"))
+
+
+def copied(server: Server) -> Path:
+    """A copy of the whole data folder, as a snapshot of its volume is."""
+    server.stop()
+    copy = server.data_dir.with_name("copy")
+    shutil.copytree(server.data_dir, copy, symlinks=True)
+    server.start()
+    return copy
+
+
+def restore(server: Server, copy: Path) -> None:
+    server.stop()
+    shutil.rmtree(server.data_dir)
+    copy.rename(server.data_dir)
+    for file in [server.data_dir, *server.data_dir.rglob("*")]:
+        give_away(file)
+    server.start()
+
+
+def pass_end(site: Site, lsn: int, statement: str) -> None:
+    """Has the server write log until it is past a position, transaction by transaction."""
+    reached = False
+    while not reached:
+        [(reached,)] = site.sql(statement, f"SELECT pg_current_wal_flush_lsn() > '{lsn_text(lsn)}'")
+
+
+ELSEWHERE = "INSERT INTO other SELECT generate_series(1, 100)"
+
+
+@pytest.mark.parametrize(
+    ("restorable", "then"),
+    [(18, ELSEWHERE), (14, "INSERT INTO orders SELECT coalesce(max(id), 0) + 1 FROM orders")],
+    indirect=["restorable"],
+)
+def test_a_restore_on_the_same_timeline_is_refused_whatever_was_written_since(
+    restorable: Server, site: Site, then: str
+) -> None:
+    copy = copied(restorable)
+    site.sql("INSERT INTO orders VALUES (10, 'lost with the restore')")
+    publish(site, "10")
+    stored, published = site.checkpoint, site.messages()
+    restore(restorable, copy)
+    assert site.sql("SELECT id FROM orders") == [(1,)]
+    pass_end(site, stored.through_lsn + (1 << 16), then)
+    for _ in range(3):  # as a supervisor does
+        line = site.refused()
+        assert line.startswith("the server's log lacks the transaction that the changelog ends with (")
+        assert "`changelog run --over-gap`" in line
+        assert "drop" not in line
+        assert site.messages() == published
+
+
+def test_a_restore_while_the_service_runs_is_noticed_when_it_connects_again(restorable: Server, site: Site) -> None:
+    copy = copied(restorable)
+    with site.running() as running:
+        site.sql("INSERT INTO orders VALUES (10, 'lost with the restore')")
+        running.until(lambda: "10" in site.state("orders"))
+        stored = site.checkpoint
+        restore(restorable, copy)
+        pass_end(site, stored.through_lsn, ELSEWHERE)
+        assert running.ended().kind is Kind.DIVERGED
+
+
+def test_a_restore_that_lost_nothing_is_gone_on_with(restorable: Server, site: Site) -> None:
+    site.sql("INSERT INTO orders VALUES (2, 'kept')")
+    publish(site, "2")
+    restore(restorable, copied(restorable))
+    site.sql("INSERT INTO orders VALUES (3, 'new')")
+    publish(site, "3")
+    assert [key for _, key in site.ops("orders")] == ["1", "2", "3"]
+
+
+def test_what_is_sent_again_is_not_obeyed_or_published_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a service that was killed, the server sends the last transaction again: a signal that has no row, say."""
+    monkeypatch.setattr(source.PostgresSource, "confirm", lambda *_: None)
+    site.sql("INSERT INTO orders VALUES (2, 'second')")
+    publish(site, "2")
+    with site.running() as running:
+        assert site.call("signal", "pause", "orders")[0] == 0
+        running.until(lambda: bool(site.checkpoint.repairs.get("paused")))
+    stored = site.checkpoint
+    monkeypatch.undo()
+    site.sql("INSERT INTO orders VALUES (3, 'third')")
+    with site.running() as running:
+        running.until(lambda: "3" in site.state("orders"))
+        assert not running.said("signal")
+    assert [key for _, key in site.ops("orders")] == ["1", "2", "3"]
+    assert site.checkpoint.repairs == stored.repairs

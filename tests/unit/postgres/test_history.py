@@ -1,0 +1,95 @@
+"""What a stream must begin with, and how far may be confirmed until it has."""
+
+from dataclasses import replace
+
+import pytest
+
+from connectors.sources.postgres.history import MEMBER, History, last_transaction
+from connectors.sources.postgres.rows import Transaction
+from envelope.checkpoint import Checkpoint
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
+
+LAST = Transaction(xid=(1 << 32) + 700, epoch=1, commit=0x900, committed_at=1_795_230_602_000_000)
+STORED = Checkpoint(
+    position=Position(1, 0x800, 4),
+    through_lsn=0x1000,
+    epoch=1,
+    system_identifier="77",
+    timeline=1,
+    source={MEMBER: last_transaction(LAST, "app")},
+)
+
+
+def opened(stored: Checkpoint | None = STORED, confirmed: int = 0x900, publication: str = "app") -> History:
+    return History.of(stored, publication, confirmed)
+
+
+def test_the_stream_begins_with_the_last_transaction_and_nothing_is_confirmed_before_it_came() -> None:
+    history = opened()
+    assert (history.start_lsn, history.durable, history.confirmable) == (0x900, 0x1000, 0x900)
+    history.durable = 0x1100
+    assert not history.heard(None)
+    assert history.confirmable == 0x900
+    history.reached(0x900)
+    assert history.heard(LAST)
+    assert history.confirmable == 0x1100
+    assert not history.heard(replace(LAST, commit=0x1200)), "what follows is new"
+    history.reached(0x1200)
+
+
+@pytest.mark.parametrize(
+    "other", [{"commit": 0x980}, {"xid": 701}, {"committed_at": LAST.committed_at + 1}, {"commit": 0x2000, "xid": 9}]
+)
+def test_any_other_transaction_is_of_another_history(other: dict[str, int]) -> None:
+    history = opened()
+    for _ in range(2):
+        with pytest.raises(ChangelogError, match=r"lacks the transaction .*\(700, committed at 0/900\)") as caught:
+            history.heard(replace(LAST, **other))
+        assert caught.value.kind is Kind.DIVERGED
+    assert history.confirmable == 0x900
+
+
+def test_a_log_that_ends_behind_it_without_having_sent_it_is_another() -> None:
+    with pytest.raises(ChangelogError, match="lacks the transaction"):
+        opened().reached(0x901)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        opened(confirmed=0x901),
+        opened(replace(STORED, source={})),
+        opened(publication="another"),
+    ],
+    ids=["confirmed", "of an older program", "another publication"],
+)
+def test_what_cannot_be_asked_is_not_awaited(history: History) -> None:
+    assert (history.start_lsn, history.confirmable) == (0x1000, 0x1000)
+    history.reached(0x5000)
+    assert not history.heard(replace(LAST, commit=0x1200))
+
+
+def test_a_new_changelog_begins_where_the_slot_does() -> None:
+    history = opened(None, confirmed=0x700)
+    assert (history.start_lsn, history.durable, history.confirmable) == (0x700, 0x700, 0x700)
+    history.reached(0x5000)
+
+
+def test_of_a_partial_transaction_the_stream_begins_where_all_before_it_is_whole() -> None:
+    """It is the last one that is covered, and must come again."""
+    partial = replace(LAST, commit=0x1800)
+    source = {MEMBER: last_transaction(partial, "app")}
+    history = opened(replace(STORED, partial=True, position=Position(1, 0x1800, 8), source=source))
+    assert history.start_lsn == 0x1000
+    assert history.heard(partial)
+
+
+def test_the_last_transaction_is_covered_though_it_had_no_row() -> None:
+    assert opened().covered(STORED, lambda _: 1) == Position(1, 0x900, 0)
+    assert opened().covered(STORED, lambda _: 2) == Position(2, 0x900, 0), "as the epoch now is told"
+    rows = replace(STORED, position=Position(1, 0x900, 6))
+    assert opened().covered(rows, lambda _: 1) == rows.position
+    assert opened().covered(replace(STORED, position=None), lambda _: 1) == Position(1, 0x900, 0)
+    assert opened().covered(replace(STORED, partial=True), lambda _: 1) == STORED.position
+    assert opened(replace(STORED, source={})).covered(STORED, lambda _: 1) == STORED.position
