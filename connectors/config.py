@@ -90,6 +90,8 @@ class SourceConfig(_Section):
     failover: bool = False
     snapshot_workers: int = Field(default=2, ge=1, le=32)
     snapshot_pages: int = Field(default=256, ge=1, le=1 << 16)
+    query_timeout_seconds: float = Field(default=30, gt=0, le=3600)
+    read_timeout_seconds: float = Field(default=300, gt=0, le=86_400)
 
 
 class FilesConfig(_Section):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from envelope.errors import ChangelogError, Kind
 
@@ -21,7 +21,7 @@ class State:
     """What the publish loop of the changelog `name` says of itself, from any thread.
 
     `phase` is a word or two for a person, `snapshot` or `streaming`, say. `waits_for` are the source's transactions
-    whose end the reading of tables waits for.
+    whose end the reading of tables waits for; `waiting` says why the server sends nothing, None while it does.
     """
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -31,6 +31,7 @@ class State:
         self.phase = "starting"
         self.ready = False
         self.waits_for: tuple[int, ...] = ()
+        self.waiting: str | None = None
 
     def beat(self) -> None:
         """The loop came round."""
@@ -86,15 +87,19 @@ def _handler(state: State, metrics: Callable[[], bytes]) -> type[BaseHTTPRequest
                 case "/live":
                     self._answer_state(state.live)
                 case "/ready":
-                    self._answer_state(state.live and state.ready)
+                    self._answer_state(state.live and state.ready and state.waiting is None)
                 case "/metrics":
                     self._answer(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", metrics())
                 case _:
                     self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"/live, /ready and /metrics are here\n")
 
         def _answer_state(self, good: bool) -> None:
-            waits = {"waits_for": state.waits_for} if state.waits_for else {}
-            body = json.dumps({"ok": good, "name": state.name, "phase": state.phase, **waits}).encode() + b"\n"
+            said: dict[str, Any] = {"ok": good, "name": state.name, "phase": state.phase}
+            if state.waits_for:
+                said["waits_for"] = state.waits_for
+            if state.waiting is not None:
+                said |= {"phase": "waiting", "waiting": state.waiting}
+            body = json.dumps(said).encode() + b"\n"
             self._answer(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, "application/json", body)
 
         def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:

@@ -24,8 +24,10 @@ from connectors.publish import Cadence, Observer, publish
 from connectors.show import SnapshotBar, size
 from connectors.sinks import Sink
 from connectors.sources import Recover
+from connectors.sources.postgres import waits
 from connectors.sources.postgres.catalog import read_tables
 from connectors.sources.postgres.connection import connect, translated
+from connectors.sources.postgres.patience import Patience, PatientConnection
 from connectors.sources.postgres.progress import is_complete
 from connectors.sources.postgres.setup import SlotState, slot_state
 from connectors.sources.postgres.source import CATALOG_SETTINGS, PostgresSource, Settings
@@ -38,8 +40,11 @@ SAMPLE_S = 5.0
 LAG_SAMPLES_MAX = 17_280  # a day
 STOPPED_AT_ONCE = 143
 RECONNECTING = "reconnecting"
-_FIRST_PATIENCE_S = 5.0
-_LATER_PATIENCE_S = 90.0  # after a link went dead, the server keeps its end for wal_sender_timeout
+SAY_AGAIN_S = (SAMPLE_S, 300.0)
+"""What the server waits for is logged again after the first of these, then ever later, at least each of the second."""
+
+_SLOT_PATIENCE_S = 5.0
+_GLANCE_S = 3.0
 
 _UPDATE = pa.scalar(Op.UPDATE.value)
 
@@ -64,6 +69,7 @@ class Service:
         self._state = State(config.name)
         self._metrics = Metrics()
         self._watch = _Watch(self._state, self._metrics)
+        self._sessions: set[int] = set()
 
     def run(self) -> None:
         """Publishes until SIGTERM or SIGINT; a second one ends the process at once. Raises ChangelogError."""
@@ -100,7 +106,8 @@ class Service:
 
     def _open(self, sink: Sink, recover: Recover) -> PostgresSource:
         config = self._config
-        with connect(config.source.dsn, settings=CATALOG_SETTINGS) as connection:
+        patience = Patience(silence_s=config.source.query_timeout_seconds, stopping=self._stop.is_set)
+        with connect(config.source.dsn, settings=CATALOG_SETTINGS, patience=patience) as connection:
             resolved = entities.resolve(config, read_tables(connection))
         sink.prepare(resolved)
         settings = Settings(
@@ -114,9 +121,14 @@ class Service:
             codec=config.codec,
             workers=config.source.snapshot_workers,
             chunk_pages=config.source.snapshot_pages,
-            patience_s=_FIRST_PATIENCE_S if self._watch.source is None else _LATER_PATIENCE_S,
+            patience_s=_SLOT_PATIENCE_S,
             accept_settings=self._accept_settings,
             accept_cluster=self._accept_cluster,
+            answer_s=config.source.query_timeout_seconds,
+            read_s=config.source.read_timeout_seconds,
+            sessions=self._sessions,
+            stopping=self._stop.is_set,
+            alive=self._state.beat,
         )
         source = PostgresSource(
             settings,
@@ -143,9 +155,11 @@ class Service:
             yield server
 
     def _slot(self) -> SlotState | None:
-        """The slot as it is; None where the database cannot be asked."""
+        """The slot as it is; None where the database cannot be asked, or does not answer soon."""
+        deadline = time.monotonic() + _GLANCE_S
+        patience = Patience(stopping=lambda: time.monotonic() > deadline, stopping_s=0.0)
         try:
-            with connect(self._config.source.dsn) as connection:
+            with connect(self._config.source.dsn, patience=patience) as connection:
                 return slot_state(connection, self._config.slot)
         except ChangelogError:
             return None
@@ -171,18 +185,26 @@ class Service:
     def _sample(self) -> None:
         """Keeps the metrics that must be asked for."""
         lag = Lag()
+        patience = Patience(silence_s=self._config.source.query_timeout_seconds, stopping=self._stop.is_set)
         while not self._stop.wait(SAMPLE_S):
             try:
-                with connect(self._config.source.dsn) as connection, translated("sampling"):
+                with connect(self._config.source.dsn, patience=patience) as connection, translated("sampling"):
                     slot = slot_state(connection, self._config.slot)
+                    self._watch.waits(self._waits(connection, slot))
                     [(end,)] = connection.execute("SELECT (pg_current_wal_lsn() - '0/0')::int8").fetchall()
             except ChangelogError:
+                self._watch.waits(None)
                 continue  # the loop reports a lost database, and waits for it
             if slot is not None and slot.retained_bytes is not None:
                 self._metrics.slot_retained_bytes.set(slot.retained_bytes)
             nbytes, seconds = lag.sample(time.monotonic(), end, self._watch.through_lsn)
             self._metrics.lag_bytes.set(nbytes)
             self._metrics.lag_seconds.set(seconds)
+
+    def _waits(self, connection: PatientConnection, slot: SlotState | None) -> str | None:
+        """Why our session sends nothing; None when another reads the slot."""
+        pid = None if slot is None else slot.active_pid
+        return waits.reason(connection, pid) if pid is not None and pid in self._sessions else None
 
     def _say_retained(self) -> None:
         """A stopped service still costs its database: the slot keeps log."""
@@ -218,6 +240,7 @@ class _Watch(Observer):
         self._state, self._metrics = state, metrics
         self._bar = SnapshotBar(sys.stderr)
         self._said_waiting: tuple[int, ...] = ()
+        self._say_at, self._say_again_s = 0.0, SAY_AGAIN_S[0]
         self.source: PostgresSource | None = None
         self.through_lsn = 0
 
@@ -235,10 +258,22 @@ class _Watch(Observer):
             if self._said_waiting:
                 _log.info("snapshot waits for older transactions to end", transactions=self._said_waiting)
 
+    def waits(self, reason: str | None) -> None:
+        """Why the server sends nothing, if that is known; called by the sampler, every few seconds."""
+        now = time.monotonic()
+        if reason != self._state.waiting:
+            self._state.waiting = reason
+            self._say_at, self._say_again_s = now, SAY_AGAIN_S[0]
+        if reason is not None and now >= self._say_at:
+            _log.warning("the server sends nothing yet", why=reason)
+            self._say_at = now + self._say_again_s
+            self._say_again_s = min(2 * self._say_again_s, SAY_AGAIN_S[1])
+
     def started(self, checkpoint: Checkpoint | None) -> None:
         """See `Observer`."""
         position = None if checkpoint is None or checkpoint.position is None else str(checkpoint.position)
         _log.info("streaming", after=position)
+        self.waits(None)
         self._enter({} if checkpoint is None else checkpoint.windows)
         self._metrics.repairs_open.set(0 if checkpoint is None else len(checkpoint.repairs.get("open", ())))
 

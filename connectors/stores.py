@@ -5,7 +5,6 @@ from contextlib import contextmanager
 
 from connectors import failpoints
 from connectors.config import Config, FilesConfig
-from connectors.extras import installation
 from connectors.sinks import Log, Sink
 from connectors.sinks.filelog import FileLog
 from connectors.sinks.files import FileSink
@@ -59,5 +58,5 @@ def extra_needed() -> Iterator[None]:
         raise ChangelogError(
             Kind.USAGE,
             f"[sink] kind is kafka, and {missing} is not installed",
-            hint=installation("kafka"),
+            hint='pip install "changelog-publisher[kafka]"',
         ) from error

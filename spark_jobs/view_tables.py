@@ -14,6 +14,7 @@ import psycopg
 from psycopg import sql
 
 from connectors.sources.postgres.connection import connect, explain
+from connectors.sources.postgres.patience import NO_LIMIT
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.view_copy import COPIED, Shape, copier
 from spark_jobs.view_runs import FORMAT, View
@@ -98,7 +99,7 @@ def write(found: "DataFrame", shape: Shape, view: View, table: Table) -> View:
 @contextlib.contextmanager
 def _connected(table: Table) -> Iterator[Connection]:
     try:
-        connection = connect(table.dsn)
+        connection = connect(table.dsn, patience=NO_LIMIT)
     except ChangelogError as error:
         hint = "see --dsn" if error.hint is None or "[source]" in error.hint else error.hint
         raise ChangelogError(error.kind, error.message.replace("[source] dsn", "--dsn"), hint=hint) from error

@@ -25,6 +25,7 @@ from connectors.findings import Finding, Status
 from connectors.sources.postgres.catalog import read_tables
 from connectors.sources.postgres.check import Wanted, findings
 from connectors.sources.postgres.connection import connect, translated
+from connectors.sources.postgres.patience import NO_LIMIT
 from connectors.sources.postgres.setup import slot_state
 from connectors.sources.postgres.values import SETTINGS
 from connectors.stores import extra_needed, open_log
@@ -51,7 +52,8 @@ def execute(arguments: argparse.Namespace) -> int:
     """Prints the findings; 1 when one of them would stop the service."""
     settings = config.load(arguments.config, os.environ)
     console = show.console()
-    with connect(settings.source.dsn, settings=SETTINGS) as connection:
+    patience = NO_LIMIT if arguments.fix else None  # a fix may wait for a table that is in use
+    with connect(settings.source.dsn, settings=SETTINGS, patience=patience) as connection:
         found = all_findings(connection, settings)
         if arguments.fix:
             fix(connection, found, show.console(stderr=arguments.json))

@@ -103,6 +103,7 @@ def read_status(settings: Config) -> dict[str, Any]:
             "running": bool(answers) or (slot is not None and slot.active_pid is not None),
             "phase": answers.get("phase"),
             "waits_for": answers.get("waits_for", []),
+            "waiting": answers.get("waiting"),
         },
         "problems": problems,
         "position": str(checkpoint.position) if checkpoint and checkpoint.position else None,
@@ -144,8 +145,8 @@ def _is_lost(slot: SlotState | None, checkpoint: Checkpoint | None) -> bool:
 
 
 def probe(settings: Config) -> dict[str, Any]:
-    """What the service says of itself where it listens: `phase`, `lag_bytes`, `lag_seconds`, and `waits_for`, the
-    transactions that keep a table from being read; empty when it does not.
+    """What the service says of itself where it listens: `phase`, `lag_bytes`, `lag_seconds`, `waits_for`, the
+    transactions that keep a table from being read, and `waiting`, why the server sends nothing; empty when it does not.
     """
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -157,7 +158,7 @@ def probe(settings: Config) -> dict[str, Any]:
         return {}
     if said.get("name") != settings.name:
         return {}
-    waits = {"waits_for": said["waits_for"]} if "waits_for" in said else {}
+    waits = {name: said[name] for name in ("waits_for", "waiting") if name in said}
     return {"phase": said["phase"], **waits, **{name: float(value) for name, value in lags.items()}}
 
 
@@ -208,6 +209,8 @@ def _summary(state: Mapping[str, Any]) -> Grid:
         grid.add_row(
             "waits for", f"the end of transaction {ids}, before a table is read (pg_stat_activity.backend_xid)"
         )
+    if service["waiting"]:
+        grid.add_row("waits", show.safe(service["waiting"]))
     if state["through_lsn"] is not None or not state["problems"]:
         grid.add_row("position", state["position"] or "nothing is published yet")
     grid.add_row("lag", _lag_text(state["lag"]))

@@ -293,10 +293,9 @@ def test_a_cut_link_is_noticed_while_the_queue_is_full(dsn: str, slot: str) -> N
         assert raised.value.kind is Kind.CONNECTION
 
 
-def test_a_deaf_link_is_given_up(dsn: str, slot: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connectors.sources.postgres.stream._SILENCE_S", 2.0)
+def test_a_deaf_link_is_given_up(dsn: str, slot: str) -> None:
     dsn = make_conninfo(dsn, options="-c wal_sender_timeout=1s")
-    with Link(dsn) as link, stream(link.dsn, slot) as open_stream:
+    with Link(dsn) as link, stream(link.dsn, slot, answer_s=1) as open_stream:
         take_until(open_stream, lambda _: open_stream.wal_end > 0)
         link.deaf = True
         with pytest.raises(ChangelogError, match=r"silent for 2 s|PostgreSQL broke") as raised:

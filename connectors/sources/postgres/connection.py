@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from connectors.sources.postgres.patience import Patience, PatientConnection
 from envelope.errors import ChangelogError, Kind
 
 APPLICATION_NAME = "changelog"
@@ -56,9 +57,13 @@ _STATES: tuple[tuple[str, Kind, str | None], ...] = (
 
 
 def connect(
-    dsn: str, *, settings: Mapping[str, str] | None = None, replication: bool = False
-) -> psycopg.Connection[tuple[Any, ...]]:
-    """A connection in autocommit, with `settings` made for the session.
+    dsn: str,
+    *,
+    settings: Mapping[str, str] | None = None,
+    replication: bool = False,
+    patience: Patience | None = None,
+) -> PatientConnection:
+    """A connection in autocommit, with `settings` made for the session; it waits no longer than `patience` says.
 
     Raises ChangelogError: USAGE when `dsn` is not a connection string, ACCESS when the server turns us away,
     CONNECTION when it cannot be reached now.
@@ -73,12 +78,9 @@ def connect(
         ) from error
     if replication:
         given["replication"] = "database"
+    given |= {"autocommit": True, "prepare_threshold": None}  # the replication protocol has no prepared statements
     try:
-        connection = psycopg.connect(
-            **given,
-            autocommit=True,
-            prepare_threshold=None,  # the replication protocol knows no prepared statements
-        )
+        connection = PatientConnection.open(given, patience or Patience())
     except psycopg.OperationalError as error:
         raise _rejection(error) from error
     if settings:

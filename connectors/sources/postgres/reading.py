@@ -26,6 +26,7 @@ from connectors.sources.postgres.keyed import key_casts
 from connectors.sources.postgres.lookups import Ghost, Lookup
 from connectors.sources.postgres.messages import Relation, RelationColumn
 from connectors.sources.postgres.objects import Template
+from connectors.sources.postgres.patience import Patience
 from connectors.sources.postgres.progress import LeafProgress, TableProgress, is_complete
 from connectors.sources.postgres.repairs import LookedUp, Reached, Repairs
 from connectors.sources.postgres.rows import Origin
@@ -59,7 +60,8 @@ _log = structlog.get_logger("postgres")
 class Place:
     """Where an opening reads: `tables` as the catalogue has them, over `dsn` with `workers` threads.
 
-    `changelog` gives what is stored of an entity, None where nobody can. `reach` is called with each of `FAIL_POINTS`
+    A server that gives no byte for `read_s` hangs. `changelog` gives what is stored of an entity, None where nobody
+    can. `reach` is called with each of `FAIL_POINTS`
     as it is passed, so that tests can crash there.
     """
 
@@ -68,6 +70,7 @@ class Place:
     hmac_key: bytes
     workers: int
     chunk_pages: int
+    read_s: float
     horizon: int
     tables: Mapping[tuple[str, str], Table]
     changelog: ghosts.Read | None
@@ -128,7 +131,8 @@ class Reading:
             self._sweeper.start()
 
     def _connect(self) -> Connection:
-        return connect(self._place.dsn, settings=SETTINGS)
+        patience = Patience(silence_s=self._place.read_s, stopping=self._stopping.is_set, stopping_s=0.0)
+        return connect(self._place.dsn, settings=SETTINGS, patience=patience)
 
     def _progress(self, catalog: Connection, entity: Entity, stored: Mapping[str, Any] | None) -> TableProgress:
         leaves = {

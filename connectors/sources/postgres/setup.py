@@ -1,7 +1,8 @@
 """What the service leaves in the database: a publication and a slot."""
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,8 @@ import psycopg
 from psycopg import sql
 
 from connectors.sources.postgres.connection import ANEW, translated
+from connectors.sources.postgres.patience import ANSWER_S
+from connectors.sources.postgres.waits import Excuse
 from connectors.sources.postgres.wire import ReplicationConnection
 from envelope.checkpoint import Checkpoint, parse_lsn
 from envelope.entity import Entity
@@ -107,7 +110,12 @@ def slot_state(conn: psycopg.Connection[Any], name: str) -> SlotState | None:
 
 
 def claim_slot(
-    conn: psycopg.Connection[Any], replication: ReplicationConnection, name: str, *, patience_s: float = 5.0
+    conn: psycopg.Connection[Any],
+    replication: ReplicationConnection,
+    name: str,
+    *,
+    patience_s: float = 5.0,
+    sessions: set[int] | None = None,
 ) -> None:
     """Makes `replication` the one session that may go on to read the slot `name`, whether it exists yet or not.
 
@@ -116,10 +124,14 @@ def claim_slot(
     ends a session that reads a slot and is silent for `wal_sender_timeout`.
 
     A slot that is held is asked for again during `patience_s`: the server needs a moment to notice that a session
-    of ours was killed, and up to its `wal_sender_timeout` when the link broke without a word.
+    of ours was killed. `sessions` are the server's processes of all sessions that this process had, to which it adds
+    `replication`: the server keeps one whose link broke without a word for its `wal_sender_timeout`.
 
-    Raises ChangelogError: IN_USE when another session holds it, PRECONDITION when it is not a slot of ours.
+    Raises ChangelogError: IN_USE when another's session holds it, CONNECTION when one of `sessions` does,
+    PRECONDITION when it is not a slot of ours.
     """
+    own = set() if sessions is None else sessions
+    own.add(replication.backend_pid())
     deadline = time.monotonic() + patience_s
     while True:
         [(locked, pid, application)] = replication.query(_CLAIM.format(name=sql.Literal(name)).as_string())
@@ -131,6 +143,12 @@ def claim_slot(
         if time.monotonic() >= deadline:
             break
         time.sleep(_ASK_AGAIN_S)
+    holder = pid if state is None or state.active_pid is None else state.active_pid
+    if holder in own:
+        raise ChangelogError(
+            Kind.CONNECTION,
+            f"replication slot {name} is still held by process {holder}, a lost session of this service",
+        )
     if state is not None:
         state.refuse_if_read()
     raise _in_use(name, pid, application)
@@ -143,8 +161,12 @@ def ensure_slot(
     stored: Checkpoint | None,
     *,
     failover: bool,
+    answer_s: float = ANSWER_S,
+    alive: Callable[[], None] = lambda: None,
 ) -> SlotState:
     """The slot `name`, created if there is no changelog yet; that waits for all transactions that now run.
+
+    `alive` is called now and then while it waits for them; if it waits for nothing, the server hangs after `answer_s`.
 
     Raises ChangelogError: GAP when the changelog `stored` was begun and its slot is missing or lost its log, IN_USE
     when another session reads it, PRECONDITION when it is not a slot of ours or the server cannot make one.
@@ -157,7 +179,14 @@ def ensure_slot(
             hint=f"a new slot cannot reach back to what was published; {ANEW}",
         )
     if state is None:
-        replication.create_slot(name, failover=failover)
+        pid = replication.backend_pid()
+        try:
+            excuse = Excuse(conn, pid, answer_s=answer_s, alive=alive)
+            replication.create_slot(name, failover=failover, excused=excuse)
+        except ChangelogError:
+            with contextlib.suppress(psycopg.Error):  # it would go on to wait, and make a slot that nobody knows of
+                conn.execute("SELECT pg_terminate_backend(%s)", [pid])
+            raise
         state = slot_state(conn, name)
     if state is None:
         raise ChangelogError(Kind.CONNECTION, f"replication slot {name} was dropped as soon as it was made")

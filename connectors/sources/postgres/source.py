@@ -1,7 +1,7 @@
 """The PostgreSQL source: a slot's stream and the table reads beside it, as pieces of the changelog."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -18,6 +18,7 @@ from connectors.sources.postgres.heard import Ignored, Stamps
 from connectors.sources.postgres.history import MEMBER as HISTORY
 from connectors.sources.postgres.history import History, last_transaction
 from connectors.sources.postgres.lineage import Lineage, check_cluster, check_database, is_elsewhere
+from connectors.sources.postgres.patience import ANSWER_S, Patience
 from connectors.sources.postgres.progress import CHUNK_PAGES, is_complete, restated, was_complete
 from connectors.sources.postgres.reading import Place, Reading
 from connectors.sources.postgres.relations import Altered
@@ -58,6 +59,10 @@ class Settings:
     go on although what shapes the changelog changed, `accept_cluster` although the cluster is another one. `codec` is
     what the sink makes of the rows: of no interest here, but that it shapes the changelog, too. Signals that are not
     signed with `signals_secret` are not obeyed; without it, all are.
+
+    A connection is lost when the server does not answer for `answer_s`, or reads a table for `read_s` without a byte;
+    no wait outlasts `stopping`. `sessions` are the server's processes of the sessions that this process has had, and
+    `alive` is called now and then while opening rightly takes long.
     """
 
     name: str
@@ -73,6 +78,11 @@ class Settings:
     patience_s: float = 5.0
     accept_settings: bool = False
     accept_cluster: bool = False
+    answer_s: float = ANSWER_S
+    read_s: float = 300.0
+    sessions: set[int] = field(default_factory=set)
+    stopping: Callable[[], bool] = lambda: False
+    alive: Callable[[], None] = lambda: None
 
 
 class PostgresSource:
@@ -93,7 +103,8 @@ class PostgresSource:
         reach: Reach = nowhere,
     ) -> None:
         self._settings, self._known, self._changelog, self._reach = settings, known, changelog, reach
-        self._catalog = connect(settings.dsn, settings=CATALOG_SETTINGS)
+        self._patience = Patience(silence_s=settings.answer_s, stopping=settings.stopping)
+        self._catalog = connect(settings.dsn, settings=CATALOG_SETTINGS, patience=self._patience)
         self._reading: Reading | None = None
         self._stream: Stream | None = None
         self._hurried = False
@@ -103,7 +114,8 @@ class PostgresSource:
         self._signals = Ignored()
         self._stamps = Stamps()
         try:
-            self._open(entities, recover)
+            with translated("opening the source"):
+                self._open(entities, recover)
         except BaseException:
             self.close()
             raise
@@ -118,7 +130,9 @@ class PostgresSource:
         )
         replication = self._connected(wanted, tables)
         try:
-            claim_slot(self._catalog, replication, settings.slot, patience_s=settings.patience_s)  # 1
+            claim_slot(
+                self._catalog, replication, settings.slot, patience_s=settings.patience_s, sessions=settings.sessions
+            )  # 1
             self._resume(replication, wanted, tables, recover())  # 2
             self._begin(entities, tables)
         except BaseException:
@@ -131,12 +145,13 @@ class PostgresSource:
             slot=settings.slot,
             start_lsn=self._history.start_lsn,
             options=_options(settings.publication, replication),
+            answer_s=settings.answer_s,
         )  # 3
         self._pending: list[bytes] = []
 
     def _connected(self, wanted: Wanted, tables: Mapping[tuple[str, str], Table]) -> ReplicationConnection:
         try:
-            return ReplicationConnection.connect(self._settings.dsn, settings=SETTINGS)
+            return ReplicationConnection.connect(self._settings.dsn, settings=SETTINGS, patience=self._patience)
         except ChangelogError:
             refuse(findings(self._catalog, wanted, list(tables.values())))  # it knows what to do about a missing right
             raise
@@ -164,13 +179,21 @@ class PostgresSource:
         if linked is not None:
             check_cluster(linked, system)  # of another one, publication and slot are of no interest
         ensure_publication(self._catalog, settings.publication, entities)
-        slot = ensure_slot(self._catalog, replication, settings.slot, linked, failover=settings.failover)
+        slot = ensure_slot(
+            self._catalog,
+            replication,
+            settings.slot,
+            linked,
+            failover=settings.failover,
+            answer_s=settings.answer_s,
+            alive=settings.alive,
+        )
         if linked is None:
             self._lineage = Lineage.anew(stored, system)
         else:
             history = replication.timeline_history(system.timeline)
             self._lineage = Lineage.trace(linked, system, history, slot.confirmed_flush)
-        self._looks = Noticed.begin(self._catalog, settings.dsn, wanted, linked, shapes)
+        self._looks = Noticed.begin(self._catalog, settings.dsn, wanted, linked, shapes, answer_s=settings.answer_s)
         self._history = History.of(linked, settings.publication, slot.confirmed_flush)
         reached = self._lineage.reached(self._history.durable)
         kept = {} if stored is None else stored.windows
@@ -216,6 +239,7 @@ class PostgresSource:
             hmac_key=settings.hmac_key,
             workers=settings.workers,
             chunk_pages=settings.chunk_pages,
+            read_s=settings.read_s,
             horizon=horizon,
             tables=tables,
             changelog=self._changelog,

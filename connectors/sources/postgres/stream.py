@@ -5,7 +5,6 @@ ends a session that it has not heard from for `wal_sender_timeout`.
 """
 
 import contextlib
-import math
 import os
 import select
 import struct
@@ -15,6 +14,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
+from connectors.sources.postgres.patience import ANSWER_S
 from connectors.sources.postgres.wire import ReplicationConnection
 from envelope.errors import ChangelogError, Kind
 
@@ -26,7 +26,7 @@ _XLOG_DATA = ord("w")
 _DATA_START = struct.Struct("!xQ")
 _KEEPALIVE = struct.Struct("!xQq?")  # 'k': end of log, clock, whether an answer is wanted
 _REPEAT_S = 0.05  # a server that shuts down asks again at once, until all is confirmed
-_SILENCE_S = 60.0
+_BUSY_S = 300.0  # where the server has no timeout, it may decode what is of no interest to us for longer than usual
 _GATHER_S = 0.002  # the server writes in small pieces: reading each by itself costs twice the CPU of reading a few
 
 
@@ -35,7 +35,8 @@ class Stream:
 
     It owns `connection` from the first moment: `close`, or a failed start, closes it. `max_bytes` bounds what waits
     to be taken (by one read of 1 MiB and one frame more). `options` are the output plugin's. A status is sent every
-    `status_interval_s`, or thrice in the server's `wal_sender_timeout` if that is more often.
+    `status_interval_s`, or thrice in the server's `wal_sender_timeout` if that is more often. Each asks for an answer:
+    a server that is silent for twice that timeout, or twice `answer_s` if that is longer, hangs.
 
     One consumer calls `take`, `confirm` and `close`. Raises ChangelogError as `ReplicationConnection.start` does.
     """
@@ -49,6 +50,7 @@ class Stream:
         options: Mapping[str, str],
         max_bytes: int = DEFAULT_MAX_BYTES,
         status_interval_s: float = DEFAULT_STATUS_INTERVAL_S,
+        answer_s: float = ANSWER_S,
     ) -> None:
         self.wal_end = 0
         """The end of the server's log at a moment when all before it had been taken; 0 while unknown.
@@ -77,7 +79,7 @@ class Stream:
             connection.close()
             raise
         self._interval_s = min(status_interval_s, timeout_s / 3) if timeout_s else status_interval_s
-        self._silence_s_max = max(_SILENCE_S, 2 * timeout_s) if timeout_s else math.inf
+        self._silence_s_max = 2 * max(answer_s, timeout_s or _BUSY_S)
         self._status_at = self._sent_at = self._heard_at = time.monotonic()
         self._waker_out, self._waker_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._pump, name=f"stream-{slot}", daemon=True)

@@ -37,6 +37,8 @@ class Noticed:
         wanted: Wanted,
         stored: Checkpoint | None,
         shapes: Mapping[str, Any],
+        *,
+        answer_s: float,
     ) -> "Noticed":
         """The first look is compared with what the checkpoint holds; `stored` is None where another cluster wrote it.
 
@@ -49,7 +51,8 @@ class Noticed:
             same = [name for name, shape in shapes.items() if stored.settings.get(name) == shape]
             before = replace(known, tables={**now.tables, **known.of(same).tables})
         covered = now.lsn if now.tables == before.tables else 0
-        return cls(Watch(dsn, wanted, before, covered=covered), before, wanted.entities)
+        watch = Watch(dsn, wanted, before, covered=covered, answer_s=answer_s)
+        return cls(watch, before, wanted.entities)
 
     def heard(self, statements: Sequence[tuple[bytes, int]]) -> None:
         """The event trigger wrote these; each has a commit."""

@@ -17,6 +17,7 @@ from connectors.sources.postgres.catalog import Table, key_problem, read_tables
 from connectors.sources.postgres.check import Wanted, publication, rights, server
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.evidence import Evidence, Unlogged
+from connectors.sources.postgres.patience import Patience
 from connectors.sources.postgres.snapshot import LOCK_TIMEOUT_S, quoted, signature
 from connectors.sources.postgres.values import SETTINGS
 from envelope.checkpoint import Checkpoint, lsn_text
@@ -26,8 +27,6 @@ from envelope.signal import FENCE_PREFIX
 
 LOOK_S = 10.0
 """How often the catalogue is looked at, if nothing in the stream asks for it sooner."""
-
-_CLOSE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +49,14 @@ class Look:
 class Watch:
     """The looks of one opening; the first is compared with `before`. The log up to `covered` was looked at already.
 
+    A server that does not answer for `answer_s` hangs.
+
     Raises in `passed` what a look found wrong (GAP, PRECONDITION), or why it could not be taken (CONNECTION).
     """
 
-    def __init__(self, dsn: str, wanted: Wanted, before: Evidence, *, covered: int) -> None:
+    def __init__(self, dsn: str, wanted: Wanted, before: Evidence, *, covered: int, answer_s: float) -> None:
         self._dsn, self._wanted, self._before = dsn, wanted, before
+        self._patience = Patience(silence_s=answer_s, stopping=lambda: self._closing, stopping_s=0.0)
         self._changed = threading.Condition()  # guards what follows
         self._covered = self._asked = covered
         self._looks: list[Look] = []
@@ -67,12 +69,12 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread; one that hangs in a query is left alone."""
+        """Ends the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         if self._thread.is_alive():
-            self._thread.join(_CLOSE_S)
+            self._thread.join()
 
     def ask(self, lsn: int) -> None:
         """Takes a look soon, at the end of the log or behind `lsn`."""
@@ -103,7 +105,8 @@ class Watch:
 
     def _run(self) -> None:
         try:
-            with connect(self._dsn, settings={**SETTINGS, "lock_timeout": f"{LOCK_TIMEOUT_S}s"}) as connection:
+            settings = {**SETTINGS, "lock_timeout": f"{LOCK_TIMEOUT_S}s"}
+            with connect(self._dsn, settings=settings, patience=self._patience) as connection:
                 while not self._closing:
                     self._add(self._look(connection))
         except BaseException as error:  # noqa: BLE001 - raised again by who asks, or the looks would end in silence

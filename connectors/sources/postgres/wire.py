@@ -7,20 +7,22 @@ alone. Source: PostgreSQL's documentation, "Streaming Replication Protocol".
 import select
 import struct
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import psycopg
-from psycopg import pq
+from psycopg import generators, pq
 
 from connectors.sources.postgres.connection import ANEW, connect, explain, translated
+from connectors.sources.postgres.patience import Patience, PatientConnection
 from envelope.checkpoint import lsn_text, parse_lsn
 from envelope.errors import ChangelogError, Kind
 
 _STATUS = struct.Struct("!cQQQq?")
 _POSTGRES_EPOCH_S = 946_684_800  # 2000-01-01
 _DRAIN_S = 1.0
+_MAKING_LOOK_S = 2.0
 _UNDEFINED = b"42704"  # up to 17, a missing publication ends the stream with this error;
 _PREREQUISITE = "55000"  # from 18 on, it only warns, and leaves the rows out
 
@@ -40,7 +42,7 @@ class ReplicationConnection:
     Not safe for use by several threads at once.
     """
 
-    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    def __init__(self, connection: PatientConnection) -> None:
         self._connection = connection
         self._pgconn = connection.pgconn
         self._slot = ""
@@ -50,12 +52,12 @@ class ReplicationConnection:
         """Whether a part of what we sent waits for room in the socket; `flush` when it is writable."""
 
     @classmethod
-    def connect(cls, dsn: str, *, settings: Mapping[str, str] | None = None) -> Self:
+    def connect(cls, dsn: str, *, settings: Mapping[str, str] | None = None, patience: Patience | None = None) -> Self:
         """Opens a session for replication from the database that `dsn` names; `settings` shape its output.
 
         Raises ChangelogError: USAGE, ACCESS or CONNECTION.
         """
-        return cls(connect(dsn, settings=settings, replication=True))
+        return cls(connect(dsn, settings=settings, replication=True, patience=patience))
 
     @property
     def server_version(self) -> int:
@@ -72,6 +74,10 @@ class ReplicationConnection:
             cursor = self._connection.execute(sql.encode())
             return cursor.fetchall() if cursor.description else []
 
+    def backend_pid(self) -> int:
+        """The server's process of this session, from the server itself: a proxy between may have told us another."""
+        return int(self.query("SELECT pg_backend_pid()")[0][0])
+
     def identify_system(self) -> System:
         """The server's identity and the end of what it has flushed."""
         identifier, timeline, wal_end, _ = self.query("IDENTIFY_SYSTEM")[0]
@@ -84,13 +90,17 @@ class ReplicationConnection:
         [(_, content)] = self.query(f"TIMELINE_HISTORY {timeline}")
         return parse_history(content.encode() if isinstance(content, str) else content)  # its type varies by server
 
-    def create_slot(self, name: str, *, failover: bool = False) -> int:
+    def create_slot(self, name: str, *, failover: bool = False, excused: Callable[[], bool] = lambda: True) -> int:
         """Creates a permanent slot for pgoutput; gives the position from which it is consistent.
 
-        Returns once every transaction that now runs has ended. `failover` needs PostgreSQL 17.
+        Returns once every transaction that now runs has ended; every other second, `excused` says whether that may
+        still take longer. `failover` needs PostgreSQL 17.
         """
         options = "(SNAPSHOT 'nothing', FAILOVER)" if failover else "NOEXPORT_SNAPSHOT"
+        before = self._connection.patience
+        self._connection.patience = replace(before, silence_s=_MAKING_LOOK_S, excused=excused, stopping_s=0.0)
         [row] = self.query(f"CREATE_REPLICATION_SLOT {_identifier(name)} LOGICAL pgoutput {options}")
+        self._connection.patience = before
         return parse_lsn(row[1])
 
     def drop_slot(self, name: str) -> None:
@@ -107,7 +117,9 @@ class ReplicationConnection:
         command = f"START_REPLICATION SLOT {_identifier(slot)} LOGICAL {lsn_text(lsn)} ({listed})"
         self.query("SET client_min_messages TO warning")
         self._connection.add_notice_handler(self._notice)
-        result = self._pgconn.exec_(command.encode())
+        with translated(f"starting to stream from slot {slot}"):
+            self._pgconn.send_query(command.encode())
+            result = self._connection.wait(generators.execute(self._pgconn))[-1]
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise self._refusal(result, slot)
         self._slot = slot
@@ -193,7 +205,8 @@ class ReplicationConnection:
 
     def _ending(self) -> ChangelogError:
         """Why the server ended the stream."""
-        result = self._pgconn.get_result()
+        with translated("streaming"):
+            result = self._connection.wait(generators.fetch(self._pgconn))
         if result is None or result.status != pq.ExecStatus.FATAL_ERROR:
             return ChangelogError(Kind.CONNECTION, "PostgreSQL ended the stream")
         if result.error_field(pq.DiagnosticField.SQLSTATE) == _UNDEFINED:

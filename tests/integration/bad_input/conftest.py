@@ -22,7 +22,7 @@ def own_logs() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot that is held stays so: nobody was killed here."""
-    monkeypatch.setattr(service, "_FIRST_PATIENCE_S", 0.3)
+    monkeypatch.setattr(service, "_SLOT_PATIENCE_S", 0.3)
 
 
 @pytest.fixture

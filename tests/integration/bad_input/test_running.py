@@ -3,7 +3,6 @@
 import contextlib
 import io
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from connectors import service
+from connectors import failpoints, service
 from connectors.embedded import Server
 from envelope.errors import Kind
 from tests.integration.bad_input import ONE
@@ -53,16 +52,16 @@ def test_a_service_that_is_told_to_stop_stores_all_that_was_committed(begun: Sit
     assert begun.sql("SELECT 1 FROM pg_replication_slots WHERE active AND slot_name = current_database()") == []
 
 
-def test_a_second_signal_stops_at_once(begun: Site) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as deaf:
-        begun.configure(ONE, dsn=f"host=127.0.0.1 port={deaf.getsockname()[1]} user=x dbname=x")
-        with _process(begun) as process:
-            _said(begun, '"service started"')
-            process.send_signal(signal.SIGTERM)
-            time.sleep(0.2)
-            assert process.poll() is None
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(1) == service.STOPPED_AT_ONCE
+def test_a_second_signal_stops_at_once(begun: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(failpoints.VARIABLE, "loop:read@60")  # its loop stands still there
+    with _process(begun) as process:
+        _said(begun, '"streaming"')
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(1) == service.STOPPED_AT_ONCE
 
 
 def test_a_server_that_is_restarted_and_one_that_is_not_there_yet(begun: Site, server: Server) -> None:
