@@ -1,7 +1,7 @@
 # Everything that make sets up lives in .venv/ and .cache/. It needs Python 3.11 or newer, and no compiler.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo kafka jars jobs test servers soak verdicts lint format bench lock clean
+.PHONY: help demo kafka jars wheel jobs test servers soak verdicts lint format bench lock clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -43,6 +43,7 @@ help:
 	@echo '             make demo KAFKA=1 tells it over a broker (Java 17 and Maven)'
 	@echo 'make kafka   a Kafka to try things out with, until Ctrl-C; it keeps nothing'
 	@echo 'make jars    fetches what Spark needs for Kafka, Delta Lake and PostgreSQL into .cache/jars (Java 17 and Maven)'
+	@echo 'make wheel   the package, in dist/: what pip installs'
 	@echo 'make jobs    a wheel and a packed environment for Spark on a cluster, in dist/'
 	@echo 'make test    all tests'
 	@echo 'make soak    a fault campaign at length: CAMPAIGN=postgres ROUNDS=50 SEED=1'
@@ -62,10 +63,14 @@ kafka: .venv/.run .cache/kafka/.done
 jars: .cache/jars/.done
 	@:
 
-# A wheel, and an environment for executors: compiled packages are not imported from a zip. Spark itself is the cluster's.
-jobs: .venv/.dev
-	@rm -rf .cache/jobs dist/changelog_publisher-*.whl dist/jobs.tar.gz
+wheel: .venv/.dev
+	@rm -f dist/changelog_publisher-*.whl
 	@$(RUN) -m hatchling build --target wheel --directory dist >/dev/null
+	@echo dist/changelog_publisher-*.whl
+
+# A wheel, and an environment for executors: compiled packages are not imported from a zip. Spark itself is the cluster's.
+jobs: wheel
+	@rm -rf .cache/jobs dist/jobs.tar.gz
 	@$(PYTHON) -m venv --without-pip .cache/jobs
 	@$(BIN)/uv pip install --quiet --python .cache/jobs/bin/python --no-build --constraint requirements-dev.lock \
 		"$$(echo dist/changelog_publisher-*.whl)[kafka]" pandas

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from connectors.commands import Command, add_common_arguments
+from connectors.extras import installation
 
 COMMANDS = {
-    "demo": "the whole story on this machine, with nothing else installed",
+    "demo": "the whole story on this machine, over a PostgreSQL of its own (extra `embedded`)",
     "init": "write a configuration and schema files from a live database; --grants prints the SQL for its roles",
     "check": "test every precondition, each with its fix; --fix applies the safe ones",
     "run": "the service: snapshot, then stream, until stopped",
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if missing in ("connectors", "envelope", "schemas"):
             raise
         needs = f"`changelog {name}` needs {missing}, which is not installed"
-        print(f'changelog: {needs}; pip install "changelog-publisher[kafka]"', file=sys.stderr)
+        print(f"changelog: {needs}; {installation('kafka')}", file=sys.stderr)
         return 2
     arguments = _parser(name, command).parse_args(words)
     if command is None:

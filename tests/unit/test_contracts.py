@@ -185,5 +185,5 @@ def test_files_are_compared_without_the_extra_and_a_registry_asks_for_it(tmp_pat
     assert done.stdout.endswith(" unchanged\n")
     done = check("registry:http://127.0.0.1:1")
     assert done.returncode == 2
-    assert 'pip install "changelog-publisher[kafka]"' in done.stderr
+    assert 'pip install "changelog_publisher-0.1.0-py3-none-any.whl[kafka]"' in done.stderr
     assert len(done.stderr.splitlines()) == 1

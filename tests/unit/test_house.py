@@ -2,6 +2,8 @@
 
 import datetime
 import importlib.util
+import re
+import tomllib
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +54,18 @@ def test_a_lock_that_cannot_be_trusted_is_named(
     monkeypatch.chdir(tmp_path)
     found = list(check_locks.problems("requirements.lock", PROJECT))
     assert found == [] if problem is None else problem in found
+
+
+def test_the_docs_install_the_wheel_that_is_built() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
+    pages = [CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")]
+    wheels = {
+        name for page in pages for name in re.findall(r"changelog_publisher-[\w.-]+\.whl", page.read_text("utf-8"))
+    }
+    assert wheels == {f"changelog_publisher-{project['version']}-py3-none-any.whl"}
+    assert not [
+        page.name for page in pages if re.search(r"pip install [^\n]*changelog-publisher", page.read_text("utf-8"))
+    ]
 
 
 def test_a_campaign_is_found_by_its_name_and_its_figures_become_a_row() -> None:

@@ -18,7 +18,7 @@ RUNNING = (DOCS / "running.md").read_text("utf-8")
 BLOCKS = "".join(re.findall(r"```sh\n(.*?)```", RUNNING, re.DOTALL))
 SHOWN = re.findall(r"(?:^|bin/| )changelog ([a-z].*)", BLOCKS, re.MULTILINE)
 MENTIONED = re.findall(r"`changelog ([^`]+)`", RUNNING)
-COMMANDS = sorted({re.split(r"[>#]", found)[0].strip() for found in (*SHOWN, *MENTIONED)})
+COMMANDS = sorted({re.split(r"[>#|]", found)[0].strip() for found in (*SHOWN, *MENTIONED)})
 DRIFT = "changelog_drift_"  # those are of a job: see tests/unit/drift
 METRIC = re.compile(r"changelog_(?:[a-z]+_)+(?:total|bytes|seconds|open|info)")
 

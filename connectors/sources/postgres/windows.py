@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from connectors.sources.postgres.lookups import Keys, Lookup
 from connectors.sources.postgres.progress import Range, TableProgress
 from connectors.sources.postgres.rows import Change
+from envelope.entity import TRUNCATE_KEY
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -226,9 +227,17 @@ class Windows:
         )
 
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
-        """Which keys no transaction touched at all since keeping began; of an entity that is swept."""
+        """Which keys no transaction touched at all since keeping began; of an entity that is swept.
+
+        None after a TRUNCATE that was published: the keys that the changelog held before are gone from it.
+        """
+        if not len(keys):
+            return np.ones(0, bool)
         touched = [block.keys.filter(pc.equal(block.entities, entity)) for block in self._touched]
-        return _others(keys, [self._since.get(entity, keys[:0]), *touched] if len(keys) else [])
+        touched.append(self._since.get(entity, keys[:0]))
+        if any(pc.any(pc.equal(part, TRUNCATE_KEY)).as_py() for part in touched):
+            return np.zeros(len(keys), bool)
+        return _others(keys, touched)
 
     def _forget(self) -> None:
         """Drops what every snapshot in use, and so every later one, sees."""

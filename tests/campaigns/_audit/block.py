@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -31,6 +32,7 @@ NAME = "audited"
 ROWS = 250
 LOADED_S_MAX = 2.0
 PARTED_S = (0.2, 4.0)
+HIDDEN_S = (0.2, 3.0)
 CATCH_UP_S = 180.0
 REACHED_S = 10.0
 COMMAND_S = 120.0
@@ -127,6 +129,7 @@ class Block:
             *[self._stop_backend] * 2,
             *[self._repair] * 4,
             *[self._add_table] * 2,
+            self._edit_publication,
         ]
 
     def _dealt(self, rounds: int) -> list[Callable[[], None]]:
@@ -222,10 +225,7 @@ class Block:
         name = self._later.pop(self.rng.randrange(len(self._later)))
         self.done["table added"] += 1
         nothing = self._log_end()
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            add = "ALTER PUBLICATION {publication} ADD TABLE {table}"
-            publication, table = sql.Identifier(NAME), sql.Identifier(name)
-            connection.execute(sql.SQL(add).format(publication=publication, table=table))
+        self._publish("ADD TABLE {table}", name)
         published = self._log_end()
         self.loaded(self.rng.random() * 0.5)
         self.rng.choice((self.service.stop, self.service.kill))()
@@ -233,6 +233,50 @@ class Block:
         self._names.append(name)
         self._configure()
         self.service.start()
+
+    def _edit_publication(self) -> None:
+        """A table leaves the publication, or only some of its rows are published; the service finds out afterwards."""
+        name = self.rng.choice(self._names)
+        self.done["publication edited"] += 1
+        noticed = self._noticed(name)
+        start = self._log_end()
+        self._publish("DROP TABLE {table}", name)
+        if self.rng.random() < 0.5:
+            self._publish(f"ADD TABLE {{table}} WHERE ({ENTITIES[name].key[0]} < '150')", name)
+            self._hidden()
+            self._publish("DROP TABLE {table}", name)
+        else:
+            self._hidden()
+        self._publish("ADD TABLE {table}", name)
+        since = self._since[name]
+        self._since[name] = replace(since, hidden=(*since.hidden, (start, self._log_end())))
+        if self.service.exit_code is not None:
+            self.service.start()
+        deadline = time.monotonic() + CATCH_UP_S
+        while self._noticed(name) == noticed:
+            self.loaded(0.1)
+            assert time.monotonic() < deadline, f"nobody noticed that changes of {name} were hidden"
+
+    def _publish(self, edit: str, name: str) -> None:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            publication, table = sql.Identifier(NAME), sql.Identifier(name)
+            connection.execute(
+                sql.SQL(f"ALTER PUBLICATION {{publication}} {edit}").format(publication=publication, table=table)
+            )
+
+    def _hidden(self) -> None:
+        """Changes are hidden for a while; a service that sees it meanwhile stops."""
+        until = time.monotonic() + self.rng.uniform(*HIDDEN_S)
+        while time.monotonic() < until:
+            if self.service.exit_code is not None:
+                last = self.service.said().rstrip().rpartition("\n")[2]
+                assert NAME in last, f"the service ended: {last}"
+            time.sleep(0.05)
+
+    def _noticed(self, name: str) -> int:
+        """How often the service has said that changes of this entity may be missing."""
+        lines = self.service.said().splitlines()
+        return sum("changes may be missing from the log" in line and f'"{name}"' in line for line in lines)
 
     def _configure(self) -> None:
         self.config.write_text(self.configuration(self.link.port), "utf-8")
@@ -263,7 +307,9 @@ class Block:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             connection.execute("INSERT INTO seat VALUES ('last', 'write')")
         self.service.until_stored(
-            self.sink.stored, lambda checkpoint: checkpoint.through_lsn > end and is_read(checkpoint), CATCH_UP_S
+            self.sink.stored,
+            lambda found: found.through_lsn > end and is_read(found) and not found.repairs.get("open"),
+            CATCH_UP_S,
         )
         self.command("rebuild", self.rng.choice(self._names))
         self.service.stop()

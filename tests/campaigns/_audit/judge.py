@@ -8,7 +8,7 @@ import bisect
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from tests.campaigns._audit.history import Event, Transaction, placed
@@ -29,12 +29,14 @@ class Since:
     """From where on the changelog holds an entity's changes, as places in the server's log.
 
     It holds nothing of transactions that end up to `nothing`, and all of those that begin after `published` and end
-    after `streaming`. Of the others it holds the last changes, or all, or none.
+    after `streaming`. Of the others it holds the last changes, or all, or none. Of transactions that overlap a part
+    that is `hidden`, it may lack any change; keys that went meanwhile are deleted later.
     """
 
     nothing: int
     published: int = 0
     streaming: int = 0
+    hidden: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -183,6 +185,8 @@ class _Judge:
     def _alone(self, row: Row) -> None:
         """A row that was read from its table: its key has that state here."""
         self.fold.add(row)
+        if row.op == "delete" and self._swept(row):
+            return
         if row.op != "read":
             self._verdict.note("repeated", "no such transaction was committed there", row)
             return
@@ -192,6 +196,11 @@ class _Judge:
         state = self.truth.rows[row.entity].get(row.key)
         if row.current != state:
             self._verdict.note("stale", f"a read where the table has {str(state)[:300]}", row)
+
+    def _swept(self, row: Row) -> bool:
+        """Whether the service may have deleted this key by itself: the table lacks it, and its delete may be hidden."""
+        hidden = any(start < row.commit for start, _ in self._since[row.entity].hidden)
+        return hidden and row.key not in self.truth.rows[row.entity]
 
     def _placed(self, row: Row) -> None:
         """The partition is that of the row's values; a TRUNCATE is in all."""
@@ -210,17 +219,19 @@ class _Judge:
         expected, actual = _by_key(_numbered_events(transaction, self._since)), _by_key(_numbered_rows(rows))
         for place in {**expected, **actual}:
             events, written = expected.get(place, []), actual.get(place, [])
-            self._sequence(place, self._due(transaction, place[0], events, len(written)), written)
+            self._sequence(place, self._due(transaction, place[0], events, written), written)
         self._streaming.update(entity for entity, _ in actual)
 
-    def _due(self, transaction: Transaction, entity: str, events: "_Events", rows: int) -> "_Events":
-        """The events that the changelog must hold; of an entity that was being added, as many as it does."""
+    def _due(self, transaction: Transaction, entity: str, events: "_Events", rows: "_Rows") -> "_Events":
+        """The events that the changelog must hold; where it may lack some, those that it does."""
         since = self._since[entity]
         if transaction.end <= since.nothing:
             return []
+        if any(transaction.first < end and start < transaction.end for start, end in since.hidden):
+            return _shown(events, rows)
         if transaction.first > since.published and (transaction.end > since.streaming or entity in self._streaming):
             return events
-        return events[max(0, len(events) - rows) :]
+        return events[max(0, len(events) - len(rows)) :]
 
     def _sequence(self, place: "_Place", events: "_Events", rows: "_Rows") -> None:
         """One key's events in one transaction, and its rows."""
@@ -243,6 +254,17 @@ _Place = tuple[str, str]
 _Events = list[tuple[int, Event]]
 _Rows = list[tuple[int, Row]]
 """With each, how many times its table was emptied before in the same transaction."""
+
+
+def _shown(events: _Events, rows: _Rows) -> _Events:
+    """The events that the rows stand for, in their order. The other half of a move may be hidden, or a TRUNCATE."""
+    left = iter(events)
+    shown: _Events = []
+    for emptied, row in rows:
+        halves = ((emptied, half) for _, event in left for half in (event, replace(event, other=None)))
+        match = next((half for half in halves if not _difference(half, (emptied, row))), None)
+        shown += [] if match is None else [match]
+    return shown
 
 
 def _by_key(placed: Iterable[tuple[_Place, _T]]) -> dict[_Place, list[_T]]:
