@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 
 from connectors.sources.postgres.connection import translated
-from envelope.signal import KEYS_MAX, PREFIX, Do, Signal, divide, encode, parse
+from envelope.signal import KEYS_MAX, PREFIX, Do, Signal, Signing, divide, encode, parse
 
-__all__ = ["KEYS_MAX", "Do", "Signal", "divide", "encode", "parse", "send"]
+__all__ = ["KEYS_MAX", "Do", "Signal", "Signing", "divide", "encode", "parse", "send"]
 
 
 def send(connection: psycopg.Connection[Any], signal: Signal, secret: bytes | None) -> int:
@@ -18,10 +18,19 @@ def send(connection: psycopg.Connection[Any], signal: Signal, secret: bytes | No
 
     The service has taken note of it once its checkpoint's `through_lsn` is greater. Raises ChangelogError.
     """
-    content = encode(signal, secret)
     with translated("sending a signal"), connection.transaction():
+        content = encode(signal, None if secret is None else _signing(connection, secret))
         row = connection.execute(
             "SELECT pg_logical_emit_message(true, %s, %s) - '0/0'::pg_lsn", [PREFIX, content]
         ).fetchone()
     assert row is not None
     return int(row[0])
+
+
+def _signing(connection: psycopg.Connection[Any], secret: bytes) -> Signing:
+    """For the transaction that is open."""
+    row = connection.execute(
+        "SELECT system_identifier::text, pg_current_xact_id()::text FROM pg_control_system()"
+    ).fetchone()
+    assert row is not None
+    return Signing(secret=secret, cluster=row[0], transaction=int(row[1]))

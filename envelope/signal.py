@@ -47,20 +47,37 @@ class Signal:
     service: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signing:
+    """What a signal is signed with: the secret, and for which transaction.
+
+    `cluster` is the database's system identifier, `transaction` the id, in 64 bits, of the transaction that writes
+    the signal. No other transaction ever has it, so that a signal that somebody copied is refused however old it is.
+    """
+
+    secret: bytes
+    cluster: str
+    transaction: int
+
+
 class _Wire(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     do: Do
     id: str
     entity: str | None = None
     keys: list[str] | None = None
     service: str | None = None
+    cluster: str | None = None
+    transaction: str | None = None
     mac: str | None = None
 
+
+_SIGNED = ("do", "id", "entity", "keys", "service", "cluster", "transaction")
 
 _decoder = msgspec.json.Decoder(_Wire)
 
 
-def encode(signal: Signal, secret: bytes | None) -> bytes:
-    """The message's content: a JSON object, with a `mac` where there is a secret.
+def encode(signal: Signal, signing: Signing | None) -> bytes:
+    """The message's content: a JSON object; a signed one has a `mac`, and says which transaction it is for.
 
     `mac` is the HMAC-SHA256 (RFC 2104), in lowercase hex, of the object without it: its members sorted by name,
     compact, in UTF-8. Raises ChangelogError (USAGE) for a signal that `parse` would refuse.
@@ -75,13 +92,14 @@ def encode(signal: Signal, secret: bytes | None) -> bytes:
     problem = _problem(wire)
     if problem is not None:
         raise ChangelogError(Kind.USAGE, f"this is no signal: {problem}")
-    if secret is not None:
-        wire.mac = _mac(wire, secret)
+    if signing is not None:
+        wire.cluster, wire.transaction = signing.cluster, str(signing.transaction)
+        wire.mac = _mac(wire, signing.secret)
     return msgspec.json.encode(wire)
 
 
-def parse(content: bytes, secret: bytes | None) -> Signal:
-    """The signal in a message's content; where there is a secret, only one that is signed with it.
+def parse(content: bytes, signing: Signing | None) -> Signal:
+    """The signal in a message's content; with `signing`, only one that is signed so, for the message's transaction.
 
     Raises ChangelogError: MALFORMED for what is no signal, ACCESS for one that is not signed or wrongly.
     """
@@ -94,13 +112,22 @@ def parse(content: bytes, secret: bytes | None) -> Signal:
     problem = _problem(wire)
     if problem is not None:
         raise ChangelogError(Kind.MALFORMED, f"a message is no signal: {problem}")
-    if secret is not None:
-        if wire.mac is None:
-            raise ChangelogError(Kind.ACCESS, "a signal is not signed", hint="sign it with [signals] secret")
-        if not hmac.compare_digest(wire.mac.encode(), _mac(wire, secret).encode()):
-            raise ChangelogError(Kind.ACCESS, "a signal is signed with another secret than [signals] secret")
+    if signing is not None:
+        _refuse_unsigned(wire, signing)
     keys = None if wire.keys is None else tuple(wire.keys)
     return Signal(do=wire.do, id=wire.id, entity=wire.entity, keys=keys, service=wire.service)
+
+
+def _refuse_unsigned(wire: _Wire, signing: Signing) -> None:
+    if wire.mac is None:
+        raise ChangelogError(Kind.ACCESS, "a signal is not signed", hint="sign it with [signals] secret")
+    if not hmac.compare_digest(wire.mac.encode(), _mac(wire, signing.secret).encode()):
+        raise ChangelogError(Kind.ACCESS, "a signal is signed with another secret than [signals] secret")
+    if wire.cluster is None or wire.transaction is None:
+        what = "a signal is signed for no transaction, so that anybody may have copied it"
+        raise ChangelogError(Kind.ACCESS, what, hint="send it with this version of the program")
+    if (wire.cluster, wire.transaction) != (signing.cluster, str(signing.transaction)):
+        raise ChangelogError(Kind.ACCESS, "a signal is signed for another transaction: somebody copied it")
 
 
 def divide(keys: Iterable[str]) -> Iterator[tuple[str, ...]]:
@@ -131,7 +158,7 @@ def _problem(wire: _Wire) -> str | None:
     """Why this cannot be asked; None when it can."""
     try:
         nbytes = sum(len(key.encode()) for key in wire.keys or ())
-        for text in (wire.id, wire.entity or "", wire.service or "", wire.mac or ""):
+        for text in _texts(wire):
             text.encode()
     except UnicodeEncodeError:  # half a surrogate pair, which JSON can escape
         return "it holds half a character"
@@ -149,8 +176,13 @@ def _problem(wire: _Wire) -> str | None:
     return None
 
 
+def _texts(wire: _Wire) -> Iterator[str]:
+    for name in (*_SIGNED, "mac"):
+        value = getattr(wire, name)
+        if isinstance(value, str):
+            yield value
+
+
 def _mac(wire: _Wire, secret: bytes) -> str:
-    members: dict[str, Any] = {
-        name: value for name in ("do", "id", "entity", "keys", "service") if (value := getattr(wire, name)) is not None
-    }
+    members: dict[str, Any] = {name: value for name in _SIGNED if (value := getattr(wire, name)) is not None}
     return hmac.new(secret, msgspec.json.encode(members, order="sorted"), sha256).hexdigest()

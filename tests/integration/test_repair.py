@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from msgspec import Raw
 
-from connectors.signals import Do, Signal, encode, send
+from connectors.signals import Do, Signal, Signing, encode, send
 from connectors.sinks.filelayout import log_file, sequences
 from connectors.sinks.filelog import read_log
 from connectors.sinks.files import FileSink
@@ -207,8 +207,8 @@ def test_what_is_no_signal_or_none_of_ours_is_counted_and_stops_nothing(site: Si
     good = Signal(do="republish", id="good", entity="item", keys=("5",))
     bad = [
         encode(replace(good, id="unsigned"), None),
-        encode(replace(good, id="wrong"), b"another secret of 16"),
-        encode(replace(good, id="unknown", entity="nobody"), secret.encode()),
+        encode(replace(good, id="wrong"), Signing(secret=b"another secret of 16", cluster="1", transaction=1)),
+        encode(replace(good, id="copied"), Signing(secret=secret.encode(), cluster="1", transaction=1)),
         b"{",
         b"",
         b"\xff\xfe\x00",
@@ -216,20 +216,19 @@ def test_what_is_no_signal_or_none_of_ours_is_counted_and_stops_nothing(site: Si
         b'{"padding": "' + b"x" * (3 << 20) + b'"}',
         b"[" * 100_000,
     ]
-    of_another = encode(replace(good, id="other", service="somebody else"), secret.encode())
     with site.running() as service:
         service.until(site.is_read)
         before = len(site.messages("item"))
         with psycopg.connect(site.dsn, autocommit=True) as connection:
-            for content in (*bad, b"0" * 32, of_another):
+            for content in (*bad, b"0" * 32):
                 connection.execute("SELECT pg_logical_emit_message(true, 'changelog', %s)", [content])
-            connection.execute(
-                "SELECT pg_logical_emit_message(false, 'changelog', %s)", [encode(good, secret.encode())]
-            )
+            connection.execute("SELECT pg_logical_emit_message(false, 'changelog', %s)", [encode(good, None)])
+            send(connection, replace(good, id="other", service="somebody else"), secret.encode())
+            send(connection, replace(good, id="unknown", entity="nobody"), secret.encode())
             send(connection, good, secret.encode())
             send(connection, good, secret.encode())
         service.until(lambda: ended(site, "good"))
-        service.until(lambda: f"changelog_signals_ignored_total {len(bad)}.0" in service.get("metrics"))
+        service.until(lambda: f"changelog_signals_ignored_total {len(bad) + 1}.0" in service.get("metrics"))
         assert "changelog_repairs_open 0.0" in service.get("metrics")
     assert site.ops("item")[before:] == [("read", "5")]
     told = [each for each in service.events() if each["event"] == "signals ignored"]

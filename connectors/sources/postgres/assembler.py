@@ -77,7 +77,7 @@ class Assembled:
     announced: list[Announced] = field(default_factory=list)
     unstamped: Counter[str] = field(default_factory=Counter)
     invalid_stamps: int = 0
-    signals: list[tuple[bytes, Position]] = field(default_factory=list)
+    signals: list[tuple[bytes, Change]] = field(default_factory=list)
     fenced: bool = False
     statements: list[tuple[bytes, int]] = field(default_factory=list)
     described: int = 0
@@ -310,7 +310,7 @@ class _Feed:
     def _signal(self, content: bytes, change: Change) -> None:
         """What is said to the service; or the place of a window's rows, which has a nonce for its name."""
         if not _is_nonce(content):
-            self._assembled.signals.append((content, change.position()))
+            self._assembled.signals.append((content, change))
         elif self._of._listener is not None and self._opened().published < 0:
             self._flush()
             rows = self._of._listener.signal(content, change)
@@ -418,7 +418,7 @@ class _Feed:
                 kept.append((rows.slice(0, keep), commits[:keep]))
         self._found = kept
         self._whole = [whole for whole in self._whole if whole[0].commit < commit]
-        self._assembled.signals = [each for each in self._assembled.signals if each[1].commit < commit]
+        self._assembled.signals = [each for each in self._assembled.signals if each[1].transaction.commit < commit]
         self._assembled.announced = [
             each
             for each in self._assembled.announced

@@ -23,7 +23,7 @@ from connectors.sources.postgres.progress import CHUNK_PAGES, is_complete, resta
 from connectors.sources.postgres.reading import Place, Reading
 from connectors.sources.postgres.relations import Altered
 from connectors.sources.postgres.repairs import Repairs, obey
-from connectors.sources.postgres.rows import Origin
+from connectors.sources.postgres.rows import Change, Origin
 from connectors.sources.postgres.setup import claim_slot, ensure_publication, ensure_slot, read_database
 from connectors.sources.postgres.shaping import PLAIN_CODEC, check_settings, shapes_of
 from connectors.sources.postgres.snapshot import LOCK_TIMEOUT_S, quoted
@@ -37,7 +37,7 @@ from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
-from envelope.signal import parse
+from envelope.signal import Signing, parse
 from envelope.versions import Announced, Version, Versions
 
 CATALOG_SETTINGS: Mapping[str, str] = {**SETTINGS, "lock_timeout": f"{LOCK_TIMEOUT_S}s"}
@@ -386,8 +386,8 @@ class PostgresSource:
         for announced in assembled.announced:
             found = replace(found, windows=self._announced(found.windows, announced.version))
             found = replace(found, accepted=_left(found.accepted, announced))
-        for content, position in assembled.signals:
-            found = replace(found, windows=self._heard(found.windows, content, position))
+        for content, change in assembled.signals:
+            found = replace(found, windows=self._heard(found.windows, content, change))
         found = self._noticed(replace(found, repairs=self._repairs.to_json()))
         self._checkpoint = found
         if found == before:
@@ -426,22 +426,26 @@ class PostgresSource:
         stored = restated(windows[version.entity], version.restated, read=read)
         return {**windows, version.entity: stored}
 
-    def _heard(self, windows: Mapping[str, Any], content: bytes, position: Position) -> Mapping[str, Any]:
+    def _heard(self, windows: Mapping[str, Any], content: bytes, change: Change) -> Mapping[str, Any]:
         """What is left to read, now that this signal came: from anybody, so that it never stops the service."""
         try:
-            signal = parse(content, self._settings.signals_secret)
+            signal = parse(content, self._signing(change.transaction.xid))
             if signal.service not in (None, self._settings.name):
                 return windows
             before = self._repairs
-            self._repairs, found = obey(before, windows, signal, position)
+            self._repairs, found = obey(before, windows, signal, change.position())
         except ChangelogError as error:
             self._signals.ignored(error)
             return windows
         self._changed |= self._repairs.changed(before)
         self._interrupted |= signal.do in ("pause", "cancel")
         self._reach("signal:heard")
-        _log.info("signal", do=signal.do, entity=signal.entity, id=signal.id, position=str(position))
+        _log.info("signal", do=signal.do, entity=signal.entity, id=signal.id, position=str(change.position()))
         return found
+
+    def _signing(self, transaction: int) -> Signing | None:
+        secret, cluster = self._settings.signals_secret, self._checkpoint.system_identifier
+        return None if secret is None else Signing(secret=secret, cluster=cluster, transaction=transaction)
 
     def _reaching(self, checkpoint: Checkpoint, through_lsn: int) -> Checkpoint:
         reached = self._lineage.reached(through_lsn)

@@ -1,6 +1,8 @@
 """Signals: what was sent is what is read, and nothing else is."""
 
+import hmac
 from collections.abc import Callable
+from dataclasses import replace
 from typing import get_args
 
 import msgspec
@@ -9,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envelope.errors import ChangelogError, Kind
-from envelope.signal import ID_MAX, KEYS_BYTES_MAX, KEYS_MAX, NBYTES_MAX, Do, Signal, divide, encode, parse
+from envelope.signal import ID_MAX, KEYS_BYTES_MAX, KEYS_MAX, NBYTES_MAX, Do, Signal, Signing, divide, encode, parse
 
 SECRET = b"sixteen bytes and more"
+SIGNING = Signing(secret=SECRET, cluster="7594081", transaction=1 << 40)
 ORDER = Signal(do="republish", id="a", entity="order", keys=("1", '["ü", "\\""]'))
 
 texts = st.text(max_size=20)
@@ -32,11 +35,19 @@ others = st.builds(
 )
 
 
-@given(signal=repairs | others, secret=st.none() | st.binary(min_size=16, max_size=40))
-def test_what_was_encoded_is_parsed(signal: Signal, secret: bytes | None) -> None:
-    content = encode(signal, secret)
+signings = st.builds(
+    Signing,
+    secret=st.binary(min_size=16, max_size=40),
+    cluster=st.from_regex(r"[0-9]{1,20}", fullmatch=True),
+    transaction=st.integers(3, 2**64 - 1),
+)
+
+
+@given(signal=repairs | others, signing=st.none() | signings)
+def test_what_was_encoded_is_parsed(signal: Signal, signing: Signing | None) -> None:
+    content = encode(signal, signing)
     assert content.startswith(b"{")
-    assert parse(content, secret) == signal
+    assert parse(content, signing) == signal
     assert parse(content, None) == signal  # where no secret is set, a signed one is taken, too
 
 
@@ -49,22 +60,44 @@ def test_anything_else_is_refused(content: bytes) -> None:
 
 @pytest.mark.parametrize("do", get_args(Do))
 def test_every_deed_has_a_signal(do: Do) -> None:
-    assert parse(encode(Signal(do=do, id="a", entity="order"), SECRET), SECRET).do == do
+    assert parse(encode(Signal(do=do, id="a", entity="order"), SIGNING), SIGNING).do == do
 
 
 def test_a_signature_is_of_this_content_and_this_secret() -> None:
-    signed = encode(ORDER, SECRET)
-    for content in (encode(ORDER, None), encode(ORDER, b"another secret of 16"), signed.replace(b'"1"', b'"2"')):
+    signed = encode(ORDER, SIGNING)
+    another = encode(ORDER, replace(SIGNING, secret=b"another secret of 16"))
+    for content in (encode(ORDER, None), another, signed.replace(b'"1"', b'"2"')):
         with pytest.raises(ChangelogError) as caught:
-            parse(content, SECRET)
+            parse(content, SIGNING)
         assert caught.value.kind is Kind.ACCESS
         assert SECRET.decode() not in str(caught.value)
 
 
+def test_a_signature_is_for_one_transaction_of_one_cluster() -> None:
+    signed = encode(ORDER, SIGNING)
+    others_ = (replace(SIGNING, transaction=SIGNING.transaction + (1 << 32)), replace(SIGNING, cluster="7594082"))
+    for signing in others_:
+        with pytest.raises(ChangelogError, match="signed for another transaction") as caught:
+            parse(signed, signing)
+        assert caught.value.kind is Kind.ACCESS
+        forged = signed.replace(b"7594081", signing.cluster.encode())
+        forged = forged.replace(str(SIGNING.transaction).encode(), str(signing.transaction).encode())
+        with pytest.raises(ChangelogError, match="signed with another secret"):
+            parse(forged, signing)
+
+
+def test_a_signal_of_an_older_sender_is_refused_with_what_to_do() -> None:
+    mac = hmac.new(SECRET, b'{"do":"pause","id":"a"}', "sha256").hexdigest()
+    with pytest.raises(ChangelogError, match=r"signed for no transaction.* send it with this version") as caught:
+        parse(b'{"do":"pause","id":"a","mac":"%s"}' % mac.encode(), SIGNING)
+    assert caught.value.kind is Kind.ACCESS
+    assert parse(b'{"do":"pause","id":"a","mac":"%s"}' % mac.encode(), None).do == "pause"
+
+
 def test_a_signature_does_not_depend_on_how_the_object_is_written() -> None:
-    wire = msgspec.json.decode(encode(ORDER, SECRET))
+    wire = msgspec.json.decode(encode(ORDER, SIGNING))
     again = msgspec.json.format(msgspec.json.encode(dict(reversed(wire.items()))))
-    assert parse(again, SECRET) == ORDER
+    assert parse(again, SIGNING) == ORDER
 
 
 @pytest.mark.parametrize(
@@ -99,9 +132,9 @@ def test_half_a_character_is_refused_and_not_stumbled_over() -> None:
         rb'{"do":"republish","id":"a","entity":"order","mac":"\ud800"}',
         rb'{"do":"republish","id":"a","entity":"order","keys":' + b"[" * 100_000,
     ):
-        for secret in (None, SECRET):
+        for signing in (None, SIGNING):
             with pytest.raises(ChangelogError):
-                parse(content, secret)
+                parse(content, signing)
 
 
 def test_a_signal_that_would_be_refused_is_not_encoded() -> None:
@@ -118,7 +151,7 @@ def test_keys_are_divided_by_number_and_by_bytes() -> None:
     large = ["x" * (KEYS_BYTES_MAX - 1), "y", "ü"]
     assert list(divide(large)) == [(large[0], "y"), ("ü",)]
     for run in [*runs, *divide(large)]:
-        encode(Signal(do="republish", id="a", entity="order", keys=run), SECRET)
+        encode(Signal(do="republish", id="a", entity="order", keys=run), SIGNING)
     with pytest.raises(ChangelogError):
         list(divide(["x" * (KEYS_BYTES_MAX + 1)]))
 
@@ -126,4 +159,4 @@ def test_keys_are_divided_by_number_and_by_bytes() -> None:
 @given(keys=st.lists(st.text(st.characters(codec="utf-8"), max_size=50)))
 def test_the_largest_escapes_fit(keys: list[str]) -> None:
     for run in divide(keys):
-        assert len(encode(Signal(do="republish", id="a", entity="e", keys=run), SECRET)) <= NBYTES_MAX
+        assert len(encode(Signal(do="republish", id="a", entity="e", keys=run), SIGNING)) <= NBYTES_MAX

@@ -1,0 +1,68 @@
+"""A signed signal is obeyed once: whoever copies it from the log, and whenever, cannot have it obeyed again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from connectors.signals import Do, Signal, send
+from connectors.sources.postgres.repairs import ENDED_MAX, Repairs
+from tests.integration.site import Site
+
+SECRET = "sixteen characters"
+
+CAPTURED = "SELECT data FROM pg_logical_slot_get_changes('spy_{name}', NULL, NULL) WHERE data LIKE 'message:%'"
+
+
+@pytest.fixture
+def site(database: str, tmp_path: Path) -> Site:
+    """A table, a service that obeys signed signals, and somebody who reads the log beside it."""
+    found = Site(database, tmp_path)
+    found.sql("CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item VALUES (1)")
+    found.configure(f'[entities.item]\ntable = "public.item"\n[signals]\nsecret = "{SECRET}"\n')
+    return found
+
+
+@pytest.fixture
+def stranger(site: Site) -> Iterator[str]:
+    """A role that may log in, and nothing else."""
+    role = f"stranger_{site.name}"
+    site.sql(
+        f'CREATE ROLE "{role}" LOGIN', f"SELECT pg_create_logical_replication_slot('spy_{site.name}', 'test_decoding')"
+    )
+    yield make_conninfo(site.dsn, user=role)
+    site.sql(f"SELECT pg_drop_replication_slot('spy_{site.name}')", f'DROP ROLE "{role}"')
+
+
+def signal(site: Site, do: Do, id_: str) -> None:
+    with psycopg.connect(site.dsn, autocommit=True) as connection:
+        send(connection, Signal(do=do, id=id_), SECRET.encode())
+
+
+def captured(site: Site) -> str:
+    """The content of the one signal since the last call."""
+    [(data,)] = site.sql(CAPTURED.format(name=site.name))
+    return str(data).partition("content:")[2]
+
+
+def test_a_captured_signal_is_refused_however_long_ago_it_was(site: Site, stranger: str) -> None:
+    with site.running() as service:
+        service.until(site.is_read)
+        site.sql(f"SELECT pg_replication_slot_advance('spy_{site.name}', pg_current_wal_lsn())")
+        signal(site, "pause", "first")
+        copy = captured(site)
+        assert '"do":"pause"' in copy
+        for number in range(ENDED_MAX + 2):
+            signal(site, "resume", f"later-{number}")
+        service.until(lambda: f"later-{ENDED_MAX + 1}" in Repairs.parse(site.checkpoint.repairs).ended)
+        assert "first" not in Repairs.parse(site.checkpoint.repairs).ended
+        with psycopg.connect(stranger, autocommit=True) as connection:
+            connection.execute("SELECT pg_logical_emit_message(true, 'changelog', %s)", [copy])
+        service.until(lambda: "changelog_signals_ignored_total 1.0" in service.get("metrics"))
+        assert not Repairs.parse(site.checkpoint.repairs).paused
+        [told] = [each for each in service.events() if each["event"] == "signals ignored"]
+        assert told["why"] == "a signal is signed for another transaction: somebody copied it"
+        signal(site, "pause", "meant")
+        service.until(lambda: bool(Repairs.parse(site.checkpoint.repairs).paused))
