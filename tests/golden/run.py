@@ -23,6 +23,7 @@ from envelope.codec import json_codec
 from envelope.errors import RETRIED, ChangelogError
 from envelope.model import Missing, Place, Record, Stamp
 from tests.golden.script import Script, Step, message_text
+from tests.message_schema import MESSAGE
 
 DEADLINE_S = 20.0
 OF_THE_FILE = ("server", "ordinals")
@@ -154,7 +155,9 @@ def _message(record: Record, *, ordinal: bool) -> str:
     members.append(("current", _state(envelope.current)))
     if not isinstance(envelope.original, Missing):
         members.append(("original", _state(envelope.original)))
-    assert json_codec.decode(json_codec.encode(envelope)) == envelope
+    value = json_codec.encode(envelope)
+    assert json_codec.decode(value) == envelope
+    MESSAGE.validate(json.loads(value))
     return message_text(members)
 
 

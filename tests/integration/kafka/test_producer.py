@@ -21,6 +21,7 @@ from envelope.codec import json_codec
 from envelope.errors import ChangelogError, Kind
 from envelope.key import partition
 from envelope.position import UNPLACED
+from tests.message_schema import MESSAGE
 from tests.proxy import Proxy
 from tests.servers import kafka_lib
 
@@ -114,7 +115,9 @@ def test_an_event_is_a_message_like_every_other(broker: Broker, prefix: str, ope
         "serviceName": b"web",
         "id": b"e-8",
     }
-    assert json.loads(first.value() or b"") == {
+    value = json.loads(first.value() or b"")
+    MESSAGE.validate(value)
+    assert value == {
         "provenance": {
             "apiVersion": "v3",
             "serviceName": "web",

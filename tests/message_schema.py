@@ -1,0 +1,24 @@
+"""docs/message.schema.json as tests apply it: what it does not describe is not there."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+DOCS = Path(__file__).parents[1] / "docs"
+SCHEMA: dict[str, Any] = json.loads((DOCS / "message.schema.json").read_text("utf-8"))
+
+
+def _strict(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema without room for members that it does not name; a state's columns are any."""
+    definitions = {
+        name: {**definition, "additionalProperties": False} if "properties" in definition else definition
+        for name, definition in schema["$defs"].items()
+    }
+    return {**schema, "$defs": definitions, "additionalProperties": False}
+
+
+Draft202012Validator.check_schema(SCHEMA)
+
+MESSAGE = Draft202012Validator(_strict(SCHEMA))
