@@ -1,6 +1,7 @@
 """A standby takes over while the service runs: nothing is lost or repeated; what it lacks is refused."""
 
 import contextlib
+import json
 import tempfile
 import time
 from collections.abc import Iterator
@@ -176,7 +177,7 @@ def test_a_standby_that_lacks_what_was_published_is_refused(folder: Path) -> Non
             assert service.exit_code == 3, service.said()[-1000:]
         finally:
             service.kill()
-        said = service.said().strip().splitlines()[-1]
-        assert said.startswith("changelog: the changelog reaches ")
+        said = json.loads(service.said().strip().splitlines()[-1])["error"]
+        assert said.startswith("the changelog reaches ")
         assert "it lacks commits that were published" in said
         assert sum(1 for _ in rows(log)) == published
