@@ -20,6 +20,9 @@ MESSAGE_BYTES_DEFAULT = 1_048_588
 
 _DAY_MS = 86_400_000
 
+_RECORDS_MAX = 5_000
+"""What one request may make a controller write: a record a topic, partition and setting. It takes 10,000 at once."""
+
 Profile = Literal["changelog", "aggressive", "history"]
 
 AHEAD = "message.timestamp.after.max.ms"
@@ -153,7 +156,8 @@ def ensure(
             hint=f"create it with {wanting[0].partitions} partitions, or set [sink] create_topics = true",
         )
     if wanting:
-        _create(admin, wanting, replication_factor)
+        for request in _requests(wanting):
+            _create(admin, request, replication_factor)
         found |= {each.name: Found(partitions=each.partitions, settings=each.settings) for each in wanting}
     for each in topics:
         _refuse_resized(each, found[each.name])
@@ -277,6 +281,21 @@ def _retention(name: str, found: Found, lag_s: float | None) -> Iterator[Finding
             f"the changelog is {lag_s / 3600:.1f} h behind, and the topic forgets after {retention_s / 3600:.1f} h",
             "start the service, or raise retention_days",
         )
+
+
+def _requests(topics: Iterable[Topic]) -> Iterator[list[Topic]]:
+    """The topics in runs that one request may create."""
+    run: list[Topic] = []
+    records = 0
+    for each in topics:
+        weight = 1 + each.partitions + len(each.settings)
+        if run and records + weight > _RECORDS_MAX:
+            yield run
+            run, records = [], 0
+        run.append(each)
+        records += weight
+    if run:
+        yield run
 
 
 def _create(admin: AdminClient, wanting: Sequence[Topic], replication_factor: int | None) -> None:
