@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -149,6 +149,10 @@ class _Nowhere:
 
     def commit(self, checkpoint: Checkpoint) -> None:
         pass
+
+    def lost(self, _entities: Collection[str]) -> Collection[str]:
+        """Nothing was stored."""
+        return ()
 
     def abandon(self) -> None:
         pass

@@ -56,9 +56,12 @@ def sink_settings(config: Config, sink: KafkaConfig) -> Settings:
     )
 
 
-def open_sink(config: Config, sink: KafkaConfig, *, reach: failpoints.Reach, stopping: Callable[[], bool]) -> KafkaSink:
+def open_sink(
+    config: Config, sink: KafkaConfig, *, over_gap: bool, reach: failpoints.Reach, stopping: Callable[[], bool]
+) -> KafkaSink:
     """The sink; nothing is held yet."""
-    return KafkaSink(sink_settings(config, sink), values(config, sink), reach=reach, stopping=stopping)
+    settings = sink_settings(config, sink)
+    return KafkaSink(settings, values(config, sink), over_gap=over_gap, reach=reach, stopping=stopping)
 
 
 def open_log(config: Config, sink: KafkaConfig) -> KafkaLog:

@@ -6,8 +6,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -33,6 +34,7 @@ from connectors.sources.postgres.setup import SlotState, slot_state
 from connectors.sources.postgres.source import CATALOG_SETTINGS, PostgresSource, Settings
 from connectors.stores import open_log, open_sink, read_versions
 from envelope.checkpoint import Checkpoint
+from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 
@@ -105,41 +107,16 @@ class Service:
         self._stop.set()
 
     def _open(self, sink: Sink, recover: Recover) -> PostgresSource:
-        config = self._config
-        patience = Patience(silence_s=config.source.query_timeout_seconds, stopping=self._stop.is_set)
-        with connect(config.source.dsn, settings=CATALOG_SETTINGS, patience=patience) as connection:
-            resolved = entities.resolve(config, read_tables(connection))
-        sink.prepare(resolved)
-        settings = Settings(
-            name=config.name,
-            dsn=config.source.dsn,
-            slot=config.slot,
-            publication=config.publication,
-            failover=config.source.failover,
-            hmac_key=b"" if config.mask is None else config.mask.key.encode(),
-            signals_secret=config.signals_secret,
-            codec=config.codec,
-            workers=config.source.snapshot_workers,
-            chunk_pages=config.source.snapshot_pages,
-            patience_s=_SLOT_PATIENCE_S,
+        settings = replace(
+            source_settings(self._config),
             accept_settings=self._accept_settings,
             accept_cluster=self._accept_cluster,
-            answer_s=config.source.query_timeout_seconds,
-            read_s=config.source.read_timeout_seconds,
             sessions=self._sessions,
             stopping=self._stop.is_set,
             alive=self._state.beat,
         )
-        source = PostgresSource(
-            settings,
-            resolved,
-            recover,
-            lambda: read_versions(open_log(config)),
-            lambda entity, key: open_log(config).read(entity=entity, key=key),
-            reach=self._reach,
-        )
-        self._watch.source = source
-        return source
+        self._watch.source = open_source(self._config, settings, sink, recover, reach=self._reach)
+        return self._watch.source
 
     @contextmanager
     def _health(self) -> Iterator[HealthServer]:
@@ -216,6 +193,48 @@ class Service:
                 retained=size(slot.retained_bytes),
                 note="the slot keeps log until the service runs again or `changelog drop --slot`",
             )
+
+
+def source_settings(config: Config) -> Settings:
+    """What the source is told of the configuration."""
+    return Settings(
+        name=config.name,
+        dsn=config.source.dsn,
+        slot=config.slot,
+        publication=config.publication,
+        failover=config.source.failover,
+        hmac_key=b"" if config.mask is None else config.mask.key.encode(),
+        signals_secret=config.signals_secret,
+        codec=config.codec,
+        workers=config.source.snapshot_workers,
+        chunk_pages=config.source.snapshot_pages,
+        patience_s=_SLOT_PATIENCE_S,
+        answer_s=config.source.query_timeout_seconds,
+        read_s=config.source.read_timeout_seconds,
+    )
+
+
+def open_source(
+    config: Config, settings: Settings, sink: Sink, recover: Recover, *, reach: failpoints.Reach
+) -> PostgresSource:
+    """The source of the entities that the database's tables make now; the sink has room for them."""
+    resolved = read_entities(config, stopping=settings.stopping)
+    sink.prepare(resolved)
+    return PostgresSource(
+        settings,
+        resolved,
+        recover,
+        lambda: read_versions(open_log(config)),
+        lambda entity, key: open_log(config).read(entity=entity, key=key),
+        reach=reach,
+    )
+
+
+def read_entities(config: Config, *, stopping: Callable[[], bool] = lambda: False) -> list[Entity]:
+    """The entities that the configuration makes of the database's tables; a wait for these ends with `stopping`."""
+    patience = Patience(silence_s=config.source.query_timeout_seconds, stopping=stopping)
+    with connect(config.source.dsn, settings=CATALOG_SETTINGS, patience=patience) as connection:
+        return entities.resolve(config, read_tables(connection))
 
 
 class Lag:

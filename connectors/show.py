@@ -17,6 +17,7 @@ from rich.text import Text
 
 from connectors.sources.postgres.progress import page_of
 from envelope.codec.avro_values import members
+from envelope.entity import GAPS
 from envelope.model import MISSING, Envelope, Missing, Op, Record
 
 VALUE_CHARS = 72
@@ -186,6 +187,8 @@ def _headline(shown: Record, *, subject: bool) -> Text:
     source, stamp = shown.envelope.provenance.source, shown.envelope.provenance.stamp
     mark, verb, colour = MARKS[source.op]
     line = Text()
+    if shown.entity == GAPS and source.op is Op.CREATE:
+        return line.append("! changes were lost", style="bold red")
     line.append(f"{mark} ", style=f"bold {colour}")
     if subject:
         line.append(f"{shown.entity} {safe(shown.place.key)}  ", style="bold")

@@ -9,21 +9,30 @@ from connectors.extras import installation
 from connectors.sinks import Log, Sink
 from connectors.sinks.filelog import FileLog
 from connectors.sinks.files import FileSink
-from envelope.entity import SCHEMAS
+from envelope import batch
+from envelope.entity import GAPS, SCHEMAS
 from envelope.errors import ChangelogError, Kind
+from envelope.model import Record
 from envelope.versions import Version
 
 
 def open_sink(
-    config: Config, *, reach: failpoints.Reach = failpoints.nowhere, stopping: Callable[[], bool] = lambda: False
+    config: Config,
+    *,
+    over_gap: bool = False,
+    reach: failpoints.Reach = failpoints.nowhere,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> Sink:
-    """The sink that the configuration names; nothing is held yet. Once `stopping`, it waits no longer than it must."""
+    """The sink that the configuration names; nothing is held yet. Once `stopping`, it waits no longer than it must.
+
+    Opened `over_gap`, it does not refuse to go on where it lost rows: the next commit is to tell of the gap.
+    """
     if isinstance(config.sink, FilesConfig):
-        return FileSink(config.sink.path, reach=reach)
+        return FileSink(config.sink.path, over_gap=over_gap, reach=reach)
     with extra_needed():
         from connectors import kafka  # noqa: PLC0415
 
-        return kafka.open_sink(config, config.sink, reach=reach, stopping=stopping)
+        return kafka.open_sink(config, config.sink, over_gap=over_gap, reach=reach, stopping=stopping)
 
 
 def open_log(config: Config) -> Log:
@@ -45,6 +54,11 @@ def read_versions(log: Log) -> list[Version]:
         for rows in log.read(entity=SCHEMAS)
         for state in rows.column("current").to_pylist()
     ]
+
+
+def read_gaps(log: Log) -> list[Record]:
+    """The rows that tell of gaps, oldest first."""
+    return [record for rows in log.read(entity=GAPS) for record in batch.records(rows)]
 
 
 @contextmanager

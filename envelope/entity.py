@@ -16,7 +16,10 @@ DEAD = "dead"
 SCHEMAS = "schemas"
 """The reserved entity whose rows are the versions of the other entities' columns: see `envelope.versions`."""
 
-RESERVED = frozenset({DEAD, "positions", SCHEMAS})
+GAPS = "gaps"
+"""The reserved entity whose rows say where changes were lost: see `envelope.gap`."""
+
+RESERVED = frozenset({DEAD, GAPS, "positions", SCHEMAS})
 """Entity names that a topic of another purpose has taken."""
 
 

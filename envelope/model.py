@@ -108,3 +108,8 @@ class Record:
     envelope: Envelope
     moved_to: Place | None = None
     moved_from: Place | None = None
+
+
+def position_of(record: Record) -> Position:
+    """Where in the order of its source a record stands."""
+    return record.envelope.provenance.source.position

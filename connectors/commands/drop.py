@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--topics", action="store_true", help="the entities' topics and those of their deltas, with all in them"
     )
-    parser.add_argument("--positions", action="store_true", help="the checkpoint: the service then begins anew")
+    parser.add_argument("--positions", action="store_true", help="the checkpoint, without which topics stay a gap")
     parser.add_argument("--yes", action="store_true", help="do it; without, only show what would go")
 
 

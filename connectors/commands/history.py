@@ -9,11 +9,12 @@ from rich.text import Text
 from connectors import config, show
 from connectors.commands.tail import message_line
 from connectors.sinks import Log
-from connectors.stores import open_log
+from connectors.stores import open_log, read_gaps
 from envelope import batch
+from envelope.entity import GAPS
 from envelope.errors import ChangelogError, Kind
 from envelope.key import key_text
-from envelope.model import Op, Record
+from envelope.model import Op, Record, position_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,22 +25,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints every change of the key, the first one first."""
+    """Prints every change of the key, the first one first, and the gaps among them."""
     log = open_log(config.load(arguments.config, os.environ))
     entity, key = arguments.entity, key_text(arguments.key)
     changes = [record for rows in log.read(entity=entity, key=key) for record in batch.records(rows)]
     if not changes:
         _refuse_part_of_a_key(log, entity, arguments.key)
         raise ChangelogError(Kind.USAGE, f"{log.where} has no change of {entity} {show.safe(key)}")
+    shown = _with_gaps(log, changes)
     if arguments.json:
-        for record in changes:
+        for record in shown:
             print(message_line(record))
         return 0
     console = show.console()
     console.print(_title(entity, key, changes))
-    for line in show.history(changes):
+    for line in show.history(shown):
         console.print(line)
     return 0
+
+
+def _with_gaps(log: Log, changes: Sequence[Record]) -> list[Record]:
+    """The changes of a key, and among them the gaps in which others of it may have been lost."""
+    if changes[0].entity == GAPS:
+        return list(changes)
+    begin = position_of(changes[0])
+    gaps = [gap for gap in read_gaps(log) if position_of(gap) > begin]
+    return sorted([*changes, *gaps], key=position_of)
 
 
 def _refuse_part_of_a_key(log: Log, entity: str, values: Sequence[str]) -> None:

@@ -4,12 +4,16 @@ import argparse
 import gc
 import os
 
-from connectors import config, failpoints
+from connectors import config, failpoints, gaps
 from connectors.service import Service
 
 COLLECT_EVERY = 50_000
 """New objects between two looks for cycles. A batch of rows makes tens of thousands, without any cycle, and lets go of
 them all at its commit: at Python's own 700, a tenth of a sink's time goes into looking at them."""
+
+
+FOUND = 1
+"""The exit code where a gap was found and nothing was done about it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="go on although keys, partitions, columns or masks are no longer those the changelog was begun with",
     )
+    parser.add_argument(
+        "--over-gap",
+        action="store_true",
+        help="show what is known of changes that were lost; with --yes, go on past them: every table is read again, "
+        "keys that it lacks are deleted, and the changelog says where the gap is",
+    )
+    parser.add_argument("--yes", action="store_true", help="with --over-gap: go on; without, nothing is changed")
     parser.add_argument(
         "--accept-cluster",
         action="store_true",
@@ -31,8 +42,20 @@ def execute(arguments: argparse.Namespace) -> int:
     gc.freeze()
     gc.set_threshold(COLLECT_EVERY)
     reach = failpoints.parse(os.environ.get(failpoints.VARIABLE))
+    settings = config.load(arguments.config, os.environ)
+    if arguments.over_gap:
+        gap = gaps.find(settings, accept_settings=arguments.accept_config, reach=reach)
+        if gap is None:
+            print("there is no gap: `changelog run` goes on where the changelog ends")
+            return 0
+        for line in gaps.told(settings, gap):
+            print(line)
+        if not arguments.yes:
+            print("nothing is changed; to go on: changelog run --over-gap --yes")
+            return FOUND
+        gaps.cross(settings, gap, accept_settings=arguments.accept_config, reach=reach)
     Service(
-        config.load(arguments.config, os.environ),
+        settings,
         accept_settings=arguments.accept_config,
         accept_cluster=arguments.accept_cluster,
         reach=reach,

@@ -1,6 +1,6 @@
 """Sinks: each keeps changelogs in one kind of store. They know nothing of sources."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -35,6 +35,9 @@ class Sink(Protocol):
 
     def commit(self, checkpoint: Checkpoint) -> None:
         """Stores all that was added, and the checkpoint, atomically; returns only when both are durable."""
+
+    def lost(self, entities: Collection[str], /) -> Collection[str]:
+        """Those of the entities of which rows that were stored are gone. Asked where it was opened over a gap."""
 
     def abandon(self) -> None:
         """Drops what was added since the last commit."""
@@ -78,6 +81,9 @@ class Log(Protocol):
 
     def checkpoint(self) -> Checkpoint | None:
         """The last checkpoint, None when there is none."""
+
+    def epoch(self) -> int:
+        """The highest epoch of any row, whatever the checkpoint says, and where there is none; 0 without rows."""
 
     def stored_at(self) -> float | None:
         """When something was last stored, in seconds since 1970; None when nothing was."""

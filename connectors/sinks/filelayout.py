@@ -7,7 +7,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
-from envelope.errors import ChangelogError, Kind
+from envelope.errors import OVER_GAP, ChangelogError, Kind
+from envelope.position import Position
 
 CHECKPOINT = b"changelog.checkpoint"
 """The footer metadata that holds the checkpoint, as JSON."""
@@ -50,12 +51,14 @@ def log_file(path: Path, sequence: int) -> Path:
 
 
 def versions_folder(path: Path) -> Path:
-    """The folder of marks: an empty file, named as a file of the log, for each that may hold versions of columns."""
+    """The folder of marks: an empty file for each file of the log that may hold rows of `schemas` or `gaps`, and named
+    by its sequence.
+    """
     return path / "versions"
 
 
 def marked_sequences(path: Path) -> set[int]:
-    """The files of the log that may hold versions of columns; no other does."""
+    """The files of the log that may hold versions of columns, or gaps; no other does."""
     folder = versions_folder(path)
     return {int(mark.name) for mark in folder.iterdir() if mark.name.isdigit()} if folder.is_dir() else set()
 
@@ -201,7 +204,9 @@ def _second_newest(file: Path) -> Checkpoint:
     try:
         return verify(file)
     except NotWholeError as damage:
-        raise damage.error("and the one after it too: restore them from a copy") from damage
+        raise ChangelogError(
+            Kind.GAP, f"{damage}, and so is the one after it", hint=f"restore them from a copy; else {OVER_GAP}"
+        ) from damage
 
 
 def refuse_holes(path: Path, present: list[int], archived: int) -> None:
@@ -277,6 +282,24 @@ def read_resume(path: Path) -> Resume | None:
 
 def _damaged_resume(file: Path) -> ChangelogError:
     return ChangelogError(Kind.MALFORMED, f"{file} is damaged", hint=_REMOVE_RESUME)
+
+
+def highest_epoch(path: Path) -> int:
+    """The highest epoch of any row that the log at `path` holds or held: 0 when there is none.
+
+    What is damaged at its end says nothing: no reader took rows from it, and nothing is refused here.
+    """
+    epochs = [0]
+    with suppress(ChangelogError):
+        resume = read_resume(path)
+        epochs.append(resume.checkpoint.epoch if resume else 0)
+    archived = read_manifest(path)
+    epochs += [Position.parse(file.last).epoch for file in (archived.files if archived else ())]
+    for sequence in reversed(sequences(path)):
+        with suppress(NotWholeError):
+            epochs.append(read_checkpoint_of(log_file(path, sequence)).epoch)
+            break
+    return max(epochs)
 
 
 # What was archived

@@ -17,6 +17,7 @@ from connectors.sinks.filelayout import (
     Manifest,
     NotWholeError,
     find_recovery,
+    highest_epoch,
     log_file,
     log_folder,
     marked_sequences,
@@ -29,7 +30,7 @@ from connectors.sinks.filelayout import (
 )
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
-from envelope.entity import SCHEMAS
+from envelope.entity import GAPS, SCHEMAS
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 
@@ -124,13 +125,16 @@ class FileLog:
     def checkpoint(self) -> Checkpoint | None:
         return read_checkpoint(self.path)
 
+    def epoch(self) -> int:
+        return highest_epoch(self.path)
+
     def stored_at(self) -> float | None:
         files = [resume_file(self.path), *log_folder(self.path).glob("*.parquet")]
         return max((file.stat().st_mtime for file in files if file.exists()), default=None)
 
     def _refuse_unknown(self, entity: str | None) -> None:
         """An entity is known by its settings before it has rows, and by its rows when it is no longer configured."""
-        checkpoint = None if entity in (None, SCHEMAS) else self.checkpoint()
+        checkpoint = None if entity in (None, SCHEMAS, GAPS) else self.checkpoint()
         if checkpoint is None or entity is None or entity in checkpoint.settings:
             return
         stored = self.counts()
@@ -209,7 +213,7 @@ def _pass(path: Path, wanted: _Wanted) -> Generator[pa.RecordBatch, None, tuple[
     reached = wanted.after
     if wanted.after is not None:
         live = live[bisect_right(live, wanted.after, key=lambda sequence: _position(log_file(path, sequence))) :]
-    marked = marked_sequences(path) if wanted.entity == SCHEMAS else None
+    marked = marked_sequences(path) if wanted.entity in (SCHEMAS, GAPS) else None
     for sequence in live:
         if marked is not None and sequence not in marked:
             continue

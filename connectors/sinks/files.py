@@ -3,7 +3,7 @@
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -14,20 +14,24 @@ import structlog
 
 from connectors.sinks.durable import make_folder, sync
 from connectors.sinks.filelayout import (
+    NotWholeError,
     Recovery,
     Resume,
     find_recovery,
     footer,
     log_file,
     log_folder,
+    read_resume,
     resume_file,
     sequence_of,
+    sequences,
+    verify,
     versions_folder,
 )
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
-from envelope.entity import SCHEMAS, Entity
-from envelope.errors import ChangelogError, Kind
+from envelope.entity import GAPS, SCHEMAS, Entity
+from envelope.errors import OVER_GAP, ChangelogError, Kind
 
 FAIL_POINTS = (
     "files:written",
@@ -43,6 +47,8 @@ FAIL_POINTS = (
 
 ROW_GROUP_ROWS = 16_384
 """What a reader can skip, or has to hold, at once."""
+
+_MARKED = pa.array([SCHEMAS, GAPS])
 
 _TEMPORARY = ".changelog-"
 _BUFFER_BYTES = 1 << 20
@@ -62,11 +68,11 @@ class FileSink:
 
     `reach` is called with each of `FAIL_POINTS` as it is passed, so that tests can crash there. Every failure to
     store is a ChangelogError of kind STORAGE and leaves no part of a commit behind; after one, start again by a new
-    `recover`.
+    `recover`. With `over_gap`, rows that are gone are no reason to refuse: whoever opens it so tells of the gap.
     """
 
-    def __init__(self, path: Path, *, reach: Callable[[str], None] = _nowhere) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, over_gap: bool = False, reach: Callable[[str], None] = _nowhere) -> None:
+        self._path, self._over_gap = path, over_gap
         self._reach = reach
         self._lock: int | None = None
         self._added: list[pa.RecordBatch] = []
@@ -79,8 +85,9 @@ class FileSink:
         """Takes the lock, if it is not held, and gives the newest checkpoint; None when the log is new.
 
         A damaged newest file stays where it is until the next commit: the caller first compares the checkpoint
-        before it with what the source has forgotten, and may refuse. Raises ChangelogError: IN_USE when another
-        process holds the lock, MALFORMED when more than the newest file is damaged or one is missing.
+        before it with what the source has forgotten, and may refuse. `over_gap`, all damaged files at the end are
+        set aside at once. Raises ChangelogError: IN_USE when another process holds the lock, GAP when the only file
+        is gone, MALFORMED when more than the newest file is damaged or one before it is missing.
         """
         with _storing(self._path):
             make_folder(log_folder(self._path))
@@ -91,7 +98,11 @@ class FileSink:
             with _storing(self._path):
                 self._check_lock()
                 self._tidy()
+                if self._over_gap:
+                    self._set_aside_damaged()
                 self._end = find_recovery(self._path)
+            if self._end.ahead and self._end.checkpoint is None and not self._over_gap:
+                raise _all_gone(self._path)
         except ChangelogError:
             self.close()
             raise
@@ -119,6 +130,12 @@ class FileSink:
             else:
                 self._store_progress(checkpoint)
 
+    def lost(self, entities: Collection[str]) -> Collection[str]:
+        """See `Sink`: what a file held that is gone or set aside, nobody knows."""
+        folder = self._path / "aside"
+        aside = [sequence_of(file) or 0 for file in folder.iterdir()] if folder.is_dir() else []
+        return entities if self._end.ahead or max(aside, default=0) > self._end.sequence else ()
+
     def abandon(self) -> None:
         """See `Sink`."""
         self._added = []
@@ -138,7 +155,7 @@ class FileSink:
         4. The folder is fsynced: only now the commit is durable.
         """
         sequence = self._end.sequence + 1
-        if any(pc.index(batch.column("entity"), SCHEMAS).as_py() >= 0 for batch in rows):
+        if any(pc.any(pc.is_in(batch.column("entity"), _MARKED)).as_py() for batch in rows):
             self._mark(sequence)
         file = log_file(self._path, sequence)
         beside = file.with_name(f"{_TEMPORARY}{sequence}")
@@ -160,7 +177,7 @@ class FileSink:
         self._end = Recovery(sequence=sequence, checkpoint=checkpoint, damage=None, ahead=False)
 
     def _mark(self, sequence: int) -> None:
-        """Tells readers who look for versions of columns where to look. A mark too many does no harm."""
+        """Tells readers who look for versions of columns, or for gaps, where to look. A mark too many does no harm."""
         folder = versions_folder(self._path)
         make_folder(folder)
         (folder / f"{sequence:020d}").touch()
@@ -208,6 +225,23 @@ class FileSink:
                 self._set_aside(file, "is no log file")
         sync(log_folder(self._path))
         sync(self._path)
+
+    def _set_aside_damaged(self) -> None:
+        """Takes the newest files out of the log until one is whole, and a resume record that cannot be read."""
+        for sequence in reversed(sequences(self._path)):
+            try:
+                verify(log_file(self._path, sequence))
+                break
+            except NotWholeError as damage:
+                self._set_aside(damage.file, damage.reason)
+        try:
+            read_resume(self._path)
+        except ChangelogError as error:
+            if error.kind is not Kind.MALFORMED:
+                raise
+            self._set_aside(resume_file(self._path), error.message)
+        sync(log_folder(self._path))
+        self._reach("files:set-aside")
 
     def _mend(self) -> None:
         """Removes from the log what recovery found to count for nothing; can be cut off anywhere and done again."""
@@ -269,6 +303,14 @@ def _remedy(number: int | None) -> str:
     if number in _FORBIDDEN:
         return "give the service the right to write there, on a file system that has hard links"
     return "mend that, then start again: nothing is lost"
+
+
+def _all_gone(path: Path) -> ChangelogError:
+    return ChangelogError(
+        Kind.GAP,
+        f"{resume_file(path)} follows a log file that is gone or damaged, and there is no other",
+        hint=f"restore it from a copy; else {OVER_GAP}",
+    )
 
 
 def _not_alone(path: Path) -> ChangelogError:

@@ -43,13 +43,13 @@ class Service:
         self._begun = 0
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, fail_at: str | None = None) -> None:
-        """Starts a process, to crash at the fail point `NAME:N` if one is given."""
+    def start(self, fail_at: str | None = None, *words: str) -> None:
+        """Starts a process, `run` with these words, to crash at the fail point `NAME:N` if one is given."""
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         environment.pop(failpoints.VARIABLE, None)
         if fail_at is not None:
             environment[failpoints.VARIABLE] = fail_at
-        command = [sys.executable, "-m", "connectors", "run", "--config", str(self._config), "--verbose"]
+        command = [sys.executable, "-m", "connectors", "run", "--config", str(self._config), "--verbose", *words]
         with self.log.open("ab") as log:
             self._begun = log.tell()
             self._process = subprocess.Popen(

@@ -13,6 +13,7 @@ from connectors.sinks.filelayout import Resume, log_file, resume_file, sequences
 from connectors.sinks.filelog import read_checkpoint
 from connectors.sinks.files import FAIL_POINTS as SINK_FAIL_POINTS
 from connectors.sinks.kafka.sink import FAIL_POINTS as KAFKA_FAIL_POINTS
+from connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
 from connectors.sources.postgres.reading import FAIL_POINTS as READING_FAIL_POINTS
 from tests.campaigns import audit, postgres, repair, windows
 from tests.campaigns._judge import judge
@@ -97,7 +98,7 @@ def site(alone: Server, tmp_path: Path, seed: int) -> Iterator[Site]:
 def test_every_fail_point_in_the_code_is_tried() -> None:
     texts = [file.read_text("utf-8") for file in (ROOT / "connectors").rglob("*.py")]
     named = {name for text in texts for name in re.findall(r'reach\("([^"]+)"\)', text)}
-    assert named == {*FAIL_POINTS, *AFTER_DAMAGE, *KAFKA_FAIL_POINTS, *READING_FAIL_POINTS}
+    assert named == {*FAIL_POINTS, *AFTER_DAMAGE, *KAFKA_FAIL_POINTS, *READING_FAIL_POINTS, *GAP_FAIL_POINTS}
     assert {name for name in named if name.startswith("files:")} == set(SINK_FAIL_POINTS)
 
 

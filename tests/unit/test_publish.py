@@ -1,6 +1,6 @@
 """The publish loop over a scripted source and a sink that is a list: what is stored when, and in which order."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Any, Literal
@@ -108,6 +108,9 @@ class World:
         self._fail("commit")
         self.happened.append(f"publish {checkpoint.through_lsn}: {self.added}")
         self.added, self.stored = 0, checkpoint
+
+    def lost(self, entities: Collection[str]) -> Collection[str]:
+        raise AssertionError("that is for those who go over a gap")
 
     def abandon(self) -> None:
         self._fail("abandon")

@@ -17,13 +17,13 @@ from connectors.sinks import MESSAGES, unknown_entity
 from connectors.sinks.kafka import dead, topics
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.messages import Headers, Values, record
-from connectors.sinks.kafka.names import positions_topic, schemas_topic, topic
+from connectors.sinks.kafka.names import positions_topic, topic
 from connectors.sinks.kafka.offsets import Part, begins, ends
 from connectors.sinks.kafka.positions import read_stored
 from connectors.sinks.kafka.spans import Spans, committed, part_of
 from envelope import batch
 from envelope.checkpoint import Checkpoint
-from envelope.entity import DEAD, RESERVED, SCHEMAS
+from envelope.entity import DEAD, GAPS, RESERVED, SCHEMAS
 from envelope.errors import ChangelogError, Kind
 from envelope.key import partition
 from envelope.model import Envelope, Place, Record
@@ -95,6 +95,14 @@ class KafkaLog:
         found = self._stored()
         return None if found is None else found[0]
 
+    def epoch(self) -> int:
+        if not self._entities():
+            return 0
+        parts = self._parts(None, None)
+        with closing(self._client.reader()) as consumer:
+            newest = self._newest(consumer, self._spans(parts), None, 1)
+        return max((_position(each).epoch for each in newest), default=0)
+
     def stored_at(self) -> float | None:
         found = self._stored()
         return None if found is None else found[1]
@@ -107,15 +115,16 @@ class KafkaLog:
     def _entities(self) -> dict[str, int]:
         """The entities that have a topic, each with the number of its partitions."""
         found = topics.entities(self._admin, self._prefix)
-        return {entity: count for entity, count in found.items() if entity not in RESERVED - {DEAD}}
+        return {entity: count for entity, count in found.items() if entity not in RESERVED - {DEAD, GAPS}}
 
     def _entity(self, name: str) -> str:
         return name.removeprefix(topic(self._prefix, ""))
 
     def _parts(self, entity: str | None, key: str | None) -> list[Part]:
         """Where wanted rows may stand."""
-        if entity == SCHEMAS:
-            return [(schemas_topic(self._prefix), 0)] if schemas_topic(self._prefix) in self._admin.topics() else []
+        if entity in (SCHEMAS, GAPS):
+            name = topic(self._prefix, entity)
+            return [(name, 0)] if name in self._admin.topics() else []
         found = self._entities()
         if not found:
             hint = "`changelog run` makes it; see [sink] prefix"

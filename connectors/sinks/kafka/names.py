@@ -1,6 +1,6 @@
 """How topics are named (docs/kafka.md)."""
 
-from envelope.entity import DEAD, SCHEMAS
+from envelope.entity import DEAD, GAPS, SCHEMAS
 
 POSITIONS = "positions"
 
@@ -28,6 +28,11 @@ def dead_topic(prefix: str) -> str:
 def schemas_topic(prefix: str) -> str:
     """The topic of one partition that holds the versions of entities' columns."""
     return topic(prefix, SCHEMAS)
+
+
+def gaps_topic(prefix: str) -> str:
+    """The topic of one partition that says where changes were lost."""
+    return topic(prefix, GAPS)
 
 
 def subject(prefix: str, entity: str) -> str:

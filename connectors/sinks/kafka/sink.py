@@ -1,7 +1,7 @@
 """The changelog on Kafka: rows and checkpoint in one transaction under a stable `transactional.id` (KIP-98)."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -19,7 +19,7 @@ from connectors.sinks.kafka.names import dead_topic, positions_topic, schemas_to
 from connectors.sinks.kafka.offsets import Part
 from connectors.sinks.kafka.positions import read_checkpoint, read_stored
 from connectors.sinks.kafka.topics import Topic, TopicSettings
-from connectors.sinks.kafka.unchanged import TopicIds, refuse_older
+from connectors.sinks.kafka.unchanged import TopicIds, read_ids, refuse_older, refuse_rows
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
@@ -108,6 +108,8 @@ class KafkaSink:
     asks the broker to end it (`init_transactions`), and the checkpoint then read tells how. Nothing is ever aborted and
     sent again by the producer that failed.
 
+    With `over_gap`, topics that are gone are made again: whoever opens it so tells of the gap.
+
     Once `stopping` says so, what Kafka does not answer is left to the next start, which finds out the same way.
 
     `reach` is called with each of `FAIL_POINTS` as it is passed, so that tests can crash there.
@@ -118,17 +120,19 @@ class KafkaSink:
         settings: Settings,
         values: Values,
         *,
+        over_gap: bool = False,
         reach: Callable[[str], None] = _nowhere,
         stopping: Callable[[], bool] = _never,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._values, self._reach, self._clock = settings, values, reach, clock
-        self._stopping = stopping
+        self._stopping, self._over_gap = stopping, over_gap
         self._entities: frozenset[str] = frozenset()
         self._limits: dict[str, int] = {}
         self._parts: list[Part] = []
         self._topic_ids: TopicIds | None = None
         self._limiting_time: Sequence[str] = ()
+        self._made_again: frozenset[str] = frozenset()
         self._producer: Producer | None = None
         self._checkpoint: Checkpoint | None = None
         self._begun = self._asked = False
@@ -143,7 +147,10 @@ class KafkaSink:
         wanted = topics.topics_of(settings.prefix, entities, settings.entities)
         self._entities = frozenset(each.name for each in entities)
         self._values.prepare(entities)
-        self._refuse_lost(wanted)
+        if self._over_gap:
+            self._made_again |= {each.name for each in topics.missing(settings.client, wanted)}
+        else:
+            self._refuse_lost(wanted)
         found = topics.ensure(
             settings.client,
             wanted,
@@ -191,8 +198,14 @@ class KafkaSink:
         settings = self._settings
         names = {schemas_topic(settings.prefix), *(name for name, _ in self._parts)}
         known = {} if stored is None else stored.sink.get(_TOPICS, {})
+        if self._over_gap:
+            found = read_ids(settings.client.admin(), known.keys())
+            self._made_again |= {name for name, id_ in known.items() if found.get(name) != id_}
+            self._topic_ids = TopicIds(settings.client, names, {}, self._clock)
+            return stored
         self._topic_ids = TopicIds(settings.client, names, known, self._clock)
         if stored is None:
+            refuse_rows(settings.client, self._values, settings.prefix, settings.name, self._parts)
             return None
         begun = {topic(settings.prefix, entity) for entity in stored.settings}
         parts = [part for part in self._parts if part[0] in begun]
@@ -228,6 +241,11 @@ class KafkaSink:
         self._insist("committing to Kafka", lambda: self._held().commit_transaction(_CALL_S))
         self._begun, self._asked, self._checkpoint = False, False, checkpoint
         self._reach("kafka:committed")
+
+    def lost(self, entities: Collection[str]) -> Collection[str]:
+        """See `Sink`: a topic that was made again holds nothing of before."""
+        begun = entities if self._checkpoint is None else self._checkpoint.settings
+        return [entity for entity in begun if topic(self._settings.prefix, entity) in self._made_again]
 
     def abandon(self) -> None:
         """Aborts the open transaction, if one is: it was never asked to commit."""

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from connectors.findings import Finding, fail, ok, warn
 from connectors.sinks.kafka.client import TIMEOUT_S, Admin, Client, error_of
-from connectors.sinks.kafka.names import dead_topic, delta_topic, positions_topic, schemas_topic, topic
+from connectors.sinks.kafka.names import dead_topic, delta_topic, gaps_topic, positions_topic, schemas_topic, topic
 from envelope.entity import Entity
 from envelope.errors import OVER_GAP, ChangelogError, Kind
 
@@ -110,7 +110,7 @@ class Found:
 
 
 def topics_of(prefix: str, entities: Iterable[Entity], settings: Mapping[str, TopicSettings]) -> list[Topic]:
-    """The topics of a changelog: one an entity, and those for positions, what is set aside, and versions of columns."""
+    """The topics of a changelog: one an entity, and those for positions, what is set aside, versions, gaps."""
     return [
         *(
             Topic(
@@ -123,6 +123,7 @@ def topics_of(prefix: str, entities: Iterable[Entity], settings: Mapping[str, To
         Topic(name=positions_topic(prefix), partitions=1, settings=_POSITIONS),
         Topic(name=dead_topic(prefix), partitions=1, settings=_KEPT),
         Topic(name=schemas_topic(prefix), partitions=1, settings=_KEPT),
+        Topic(name=gaps_topic(prefix), partitions=1, settings=_KEPT),
     ]
 
 

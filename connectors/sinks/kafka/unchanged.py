@@ -93,6 +93,21 @@ def refuse_older(
         )
 
 
+def refuse_rows(client: Client, values: Values, prefix: str, name: str, parts: Collection[Part]) -> None:
+    """Raises ChangelogError (GAP) when one of `parts` holds a row of the source `name`, which has no checkpoint: begun
+    again, its positions would go back.
+    """
+    for (topic, number), message in newest(client, parts).items():
+        position = position_of(message)
+        if position is not None and not _is_foreign(message, values, name):
+            raise ChangelogError(
+                Kind.GAP,
+                f"{positions_topic(prefix)} has no checkpoint of {name}, and partition {number} of {topic} holds a row "
+                f"at {position}",
+                hint=OVER_GAP,
+            )
+
+
 def newest(client: Client, parts: Collection[Part]) -> dict[Part, Message]:
     """The newest committed message of each partition that has one, tombstones left out.
 

@@ -9,12 +9,9 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from connectors.sources.postgres.patience import Patience, PatientConnection
-from envelope.errors import ChangelogError, Kind
+from envelope.errors import OVER_GAP, ChangelogError, Kind
 
 APPLICATION_NAME = "changelog"
-
-ANEW = "begin anew: `changelog drop --slot --yes`, move the old log away, `changelog run`"
-"""The way out where the log can no longer be gone on with."""
 
 # Used where the connection string does not say otherwise: a peer that vanished is noticed within half a minute.
 DEFAULTS: Mapping[str, str | int] = {
@@ -47,7 +44,7 @@ _STATES: tuple[tuple[str, Kind, str | None], ...] = (
     ("42501", Kind.ACCESS, "run the SQL that `changelog init --grants` prints"),
     ("53400", Kind.PRECONDITION, "raise max_replication_slots on the server, or drop slots that nobody reads"),
     ("55006", Kind.IN_USE, "stop the other one first"),
-    ("58P01", Kind.GAP, f"the server removed log that was not read yet; {ANEW}"),
+    ("58P01", Kind.GAP, f"the server removed log that was not read yet; {OVER_GAP}"),
     ("08", Kind.CONNECTION, None),
     ("40", Kind.CONNECTION, None),
     ("53", Kind.CONNECTION, None),

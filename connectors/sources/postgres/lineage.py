@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from connectors.sources.postgres.connection import ANEW
 from connectors.sources.postgres.wire import System
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.errors import OVER_GAP, ChangelogError, Kind
@@ -55,7 +54,7 @@ class Lineage:
                 Kind.GAP,
                 f"the slot has moved to {lsn_text(confirmed_flush)}, beyond the changelog's "
                 f"{lsn_text(stored.through_lsn)}: what lies between is lost",
-                hint=ANEW,
+                hint=OVER_GAP,
             )
         timelines = [*(timeline for timeline, _ in forks), system.timeline]
         ends = [*(switch for _, switch in forks), None]
@@ -89,6 +88,18 @@ def is_elsewhere(stored: Checkpoint | None, system: System) -> bool:
     return stored is not None and stored.system_identifier != system.system_identifier and not stored.partial
 
 
+def joins_on(
+    stored: Checkpoint, database: Mapping[str, Any], system: System, history: tuple[tuple[int, int], ...]
+) -> bool:
+    """Whether the server's log is the one that the changelog was made from, and holds all that was published."""
+    try:
+        check_database(stored, database)
+        Lineage.trace(stored, system, history, confirmed_flush=0)
+    except ChangelogError:
+        return False
+    return True
+
+
 def check_cluster(stored: Checkpoint, system: System) -> None:
     """Raises ChangelogError (GAP) when the changelog is of another cluster."""
     if stored.system_identifier != system.system_identifier:
@@ -97,7 +108,7 @@ def check_cluster(stored: Checkpoint, system: System) -> None:
             f"this is another database cluster ({system.system_identifier}) than the changelog's "
             f"({stored.system_identifier})",
             hint="connect to the cluster of before; after an upgrade that lost nothing, "
-            f"`changelog run --accept-cluster`; else {ANEW}",
+            f"`changelog run --accept-cluster`; else {OVER_GAP}",
         )
 
 
@@ -129,7 +140,7 @@ def _check_history(stored: Checkpoint, system: System, forks: list[tuple[int, in
             Kind.DIVERGED,
             f"the changelog reaches {lsn_text(reached)} on timeline {stored.timeline}, but the server {where}: "
             "it lacks commits that were published",
-            hint=f"connect to the server that has them, or {ANEW}",
+            hint=f"connect to the server that has them; else {OVER_GAP}",
         )
 
 

@@ -187,6 +187,18 @@ def obey(repairs: Repairs, windows: Windows, signal: Signal, position: Position)
     return _repaired(repairs, windows, signal, signal.entity, str(position))
 
 
+def over_gap(repairs: Repairs, entities: Collection[str], position: Position) -> tuple[Repairs, Windows]:
+    """Every table is read from its first page, and what the changelog holds beyond it is deleted: a gap at `position`
+    may have held any change. Signals that were not done yet are done by that.
+    """
+    opened = {}
+    for entity in entities:
+        asked = repairs.open[entity].ids if entity in repairs.open else ()
+        ids = (*asked, f"gap-{position.epoch}-{entity}")[-ENDED_MAX:]
+        opened[entity] = Repair(ids=ids, start=str(position), table=True, sweep=True)
+    return replace(repairs, open=opened).anew(), {entity: {"complete": False} for entity in entities}
+
+
 def _named(windows: Windows, entity: str | None) -> set[str]:
     return set(windows) if entity is None else {entity}
 

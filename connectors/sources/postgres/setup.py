@@ -9,15 +9,18 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from connectors.sources.postgres.connection import ANEW, translated
+from connectors.sources.postgres.connection import translated
 from connectors.sources.postgres.patience import ANSWER_S
 from connectors.sources.postgres.waits import Excuse
 from connectors.sources.postgres.wire import ReplicationConnection
 from envelope.checkpoint import Checkpoint, parse_lsn
 from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
+from envelope.errors import OVER_GAP, ChangelogError, Kind
 
 OPERATIONS = "insert, update, delete, truncate"
+
+LOST = "lost"
+"""The `wal_status` of a slot whose log the server removed, or that it invalidated."""
 
 _ASK_AGAIN_S = 0.1
 _GENERATED_COLUMNS = 180000
@@ -171,13 +174,9 @@ def ensure_slot(
     Raises ChangelogError: GAP when the changelog `stored` was begun and its slot is missing or lost its log, IN_USE
     when another session reads it, PRECONDITION when it is not a slot of ours or the server cannot make one.
     """
+    if stored is not None:
+        refuse_lost(conn, name)
     state = slot_state(conn, name)
-    if state is None and stored is not None:
-        raise ChangelogError(
-            Kind.GAP,
-            f"replication slot {name} does not exist, and the changelog was begun with it",
-            hint=f"a new slot cannot reach back to what was published; {ANEW}",
-        )
     if state is None:
         pid = replication.backend_pid()
         try:
@@ -191,9 +190,25 @@ def ensure_slot(
     if state is None:
         raise ChangelogError(Kind.CONNECTION, f"replication slot {name} was dropped as soon as it was made")
     _refuse_foreign(state, conn.info.dbname)
-    _refuse_lost(state)
     state.refuse_if_read()
     return state
+
+
+def refuse_lost(conn: psycopg.Connection[Any], name: str) -> None:
+    """Raises ChangelogError (GAP) when the slot of a changelog that was begun is missing, or has lost its log."""
+    state = slot_state(conn, name)
+    if state is None:
+        raise ChangelogError(
+            Kind.GAP,
+            f"replication slot {name} does not exist, and the changelog was begun with it",
+            hint=f"a new slot cannot reach back to what was published; {OVER_GAP}",
+        )
+    if state.wal_status == LOST:
+        raise ChangelogError(
+            Kind.GAP,
+            f"replication slot {name} has lost its log (the server removed or invalidated it)",
+            hint=f"raise max_slot_wal_keep_size against the next time; {OVER_GAP}",
+        )
 
 
 def _in_use(name: str, pid: int | None, application: str | None) -> ChangelogError:
@@ -208,15 +223,6 @@ def _refuse_foreign(state: SlotState, database: str) -> None:
         connecting = f"connect to database {state.database} ([source] dsn), or " if elsewhere else ""
         raise ChangelogError(
             Kind.PRECONDITION, f"slot {state.name} is not ours ({kind})", hint=f"{connecting}set another [source] slot"
-        )
-
-
-def _refuse_lost(state: SlotState) -> None:
-    if state.wal_status == "lost":
-        raise ChangelogError(
-            Kind.GAP,
-            f"replication slot {state.name} has lost its log (the server removed or invalidated it)",
-            hint=f"raise max_slot_wal_keep_size against the next time, and {ANEW}",
         )
 
 

@@ -24,7 +24,13 @@ from connectors.sources.postgres.reading import Place, Reading
 from connectors.sources.postgres.relations import Altered
 from connectors.sources.postgres.repairs import Repairs, obey
 from connectors.sources.postgres.rows import Change, Origin
-from connectors.sources.postgres.setup import claim_slot, ensure_publication, ensure_slot, read_database
+from connectors.sources.postgres.setup import (
+    claim_slot,
+    ensure_publication,
+    ensure_slot,
+    read_database,
+    refuse_lost,
+)
 from connectors.sources.postgres.shaping import PLAIN_CODEC, check_settings, shapes_of
 from connectors.sources.postgres.snapshot import LOCK_TIMEOUT_S, quoted
 from connectors.sources.postgres.stream import Stream
@@ -173,11 +179,12 @@ class PostgresSource:
         if stored is not None and stored.system_identifier == system_identifier:
             read = [entity for entity in entities if was_complete(stored.windows.get(entity.name))]
             refuse_unpublished(self._catalog, settings.publication, read, stored)
-        refuse(findings(self._catalog, wanted, list(tables.values())))
         system = replication.identify_system()
         linked = None if settings.accept_cluster and is_elsewhere(stored, system) else stored
         if linked is not None:
             check_cluster(linked, system)  # of another one, publication and slot are of no interest
+            refuse_lost(self._catalog, settings.slot)
+        refuse(findings(self._catalog, wanted, list(tables.values())))
         ensure_publication(self._catalog, settings.publication, entities)
         slot = ensure_slot(
             self._catalog,

@@ -22,7 +22,7 @@ from connectors.sources.postgres.snapshot import LOCK_TIMEOUT_S, quoted, signatu
 from connectors.sources.postgres.values import SETTINGS
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
+from envelope.errors import OVER_GAP, ChangelogError, Kind
 from envelope.signal import FENCE_PREFIX
 
 LOOK_S = 10.0
@@ -169,6 +169,10 @@ def refuse_unpublished(
     """Raises ChangelogError (GAP) where the publication lacks a table that the changelog was begun with."""
     with translated(f"reading publication {name}"):
         found = publication.read(connection, name)
+    if found is None and entities:
+        raise ChangelogError(
+            Kind.GAP, f"publication {name} does not exist, and the changelog was begun with it", hint=OVER_GAP
+        )
     kept = found.tables.keys() if found is not None and found.all_operations else set()
     missing = sorted(entity.table for entity in entities if entity.table not in kept)
     if missing:

@@ -14,10 +14,10 @@ from typing import Any, Self
 import psycopg
 from psycopg import generators, pq
 
-from connectors.sources.postgres.connection import ANEW, connect, explain, translated
+from connectors.sources.postgres.connection import connect, explain, translated
 from connectors.sources.postgres.patience import Patience, PatientConnection
 from envelope.checkpoint import lsn_text, parse_lsn
-from envelope.errors import ChangelogError, Kind
+from envelope.errors import OVER_GAP, ChangelogError, Kind
 
 _STATUS = struct.Struct("!cQQQq?")
 _POSTGRES_EPOCH_S = 946_684_800  # 2000-01-01
@@ -223,7 +223,7 @@ class ReplicationConnection:
             return ChangelogError(
                 Kind.GAP,
                 f"replication slot {slot} does not exist",
-                hint=f"a new slot cannot reach back to what was published; {ANEW}",
+                hint=f"a new slot cannot reach back to what was published; {OVER_GAP}",
             )
         pid, application, wal_status = found[0]
         if error.kind is Kind.IN_USE:
@@ -233,7 +233,7 @@ class ReplicationConnection:
             return ChangelogError(
                 Kind.GAP,
                 f"replication slot {slot} has lost its log (the server removed or invalidated it)",
-                hint=f"raise max_slot_wal_keep_size against the next time, and {ANEW}",
+                hint=f"raise max_slot_wal_keep_size against the next time; {OVER_GAP}",
             )
         return error
 
@@ -268,7 +268,7 @@ def _no_publication(said: str) -> ChangelogError:
     return ChangelogError(
         Kind.GAP,
         f"the publication is missing at this point of the log ({said})",
-        hint=f"the slot cannot pass it: create the publication, and {ANEW}",
+        hint=f"the slot cannot pass it; {OVER_GAP}",
     )
 
 

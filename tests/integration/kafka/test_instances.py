@@ -4,10 +4,8 @@ from contextlib import closing
 from pathlib import Path
 
 import psycopg
-import pytest
 from psycopg.conninfo import make_conninfo
 
-from connectors import service
 from connectors.embedded import Server
 from connectors.embedded_kafka import Broker
 from tests.integration.kafka.site import Site
@@ -24,9 +22,8 @@ def _sites(database: str, proxy: Proxy, broker: Broker, folder: Path) -> tuple[S
 
 
 def test_what_another_instance_published_meanwhile_is_no_gap(
-    server: Server, database: str, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, database: str, broker: Broker, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(service, "_FIRST_PATIENCE_S", 10.0)
     with psycopg.connect(database, autocommit=True) as sql, closing(Proxy("127.0.0.1", server.port)) as proxy:
         sql.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")
         first, second = _sites(database, proxy, broker, tmp_path)

@@ -9,7 +9,8 @@ from psycopg.rows import class_row
 
 from connectors.findings import Finding, fail, ok, warn
 from connectors.sources.postgres.check.finding import Wanted, quote
-from connectors.sources.postgres.setup import SlotState
+from connectors.sources.postgres.setup import LOST, SlotState
+from envelope.errors import OVER_GAP
 
 OLDEST, NEWEST = 14, 18
 """The major versions that the source is tested with."""
@@ -131,18 +132,19 @@ def _failover(facts: Facts) -> Iterator[Finding]:
 def slot(facts: Facts, state: SlotState | None, wanted: Wanted) -> Iterator[Finding]:
     """Whether the slot is there, or can be made, and fits the changelog."""
     name = wanted.slot
-    again = "`changelog drop --slot --yes`, then read the tables anew: see docs/running.md"
     if state is None and wanted.through_lsn is not None:
-        yield fail("slot", f"slot {name} is gone, and the changelog was begun with it", again)
+        yield fail("slot", f"slot {name} is gone, and the changelog was begun with it", OVER_GAP)
     elif state is None:
         yield from _room_for_a_slot(facts, name)
     elif state.plugin != "pgoutput" or state.database != facts.database or state.two_phase:
         kind = f"{state.plugin or 'physical'}{', two-phase' if state.two_phase else ''}, of database {state.database}"
         yield fail("slot", f"slot {name} is not ours ({kind})", "set another [source] slot")
-    elif state.wal_status == "lost":
-        yield fail("slot", f"slot {name} is lost: the server removed log that it had not sent", again)
+    elif state.wal_status == LOST:
+        yield fail("slot", f"slot {name} is lost: the server removed log that it had not sent", OVER_GAP)
     elif wanted.through_lsn is not None and state.confirmed_flush > wanted.through_lsn:
-        yield fail("slot", f"slot {name} is ahead of the changelog: what is between them cannot be read again", again)
+        yield fail(
+            "slot", f"slot {name} is ahead of the changelog: what is between them cannot be read again", OVER_GAP
+        )
     elif state.wal_status == "unreserved":
         yield warn(
             "slot", f"slot {name} is about to be lost", "let the service catch up, or raise max_slot_wal_keep_size"

@@ -1,0 +1,168 @@
+"""A gap, from the configuration: what a start stops with, what is known of it, and how the changelog goes on."""
+
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import structlog
+
+from connectors import show
+from connectors.config import Config
+from connectors.failpoints import Reach
+from connectors.service import open_source, read_entities, source_settings
+from connectors.sinks import Log
+from connectors.sources.postgres.catalog import read_tables
+from connectors.sources.postgres.connection import connect
+from connectors.sources.postgres.crossing import Held, crossing
+from connectors.sources.postgres.setup import slot_state
+from connectors.sources.postgres.source import CATALOG_SETTINGS, PostgresSource
+from connectors.sources.postgres.values import SETTINGS
+from connectors.sources.postgres.wire import ReplicationConnection
+from connectors.stores import open_log, open_sink, read_versions
+from envelope import batch
+from envelope.checkpoint import Checkpoint, lsn_text
+from envelope.errors import ChangelogError, Kind
+
+_READ_TIMEOUT_S = 0.2
+_GAPS = frozenset({Kind.GAP, Kind.DIVERGED})
+
+_log = structlog.get_logger("gap")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a start stops with. `slot_usable` says that the slot's own stream was no part of the trouble."""
+
+    error: ChangelogError
+    slot_usable: bool
+
+
+def find(config: Config, *, accept_settings: bool, reach: Reach) -> Found | None:
+    """The gap that a start stops with, None without one. It starts as the service does, reads to the end of the
+    database's log, and stores nothing: a publication that was missing for a while shows nowhere else.
+
+    Raises ChangelogError of every other kind that a start stops with.
+    """
+    log = open_log(config)
+    if _checkpoint(log) is None and not log.epoch():
+        return None
+    recovered = opened = False
+
+    with closing(open_sink(config, reach=reach)) as sink:
+
+        def recover() -> Checkpoint | None:
+            nonlocal recovered
+            stored = sink.recover()
+            recovered = True
+            return stored
+
+        settings = replace(source_settings(config), accept_settings=accept_settings)
+        try:
+            with closing(open_source(config, settings, sink, recover, reach=reach)) as source:
+                opened = True
+                _read_to_end(source)
+        except ChangelogError as error:
+            if error.kind not in _GAPS:
+                raise
+            return Found(error=error, slot_usable=recovered and not opened and error.kind is Kind.GAP)
+    return None
+
+
+def _read_to_end(source: PostgresSource) -> None:
+    end, reached = source.end(), 0
+    while reached < end:
+        piece = source.read(_READ_TIMEOUT_S)
+        if piece is not None:
+            reached = piece.checkpoint.through_lsn
+
+
+def told(config: Config, found: Found) -> Iterator[str]:
+    """What is known of a gap, for people."""
+    log = open_log(config)
+    stored = _checkpoint(log)
+    yield f"gap          {found.error.message}"
+    if stored is None:
+        yield "changelog    has no checkpoint that can be read"
+    else:
+        at = _committed_at(log)
+        when = "" if at is None else f", committed {show.moment(at)}"
+        yield f"changelog    ends at {stored.position}{when}"
+        yield (
+            f"             at {lsn_text(stored.through_lsn)} of timeline {stored.timeline}, "
+            f"cluster {stored.system_identifier}"
+        )
+    yield from _database(config)
+    yield "consumers    see every row again as `read`, in a later epoch, and a delete of each key that is gone;"
+    yield "             what changed in between is lost, and the entity `gaps` says so"
+
+
+def _database(config: Config) -> Iterator[str]:
+    with closing(ReplicationConnection.connect(config.source.dsn, settings=SETTINGS)) as replication:
+        system = replication.identify_system()
+    yield (
+        f"database     ends at {lsn_text(system.wal_end)} of timeline {system.timeline}, "
+        f"cluster {system.system_identifier}"
+    )
+    with connect(config.source.dsn, settings=CATALOG_SETTINGS) as connection:
+        slot = slot_state(connection, config.slot)
+        tables = {(table.schema, table.name): table for table in read_tables(connection, sized=lambda _: True)}
+    if slot is None:
+        yield f"slot         {config.slot}: there is none"
+    else:
+        yield f"slot         {config.slot}: at {lsn_text(slot.confirmed_flush)}, its log is {slot.wal_status}"
+    for entity in read_entities(config):
+        table = tables[entity.table]
+        rows = f"about {table.rows_estimate:,} rows, " if table.rows_estimate > 0 else ""
+        yield f"read again   {entity.name}: {rows}{show.size(table.nbytes)}"
+
+
+def cross(config: Config, found: Found, *, accept_settings: bool, reach: Reach) -> None:
+    """Stores the gap and the place where the changelog goes on, in one commit. Raises ChangelogError.
+
+    Cut off before, every start finds the gap as before; after it, every start goes on.
+    """
+    log, resolved = open_log(config), read_entities(config)
+    _log.info("going over the gap", why=found.error.message, note="a new slot waits for transactions that run now")
+    with closing(open_sink(config, over_gap=True, reach=reach)) as sink:
+
+        def take_over() -> Held:
+            sink.prepare(resolved)
+            stored = sink.recover()
+            epoch = max(log.epoch(), 0 if stored is None else stored.epoch)
+            lost = sink.lost([entity.name for entity in resolved])
+            return Held(checkpoint=stored, epoch=epoch, committed_at=_committed_at(log), lost=lost)
+
+        with crossing(
+            replace(source_settings(config), accept_settings=accept_settings),
+            resolved,
+            _checkpoint(log),
+            take_over,
+            reason=found.error.message,
+            keep_slot=found.slot_usable,
+            reach=reach,
+        ) as crossed:
+            columns = {version.entity: version.columns for version in read_versions(log)}
+            sink.add([batch.with_shapes(batch.from_records(crossed.records), columns)])
+            sink.commit(crossed.checkpoint)
+            reach("gap:stored")
+    _log.info("over the gap", position=str(crossed.checkpoint.position))
+
+
+def _checkpoint(log: Log) -> Checkpoint | None:
+    """The changelog's checkpoint; None where it cannot be read, which is what a gap may be about."""
+    try:
+        return log.checkpoint()
+    except ChangelogError as error:
+        if error.kind not in (_GAPS | {Kind.MALFORMED}):
+            raise
+        return None
+
+
+def _committed_at(log: Log) -> datetime | None:
+    """When the last row was committed; None where there is none that can be read."""
+    last: datetime | None = None
+    with suppress(ChangelogError):
+        for rows in log.follow(last=1, wait=lambda: False):
+            last = rows.column("committed_at")[-1].as_py()
+    return last

@@ -1,0 +1,92 @@
+"""The record of a gap: what is known of changes that a changelog lacks, as a row of the reserved entity `gaps`.
+
+Its position is the first one of a new epoch, so that every row after it is newer than every row before it.
+"""
+
+from datetime import datetime
+from typing import Self
+
+import msgspec
+from msgspec import Raw
+
+from envelope.checkpoint import Checkpoint, lsn_text
+from envelope.entity import GAPS
+from envelope.errors import ChangelogError, Kind
+from envelope.key import key_text
+from envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source
+from envelope.position import Position
+from envelope.versions import PUBLISHER
+
+NO_TRANSACTION = "0"
+"""PostgreSQL's id of no transaction: nobody wrote the record."""
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One side of a gap: a place in the changelog and in the database's log. None stands for what is not known.
+
+    `position` is that of the last row before the gap, or of the record itself; `through` the log position up to which
+    the changelog is whole, or from which it goes on; `committed_at` the time of the last row before the gap.
+    """
+
+    position: str | None
+    epoch: int
+    through: str | None
+    system: str | None
+    timeline: int | None
+    committed_at: datetime | None = None
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, *, committed_at: datetime | None = None) -> Self:
+        """The place where a checkpoint stands."""
+        return cls(
+            position=None if checkpoint.position is None else str(checkpoint.position),
+            epoch=checkpoint.epoch,
+            through=lsn_text(checkpoint.through_lsn),
+            system=checkpoint.system_identifier,
+            timeline=checkpoint.timeline,
+            committed_at=committed_at,
+        )
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """A gap in the changelog `name`: why changes were lost, and between which places.
+
+    The tables of `entities` are read again after it, and keys that they lack are deleted.
+    """
+
+    name: str
+    reason: str
+    before: Side
+    after: Side
+    entities: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, state: bytes | Raw) -> Self:
+        """The gap that the `current` of a row holds. Raises ChangelogError (MALFORMED) where it holds none."""
+        try:
+            return msgspec.json.decode(state, type=cls)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ChangelogError(Kind.MALFORMED, "a row of the entity `gaps` holds no gap") from error
+
+    def record(self, *, connector: str, database: str, at: datetime) -> Record:
+        """The row: its key is the changelog's name and the epoch after the gap. `at` is when the gap was crossed."""
+        assert self.after.position is not None
+        source = Source(
+            connector=connector,
+            name=self.name,
+            database=database,
+            table="",
+            op=Op.CREATE,
+            position=Position.parse(self.after.position),
+            transaction=NO_TRANSACTION,
+            committed_at=at,
+        )
+        return Record(
+            entity=GAPS,
+            place=Place(key=key_text([self.name, str(self.after.epoch)]), partition=0),
+            envelope=Envelope(
+                provenance=Provenance(stamp=PUBLISHER, source=source),
+                current=Raw(msgspec.json.encode(self)),
+                original=MISSING,
+            ),
+        )

@@ -1,0 +1,298 @@
+"""Every gap has one way on, which needs no person but to say yes: the changelog equals its table again."""
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from connectors.embedded import Server, temporary_server
+from connectors.sinks.filelayout import log_file, sequences
+from connectors.sinks.filelog import FileLog, read_checkpoint, read_log
+from connectors.sinks.files import FileSink
+from connectors.sources.postgres.crossing import FAIL_POINTS
+from connectors.stores import read_gaps
+from connectors.unprivileged import give_away
+from envelope.checkpoint import Checkpoint, parse_lsn
+from envelope.errors import OVER_GAP, ChangelogError
+from envelope.gap import Gap
+from envelope.position import Position
+from tests.campaigns._consumer import ENTITY, TABLE, Consumer, Writer, check_order, table
+from tests.campaigns._service import Service, is_read
+from tests.integration.site import Site
+from tests.servers import SETTINGS, fresh_database
+
+WAIT_S = 30.0
+
+
+class World:
+    """A service over one table, its writer, and a consumer that read all that there was before the gap."""
+
+    def __init__(self, dsn: str, folder: Path, seed: int) -> None:
+        self.site = Site(dsn, folder)
+        self.site.sql(TABLE, "ALTER TABLE guest REPLICA IDENTITY FULL")
+        self.site.configure(ENTITY)
+        self.service = Service(self.site.config)
+        self.writer, self.consumer = Writer(dsn, seed), Consumer()
+
+    def begin(self) -> None:
+        """Publishes the table and changes of it in several commits, and stops."""
+        self.writer.write(20)
+        with self.site.running() as running:
+            running.until(self.site.is_read)
+            for _ in range(3):
+                self.writer.write(5)
+                running.until(lambda: self._consumed())
+        assert self.consumer.states == table(self.site.dsn)
+
+    def _consumed(self) -> bool:
+        self.consumer.take(read_log(self.site.log, entity="guest"))
+        return self.consumer.states == table(self.site.dsn)
+
+    def goes_over(self, capsys: pytest.CaptureFixture[str], reason: str, *crashes: str) -> Gap:
+        """A start stops and names the way; that way shows what it knows, is cut off at `crashes`, and leads on."""
+        line = self.site.refused()
+        assert reason in line
+        assert line.endswith(OVER_GAP)
+        before, slot = self._stored(), self._slot()
+        assert self.site.call("run", "--over-gap")[0] == 1
+        shown = capsys.readouterr().out
+        assert reason in shown
+        assert shown.splitlines()[-1] == "nothing is changed; to go on: changelog run --over-gap --yes"
+        assert (self._stored(), self._slot()) == (before, slot)
+        self.writer.start()
+        try:
+            for point in crashes:
+                self.service.start(point, "--over-gap", "--yes")
+                assert self.service.wait(WAIT_S), f"{point} was not reached: {self.service.said()[-2000:]}"
+            if "gap:stored" not in crashes:
+                self.service.start(None, "--over-gap", "--yes")
+                self.service.until(self.site.log, lambda found: found.epoch > 1, WAIT_S)
+                self.service.kill()
+            self.service.start()
+            self.service.until(self.site.log, _is_repaired, WAIT_S)
+        finally:
+            self.writer.stop()
+        return self.judge()
+
+    def judge(self) -> Gap:
+        """Lets the service publish the rest; then changelog, consumer and table must agree. Gives the last gap."""
+        with psycopg.connect(self.site.dsn) as connection:
+            [(end,)] = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8").fetchall()
+        self.site.sql("INSERT INTO guest VALUES (-1, 'last', 0)")
+        self.service.until(self.site.log, lambda found: found.through_lsn > end, WAIT_S)
+        self.service.stop()
+        held = table(self.site.dsn)
+        check_order(read_log(self.site.log, entity="guest"))
+        fold = Consumer()
+        fold.take(read_log(self.site.log, entity="guest"))
+        assert fold.states == held
+        self.consumer.take(read_log(self.site.log, entity="guest"))
+        assert self.consumer.states == held
+        return Gap.parse(read_gaps(FileLog(self.site.log))[-1].envelope.current or b"")
+
+    def _stored(self) -> Position | None:
+        with contextlib.suppress(ChangelogError):
+            found = read_checkpoint(self.site.log)
+            return None if found is None else found.position
+        return None
+
+    def _slot(self) -> list[tuple[object, ...]]:
+        return self.site.sql(
+            "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = current_database()"
+        )
+
+
+def _is_repaired(found: Checkpoint) -> bool:
+    return is_read(found) and not found.repairs.get("open")
+
+
+@pytest.fixture
+def world(database: str, tmp_path: Path, seed: int) -> Iterator[World]:
+    made = World(database, tmp_path, seed)
+    made.begin()
+    yield made
+    made.service.kill()
+    made.writer.stop()
+
+
+def drop_slot(world: World) -> None:
+    world.site.sql(f"SELECT pg_drop_replication_slot('{world.site.name}')")
+
+
+@pytest.mark.parametrize("point", FAIL_POINTS)
+def test_a_crash_at_each_step_over_a_gap(world: World, capsys: pytest.CaptureFixture[str], point: str) -> None:
+    drop_slot(world)
+    world.writer.write(10)
+    gap = world.goes_over(capsys, "does not exist, and the changelog was begun with it", point)
+    assert (gap.before.epoch, gap.after.epoch) == (1, 2)
+    assert gap.before.committed_at is not None
+    assert gap.entities == ("guest",)
+    if point == FAIL_POINTS[0]:
+        check_commands(world, capsys, gap)
+
+
+def check_commands(world: World, capsys: pytest.CaptureFixture[str], gap: Gap) -> None:
+    """`tail`, `history` and `status` tell of the gap, and a start finds none."""
+    key = next(read_log(world.site.log, entity="guest")).column("key")[0].as_py()
+    capsys.readouterr()
+    for words, count in (
+        (("history", "guest", "-1"), 0),
+        (("history", "guest", key), 1),
+        (("tail", "-n", "1000000", "--no-follow"), 1),
+        (("tail", "gaps", "--no-follow"), 1),
+    ):
+        assert world.site.call(*words) == (0, [])
+        assert capsys.readouterr().out.count("changes were lost") == count, words
+    assert world.site.call("history", "gaps", gap.name, str(gap.after.epoch), "--json") == (0, [])
+    message = json.loads(capsys.readouterr().out)
+    assert message["value"]["current"]["reason"] == gap.reason
+    assert world.site.call("status", "--json") == (0, [])
+    assert json.loads(capsys.readouterr().out)["entities"]["gaps"] == {"create": 1}
+    assert world.site.call("run", "--over-gap") == (0, [])
+    assert "there is no gap" in capsys.readouterr().out
+
+
+def move_slot(world: World) -> None:
+    world.writer.write(5)
+    world.site.sql(f"SELECT pg_replication_slot_advance('{world.site.name}', pg_current_wal_lsn())")
+
+
+def lose_slot(world: World) -> None:
+    try:
+        world.site.sql("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
+        for _ in range(3):
+            world.site.sql("CREATE TABLE filler ()", "DROP TABLE filler", "SELECT pg_switch_wal()")
+        world.site.sql("CHECKPOINT")
+    finally:
+        world.site.sql("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+
+
+def drop_publication(world: World) -> None:
+    world.site.sql(f"DROP PUBLICATION {world.site.name}")
+
+
+def hide_publication(world: World) -> None:
+    """It is there again, but what was written meanwhile the log cannot give."""
+    made = f"CREATE PUBLICATION {world.site.name} FOR TABLE guest WITH (publish_via_partition_root = true)"
+    world.site.sql(f"DROP PUBLICATION {world.site.name}")
+    world.writer.write(5)
+    world.site.sql(made)
+
+
+def delete_newest_file(world: World) -> None:
+    log_file(world.site.log, sequences(world.site.log)[-1]).unlink()
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def cut_newest_file(world: World) -> None:
+    cut(log_file(world.site.log, sequences(world.site.log)[-1]))
+
+
+def cut_two_files(world: World) -> None:
+    for sequence in sequences(world.site.log)[-2:]:
+        cut(log_file(world.site.log, sequence))
+
+
+def delete_all_files(world: World) -> None:
+    """The idle position says that there were some."""
+    with closing(FileSink(world.site.log)) as sink:
+        stored = sink.recover()
+        assert stored is not None
+        sink.commit(stored)
+    for sequence in sequences(world.site.log):
+        log_file(world.site.log, sequence).unlink()
+
+
+@pytest.mark.parametrize(
+    ("happens", "reason", "point"),
+    [
+        (move_slot, "the slot has moved to", "gap:slot-made"),
+        (lose_slot, "has lost its log", "gap:slot-dropped"),
+        (drop_publication, "does not exist, and the changelog was begun with it", "gap:slot-made"),
+        (hide_publication, "the publication is missing at this point of the log", "gap:slot-dropped"),
+        (delete_newest_file, "the slot has moved to", "gap:taken-over"),
+        (cut_newest_file, "the slot has moved to", "files:set-aside"),
+        (cut_two_files, "and so is the one after it", "files:set-aside"),
+        (delete_all_files, "follows a log file that is gone or damaged", "gap:slot-made"),
+    ],
+)
+def test_each_dead_end_has_a_way_on(
+    world: World,
+    capsys: pytest.CaptureFixture[str],
+    happens: Callable[[World], None],
+    reason: str,
+    point: str,
+) -> None:
+    aside = world.site.log / "aside"
+    happens(world)
+    world.writer.write(5)
+    gap = world.goes_over(capsys, reason, point, "gap:claimed")
+    assert gap.after.epoch > 1
+    cut_files = {"cut_newest_file": 1, "cut_two_files": 2}.get(happens.__name__, 0)
+    assert len(list(aside.iterdir()) if aside.is_dir() else []) == cut_files, "nothing is deleted"
+
+
+def test_a_slot_that_only_moved_loses_no_more_than_that(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    move_slot(world)
+    world.site.sql("UPDATE guest SET name = 'x'", "UPDATE guest SET name = 'y'")
+    gap = world.goes_over(capsys, "the slot has moved to")
+    names = [each["value"]["current"]["name"] for each in world.site.messages("guest") if each["value"]["current"]]
+    assert {"x", "y"} <= set(names)
+    assert gap.before.through != gap.after.through
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Server]:
+    with temporary_server(settings=SETTINGS) as running:
+        yield running
+
+
+def test_another_cluster(world: World, elsewhere: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    with fresh_database(elsewhere) as dsn:
+        world.writer, kept = Writer(dsn, 5), world.site.dsn
+        world.site.dsn = dsn
+        world.site.sql(TABLE, "ALTER TABLE guest REPLICA IDENTITY FULL")
+        world.writer.write(10)
+        world.site.configure(ENTITY, dsn=dsn)
+        gap = world.goes_over(capsys, "this is another database cluster", "gap:slot-made")
+        assert gap.before.system != gap.after.system
+        assert world.site.call("drop", "--slot", "--yes")[0] == 0
+        world.site.dsn = kept
+
+
+def test_a_server_that_was_restored(elsewhere: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its slot is restored, too, and stands before what was published."""
+    with fresh_database(elsewhere) as dsn:
+        world = World(dsn, tmp_path, 7)
+        world.begin()
+        elsewhere.stop()
+        copy = tmp_path / "copy"
+        shutil.copytree(elsewhere.data_dir, copy)
+        elsewhere.start()
+        with world.site.running() as running:
+            world.site.sql(*["SELECT pg_switch_wal()"] * 4)  # further than the writer gets afterwards
+            world.writer.write(50)
+            running.until(lambda: world._consumed())
+        elsewhere.stop()
+        for entry in elsewhere.data_dir.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        shutil.copytree(copy, elsewhere.data_dir, dirs_exist_ok=True)
+        for entry in elsewhere.data_dir.rglob("*"):
+            give_away(entry)
+        elsewhere.start()
+        try:
+            gap = world.goes_over(capsys, "it lacks commits that were published", "gap:slot-made")
+        finally:
+            world.service.kill()
+            world.writer.stop()
+        assert gap.before.through is not None
+        assert gap.after.through is not None
+        assert parse_lsn(gap.before.through) > parse_lsn(gap.after.through)
