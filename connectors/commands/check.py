@@ -23,7 +23,7 @@ from connectors.commands.status import probe
 from connectors.config import Config, FilesConfig, KafkaConfig
 from connectors.findings import Finding, Status
 from connectors.sources.postgres.catalog import read_tables
-from connectors.sources.postgres.check import Wanted, findings
+from connectors.sources.postgres.check import Wanted, findings, unlogged
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.patience import NO_LIMIT
 from connectors.sources.postgres.setup import slot_state
@@ -91,9 +91,10 @@ def all_findings(connection: psycopg.Connection[Any], settings: Config) -> list[
     lag_s = said.get("lag_seconds", None if stored_at is None else time.time() - stored_at)
     begun = () if stored is None else stored.settings.keys()
     sink = sink_findings(settings, resolved, running=running, begun=begun, lag_s=lag_s)
-    source = [*findings(connection, wanted, tables), clock_finding(connection)]
+    source = [*findings(connection, wanted, tables), *unlogged.findings(connection, wanted, stored)]
     stopped = [] if stored is None or running else stop_findings(stored)
-    return [*source, *unresolved, signals_finding(connection, settings), *sink, *stopped]
+    others = [clock_finding(connection), *unresolved, signals_finding(connection, settings)]
+    return [*source, *others, *sink, *stopped]
 
 
 def clock_finding(connection: psycopg.Connection[Any]) -> Finding:
@@ -258,7 +259,8 @@ def _sum(found: Sequence[Finding]) -> Text:
     if failed:
         text.append(f"{failed} of {len(found)} would stop the service", style="bold red")
     else:
-        text.append(f"ready: {len(found) - warned} checks passed", style="bold green")
+        word = "can run" if warned else "ready"
+        text.append(f"{word}: {len(found) - warned} checks passed", style="bold green")
     if warned:
         text.append(f", {warned} to think about", style="yellow")
     if fixable:

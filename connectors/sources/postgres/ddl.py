@@ -86,6 +86,6 @@ def is_installed(connection: psycopg.Connection[Any]) -> bool:
     with translated("looking for the event trigger"):
         rows = connection.execute(
             "SELECT FROM pg_event_trigger WHERE evtname = ANY (%s) AND evtenabled IN ('O', 'A')",
-            names,
+            [names],
         ).fetchall()
     return len(rows) == len(names)

@@ -88,8 +88,12 @@ class KeyedRows:
         return self.asked.filter(pc.invert(pc.is_in(self.asked, self.keys)))
 
     def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
-        """See `windows.Rows`. Of keys that are gone, those that have no ghost leave nothing."""
-        wanted = pc.is_in(self.keys, self.asked).to_numpy(zero_copy_only=False)
+        """See `windows.Rows`. Of keys that are gone, those that have no ghost leave nothing.
+
+        A row whose key is looked up as a ghost is no ghost, and is not published again: the changelog has it.
+        """
+        named = pa.array([key for key in self.asked.to_pylist() if key not in self.ghosts], pa.utf8())
+        wanted = pc.is_in(self.keys, named).to_numpy(zero_copy_only=False)
         kept = keep & wanted
         read = self.found.at(change, kept, np.zeros(0, bool))
         dead = [

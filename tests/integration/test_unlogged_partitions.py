@@ -1,0 +1,132 @@
+"""Partitions that are truncated, detached, dropped or attached: the log tells none of it under their table's name."""
+
+from pathlib import Path
+
+import pytest
+
+from connectors.sources.postgres import ddl
+from tests.integration.site import Running, Site
+from tests.integration.test_unlogged import told
+
+CONFIGURATION = """
+[entities.event]
+table = "public.event"
+key = ["id", "day"]
+"""
+
+PARTITIONED = (
+    "CREATE TABLE event (id int, day int, name text, PRIMARY KEY (id, day)) PARTITION BY RANGE (day)",
+    "CREATE TABLE event_1 PARTITION OF event FOR VALUES FROM (10) TO (20)",
+    "CREATE TABLE event_2 PARTITION OF event FOR VALUES FROM (20) TO (30) PARTITION BY LIST (day)",
+    "CREATE TABLE event_2a PARTITION OF event_2 FOR VALUES IN (20, 21)",
+    "INSERT INTO event SELECT n, 10, 'old' FROM generate_series(1, 10) AS n",
+    "INSERT INTO event SELECT n, 20, 'new' FROM generate_series(1, 10) AS n",
+    "CREATE TABLE event_4 PARTITION OF event FOR VALUES FROM (40) TO (50)",
+    "CREATE TABLE event_3 (LIKE event INCLUDING ALL)",
+    "INSERT INTO event_3 SELECT n, 30, 'beside' FROM generate_series(1, 10) AS n",
+)
+
+FULL = "ALTER TABLE {} REPLICA IDENTITY FULL"
+
+
+@pytest.fixture(params=["database", "database_14"])
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+    found = Site(request.getfixturevalue(request.param), tmp_path)
+    found.sql(*PARTITIONED, *(FULL.format(name) for name in ("event", "event_1", "event_2a", "event_3", "event_4")))
+    found.configure(CONFIGURATION)
+    return found
+
+
+def same(site: Site) -> bool:
+    table = {f'["{row["id"]}","{row["day"]}"]': row for (row,) in site.sql("SELECT to_json(t) FROM event AS t")}
+    return site.state("event") == table
+
+
+def until_repaired(site: Site, service: Running) -> None:
+    service.until(lambda: site.is_read() and not site.checkpoint.repairs.get("open") and same(site))
+
+
+DROPPED = ("DROP TABLE event_1",)
+TRUNCATED = ("TRUNCATE event_1", "INSERT INTO event SELECT n, 11, 'again' FROM generate_series(1, 3) AS n")
+DETACHED = ("ALTER TABLE event DETACH PARTITION event_2",)
+ATTACHED = ("ALTER TABLE event ATTACH PARTITION event_3 FOR VALUES FROM (30) TO (40)",)
+ATTACHED_AGAIN = (
+    "ALTER TABLE event_2 DETACH PARTITION event_2a",
+    "DELETE FROM event_2a WHERE id = 1; UPDATE event_2a SET name = 'beside' WHERE id = 2",
+    "ALTER TABLE event_2 ATTACH PARTITION event_2a FOR VALUES IN (20, 21)",
+)
+
+
+@pytest.mark.parametrize(
+    ("site", "running"), [("database", True), ("database", False), ("database_14", True)], indirect=["site"]
+)
+@pytest.mark.parametrize(
+    ("statements", "read", "deleted"),
+    [
+        pytest.param(DROPPED, 0, 10, id="dropped"),
+        pytest.param(TRUNCATED, 0, 10, id="truncated"),
+        pytest.param(DETACHED, 0, 10, id="detached"),
+        pytest.param(ATTACHED, 10, 0, id="attached"),
+        pytest.param(ATTACHED_AGAIN, 9, 1, id="attached again"),
+    ],
+)
+def test_a_partition_that_changes_is_all_that_is_read(
+    site: Site, running: bool, statements: tuple[str, ...], read: int, deleted: int
+) -> None:
+    with site.running() as service:
+        service.until(site.is_read)
+        begun = len(site.ops("event"))
+        if running:
+            site.sql(*statements, "INSERT INTO event VALUES (99, 40, 'its description asks for a look')")
+            until_repaired(site, service)
+    if not running:
+        site.sql(*statements)
+        with site.running() as service:
+            until_repaired(site, service)
+    ops = [op for op, _ in site.ops("event")[begun:]]
+    assert (ops.count("read"), ops.count("delete")) == (read, deleted)
+
+
+def test_partitions_that_are_rewritten_or_made_are_not_read(site: Site) -> None:
+    with site.running() as service:
+        service.until(site.is_read)
+        begun = len(site.ops("event"))
+        site.sql(
+            "VACUUM FULL event_1",
+            "CLUSTER event_2a USING event_2a_pkey",
+            "CREATE TABLE event_5 PARTITION OF event FOR VALUES FROM (50) TO (60)",
+            "INSERT INTO event VALUES (1, 50, 'seen')",
+        )
+        service.until(lambda: same(site))
+    site.sql("VACUUM FULL event_1", "REINDEX TABLE event_1", "VACUUM FREEZE event_1")
+    with site.running() as again:
+        site.sql("INSERT INTO event VALUES (2, 50, 'seen')")
+        again.until(lambda: same(site))
+    assert told(service) == told(again) == []
+    assert [op for op, _ in site.ops("event")[begun:]] == ["create", "create"]
+
+
+def test_a_stop_names_the_partitions(site: Site) -> None:
+    site.configure(CONFIGURATION + 'on_unlogged = "stop"\n')
+    with site.running() as service:
+        service.until(site.is_read)
+        site.sql("DROP TABLE event_1", "INSERT INTO event VALUES (99, 20, 'seen')")
+        assert "partitions changed: 1 detached or dropped" in str(service.ended())
+    assert "partitions changed" in site.refused()
+    assert site.call("check")[0] == 1
+    site.configure(CONFIGURATION)
+    with site.running() as service:
+        until_repaired(site, service)
+
+
+def test_check_says_what_changed_since_the_changelog_looked(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    with site.running() as service:
+        service.until(site.is_read)
+    assert site.call("check") == (0, [])
+    assert "edits are noticed by comparing the catalogue" in capsys.readouterr().out
+    site.sql(ddl.SCRIPT, "TRUNCATE event_1", *ATTACHED)
+    assert site.call("check")[0] == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "partitions changed: 1 attached, 1 truncated after log position" in said
+    assert "the event trigger is there" in said
+    assert "ready:" not in said
