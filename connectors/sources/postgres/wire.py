@@ -25,6 +25,7 @@ _DRAIN_S = 1.0
 _MAKING_LOOK_S = 2.0
 _UNDEFINED = b"42704"  # up to 17, a missing publication ends the stream with this error;
 _PREREQUISITE = "55000"  # from 18 on, it only warns, and leaves the rows out
+_STANDBYS = "StandbySlotsHaveCaughtup"  # the server's function that says which standby it waits for, by that code too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +201,8 @@ class ReplicationConnection:
         self._pgconn.consume_input()
 
     def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.source_function == _STANDBYS:
+            return  # it waits for a standby, as `waits` tells
         if notice.sqlstate == _PREREQUISITE and notice.severity_nonlocalized == "WARNING":
             self._skipped = notice.message_primary
 
@@ -211,6 +214,8 @@ class ReplicationConnection:
             return ChangelogError(Kind.CONNECTION, "PostgreSQL ended the stream")
         if result.error_field(pq.DiagnosticField.SQLSTATE) == _UNDEFINED:
             return _no_publication(_message(result))
+        if result.error_field(pq.DiagnosticField.SOURCE_FUNCTION) == _STANDBYS.encode():
+            return ChangelogError(Kind.CONNECTION, f"PostgreSQL ended the stream: {_message(result)}")
         return _explain_result(result, f"streaming from slot {self._slot}")
 
     def _refusal(self, result: pq.abc.PGresult, slot: str) -> ChangelogError:
