@@ -49,18 +49,18 @@ COMMIT;
     "provenance": {"apiVersion": "v9", "serviceName": "billing", "identifier": "größe \"x\" \\  ", "source": {"table": "public.orders", "op": "create", "ordinal": 8}},
     "current": {"id":4,"status":"second"}}
 
--- Fields that it does not have are empty; one that is not known spoils it.
+-- Fields that it does not have are empty; those that are not known, or no text, are left out.
 BEGIN;
 SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "billing"}');
 INSERT INTO orders VALUES (5, 'some fields');
-SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "billing", "colour": "red"}');
+SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "shop", "apiVersion": 2, "identifier": "req-3", "colour": "red"}');
 INSERT INTO orders VALUES (6, 'unknown field');
 COMMIT;
 -> {"entity": "orders", "key": "5",
     "provenance": {"apiVersion": "", "serviceName": "billing", "identifier": "", "source": {"table": "public.orders", "op": "create", "ordinal": 2}},
     "current": {"id":5,"status":"some fields"}}
 -> {"entity": "orders", "key": "6",
-    "provenance": {"apiVersion": "none", "serviceName": "by hand", "identifier": "", "source": {"table": "public.orders", "op": "create", "ordinal": 6}},
+    "provenance": {"apiVersion": "", "serviceName": "shop", "identifier": "req-3", "source": {"table": "public.orders", "op": "create", "ordinal": 6}},
     "current": {"id":6,"status":"unknown field"}}
 
 -- What is not JSON, too long, or of another prefix is no stamp; neither stops anything.
@@ -81,6 +81,16 @@ COMMIT;
 -> {"entity": "orders", "key": "9",
     "provenance": {"apiVersion": "none", "serviceName": "by hand", "identifier": "", "source": {"table": "public.orders", "op": "create", "ordinal": 10}},
     "current": {"id":9,"status":"another prefix"}}
+
+-- What is no stamp leaves the one before as it is.
+BEGIN;
+SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "order-api"}');
+SELECT pg_logical_emit_message(true, 'provenance', 'order-api');
+INSERT INTO orders VALUES (11, 'still stamped');
+COMMIT;
+-> {"entity": "orders", "key": "11",
+    "provenance": {"apiVersion": "", "serviceName": "order-api", "identifier": "", "source": {"table": "public.orders", "op": "create", "ordinal": 4}},
+    "current": {"id":11,"status":"still stamped"}}
 
 -- A message outside the transaction is ignored, and is not one of its records.
 BEGIN;

@@ -18,7 +18,7 @@ from connectors.sources.postgres.ddl import PREFIX as DDL_PREFIX
 from connectors.sources.postgres.framing import Frames
 from connectors.sources.postgres.messages import Message, Relation
 from connectors.sources.postgres.relations import Altered, Relations, altered
-from connectors.sources.postgres.rendering import Span
+from connectors.sources.postgres.rendering import Span, parted
 from connectors.sources.postgres.rows import Change, Origin, Transaction
 from envelope import batch
 from envelope.entity import Entity
@@ -76,7 +76,7 @@ class Assembled:
     altered: list[Altered] = field(default_factory=list)
     announced: list[Announced] = field(default_factory=list)
     unstamped: Counter[str] = field(default_factory=Counter)
-    invalid_stamps: int = 0
+    invalid_stamps: list[tuple[str, int]] = field(default_factory=list)
     signals: list[tuple[bytes, Change]] = field(default_factory=list)
     fenced: bool = False
     statements: list[tuple[bytes, int]] = field(default_factory=list)
@@ -294,10 +294,7 @@ class _Feed:
         ordinal = open_.ordinal
         open_.ordinal += 1
         if message.prefix == STAMP_PREFIX:
-            stamp = parse(message.content)
-            self._assembled.invalid_stamps += stamp is None
-            open_.stamp = stamp
-            self._stamp_late(message.lsn, open_.transaction, stamp)
+            self._stamp(message, open_)
         elif message.prefix == FENCE_PREFIX:
             self._assembled.fenced = True
         elif 2 * ordinal <= open_.published:
@@ -330,7 +327,16 @@ class _Feed:
             self._of._listener.withdraw()
             raise
 
-    def _stamp_late(self, lsn: int, transaction: Transaction, stamp: Stamp | None) -> None:
+    def _stamp(self, message: Message, open_: _Open) -> None:
+        """What is no stamp leaves the one before as it is."""
+        reading = parse(message.content)
+        if reading.problem is not None:
+            self._assembled.invalid_stamps.append((reading.problem, open_.transaction.xid))
+        if reading.stamp is not None:
+            open_.stamp = reading.stamp
+            self._stamp_late(message.lsn, open_.transaction, reading.stamp)
+
+    def _stamp_late(self, lsn: int, transaction: Transaction, stamp: Stamp) -> None:
         """Gives the stamp whose log record ends at `lsn` to the rows behind it that were delivered before it.
 
         PostgreSQL puts the records of a transaction and its savepoints in order by their LSN, and takes a message's
@@ -370,7 +376,7 @@ class _Feed:
             return
         frames = self._frames
         here = frames.rows[self._encoded : end]
-        spans, self._spans = _parted(self._spans, self._spanned - end)
+        spans, self._spans = parted(self._spans, self._spanned - end)
         block = Block(data=frames.data, starts=frames.starts[here], ends=frames.ends[here], spans=spans)
         encoded = encode(self._of._origin, self._of._relations.bound, block)
         self._encoded = end
@@ -439,13 +445,3 @@ class _Feed:
 
 def _is_nonce(content: bytes) -> bool:
     return len(content) == _NONCE_CHARS and _HEX.issuperset(content)
-
-
-def _parted(spans: list[Span], kept: int) -> tuple[list[Span], list[Span]]:
-    """Those spans but for their last `kept` rows, which are of one span, and these rows."""
-    if not kept:
-        return spans, []
-    *whole, last = spans
-    before = last.rows - kept
-    rest = [replace(last, ordinal=last.ordinal + before, rows=kept)]
-    return [*whole, replace(last, rows=before)] if before else whole, rest

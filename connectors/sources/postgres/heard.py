@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 import structlog
 
@@ -9,6 +10,9 @@ from envelope.errors import ChangelogError
 
 TELL_EVERY_S = 10.0
 """How often the log tells: any role may write signals and stamps that are none, and must not fill it."""
+
+PROBLEMS_MAX, OTHER_PROBLEMS = 10, "something else"
+"""So many problems of stamps are told apart: who writes them may name their members as they like."""
 
 _log = structlog.get_logger("postgres")
 
@@ -38,30 +42,34 @@ class Ignored:
 
 
 class Stamps:
-    """Provenance stamps that were not valid, and changes without one where the policy is to warn."""
+    """Provenance stamps that were not valid as a whole, and changes without one where the policy is to warn."""
 
     def __init__(self) -> None:
         self._invalid = 0
-        self._untold_invalid = 0
+        self._untold_invalid: dict[str, tuple[int, int]] = {}  # by what is wrong: how many, and the last transaction
         self._untold: Counter[str] = Counter()
         self._tell_at = 0.0
 
-    def heard(self, invalid: int, unstamped: Counter[str]) -> None:
-        """So many more; changes by entity."""
-        self._invalid += invalid
-        self._untold_invalid += invalid
+    def heard(self, invalid: Sequence[tuple[str, int]], unstamped: Counter[str]) -> None:
+        """These came: what is wrong with each stamp and its transaction, and the changes by entity."""
+        self._invalid += len(invalid)
+        for problem, transaction in invalid:
+            known = problem in self._untold_invalid or len(self._untold_invalid) < PROBLEMS_MAX
+            why = problem if known else OTHER_PROBLEMS
+            count, _ = self._untold_invalid.get(why, (0, 0))
+            self._untold_invalid[why] = count + 1, transaction
         self._untold += unstamped
         if not (self._untold_invalid or self._untold) or time.monotonic() < self._tell_at:
             return
         self._tell_at = time.monotonic() + TELL_EVERY_S
-        if self._untold_invalid:
-            _log.warning("provenance stamps ignored", count=self._untold_invalid, why="not valid")
+        for why, (count, transaction) in self._untold_invalid.items():
+            _log.warning("provenance stamps not valid", why=why, count=count, last_transaction=str(transaction))
         for entity, count in self._untold.items():
             _log.warning("changes without a provenance stamp", entity=entity, count=count)
-        self._untold_invalid = 0
+        self._untold_invalid.clear()
         self._untold.clear()
 
     def take(self) -> int:
-        """How many stamps were none since this was asked last."""
+        """How many stamps were not valid since this was asked last."""
         count, self._invalid = self._invalid, 0
         return count

@@ -1,7 +1,7 @@
 """The columns that follow from where rows stand in the log: position, transaction, provenance."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -40,6 +40,16 @@ class Span:
     ordinal: int
     rows: int
     published: int = -1
+
+
+def parted(spans: Sequence[Span], kept: int) -> tuple[list[Span], list[Span]]:
+    """Those spans but for their last `kept` rows, which are of one span, and these rows."""
+    if not kept:
+        return [*spans], []
+    *whole, last = spans
+    before = last.rows - kept
+    rest = [replace(last, ordinal=last.ordinal + before, rows=kept)]
+    return [*whole, replace(last, rows=before)] if before else whole, rest
 
 
 class Meta:

@@ -138,10 +138,12 @@ def test_a_stamp_holds_from_its_place_until_the_next_or_the_end_of_its_transacti
     assert table(given_)["service_name"].to_pylist() == ["nobody", "order-api", "order-api", "job", "nobody"]
 
 
-def test_a_stamp_that_is_none_counts_as_missing_and_ends_the_one_before() -> None:
-    given_ = assembler().feed(frames(transaction(100, [relation(), stamp(), insert(1), stamp(b"no"), insert(2)])))
-    assert table(given_)["service_name"].to_pylist() == ["order-api", "nobody"]
-    assert given_.invalid_stamps == 1
+def test_what_is_no_stamp_leaves_the_one_before_as_it_is() -> None:
+    sent: list[Decoded] = [relation(), insert(1), stamp(b"no"), insert(2), stamp(), insert(3), stamp(b"no"), insert(4)]
+    given_ = assembler().feed(frames(transaction(100, sent, xid=743)))
+    assert table(given_)["service_name"].to_pylist() == ["nobody", "nobody", "order-api", "order-api"]
+    assert [problem for problem, _ in given_.invalid_stamps] == ["it is no JSON object"] * 2
+    assert {xid & 0xFFFFFFFF for _, xid in given_.invalid_stamps} == {743}
 
 
 def test_changes_without_a_stamp_are_counted_where_the_policy_is_to_warn() -> None:
@@ -397,12 +399,12 @@ def test_what_is_set_aside_stands_under_the_reserved_entity() -> None:
 
 def test_a_change_without_a_stamp_stops_until_the_default_is_accepted() -> None:
     made = entity(missing_stamp="stop")
-    sent = frames(transaction(200, [relation(), stamp(), insert(1), stamp(b"no"), insert(2), insert(3)]))
+    sent = frames(transaction(200, [relation(), stamp(b"no"), insert(1), insert(2), stamp(), insert(3)]))
     fed = assembler([made])
     fed.feed(sent)
-    assert _stopped_at(fed.stop) == "200/6"
-    fed = assembler([made], decisions={Position(1, 200, 6): "default"})
-    assert table(fed.feed(sent))["service_name"].to_pylist() == ["order-api", "nobody", "nobody"]
+    assert _stopped_at(fed.stop) == "200/2"
+    fed = assembler([made], decisions={Position(1, 200, 2): "default"})
+    assert table(fed.feed(sent))["service_name"].to_pylist() == ["nobody", "nobody", "order-api"]
     assert fed.stop is None
 
 

@@ -258,7 +258,7 @@ class Outcome:
     through_lsn: int | None
     altered: Sequence[object]
     unstamped: Mapping[str, int]
-    invalid_stamps: int
+    invalid_stamps: list[tuple[str, int]]
     stop: tuple[str, Position | None] | None
 
     def told(self) -> tuple[object, ...]:
@@ -287,7 +287,7 @@ def _fed(
         through_lsn=max(through, default=None),
         altered=[altered for piece in pieces for altered in piece.altered],
         unstamped=dict(unstamped),
-        invalid_stamps=sum(piece.invalid_stamps for piece in pieces),
+        invalid_stamps=[each for piece in pieces for each in piece.invalid_stamps],
         stop=None if fed.stop is None else (str(fed.stop), fed.stop.position),
     )
 
