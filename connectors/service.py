@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import FrameType
@@ -33,6 +33,7 @@ from connectors.sources.postgres.progress import is_complete
 from connectors.sources.postgres.setup import SlotState, slot_state
 from connectors.sources.postgres.source import CATALOG_SETTINGS, PostgresSource, Settings
 from connectors.stores import open_log, open_sink, read_versions
+from connectors.systemd import Manager
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
@@ -63,8 +64,9 @@ class Service:
         accept_settings: bool = False,
         accept_cluster: bool = False,
         reach: failpoints.Reach = failpoints.nowhere,
+        manager: Manager | None = None,
     ) -> None:
-        self._config = config
+        self._config, self._manager = config, manager
         self._accept_settings, self._accept_cluster = accept_settings, accept_cluster
         self._reach = reach
         self._stop = threading.Event()
@@ -80,6 +82,7 @@ class Service:
             self._signals(),
             closing(open_sink(config, reach=self._reach, stopping=self._stop.is_set)) as sink,
             self._health() as health,
+            nullcontext() if self._manager is None else self._manager.watching(lambda: self._state.live),
         ):
             _log.info("service started", name=config.name, listen=f"{health.address[0]}:{health.address[1]}")
             sampler = threading.Thread(target=self._sample, name="sampler", daemon=True)

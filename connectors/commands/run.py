@@ -6,6 +6,7 @@ import os
 
 from connectors import config, failpoints, gaps
 from connectors.service import Service
+from connectors.systemd import Manager
 
 COLLECT_EVERY = 50_000
 """New objects between two looks for cycles. A batch of rows makes tens of thousands, without any cycle, and lets go of
@@ -59,5 +60,6 @@ def execute(arguments: argparse.Namespace) -> int:
         accept_settings=arguments.accept_config,
         accept_cluster=arguments.accept_cluster,
         reach=reach,
+        manager=Manager.of(os.environ),
     ).run()
     return 0

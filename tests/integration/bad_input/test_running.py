@@ -3,6 +3,7 @@
 import contextlib
 import io
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -50,6 +51,21 @@ def test_a_service_that_is_told_to_stop_stores_all_that_was_committed(begun: Sit
     assert len(begun.state("guest")) == 20_001
     _said(begun, '"service stopped"')
     assert begun.sql("SELECT 1 FROM pg_replication_slots WHERE active AND slot_name = current_database()") == []
+
+
+def test_its_manager_hears_that_it_runs_lives_and_stops(begun: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(f"\0{begun.name}")
+        manager.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", f"@{begun.name}")
+        monkeypatch.setenv("WATCHDOG_USEC", "300000")
+        with _process(begun) as process:
+            assert [manager.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        while (last := manager.recv(100)) == b"WATCHDOG=1":
+            pass
+        assert last == b"STOPPING=1"
 
 
 def test_a_second_signal_stops_at_once(begun: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,52 @@
+"""What the service tells the manager that started it: that it runs, that it lives, that it stops (sd_notify(3))."""
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manager:
+    """A service manager: the `address` where it listens, and the silence after which it ends a service, if it does."""
+
+    address: str
+    watchdog_s: float | None = None
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> "Manager | None":
+        """The manager that started this process, if one did."""
+        if not (address := environment.get("NOTIFY_SOCKET")):
+            return None
+        watched = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        limit_us = int(environment.get("WATCHDOG_USEC", 0)) if watched else 0
+        return cls(address=address, watchdog_s=limit_us / 1_000_000 or None)
+
+    @contextlib.contextmanager
+    def watching(self, live: Callable[[], bool]) -> Iterator[None]:
+        """Around what the service does once it has started; `live` says whether it still gets on."""
+        self._tell("READY=1")
+        ended = threading.Event()
+        beats = threading.Thread(target=self._beat, args=(live, ended), daemon=True, name="watchdog")
+        if self.watchdog_s is not None:
+            beats.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            self._tell("STOPPING=1")
+
+    def _beat(self, live: Callable[[], bool], ended: threading.Event) -> None:
+        assert self.watchdog_s is not None
+        while not ended.wait(self.watchdog_s / 3):
+            if live():
+                self._tell("WATCHDOG=1")
+
+    def _tell(self, state: str) -> None:
+        """A manager that does not listen cannot be helped, and is no reason to stop."""
+        address = "\0" + self.address[1:] if self.address.startswith("@") else self.address
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
+            sending.setblocking(False)
+            sending.sendto(state.encode(), address)
