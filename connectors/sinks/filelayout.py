@@ -6,15 +6,16 @@ Nothing here writes, so that a reader needs neither the lock nor the right to wr
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from envelope.batch import SCHEMA
@@ -30,6 +31,10 @@ SEQUENCE = b"changelog.sequence"
 
 CHECKSUM = b"changelog.crc32"
 """The footer metadata that holds the CRC-32 of the checkpoint's JSON, as decimal text: Parquet guards pages only."""
+
+MARKED = "marked"
+"""The member of a checkpoint's `sink` that lists the log files with rows of `schemas` or `gaps`: those who look for
+these read no other. It is in the footer of the file that has such a row: no copy has the one without the other."""
 
 MANIFEST_FORMAT = 1
 
@@ -48,19 +53,6 @@ def log_folder(path: Path) -> Path:
 def log_file(path: Path, sequence: int) -> Path:
     """The file of the commit `sequence`, counted from 1."""
     return log_folder(path) / f"{sequence:020d}.parquet"
-
-
-def versions_folder(path: Path) -> Path:
-    """The folder of marks: an empty file for each file of the log that may hold rows of `schemas` or `gaps`, and named
-    by its sequence.
-    """
-    return path / "versions"
-
-
-def marked_sequences(path: Path) -> set[int]:
-    """The files of the log that may hold versions of columns, or gaps; no other does."""
-    folder = versions_folder(path)
-    return {int(mark.name) for mark in folder.iterdir() if mark.name.isdigit()} if folder.is_dir() else set()
 
 
 def resume_file(path: Path) -> Path:
@@ -158,6 +150,7 @@ def opened(file: Path, **options: Any) -> Iterator[Any]:
 class Recovery:
     """Where a log ends: the newest whole file's `sequence` (0 before the first) and the `checkpoint` to go on from.
 
+    `marked` are the log files with rows of `schemas` or `gaps`, None where an older program wrote the checkpoint.
     `damage` is a newest file that counts for nothing; `ahead` says that `resume.json` speaks of a file that
     is not there, or not whole, and counts for nothing either.
     """
@@ -166,6 +159,7 @@ class Recovery:
     checkpoint: Checkpoint | None
     damage: NotWholeError | None
     ahead: bool
+    marked: Sequence[int] | None = None
 
 
 def find_recovery(path: Path) -> Recovery:
@@ -192,12 +186,45 @@ def find_recovery(path: Path) -> Recovery:
     if resume and resume.sequence == sequence:
         _refuse_foreign(path, resume, checkpoint)
         checkpoint = resume.checkpoint
+    checkpoint, marked = _parted(checkpoint)
     return Recovery(
         sequence=sequence,
         checkpoint=checkpoint,
         damage=damage,
         ahead=resume is not None and resume.sequence > sequence,
+        marked=marked,
     )
+
+
+def with_marked(checkpoint: Checkpoint, marked: Sequence[int]) -> Checkpoint:
+    """The checkpoint as a log stores it."""
+    return replace(checkpoint, sink={**checkpoint.sink, MARKED: marked})
+
+
+def _parted(stored: Checkpoint | None) -> tuple[Checkpoint | None, Sequence[int] | None]:
+    """A checkpoint as its source knows it, and the marked files that were stored with it."""
+    if stored is None:
+        return None, ()
+    sink = {name: value for name, value in stored.sink.items() if name != MARKED}
+    return replace(stored, sink=sink), stored.sink.get(MARKED)
+
+
+def marked_sequences(path: Path, live: Sequence[int]) -> Collection[int]:
+    """Those of the log files that may hold versions of columns, or gaps; all, where an older program wrote the newest.
+
+    A newest file that is not whole counts for nothing, here too.
+    """
+    for sequence in reversed(live[-2:]):
+        with suppress(NotWholeError):
+            marked: Collection[int] = read_checkpoint_of(log_file(path, sequence)).sink.get(MARKED, live)
+            return marked
+    return live
+
+
+def holds_any(file: Path, entities: pa.Array) -> bool:
+    """Whether a log file has rows of one of these entities."""
+    with opened(file) as parquet:
+        return bool(pc.any(pc.is_in(parquet.read(columns=["entity"]).column("entity"), entities)).as_py())
 
 
 def _second_newest(file: Path) -> Checkpoint:

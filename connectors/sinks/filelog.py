@@ -213,9 +213,9 @@ def _pass(path: Path, wanted: _Wanted) -> Generator[pa.RecordBatch, None, tuple[
     reached = wanted.after
     if wanted.after is not None:
         live = live[bisect_right(live, wanted.after, key=lambda sequence: _position(log_file(path, sequence))) :]
-    marked = marked_sequences(path) if wanted.entity in (SCHEMAS, GAPS) else None
+    marked = marked_sequences(path, live) if wanted.entity in (SCHEMAS, GAPS) else live
     for sequence in live:
-        if marked is not None and sequence not in marked:
+        if sequence not in marked:
             continue
         file = log_file(path, sequence)
         reached = _position(file)

@@ -19,6 +19,7 @@ from connectors.sinks.filelayout import (
     Resume,
     find_recovery,
     footer,
+    holds_any,
     log_file,
     log_folder,
     read_resume,
@@ -26,7 +27,7 @@ from connectors.sinks.filelayout import (
     sequence_of,
     sequences,
     verify,
-    versions_folder,
+    with_marked,
 )
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
@@ -77,6 +78,7 @@ class FileSink:
         self._lock: int | None = None
         self._added: list[pa.RecordBatch] = []
         self._end = Recovery(sequence=0, checkpoint=None, damage=None, ahead=False)
+        self._marked: Sequence[int] = ()
 
     def prepare(self, entities: Sequence[Entity]) -> None:
         """See `Sink`: any entity finds room."""
@@ -101,6 +103,7 @@ class FileSink:
                 if self._over_gap:
                     self._set_aside_damaged()
                 self._end = find_recovery(self._path)
+                self._marked = self._find_marked() if self._end.marked is None else self._end.marked
             if self._end.ahead and self._end.checkpoint is None and not self._over_gap:
                 raise _all_gone(self._path)
         except ChangelogError:
@@ -155,13 +158,14 @@ class FileSink:
         4. The folder is fsynced: only now the commit is durable.
         """
         sequence = self._end.sequence + 1
+        marked = self._marked
         if any(pc.any(pc.is_in(batch.column("entity"), _MARKED)).as_py() for batch in rows):
-            self._mark(sequence)
+            marked = [*marked, sequence]
         file = log_file(self._path, sequence)
         beside = file.with_name(f"{_TEMPORARY}{sequence}")
         try:
             with beside.open("wb", buffering=_BUFFER_BYTES) as out:
-                _write(out, rows, footer(sequence, checkpoint))  # 1
+                _write(out, rows, footer(sequence, with_marked(checkpoint, marked)))  # 1
                 out.flush()
                 self._reach("files:written")
                 os.fsync(out.fileno())  # 2
@@ -174,22 +178,22 @@ class FileSink:
             _remove(beside)
         sync(file.parent)  # 4
         self._reach("files:stored")
+        self._marked = marked
         self._end = Recovery(sequence=sequence, checkpoint=checkpoint, damage=None, ahead=False)
 
-    def _mark(self, sequence: int) -> None:
-        """Tells readers who look for versions of columns, or for gaps, where to look. A mark too many does no harm."""
-        folder = versions_folder(self._path)
-        make_folder(folder)
-        (folder / f"{sequence:020d}").touch()
-        sync(folder)
+    def _find_marked(self) -> Sequence[int]:
+        """Which files have such rows, of a log whose checkpoint does not say."""
+        whole = [sequence for sequence in sequences(self._path) if sequence <= self._end.sequence]
+        return [sequence for sequence in whole if holds_any(log_file(self._path, sequence), _MARKED)]
 
     def _store_progress(self, checkpoint: Checkpoint) -> None:
         """Replaces `resume.json` atomically."""
+        stored = with_marked(checkpoint, self._marked)
         file = resume_file(self._path)
         beside = file.with_name(f"{_TEMPORARY}resume")
         try:
             with beside.open("wb") as out:
-                out.write(Resume(sequence=self._end.sequence, checkpoint=checkpoint).to_json())
+                out.write(Resume(sequence=self._end.sequence, checkpoint=stored).to_json())
                 out.flush()
                 os.fsync(out.fileno())
             self._reach("files:resume-synced")

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connectors.sinks import files
 from connectors.sinks.filelayout import SEQUENCE, log_file, read_manifest
 from connectors.sinks.filelog import READ_ROWS, counts, follow, read_checkpoint, read_log
 from connectors.sinks.files import ROW_GROUP_ROWS, FileSink
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
-from envelope.entity import TRUNCATE_KEY
+from envelope.entity import SCHEMAS, TRUNCATE_KEY
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from tests.unit.sinks.material import as_rows, batch, checkpoint, commit, expected, read, row, store
@@ -280,3 +281,52 @@ def test_any_split_into_commits_reads_the_same(
         for one in rows
         if (entity is None or one["entity"] == entity) and (after is None or one["position"] > str(after))
     ]
+
+
+def _versions(number: int) -> list[pa.RecordBatch]:
+    """The rows of a commit, the first of them a version of columns."""
+    return [batch([row(Position(1, number, 0), entity=SCHEMAS, key="order")]), *commit(number)[1:]]
+
+
+def _store_versions(path: Path) -> None:
+    sink = FileSink(path)
+    sink.recover()
+    for number in range(1, 6):
+        store(sink, _versions(number) if number in (2, 4) else commit(number), checkpoint(number))
+    sink.close()
+
+
+def _found(path: Path) -> list[int]:
+    """The commits that are found to have versions."""
+    return [Position.parse(each["position"]).commit for each in read(path, entity=SCHEMAS)]
+
+
+def test_versions_are_found_in_any_copy_of_the_log_and_no_other_file_is_read(tmp_path: Path) -> None:
+    """What is known of them is in the files themselves."""
+    path, copy = tmp_path / "changelog", tmp_path / "copy"
+    _store_versions(path)
+    shutil.copytree(path / "log", copy / "log")
+    assert _found(copy) == [2, 4]
+    sink = FileSink(copy)
+    assert sink.recover() == checkpoint(5)
+    store(sink, _versions(6), checkpoint(6))
+    store(sink, [], checkpoint(6, through_lsn=99))
+    sink.close()
+    log_file(copy, 3).write_bytes(b"never read")
+    assert _found(copy) == [2, 4, 6]
+    log_file(copy, 6).write_bytes(b"cut off by a crash")
+    assert _found(copy) == [2, 4], "it counts for nothing"
+
+
+def test_versions_are_found_in_a_log_of_an_older_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checkpoints do not say where they are."""
+    with monkeypatch.context() as older:
+        older.setattr(files, "with_marked", lambda stored, _: stored)
+        _store_versions(tmp_path)
+    assert _found(tmp_path) == [2, 4]
+    sink = FileSink(tmp_path)
+    sink.recover()
+    store(sink, commit(6), checkpoint(6))
+    sink.close()
+    log_file(tmp_path, 3).write_bytes(b"never read")
+    assert _found(tmp_path) == [2, 4]
