@@ -14,6 +14,7 @@ from connectors.config import Config
 from connectors.signals import Signal
 from connectors.sources.postgres.repairs import Repairs, cancel
 from connectors.stores import open_sink
+from envelope.errors import ChangelogError, Kind
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,12 +40,16 @@ def _cancel_stored(settings: Config, signal: Signal) -> None:
     """Gives up what the stopped service would begin its next start with, before it reads the signal.
 
     Under another id: repairs that still wait in the log before the signal are cancelled when the service comes to it.
+    A service that only waits for its connection will read the signal, and is let be.
     """
-    refuse_unready(settings)
-    with closing(open_sink(settings)) as sink:
-        checkpoint = sink.recover()
-        assert checkpoint is not None
-        repairs, windows = cancel(
-            Repairs.parse(checkpoint.repairs), checkpoint.windows, signal.entity, secrets.token_hex(8)
-        )
-        sink.commit(replace(checkpoint, repairs=repairs.to_json(), windows=windows))
+    try:
+        refuse_unready(settings)
+        with closing(open_sink(settings)) as sink:
+            checkpoint = sink.recover()
+            assert checkpoint is not None
+            repairs = Repairs.parse(checkpoint.repairs)
+            left, windows = cancel(repairs, checkpoint.windows, signal.entity, secrets.token_hex(8))
+            sink.commit(replace(checkpoint, repairs=left.to_json(), windows=windows))
+    except ChangelogError as error:
+        if error.kind is not Kind.IN_USE:
+            raise

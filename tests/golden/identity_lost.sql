@@ -1,0 +1,56 @@
+-- A replica identity without the entity's key: the log has the key of what is written, and not of what was there.
+--# [entities.orders]
+--# table = "public.orders"
+--# key = ["code"]
+
+CREATE TABLE orders (id int PRIMARY KEY, code text NOT NULL UNIQUE, status text);
+ALTER TABLE orders REPLICA IDENTITY FULL;
+
+--> run
+
+-- Inserts are published under any identity; the server refuses updates and deletes under this one.
+ALTER TABLE orders REPLICA IDENTITY NOTHING;
+INSERT INTO orders VALUES (1, 'a', 'NEW'), (2, 'b', 'NEW');
+-> {"entity": "orders", "key": "a", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
+    "current": {"id":1,"code":"a","status":"NEW"}}
+-> {"entity": "orders", "key": "b", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 2}},
+    "current": {"id":2,"code":"b","status":"NEW"}}
+
+-- Under the primary key, which is not the entity's, nobody knows whether an update left another key behind.
+ALTER TABLE orders REPLICA IDENTITY DEFAULT;
+INSERT INTO orders VALUES (3, 'c', 'NEW');
+-> {"entity": "orders", "key": "c", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
+    "current": {"id":3,"code":"c","status":"NEW"}}
+UPDATE orders SET status = 'PAID' WHERE id = 1;
+-> {"stop": "the log holds no value for key or partition column code of public.orders"}
+
+ALTER TABLE orders REPLICA IDENTITY FULL;
+--> accept dead-letter
+-> {"entity": "dead", "key": "orders", "provenance": {"source": {"table": "public.orders", "op": "update", "ordinal": 0}},
+    "current": {"id":1,"code":"a","status":"PAID"}}
+
+-- Of an old row the log has the primary key, and no more.
+ALTER TABLE orders REPLICA IDENTITY DEFAULT;
+UPDATE orders SET id = 20, code = 'B' WHERE id = 2;
+-> {"stop": "the log holds no value for key or partition column code of public.orders"}
+
+ALTER TABLE orders REPLICA IDENTITY FULL;
+--> accept dead-letter
+-> {"entity": "dead", "key": "orders",
+    "provenance": {"source": {"table": "public.orders", "op": "update", "ordinal": 0, "unavailableOriginal": ["code", "status"]}},
+    "current": {"id":20,"code":"B","status":"NEW"}, "original": {"id":2}}
+
+ALTER TABLE orders REPLICA IDENTITY DEFAULT;
+DELETE FROM orders WHERE id = 3;
+-> {"stop": "the log holds no value for key or partition column code of public.orders"}
+
+ALTER TABLE orders REPLICA IDENTITY FULL;
+--> accept skip
+
+UPDATE orders SET code = 'A' WHERE id = 1;
+-> {"entity": "orders", "key": "a", "movedTo": {"key": "A"},
+    "provenance": {"source": {"table": "public.orders", "op": "delete", "ordinal": 0}}, "current": null,
+    "original": {"id":1,"code":"a","status":"PAID"}}
+-> {"entity": "orders", "key": "A", "movedFrom": {"key": "a"},
+    "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 1}},
+    "current": {"id":1,"code":"A","status":"PAID"}}
