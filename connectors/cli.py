@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from connectors.commands import Command, add_common_arguments
 from connectors.extras import installation
+from connectors.terminal import say
 
 COMMANDS = {
     "demo": "the whole story on this machine, over a PostgreSQL of its own (extra `embedded`)",
@@ -133,4 +134,4 @@ def _report(error: BaseException, text: str, arguments: argparse.Namespace) -> N
         return
     if arguments.verbose:
         traceback.print_exception(error, file=sys.stderr)
-    print(f"changelog: {text}", file=sys.stderr)
+    say(f"changelog: {text}", file=sys.stderr)

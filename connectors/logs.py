@@ -8,6 +8,8 @@ from typing import Any, TextIO
 
 import structlog
 
+from connectors.terminal import safe
+
 CLEAR_LINE = "\r\x1b[2K"
 
 
@@ -25,9 +27,15 @@ def configure(stream: TextIO, *, verbose: bool) -> None:
     )
 
 
+def _harmless(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Spells out what would act on the terminal: a server's messages hold names that anybody chose."""
+    return {name: safe(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
 def _for_a_person() -> list[structlog.typing.Processor]:
     return [
         structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+        _harmless,
         # the plain traceback: the rich one prints local variables, and with them rows and secrets
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback, pad_event_to=36),
         _over_a_bar,

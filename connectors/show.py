@@ -1,7 +1,6 @@
 """Changes as a person reads them: who did what, when, and what it changed. For terminals; nothing parses this."""
 
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,13 +8,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TextIO
 
 from msgspec import Raw
-from rich.console import Console, ConsoleRenderable
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from connectors.sources.postgres.progress import page_of
+from connectors.terminal import safe, safe_lines
 from envelope.codec.avro_values import members
 from envelope.entity import GAPS
 from envelope.model import MISSING, Envelope, Missing, Op, Record
@@ -37,9 +38,6 @@ MARKS = {
     Op.TRUNCATE: ("!", "truncated", "magenta"),
 }
 
-# What a terminal may obey, or what turns the reading direction: JSON escapes only what is below the space.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
@@ -51,6 +49,11 @@ class Change:
 
 
 class _Console(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Spells out what would act on the terminal, and was not put there by Rich itself."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(safe_lines(segment.text), segment.style)
+
     def on_broken_pipe(self) -> None:
         """Leaves it to the command line, which has an exit code for it."""
         raise BrokenPipeError
@@ -176,11 +179,6 @@ def size(nbytes: int) -> str:
             return f"{amount:.3g} {unit}" if unit != "B" else f"{nbytes} B"
         amount /= 1024
     return f"{amount:.3g} TiB"
-
-
-def safe(text: str) -> str:
-    """`text` without what would act on a terminal; such characters are spelled out."""
-    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _headline(shown: Record, *, subject: bool) -> Text:

@@ -27,6 +27,7 @@ from connectors.commands import demo as command
 from connectors.demo import Told, booking
 from connectors.embedded_kafka import find_java
 from connectors.sinks import Log
+from connectors.terminal import safe
 from envelope import canonical
 from envelope.canonical import Value
 from envelope.codec import delta_codec
@@ -220,11 +221,11 @@ def _patches(deltas: Sequence[Delta], room: int) -> Table:
     """The deltas of one order: who, and each operation, its value in `room` characters."""
     table = columns("   by", "op", "path", "value")
     for delta in deltas:
-        who = Text(f"   {show.safe(delta.provenance.stamp.service_name)}", style="blue")
+        who = Text(f"   {safe(delta.provenance.stamp.service_name)}", style="blue")
         for operation in delta.patch:
             value = canonical.dumps(operation["value"]).decode() if "value" in operation else ""
             style = "dim" if operation["op"] == "test" else "default"
-            shown = Text(show.safe(value if len(value) <= room else f"{value[:room]}…"))
+            shown = Text(safe(value if len(value) <= room else f"{value[:room]}…"))
             table.add_row(who, operation["op"], operation["path"] or "(all)", shown, style=style)
             who = Text("")
     return table

@@ -12,6 +12,7 @@ from connectors.sinks.filelayout import find_recovery
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.setup import slot_state
 from connectors.stores import open_log, open_sink
+from connectors.terminal import say
 from envelope.checkpoint import Checkpoint, Stop
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
@@ -47,7 +48,7 @@ def execute(arguments: argparse.Namespace) -> int:
         _refuse_elsewhere(checkpoint, position, arguments.decision)
         decisions = {**checkpoint.decisions, str(position): arguments.decision}
         sink.commit(replace(checkpoint, decisions=decisions))
-    print(f"{position}: {arguments.decision}; now start the service again")
+    say(f"{position}: {arguments.decision}; now start the service again")
     return 0
 
 

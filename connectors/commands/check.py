@@ -29,6 +29,7 @@ from connectors.sources.postgres.patience import NO_LIMIT
 from connectors.sources.postgres.setup import slot_state
 from connectors.sources.postgres.values import SETTINGS
 from connectors.stores import extra_needed, open_log
+from connectors.terminal import safe
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError
@@ -229,7 +230,7 @@ def folder_findings(path: Path) -> Iterator[Finding]:
 def fix(connection: psycopg.Connection[Any], found: Sequence[Finding], console: Console) -> None:
     """Runs the SQL of every fix, saying what it runs."""
     for statement in dict.fromkeys(statement for finding in found for statement in finding.fix):
-        console.print(Text(f"{statement};", style="cyan"), soft_wrap=True)
+        console.print(Text(safe(f"{statement};"), style="cyan"), soft_wrap=True)
         with translated(statement):
             connection.execute(statement.encode())
     console.print()
@@ -243,10 +244,10 @@ def print_findings(console: Console, found: Sequence[Finding]) -> None:
     grid.add_column(overflow="fold")
     for finding in found:
         mark, style = MARKS[finding.status]
-        text = Text(finding.message, style="default" if finding.status != "fail" else "red")
+        text = Text(safe(finding.message), style="default" if finding.status != "fail" else "red")
         if finding.hint:
-            text.append(f"\n→ {finding.hint}", style="cyan")
-        grid.add_row(Text(mark, style=style), finding.name, text)
+            text.append(f"\n→ {safe(finding.hint)}", style="cyan")
+        grid.add_row(Text(mark, style=style), Text(safe(finding.name)), text)
     console.print(grid)
     console.print(_sum(found))
 

@@ -16,6 +16,7 @@ from connectors.sources.postgres.catalog import read_tables
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.setup import SlotState, slot_state
 from connectors.stores import extra_needed, open_log
+from connectors.terminal import say
 from envelope.errors import ChangelogError, Kind
 
 
@@ -57,7 +58,7 @@ def execute(arguments: argparse.Namespace) -> int:
         _show(settings, slot, left, published=published)
         refuse_running(settings)
         if not (of_kafka or arguments.slot or arguments.publication) or not arguments.yes:
-            print("nothing is dropped: name what should go, as in --slot --publication, and add --yes")
+            say("nothing is dropped: name what should go, as in --slot --publication, and add --yes")
             return 0
         if of_kafka and left.trouble is not None:
             raise left.trouble
@@ -65,7 +66,7 @@ def execute(arguments: argparse.Namespace) -> int:
             _drop_publication(connection, settings.publication)
         if arguments.slot and slot is not None:
             connection.execute("SELECT pg_drop_replication_slot(%s)", [settings.slot])
-            print(f"dropped slot {settings.slot}")
+            say(f"dropped slot {settings.slot}")
     if isinstance(settings.sink, KafkaConfig):
         _drop_on_kafka(settings, settings.sink, left, topics=arguments.topics, positions=arguments.positions)
     return 0
@@ -97,10 +98,10 @@ def _drop_on_kafka(settings: Config, sink: KafkaConfig, left: Left, *, topics: b
 
         if topics and left.topics:
             kafka.delete(sink, list(left.topics))
-            print(f"dropped {len(left.topics)} topics")
+            say(f"dropped {len(left.topics)} topics")
         if positions and left.checkpoint:
             kafka.forget(settings, sink)
-            print(f"dropped the checkpoint of {settings.name}")
+            say(f"dropped the checkpoint of {settings.name}")
 
 
 def _drop_publication(connection: psycopg.Connection[Any], name: str) -> None:
@@ -111,21 +112,21 @@ def _drop_publication(connection: psycopg.Connection[Any], name: str) -> None:
         raise ChangelogError(
             Kind.ACCESS, f"publication {name} belongs to another role; nothing was dropped", hint="drop it as its owner"
         ) from error
-    print(f"dropped publication {name}")
+    say(f"dropped publication {name}")
 
 
 def _show(settings: Config, slot: SlotState | None, left: Left, *, published: bool) -> None:
     if slot is None:
-        print(f"slot         {settings.slot}: there is none")
+        say(f"slot         {settings.slot}: there is none")
     else:
-        print(f"slot         {settings.slot}: retains {show.size(slot.retained_bytes or 0)} of log on the server")
-    print(f"publication  {settings.publication}: {'there' if published else 'there is none'}")
+        say(f"slot         {settings.slot}: retains {show.size(slot.retained_bytes or 0)} of log on the server")
+    say(f"publication  {settings.publication}: {'there' if published else 'there is none'}")
     if isinstance(settings.sink, FilesConfig):
-        print(f"log          {settings.sink.path}: stays; it is yours to delete")
+        say(f"log          {settings.sink.path}: stays; it is yours to delete")
         return
     if left.trouble is not None:
-        print(f"topics       unknown: {left.trouble}")
+        say(f"topics       unknown: {left.trouble}")
         return
     for name, count in left.topics.items():
-        print(f"topic        {name}: {count:,} messages, at most")
-    print(f"positions    {settings.name}: {'there' if left.checkpoint else 'there is none'}")
+        say(f"topic        {name}: {count:,} messages, at most")
+    say(f"positions    {settings.name}: {'there' if left.checkpoint else 'there is none'}")

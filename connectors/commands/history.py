@@ -10,6 +10,7 @@ from connectors import config, show
 from connectors.commands.tail import message_line
 from connectors.sinks import Log
 from connectors.stores import open_log, read_gaps
+from connectors.terminal import safe
 from envelope import batch
 from envelope.entity import GAPS
 from envelope.errors import ChangelogError, Kind
@@ -31,7 +32,7 @@ def execute(arguments: argparse.Namespace) -> int:
     changes = [record for rows in log.read(entity=entity, key=key) for record in batch.records(rows)]
     if not changes:
         _refuse_part_of_a_key(log, entity, arguments.key)
-        raise ChangelogError(Kind.USAGE, f"{log.where} has no change of {entity} {show.safe(key)}")
+        raise ChangelogError(Kind.USAGE, f"{log.where} has no change of {entity} {safe(key)}")
     shown = _with_gaps(log, changes)
     if arguments.json:
         for record in shown:
@@ -66,14 +67,14 @@ def _refuse_part_of_a_key(log: Log, entity: str, values: Sequence[str]) -> None:
 
 
 def _title(entity: str, key: str, found: Sequence[Record]) -> Text:
-    title = Text(f"{entity} {show.safe(key)}", style="bold")
+    title = Text(f"{entity} {safe(key)}", style="bold")
     title.append(f"  {_counted(len(found), 'change')}", style="not bold")
     sources = [record.envelope.provenance.source for record in found]
     if sources:
         stamps = [each.envelope.provenance for each in found if each.envelope.provenance.source.op is not Op.READ]
         services = dict.fromkeys(provenance.stamp.service_name for provenance in stamps)
         if services:
-            title.append(show.safe(f" by {', '.join(services)}"), style="not bold")
+            title.append(safe(f" by {', '.join(services)}"), style="not bold")
         if len(sources) > 1:
             span = sources[-1].committed_at - sources[0].committed_at
             title.append(f" in {show.duration(span)}", style="not bold")

@@ -14,11 +14,12 @@ from rich.text import Text
 
 from connectors import config, show
 from connectors.contracts.generated import FOLDER, Outcome, generate
-from connectors.entities import entity_name, matches, table_text
+from connectors.entities import entity_name, matches, resolve, table_text
 from connectors.sources.postgres.catalog import Table, key_problem, read_tables
 from connectors.sources.postgres.connection import connect
 from connectors.sources.postgres.ddl import SCRIPT
 from connectors.sources.postgres.grants import grants, read_owned
+from connectors.terminal import safe
 from envelope.entity import RESERVED
 from envelope.errors import ChangelogError, Kind
 
@@ -63,14 +64,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `changelog init` takes."""
     parser.add_argument("--dsn", help=f"the database; default: the environment's {DSN_VARIABLE}")
     parser.add_argument("--name", help="the changelog's name; default: the database's")
-    parser.add_argument(
-        "--tables", nargs="+", default=["*"], metavar="PATTERN", help="only tables like this, as in 'public.*'"
-    )
+    parser.add_argument("--tables", nargs="+", metavar="PATTERN", help="only tables like this, as in 'public.*'")
     parser.add_argument("--sink", choices=("files", "kafka"), default="files", help="where the changelog goes")
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="Kafka's; with --sink kafka")
     parser.add_argument("--force", action="store_true", help="write over an existing file")
     parser.add_argument("--event-trigger", action="store_true", help="write nothing; print the SQL of an event trigger")
-    parser.add_argument("--grants", action="store_true", help="write nothing; print the SQL for a setup and a run role")
+    parser.add_argument(
+        "--grants",
+        action="store_true",
+        help="write nothing; print the SQL of its roles: rights on what is configured, or on --tables",
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -88,13 +91,14 @@ def execute(arguments: argparse.Namespace) -> int:
         raise ChangelogError(Kind.USAGE, "no database is named", hint=f"give --dsn, or set {DSN_VARIABLE}")
     with connect(dsn) as connection:
         database = connection.info.dbname
-        wanted = partial(matches, patterns=arguments.tables)
+        wanted = partial(matches, patterns=arguments.tables or ["*"])
         tables = [table for table in read_tables(connection, sized=wanted) if wanted((table.schema, table.name))]
         if not tables:
-            patterns = " ".join(arguments.tables)
+            patterns = " ".join(arguments.tables or ["*"])
             raise ChangelogError(Kind.USAGE, f"no table of {database} matches {patterns}", hint="see --tables")
         if arguments.grants:
-            print(grants(read_owned(connection, tables), database=database))
+            configured = tables if arguments.tables or not path.exists() else _configured(path, dsn, tables)
+            print(grants(read_owned(connection, configured), database=database))
             return 0
     name = arguments.name or re.sub(r"[^a-z0-9_-]+", "_", database.lower())
     _write(path, config_text(name, tables, bootstrap_servers=arguments.bootstrap_servers))
@@ -104,6 +108,13 @@ def execute(arguments: argparse.Namespace) -> int:
         _show_schemas(path.parent / FOLDER, written)
     show.console().print(Text(f"next: export {DSN_VARIABLE}=…, then `changelog check` and `changelog run`"))
     return 0
+
+
+def _configured(path: Path, dsn: str, tables: Sequence[Table]) -> list[Table]:
+    """The tables that the configuration publishes: a role needs no right on any other."""
+    settings = config.load(path, {**os.environ, DSN_VARIABLE: dsn})
+    published = {entity.table for entity in resolve(settings, tables)}
+    return [table for table in tables if (table.schema, table.name) in published]
 
 
 def config_text(name: str, tables: Sequence[Table], *, bootstrap_servers: str | None = None) -> str:
@@ -135,7 +146,7 @@ def _entities(tables: Sequence[Table]) -> Iterator[str]:
             "partitions = 1",
         ]
         if key is None:
-            yield f"# {text} has no unique index, immediate and whole, on columns that are NOT NULL. Once it has one:"
+            yield f"# {safe(text)} has no unique index, immediate and whole, on NOT NULL columns. Once it has one:"
             lines = [f"# {line}" for line in lines]
         yield "\n".join(lines) + "\n"
 
@@ -150,7 +161,8 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _toml(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    """A string, or a list of them: what JSON may write, TOML reads, but for some controls, which are escaped."""
+    return safe(json.dumps(value, ensure_ascii=False))
 
 
 def _write(path: Path, text: str) -> None:
@@ -169,8 +181,8 @@ def _show(path: Path, tables: Sequence[Table]) -> None:
         key = usable_key(table)
         identity = IDENTITIES[table.replica_identity]
         grid.add_row(
-            Text(table_text((table.schema, table.name)), style="bold"),
-            Text(", ".join(key)) if key else Text("none: left out", style="red"),
+            Text(safe(table_text((table.schema, table.name))), style="bold"),
+            Text(safe(", ".join(key))) if key else Text("none: left out", style="red"),
             f"~{max(table.rows_estimate, 0):,}",
             show.size(table.nbytes),
             Text(identity, style="green" if identity == "full" else "yellow"),

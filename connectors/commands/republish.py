@@ -12,6 +12,7 @@ import msgspec
 from connectors import config
 from connectors.commands import signalling
 from connectors.signals import divide
+from connectors.terminal import say
 from envelope.errors import ChangelogError, Kind
 
 KEYS_FILE = "keys.jsonl"
@@ -51,13 +52,13 @@ def execute(arguments: argparse.Namespace) -> int:
         return signalling.ask(settings, arguments, "republish", entity)
     keys = arguments.keys or list(report_keys(arguments.report, entity))
     if not keys:
-        print(f"{arguments.report} has no key of {entity}: nothing is to be done", file=sys.stderr)
+        say(f"{arguments.report} has no key of {entity}: nothing is to be done", file=sys.stderr)
         return 0
     runs = list(divide(keys))
     if len(runs) == 1:
         return signalling.ask(settings, arguments, "republish", entity, runs[0])
     count = sum(map(len, runs))
-    print(f"{count:,} keys are too many to be looked up: the whole table is read, as by a rebuild", file=sys.stderr)
+    say(f"{count:,} keys are too many to be looked up: the whole table is read, as by a rebuild", file=sys.stderr)
     return signalling.ask(settings, arguments, "rebuild", entity)
 
 

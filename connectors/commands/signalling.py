@@ -20,6 +20,7 @@ from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.repairs import Repairs
 from connectors.sources.postgres.setup import slot_state
 from connectors.stores import open_log
+from connectors.terminal import say
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.errors import ChangelogError, Kind
 
@@ -86,9 +87,9 @@ def ask(
         told = {"id": signal.id, "do": do, "entity": entity, "keys": None if keys is None else len(keys)}
         print(msgspec.json.encode({**told, "lsn": lsn_text(sent.lsn), "outcome": outcome}).decode())
     elif outcome != "sent":
-        print(f"{_subject(signal)}: {outcome}")
+        say(f"{_subject(signal)}: {outcome}")
     elif not arguments.wait:
-        print(f"{_subject(signal)}: the service is told; `changelog status` shows how far it is")
+        say(f"{_subject(signal)}: the service is told; `changelog status` shows how far it is")
     return 1 if outcome == "cancelled" else 0
 
 
@@ -193,7 +194,7 @@ def _shown(*, quiet: bool) -> Iterator[Callable[[str], None]]:
 
 
 def _say(text: str, *, quiet: bool) -> None:
-    print(f"changelog: {text}", file=sys.stderr if quiet else sys.stdout, flush=True)
+    say(f"changelog: {text}", file=sys.stderr if quiet else sys.stdout)
 
 
 def _subject(signal: Signal) -> str:

@@ -24,6 +24,7 @@ from connectors.sinks import MESSAGES
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.setup import SlotState, slot_state
 from connectors.stores import open_log
+from connectors.terminal import safe
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.errors import OVER_GAP, ChangelogError
 from envelope.model import Op
@@ -203,14 +204,14 @@ def _summary(state: Mapping[str, Any]) -> Grid:
     running.append(service["phase"] or ("running" if service["running"] else "stopped"), style="default")
     grid.add_row(Text(state["name"], style="bold not dim"), running)
     for problem in state["problems"]:
-        grid.add_row("problem", Text(show.safe(problem), style="bold red"))
+        grid.add_row("problem", Text(safe(problem), style="bold red"))
     if service["waits_for"]:
         ids = ", ".join(map(str, service["waits_for"]))
         grid.add_row(
             "waits for", f"the end of transaction {ids}, before a table is read (pg_stat_activity.backend_xid)"
         )
     if service["waiting"]:
-        grid.add_row("waits", show.safe(service["waiting"]))
+        grid.add_row("waits", safe(service["waiting"]))
     if state["through_lsn"] is not None or not state["problems"]:
         grid.add_row("position", state["position"] or "nothing is published yet")
     grid.add_row("lag", _lag_text(state["lag"]))
@@ -254,7 +255,7 @@ def _stale(windows: Mapping[str, Mapping[str, Any]]) -> Iterator[Text]:
     """A line for each entity whose rows are stale, with the way out."""
     for name, progress in sorted(windows.items()):
         if progress["stale"]:
-            columns = show.safe(", ".join(progress["stale"]))
+            columns = safe(", ".join(progress["stale"]))
             yield Text(
                 f"{name}: older rows do not hold what the table does: {columns}; "
                 f"`changelog republish {name} --all` has it read again",

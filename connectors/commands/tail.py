@@ -10,6 +10,7 @@ import msgspec
 
 from connectors import config, show
 from connectors.stores import open_log
+from connectors.terminal import safe
 from envelope import batch
 from envelope.codec import json_codec
 from envelope.model import Place, Record
@@ -74,13 +75,16 @@ def printer(*, as_json: bool) -> Callable[[Record], None]:
 
 
 def message_line(record: Record) -> str:
-    """`{"entity", "key", "partition", "movedTo", "movedFrom", "value"}`; the moves only where there are any."""
+    """`{"entity", "key", "partition", "movedTo", "movedFrom", "value"}`; the moves only where there are any.
+
+    What would act on a terminal is escaped, which JSON reads as the same.
+    """
     line: dict[str, object] = {"entity": record.entity, "key": record.place.key, "partition": record.place.partition}
     for name, place in (("movedTo", record.moved_to), ("movedFrom", record.moved_from)):
         if place is not None:
             line[name] = _place(place)
     line["value"] = msgspec.Raw(json_codec.encode(record.envelope))
-    return msgspec.json.encode(line).decode()
+    return safe(msgspec.json.encode(line).decode())
 
 
 def _place(place: Place) -> dict[str, object]:

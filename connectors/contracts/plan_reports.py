@@ -4,13 +4,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from connectors import show
 from connectors.contracts import reports
 from connectors.contracts.plan import THE_SERVICE, Planned, Trouble
 from connectors.contracts.reports import Report
 from connectors.contracts.verdicts import Finding, Verdict
 from connectors.sources.postgres.alterations import Alteration, Kind
 from connectors.sources.postgres.recreate import Lost
+from connectors.terminal import safe
 
 SPELLED: Mapping[Kind, str] = {
     Kind.GONE: "- table {0.before}",
@@ -69,7 +69,7 @@ class Tried:
 
 def text(tried: Tried) -> str:
     """What changes, by entity, each with its line; what breaks; what comes of it; and the verdict."""
-    return "\n".join(map(show.safe, _lines(tried)))
+    return "\n".join(map(safe, _lines(tried)))
 
 
 def _lines(tried: Tried) -> Iterator[str]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from xml.etree import ElementTree
 
-from connectors import show
 from connectors.contracts.verdicts import Finding, State, Verdict
+from connectors.terminal import safe
 
 _GITHUB = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _GITHUB_PROPERTY = {**_GITHUB, **str.maketrans({":": "%3A", ",": "%2C"})}
@@ -106,4 +106,4 @@ def _said(finding: Finding) -> str:
 
 def _printable(line: str) -> str:
     """Without what acts on a terminal, is not allowed in XML, or is half a character of a file's name."""
-    return show.safe(line).encode("utf-8", "backslashreplace").decode()
+    return safe(line).encode("utf-8", "backslashreplace").decode()

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from connectors import show
 from connectors.embedded_kafka import Broker, find_java, find_lib, temporary_broker
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.consumed import Consumed, consumed
 from connectors.sinks.kafka.names import topic
 from connectors.sinks.kafka.topics import read
+from connectors.terminal import safe
 from envelope.codec import json_codec
 from envelope.errors import ChangelogError, Kind
 
@@ -110,9 +110,9 @@ def _table(messages: Sequence[Consumed], value_width: int) -> Table:
     for message in messages:
         table.add_row(
             f"{message.offset:,}",
-            Text(show.safe(message.key)),
+            Text(safe(message.key)),
             message.headers["op"],
-            Text(show.safe(message.headers["serviceName"])),
+            Text(safe(message.headers["serviceName"])),
             _short(message.value, value_width),
         )
     return table
@@ -124,4 +124,4 @@ def _short(value: bytes | None, width: int) -> Text:
     envelope = json_codec.decode(value)
     name, state = ("original", envelope.original) if envelope.current is None else ("current", envelope.current)
     text = f"{name} {bytes(state).decode()}" if isinstance(state, Raw) else name
-    return Text(show.safe(text if len(text) <= width else text[: width - 1] + "…"))
+    return Text(safe(text if len(text) <= width else text[: width - 1] + "…"))

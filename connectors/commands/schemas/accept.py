@@ -9,6 +9,7 @@ from connectors import config
 from connectors.commands.accept import position_argument, refuse_unready, stop_ahead
 from connectors.sources.postgres.progress import ALL_COLUMNS, is_complete, restated
 from connectors.stores import open_log, open_sink
+from connectors.terminal import say
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
@@ -41,7 +42,7 @@ def execute(arguments: argparse.Namespace) -> int:
         checkpoint = sink.recover()
         assert checkpoint is not None
         sink.commit(_accepted(checkpoint, arguments.entity, arguments.position, read_again=arguments.read_again))
-    print(f"{arguments.entity}: accepted; now start the service again")
+    say(f"{arguments.entity}: accepted; now start the service again")
     return 0
 
 

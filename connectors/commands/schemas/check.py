@@ -16,6 +16,7 @@ from connectors.contracts.reports import FORMATS, Report
 from connectors.contracts.verdicts import DEFAULT_MODE, Verdict, verdicts
 from connectors.contracts.versions import Earlier, in_folder, read
 from connectors.stores import extra_needed
+from connectors.terminal import say
 from envelope.errors import ChangelogError, Kind
 from schemas.compatibility import Mode
 
@@ -64,7 +65,7 @@ def execute(arguments: argparse.Namespace) -> int:
         found = verdicts(contracts, earlier, Mode(arguments.mode))
         _refuse_absent(paths, found)
         report = Report(against=earlier.against, verdicts=found, notes=earlier.notes)
-    print(FORMATS[arguments.format](report))
+    say(FORMATS[arguments.format](report))
     if any(verdict.state == "invalid" for verdict in report.verdicts):
         return FAILED
     return INCOMPATIBLE if any(verdict.findings for verdict in report.verdicts) else 0

@@ -25,6 +25,7 @@ from connectors.sources.postgres.rehearsal import RehearsalError
 from connectors.sources.postgres.script import Refused, Statement, refusal, statements
 from connectors.sources.postgres.values import SETTINGS
 from connectors.stores import open_log, read_versions
+from connectors.terminal import say
 from envelope import errors
 from envelope.errors import ChangelogError
 from schemas import avro
@@ -92,7 +93,7 @@ def execute(arguments: argparse.Namespace) -> int:
     wanted = read_script(arguments.file, embedded=arguments.embedded)
     with (embedded if arguments.embedded else live)(settings) as stage:
         if not arguments.embedded:
-            print(
+            say(
                 f"changelog: trying {arguments.file} on the live {stage.name}: until it is rolled back, it holds the "
                 "locks that its statements take; --embedded takes none",
                 file=sys.stderr,
@@ -111,7 +112,7 @@ def execute(arguments: argparse.Namespace) -> int:
         except RehearsalError as error:
             raise _failed(arguments.file, error) from error.error
     tried = Tried(file=str(arguments.file), statements=len(wanted), where=stage.name, lost=stage.lost, planned=planned)
-    print(FORMATS[arguments.format](tried))
+    say(FORMATS[arguments.format](tried))
     return FOUND if any(each.troubles for each in planned) else 0
 
 

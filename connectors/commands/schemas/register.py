@@ -16,6 +16,7 @@ from connectors.config import Config, KafkaConfig
 from connectors.contracts.live import live_entities
 from connectors.sinks.kafka.names import delta_subject, subject
 from connectors.stores import extra_needed
+from connectors.terminal import say
 from envelope.errors import ChangelogError, Kind
 from schemas import avro
 
@@ -77,7 +78,7 @@ def execute(arguments: argparse.Namespace) -> int:
     finally:
         registry.close()
     if arguments.json:
-        print(
+        say(
             msgspec.json.encode(
                 [{**asdict(verdict), "schema": schema} for verdict, (*_, schema) in zip(verdicts, schemas, strict=True)]
             ).decode()

@@ -9,6 +9,7 @@ from psycopg import sql
 
 from connectors.sources.postgres.catalog import Table
 from connectors.sources.postgres.connection import translated
+from connectors.terminal import safe
 
 SETUP, RUN = "changelog_setup", "changelog_run"
 
@@ -45,7 +46,7 @@ def grants(owned: Sequence[Owned], *, database: str) -> str:
 
 
 def _head(database: str) -> Iterator[str]:
-    yield f"-- Run this as a superuser in database {database}. It sets no passwords:"
+    yield f"-- Run this as a superuser in database {safe(database)}. It sets no passwords:"
     yield f"-- in psql, \\password {SETUP} and \\password {RUN} do."
     yield ""
 
@@ -58,8 +59,8 @@ def _setup(owned: Sequence[Owned], database: str) -> Iterator[str]:
     for owner in sorted({each.owner for each in owned if not each.by_superuser}):
         yield f"GRANT {_quote(owner)} TO {SETUP};"
     for owner in sorted({each.owner for each in owned if each.by_superuser}):
-        yield f"-- Some tables belong to the superuser {owner}, whom nobody should join: give them another owner,"
-        yield f"-- or run `changelog check --fix` once as {owner}."
+        yield f"-- Some tables belong to the superuser {safe(owner)}, whom nobody should join: give them another owner,"
+        yield f"-- or run `changelog check --fix` once as {safe(owner)}."
     yield from _read(owned, SETUP)
 
 
@@ -80,4 +81,13 @@ def _read(owned: Sequence[Owned], role: str) -> Iterator[str]:
 
 
 def _quote(*names: str) -> str:
-    return sql.Identifier(*names).as_string()
+    return ".".join(map(_identifier, names))
+
+
+def _identifier(name: str) -> str:
+    """A quoted identifier; in the form with escapes (U&"…") where the name holds what would act on a terminal."""
+    quoted = sql.Identifier(name).as_string()
+    if safe(name) == name:
+        return quoted
+    escaped = "".join(f"\\{ord(char):04X}" if safe(char) != char or char == "\\" else char for char in quoted)
+    return f"U&{escaped}"

@@ -1,0 +1,110 @@
+"""Names are code in what is printed, unless made harmless: of databases, tables, columns, roles, keys and values."""
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from connectors import cli
+from connectors.embedded import Server
+from connectors.terminal import safe
+from tests.integration.site import Site
+
+CONTROLS = "\x1b]0;owned\x07\x9b31m\u202e\x7f\r"
+"""ESC and OSC, a C1 control, a turn of the reading direction, DEL, and a carriage return."""
+
+BREAKOUT = "x\nALTER ROLE {role} SUPERUSER;--"
+SECRET = 'keyless\n[signals]\nsecret = "known"\n[tables]\ninclude = ["*"]\n#'
+
+
+@pytest.fixture
+def hostile(server: Server, tmp_path: Path) -> Iterator[Site]:
+    """A database whose every name is somebody's attack; `tmp_path.name` keeps the roles apart."""
+    role = f"mallory_{abs(hash(tmp_path)) % 10**4}"
+    database = BREAKOUT.format(role=role) + CONTROLS
+    owner = f"{role}{CONTROLS}"
+    with psycopg.connect(server.dsn(), autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE ROLE {}").format(sql.Identifier(role)))
+        admin.execute(sql.SQL("CREATE ROLE {} SUPERUSER").format(sql.Identifier(owner)))
+        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database)))
+    dsn = make_conninfo(server.dsn(), dbname=database)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        table, column = sql.Identifier(f"guest{CONTROLS}\nx"), sql.Identifier(f"na\nme{CONTROLS}")
+        connection.execute(sql.SQL("CREATE TABLE {} (id text PRIMARY KEY, {} text)").format(table, column))
+        connection.execute(sql.SQL("ALTER TABLE {} OWNER TO {}").format(table, sql.Identifier(owner)))
+        connection.execute(sql.SQL("CREATE TABLE {} (a int)").format(sql.Identifier(SECRET)))
+        connection.execute(sql.SQL("INSERT INTO {} VALUES (%s, %s)").format(table), [f"k\n{CONTROLS}", CONTROLS])
+    site = Site(dsn, tmp_path)
+    site.name = role
+    yield site
+    with psycopg.connect(server.dsn(), autocommit=True) as admin:
+        slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
+        admin.execute(slots, [database])
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database)))
+        for name in ("changelog_setup", "changelog_run", role, owner):
+            admin.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(sql.Identifier(name)))
+
+
+def printed(site: Site, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What a command prints on either stream, which holds nothing that acts on a terminal."""
+    capsys.readouterr()
+    cli.main([words[0], "--config", str(site.config), *words[1:]])
+    said = "".join(capsys.readouterr())
+    assert [char for char in said if char != "\n" and safe(char) != char] == [], words
+    return said
+
+
+def test_the_printed_grants_make_nobody_a_superuser(hostile: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    script = printed(hostile, capsys, "init", "--dsn", hostile.dsn, "--grants")
+    assert not [line for line in script.splitlines() if line.startswith("ALTER ROLE")]
+    hostile.sql(script)
+    assert hostile.sql(f"SELECT rolsuper FROM pg_roles WHERE rolname = '{hostile.name}'") == [(False,)]
+    readable = "SELECT has_table_privilege('changelog_run', oid, 'SELECT') FROM pg_class WHERE relname LIKE 'guest%'"
+    assert hostile.sql(f"{readable} AND relkind = 'r'") == [(True,)]
+
+
+def test_the_written_configuration_says_only_what_init_says(hostile: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    printed(hostile, capsys, "init", "--dsn", hostile.dsn)
+    text = hostile.config.read_text("utf-8")
+    assert [char for char in text if char != "\n" and safe(char) != char] == []
+    written = tomllib.loads(text)
+    assert written.keys() == {"name", "source", "sink", "provenance", "service", "entities"}
+    [entity] = written["entities"].values()
+    assert "\x1b" in entity["table"]
+
+
+def test_no_command_prints_what_acts_on_a_terminal(
+    hostile: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(hostile.folder)  # where schema files are written
+    assert cli.main(["init", "--config", str(hostile.config), "--dsn", hostile.dsn, "--name", hostile.name]) == 0
+    table = tomllib.loads(hostile.config.read_text("utf-8"))["entities"]
+    [name] = table
+    hostile.configure(f"[entities.{name}]\ntable = {json.dumps(table[name]['table'])}\n")
+    with hostile.running() as running:
+        running.until(hostile.is_read)
+    printed(hostile, capsys, "check")
+    printed(hostile, capsys, "check", "--fix")
+    printed(hostile, capsys, "status")
+    printed(hostile, capsys, "tail", "--no-follow")
+    printed(hostile, capsys, "drop")
+    printed(hostile, capsys, "schemas", "generate")
+    printed(hostile, capsys, "republish", name, "--keys", CONTROLS, "--no-wait")
+    assert "owned" in printed(hostile, capsys, "history", name, f"k\n{CONTROLS}")
+    [line] = printed(hostile, capsys, "tail", "--json", "--no-follow").splitlines()
+    assert json.loads(line)["key"] == f"k\n{CONTROLS}"
+    [line] = printed(hostile, capsys, "history", name, f"k\n{CONTROLS}", "--json").splitlines()
+    assert CONTROLS in json.loads(line)["value"]["current"].values()
+
+
+def test_grants_are_for_what_is_configured(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = Site(database, tmp_path)
+    site.sql("CREATE TABLE guest (id int PRIMARY KEY)", "CREATE TABLE salary (id int PRIMARY KEY)")
+    site.configure("[entities.guest]\ntable = 'public.guest'")
+    assert "salary" not in printed(site, capsys, "init", "--dsn", database, "--grants")
+    assert "salary" in printed(site, capsys, "init", "--dsn", database, "--grants", "--tables", "public.*")
