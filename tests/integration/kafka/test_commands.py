@@ -208,6 +208,30 @@ def test_a_stop_is_passed_and_a_service_that_runs_is_let_be(site: Site) -> None:
     service.check()
 
 
+@pytest.mark.parametrize("decision", ["skip", "dead-letter"])
+def test_a_message_that_is_too_large_is_passed(site: Site, decision: str) -> None:
+    site.published(1)
+    large = "SELECT 1, string_agg(md5(n::text), '') FROM generate_series(1, 40000) AS n"
+    site.sql(f"INSERT INTO orders {large}", "INSERT INTO orders VALUES (2, 'NEW')")
+    error = site.service().ended()
+    assert "a message to" in str(error)
+    code, _, err = site.call("accept", str(error.position), "--as", "default")
+    assert code == 2
+    assert "default does not pass this stop" in err
+    [told] = [each for each in site.findings()["fail"] if each.startswith("stop: ")]
+    assert f"the service stopped at {error.position}" in told
+    assert site.call("accept", str(error.position), "--as", decision)[0] == 0
+    assert not [each for each in site.findings()["fail"] if each.startswith("stop: ")]
+    service, log = site.service(), open_log(config.load(site.file, os.environ))
+    try:
+        service.until(lambda: sum(rows.num_rows for rows in log.read(entity="orders")) == 1)
+    finally:
+        service.stop()
+    service.check()
+    dead = [("dead", str(error.position), "create")] if decision == "dead-letter" else []
+    assert site.messages("tail", "--no-follow", "-n", "50")[-len(dead) - 1 :] == [*dead, ("orders", "2", "create")]
+
+
 def test_accept_wants_a_changelog(site: Site) -> None:
     code, _, err = site.call("accept", "00000001/0000000000000004/00000002", "--as", "skip")
     assert code == 2
