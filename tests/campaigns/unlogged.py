@@ -239,5 +239,5 @@ class _Round:
         return {
             "rows": rows,
             "reads": reads,
-            "rebuilds": self._service.said().count("changes may be missing from the log"),
+            "noticed": self._service.said().count("changes may be missing from the log"),
         }

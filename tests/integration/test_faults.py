@@ -15,7 +15,7 @@ from connectors.sinks.files import FAIL_POINTS as SINK_FAIL_POINTS
 from connectors.sinks.kafka.sink import FAIL_POINTS as KAFKA_FAIL_POINTS
 from connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
 from connectors.sources.postgres.reading import FAIL_POINTS as READING_FAIL_POINTS
-from tests.campaigns import audit, postgres, repair, windows
+from tests.campaigns import audit, postgres, repair, unlogged, windows
 from tests.campaigns._judge import judge
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import Oracle
@@ -150,6 +150,11 @@ def test_campaign_postgres(seed: int) -> None:
 def test_campaign_windows(seed: int) -> None:
     figures = run(windows.campaign(), 4, seed)
     assert figures["reads"]
+
+
+def test_campaign_unlogged(seed: int) -> None:
+    figures = run(unlogged.campaign(), 2, seed)
+    assert sum(figures["edits"].values()) == 2 * unlogged.EDITS
 
 
 def test_campaign_repair(seed: int) -> None:

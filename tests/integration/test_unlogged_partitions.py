@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from connectors.sources.postgres import ddl
 from tests.integration.site import Running, Site
-from tests.integration.test_unlogged import told
+from tests.integration.test_unlogged import begun, told
 
 CONFIGURATION = """
 [entities.event]
@@ -104,6 +105,31 @@ def test_partitions_that_are_rewritten_or_made_are_not_read(site: Site) -> None:
         again.until(lambda: same(site))
     assert told(service) == told(again) == []
     assert [op for op, _ in site.ops("event")[begun:]] == ["create", "create"]
+
+
+def test_a_new_partition_that_may_not_be_read_stops_nothing(site: Site) -> None:
+    role = f"{site.name}_run"
+    site.configure(CONFIGURATION)
+    begun(site)
+    site.sql(
+        f'CREATE ROLE "{role}" LOGIN REPLICATION',
+        f'GRANT SELECT ON event, event_1, event_2, event_2a, event_4 TO "{role}"',
+        f'GRANT USAGE ON SCHEMA public TO "{role}"',
+    )
+    try:
+        site.configure(CONFIGURATION, dsn=psycopg.conninfo.make_conninfo(site.dsn, user=role))
+        with site.running() as service:
+            service.until(lambda: service.said("streaming"))
+            site.sql(
+                "CREATE TABLE event_5 PARTITION OF event FOR VALUES FROM (50) TO (60)",
+                "INSERT INTO event VALUES (1, 50, 'seen')",
+                "VACUUM FULL event_1",
+                "INSERT INTO event VALUES (2, 50, 'seen')",
+            )
+            service.until(lambda: same(site))
+            assert told(service) == []
+    finally:
+        site.sql(f'DROP OWNED BY "{role}"', f'DROP ROLE "{role}"')
 
 
 def test_a_stop_names_the_partitions(site: Site) -> None:

@@ -56,6 +56,7 @@ table = "public.doc"
 [entities.emptied]
 table = "public.emptied"
 on_truncate = "publish"
+on_unlogged = "ignore"
 [entities.aged]
 table = "public.aged"
 [entities.place]
@@ -218,6 +219,28 @@ def test_a_mask_is_compared(site: Site, detect: Run) -> None:
     ran = detect("--entities", "person", code=1)
     assert ran.drifted() == {row["key"]: ("changed", ["email"])}
     assert "example.org" not in json.dumps(ran.report)
+
+
+def test_what_an_edit_of_the_publication_hid_is_drift(site: Site, service: Running, detect: Run) -> None:
+    """The service has noticed it, and was told to ignore it."""
+    publication = f'ALTER PUBLICATION "{site.name}"'
+    site.sql(
+        "INSERT INTO emptied VALUES (20, 'before'), (21, 'before')",
+        "; ".join(
+            (
+                f"{publication} DROP TABLE emptied",
+                "UPDATE emptied SET note = 'hidden' WHERE id = 20",
+                "DELETE FROM emptied WHERE id = 21",
+                "INSERT INTO emptied VALUES (22, 'hidden')",
+                f"{publication} ADD TABLE ONLY emptied",
+            )
+        ),
+        "INSERT INTO emptied VALUES (23, 'seen')",
+    )
+    service.until(lambda: "23" in site.state("emptied"))
+    service.until(lambda: service.said("changes may be missing from the log"))
+    found = detect("--entities", "emptied", code=1).drifted()
+    assert {key: kind for key, (kind, _) in found.items()} == {"20": "changed", "21": "extra", "22": "missing"}
 
 
 def test_what_an_altered_table_left_behind_is_no_drift(site: Site, service: Running, detect: Run) -> None:

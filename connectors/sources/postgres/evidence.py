@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import psycopg
 from psycopg import sql
+from psycopg.rows import class_row
 
 from connectors.sources.postgres.connection import translated
 from envelope.checkpoint import lsn_text, parse_lsn
@@ -244,34 +245,55 @@ def _leaves(entity: str, known: TableEvidence, table: TableEvidence, since: int)
 def _has_older(connection: psycopg.Connection[Any], leaf: int, horizon: int) -> bool:
     """Whether the first pages have a row that was written by a transaction below `horizon`.
 
-    Ids wrap around, so that a row frozen long ago may look young: then the partition counts as truncated.
+    Ids wrap around, so that a row frozen long ago may look young: then the partition counts as truncated, and so does
+    one that may not be read.
     """
+    found = _probe(connection, leaf)
     first = sql.SQL("ctid < {}::tid AND age(xmin) > age({}::text::xid)")
-    return _exists(connection, leaf, first.format(f"({_PROBED_PAGES},0)", str(horizon & 0xFFFFFFFF)))
+    condition = first.format(f"({_PROBED_PAGES},0)", str(horizon & 0xFFFFFFFF))
+    return found is not None and found.readable and _exists(connection, found, condition)
 
 
 def _is_new(connection: psycopg.Connection[Any], leaf: int, seen: Leaf) -> bool:
-    """Whether the partition is small, and has no row of a transaction that is older than its place in the table."""
-    with translated("looking at a partition"):
-        row = connection.execute("SELECT pg_relation_size(%s) / current_setting('block_size')::int8", [leaf]).fetchone()
-    if row is None or row[0] is None or row[0] > _PROBED_PAGES:
+    """Whether the partition had no rows when it was attached: it has none from before.
+
+    One that may not be read is taken for new if it was made as a partition.
+    """
+    found = _probe(connection, leaf)
+    if found is None:
         return False
-    ages = sql.SQL(", ").join(sql.SQL("age({}::text::xid)").format(link) for link in seen.links.split("/"))
-    return not _exists(connection, leaf, sql.SQL("age(xmin) >= least({})").format(ages))
+    links = seen.links.split("/")
+    if not found.pages or not found.readable:
+        return not found.pages or found.made_by == links[-1]
+    ages = sql.SQL(", ").join(sql.SQL("age({}::text::xid)").format(link) for link in links)
+    condition = sql.SQL("age(xmin) >= least({})").format(ages)
+    return found.pages <= _PROBED_PAGES and not _exists(connection, found, condition)
 
 
-def _exists(connection: psycopg.Connection[Any], leaf: int, condition: sql.Composed) -> bool:
-    """Whether the partition has such a row; one that is dropped meanwhile has none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Probed:
+    """A partition that is there: its size, and `made_by`, the transaction that made it."""
+
+    schema: str
+    name: str
+    pages: int
+    readable: bool
+    made_by: str
+
+
+def _probe(connection: psycopg.Connection[Any], leaf: int) -> _Probed | None:
+    """The partition; None when it was dropped meanwhile."""
+    with translated("looking at a partition"), connection.cursor(row_factory=class_row(_Probed)) as cursor:
+        return cursor.execute(_PROBE, [leaf]).fetchone()
+
+
+def _exists(connection: psycopg.Connection[Any], leaf: _Probed, condition: sql.Composed) -> bool:
+    """Whether the partition has such a row."""
+    table = sql.Identifier(leaf.schema, leaf.name)
     with translated("looking at a partition"):
-        named = connection.execute(
-            "SELECT n.nspname, c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
-            "WHERE c.oid = %s",
-            [leaf],
+        row = connection.execute(
+            sql.SQL("SELECT EXISTS (SELECT FROM ONLY {} WHERE {})").format(table, condition)
         ).fetchone()
-        if named is None:
-            return False
-        query = sql.SQL("SELECT EXISTS (SELECT FROM ONLY {} WHERE {})").format(sql.Identifier(*named), condition)
-        row = connection.execute(query).fetchone()
     assert row is not None
     return bool(row[0])
 
@@ -285,6 +307,16 @@ def _leaves_digest(table: TableEvidence) -> str:
 def _digest(leaves: Sequence[Any]) -> str:
     return hashlib.sha256(json.dumps(leaves).encode()).hexdigest()[:16]
 
+
+# The row of a system column is written when its table is made, and never again.
+_PROBE = """
+SELECT n.nspname AS schema, c.relname AS name, a.xmin::text AS made_by,
+    coalesce(pg_relation_size(c.oid), 0) / current_setting('block_size')::int8 AS pages,
+    has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE') AS readable
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = -1
+WHERE c.oid = %s
+"""
 
 _SCHEMAS = """
         UNION ALL SELECT s.oid || '.' || s.xmin FROM pg_publication_namespace AS s
