@@ -22,6 +22,7 @@ from connectors.embedded_kafka import Broker, find_lib
 from connectors.sinks.kafka.sink import FAIL_POINTS as SINK_FAIL_POINTS
 from connectors.unprivileged import reachable, temporary_folder
 from envelope.checkpoint import Checkpoint
+from tests.campaigns._hang import HANG_S, TIMEOUTS, hanging
 from tests.campaigns._judge import Verdict, judge_rows
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import Oracle
@@ -58,6 +59,7 @@ name = "{name}"
 kind = "postgres"
 dsn = "{dsn}"
 snapshot_pages = 16
+{timeouts}
 [sink]
 kind = "kafka"
 bootstrap_servers = "{broker}"
@@ -115,7 +117,9 @@ class _Block:
         self._dsn = server.dsn()
         self._config = folder / "changelog.toml"
         through = psycopg.conninfo.make_conninfo(self._dsn, port=to_server.port)
-        config = CONFIG.format(name=NAME, dsn=through, broker=to_broker.address, transaction_s=TRANSACTION_S)
+        config = CONFIG.format(
+            name=NAME, dsn=through, timeouts=TIMEOUTS, broker=to_broker.address, transaction_s=TRANSACTION_S
+        )
         self._config.write_text(config + ENTITIES, "utf-8")
         self._service = Service(self._config)
         self._zombie: Service | None = None
@@ -170,13 +174,14 @@ class _Block:
         """A hand of BLOCK faults; fewer rounds play some of it, and do without the one that may take minutes."""
         deck = [
             *[self._kill] * 3,
-            *[self._crash] * 5,
+            *[self._crash] * 4,
             *[self._kill_broker] * 2,
             *[self._part_from_broker] * 3,
             *[self._part_from_broker_for_long],
             *[self._kill_server] * 2,
             *[self._part_from_server] * 2,
             *[self._part_from_server_for_long],
+            *[self._hang_session],
             *[self._take_over],
         ]
         assert len(deck) == BLOCK
@@ -242,6 +247,12 @@ class _Block:
         self._count("postgres killed")
         self._meanwhile(self._rng.random() * 1.5)
         self._server.start()
+
+    def _hang_session(self) -> None:
+        with hanging(self._dsn, NAME, self._rng) as kind:
+            if kind is not None:
+                self._count(f"hang of a {kind}")
+                self._meanwhile(self._rng.uniform(*HANG_S))
 
     def _part_from_broker(self) -> None:
         how = self._rng.choice(("stops", "hangs", "is mute", "resets"))

@@ -1,4 +1,5 @@
-"""Full write load while the service is killed, at random moments and at named places, and PostgreSQL with it.
+"""Full write load while the service is killed, at random moments and at named places, and PostgreSQL with it, and while
+single sessions of the service hang.
 
 At the end the changelog is compared with a second reader of the same log (lost, repeated, reordered, provenance), with
 itself (each original is the state before, versions grow), and with the tables (value by value).
@@ -11,6 +12,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 
 from connectors.embedded import Server, temporary_server
+from tests.campaigns._hang import HANG_S, TIMEOUTS, hanging
 from tests.campaigns._judge import judge
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import Oracle
@@ -21,11 +23,13 @@ SETTINGS = {"fsync": "off", "max_wal_size": "4GB", "shared_buffers": "256MB"}
 SCALE = Scale(universe=60_000, big=6_000, big_every=200)
 CATCH_UP_S = 300.0
 
+NAME = "soak"
 CONFIG = """
-name = "soak"
+name = "{name}"
 [source]
 kind = "postgres"
 dsn = "{dsn}"
+{timeouts}
 [sink]
 path = "changelog"
 commit_rows = 2000
@@ -53,12 +57,13 @@ class _Soak:
         self._server, self._folder, self._rng = server, folder, random.Random(seed)
         self._dsn = server.dsn()
         config = folder / "changelog.toml"
-        config.write_text(CONFIG.format(dsn=self._dsn) + ENTITIES, "utf-8")
+        config.write_text(CONFIG.format(name=NAME, dsn=self._dsn, timeouts=TIMEOUTS) + ENTITIES, "utf-8")
         self._log = folder / "changelog"
         self._service = Service(config)
         self._load = Load(self._dsn, SCALE, seed)
         self._server_restarts = 0
         self._kills: dict[str, int] = {}
+        self._hangs: dict[str, int] = {}
         self._fail_at = ""
 
     def run(self, rounds: int, seconds: float) -> Figures:
@@ -66,7 +71,7 @@ class _Soak:
         oracle = Oracle(self._dsn, self._folder / "frames")
         with closing(_Stopping(oracle, self._service)):
             self._service.start()
-            since = self._service.slot_made(self._dsn, "soak")
+            since = self._service.slot_made(self._dsn, NAME)
             started = time.monotonic()
             self._load.start()
             for _ in range(rounds):
@@ -80,6 +85,7 @@ class _Soak:
         return {
             "kills": sum(self._kills.values()),
             "at": self._kills,
+            "hangs": self._hangs,
             "server_restarts": self._server_restarts,
             "starts": self._service.starts,
             "changes": verdict.changes,
@@ -94,8 +100,12 @@ class _Soak:
         }
 
     def _round(self, seconds: float) -> None:
-        """Lets the service run a while, crashes it, and starts it again; sometimes PostgreSQL crashes before."""
+        """Lets the service run a while, crashes it, and starts it again; sometimes PostgreSQL crashes before, or one
+        session of the service hangs.
+        """
         rng = self._rng
+        if rng.random() < 0.4:
+            self._hang()
         if rng.random() < 0.2:
             self._service.wait(rng.random() * seconds / 2)
             self._server.kill()
@@ -107,6 +117,12 @@ class _Soak:
         self._fail_at = rng.choice(FAIL_POINTS) if rng.random() < 0.5 else ""
         count = rng.randrange(1, 100) if self._fail_at == "loop:read" else rng.randrange(1, 12)
         self._service.start(f"{self._fail_at}:{count}" if self._fail_at else None)
+
+    def _hang(self) -> None:
+        with hanging(self._dsn, NAME, self._rng) as kind:
+            if kind is not None:
+                self._hangs[kind] = self._hangs.get(kind, 0) + 1
+                self._service.wait(self._rng.uniform(*HANG_S))
 
     def _count(self, where: str) -> None:
         self._kills[where] = self._kills.get(where, 0) + 1

@@ -1,0 +1,46 @@
+"""One SQL session of the service hangs: its backend is stopped, and its kernel still acknowledges."""
+
+import contextlib
+import os
+import random
+import signal
+from collections.abc import Iterator
+
+import psycopg
+
+TIMEOUTS = """
+query_timeout_seconds = 2
+read_timeout_seconds = 3
+"""
+"""For `[source]`, so that a hang of HANG_S is longer than the service waits."""
+
+HANG_S = (4.0, 8.0)
+
+_SESSIONS = """
+SELECT a.pid, a.backend_type FROM pg_stat_activity AS a
+WHERE a.datname = current_database() AND a.application_name = 'changelog' AND a.pid <> pg_backend_pid()
+    AND (a.backend_type = 'client backend'
+        OR a.pid = (SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s))
+ORDER BY a.backend_start
+"""
+
+
+@contextlib.contextmanager
+def hanging(dsn: str, slot: str, rng: random.Random) -> Iterator[str | None]:
+    """Stops the backend of a session of the service that reads `slot`; says of which kind, None if none is there."""
+    with psycopg.connect(dsn) as connection:
+        sessions = connection.execute(_SESSIONS, [slot]).fetchall()
+    if not sessions:
+        yield None
+        return
+    pid, kind = rng.choice(sessions)
+    try:
+        os.kill(pid, signal.SIGSTOP)
+    except ProcessLookupError:
+        yield None
+        return
+    try:
+        yield str(kind)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
