@@ -237,13 +237,12 @@ class Writer:
                 raise psycopg.Rollback
 
     def _say(self, cursor: Cursor) -> None:
-        """A stamp; now and then one that counts as missing, or a message that is none."""
+        """A stamp; now and then one without a valid member, which changes nothing, or a message that is none."""
         chance = self._rng.random()
         if chance < 0.04:
             cursor.execute("SELECT pg_logical_emit_message(%s, 'other', 'x')", [chance < 0.02])
         elif chance < 0.06:
             cursor.execute("SELECT pg_logical_emit_message(true, 'provenance', '{\"who\": 1}')")
-            self._stamp = ""
         else:
             self._stamps += 1
             self._stamp = f"w{self._number}-{self._stamps}"

@@ -188,11 +188,14 @@ class _Transaction:
                 self._ordinal += 1
 
     def _message(self, message: messages.Message) -> None:
-        """Counts, and stamps what was logged behind it, be it delivered before."""
+        """Counts, and stamps what was logged behind it, be it delivered before.
+
+        What has no valid member leaves the stamp before it.
+        """
         self._ordinal += 1
         self._block += 1
-        if message.prefix == "provenance":
-            self._identifier = json.loads(message.content).get("identifier", "")
+        if message.prefix == "provenance" and (identifier := json.loads(message.content).get("identifier")):
+            self._identifier = identifier
             for number, record in enumerate(self._records):
                 if record.start >= message.lsn:
                     self._records[number] = replace(record, identifier=self._identifier, block=self._block)
