@@ -38,6 +38,8 @@ MARKS = {
     Op.TRUNCATE: ("!", "truncated", "magenta"),
 }
 
+_NOT_JSON = "(not JSON)"  # the name under which a state is shown that an older version wrote wrong
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
@@ -262,4 +264,7 @@ def _cut(*texts: str) -> list[str]:
 def _members(state: Raw | Missing | None) -> dict[str, str]:
     if state is None or isinstance(state, Missing):
         return {}
-    return {name: value.decode() for name, value in members(bytes(state)).items()}
+    try:
+        return {name: value.decode() for name, value in members(bytes(state)).items()}
+    except ValueError:
+        return {_NOT_JSON: bytes(state).decode()}

@@ -5,15 +5,18 @@ import os
 import select
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
+from msgspec import Raw
 
 from connectors import config, show
 from connectors.stores import open_log
 from connectors.terminal import safe
 from envelope import batch
 from envelope.codec import json_codec
-from envelope.model import Place, Record
+from envelope.codec.avro_values import members
+from envelope.model import Envelope, Place, Record
 
 POLL_S = 0.2
 """Seconds between looks at the log."""
@@ -83,8 +86,29 @@ def message_line(record: Record) -> str:
     for name, place in (("movedTo", record.moved_to), ("movedFrom", record.moved_from)):
         if place is not None:
             line[name] = _place(place)
-    line["value"] = msgspec.Raw(json_codec.encode(record.envelope))
+    line["value"] = Raw(json_codec.encode(_in_json(record.envelope)))
     return safe(msgspec.json.encode(line).decode())
+
+
+def _in_json(envelope: Envelope) -> Envelope:
+    """The envelope; a state that is not JSON, as an older version may have written one, is a string of its text."""
+    if isinstance(envelope.current, Raw) and not _is_object(envelope.current):
+        envelope = replace(envelope, current=_string(envelope.current))
+    if isinstance(envelope.original, Raw) and not _is_object(envelope.original):
+        envelope = replace(envelope, original=_string(envelope.original))
+    return envelope
+
+
+def _is_object(state: Raw) -> bool:
+    try:
+        members(bytes(state))
+    except ValueError:
+        return False
+    return True
+
+
+def _string(state: Raw) -> Raw:
+    return Raw(msgspec.json.encode(bytes(state).decode()))
 
 
 def _place(place: Place) -> dict[str, object]:

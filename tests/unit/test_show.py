@@ -1,12 +1,14 @@
 """A change as a person reads it."""
 
 import io
+import json
 from datetime import timedelta
 
 import pytest
 from rich.console import Console, ConsoleRenderable
 
 from connectors import show
+from connectors.commands.tail import message_line
 from envelope.model import MISSING, Op, Place
 from tests.unit.records import record
 
@@ -53,6 +55,14 @@ def test_an_unknown_original_and_unavailable_values_are_said() -> None:
     known = record(Op.UPDATE, '{"id":42}', '{"id":42,"body":"x"}', unavailable=("body",))
     assert show.changes(known.envelope) == []
     assert "nothing that is published" in text(show.record(known))
+
+
+def test_a_state_that_is_no_json_is_shown_as_it_is() -> None:
+    wrong = record(Op.UPDATE, '{"c":{"x":hello}}', '{"c":{"x":1}}')
+    assert '(not JSON)  absent → {"c":{"x":hello}}' in text(show.record(wrong))
+    [line] = message_line(wrong).splitlines()
+    value = json.loads(line)["value"]
+    assert (value["current"], value["original"]) == ('{"c":{"x":hello}}', {"c": {"x": 1}})
 
 
 def test_a_column_that_came_was_absent() -> None:
