@@ -97,6 +97,31 @@ def made_up(key: str) -> Edit:
     return lambda row: [row, {**row, "key": key}]
 
 
+def test_what_the_log_does_not_tell_of_types_is_found_and_rebuilt(run: Run, database: str, tmp_path: Path) -> None:
+    """An enum's label that is renamed rewrites what rows hold, and a generated column's expression too."""
+    site = Site(database, tmp_path)
+    site.sql(
+        "CREATE TYPE mood AS ENUM ('glad', 'sad')",
+        "CREATE TABLE guest (id int PRIMARY KEY, mood mood, twice int GENERATED ALWAYS AS (id * 2) STORED)",
+        "INSERT INTO guest VALUES (1, 'glad'), (2, 'sad'), (3, NULL)",
+    )
+    site.configure('[entities.guest]\ntable = "public.guest"\n')
+    with site.running() as service:
+        service.until(site.is_read)
+        site.sql(
+            "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'",
+            "ALTER TABLE guest ALTER COLUMN twice SET EXPRESSION AS (CASE WHEN id = 1 THEN 9 ELSE id * 2 END)",
+        )
+        found = run(JOB, site.config, "--out", str(tmp_path / "drift"), code=4).drifted()
+        assert site.call("rebuild", "guest")[0] == 0
+    assert sorted(found) == ["1", "2"]
+    assert [(row["mood"], row["twice"]) for row in site.state("guest").values()] == [
+        ("glad", 9),
+        ("blue", 4),
+        (None, 6),
+    ]
+
+
 def test_a_consistent_pair_is_clean(site: Site, service: Running, detect: Run) -> None:
     """With masks, a row filter, a large value that the log did not send again, a truncate, and nothing of events."""
     site.sql(

@@ -15,11 +15,12 @@ from connectors.sources.postgres.announcing import Announcer
 from connectors.sources.postgres.binding import Binder
 from connectors.sources.postgres.columnar import Block, Encoded, encode
 from connectors.sources.postgres.ddl import PREFIX as DDL_PREFIX
+from connectors.sources.postgres.definitions import Definitions
 from connectors.sources.postgres.framing import Frames
 from connectors.sources.postgres.messages import Message, Relation
-from connectors.sources.postgres.relations import Altered, Relations, altered
+from connectors.sources.postgres.relations import Altered, Relations, altered, retyped
 from connectors.sources.postgres.rendering import Span, parted
-from connectors.sources.postgres.rows import Change, Origin, Transaction
+from connectors.sources.postgres.rows import Change, Origin, Transaction, Xids
 from envelope import batch
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
@@ -95,23 +96,11 @@ class _Open:
     published: int = -1
 
 
-class Xids:
-    """64-bit transaction ids from pgoutput's 32 bits: the nearest to the last one seen."""
-
-    def __init__(self, reference: int) -> None:
-        self._reference = reference
-
-    def full(self, xid: int) -> int:
-        """The 64-bit id whose low half is `xid`."""
-        ahead = (xid - self._reference) & 0xFFFFFFFF
-        self._reference += ahead if ahead < 1 << 31 else ahead - (1 << 32)
-        return self._reference
-
-
 class Assembler:
     """The state between frames: relations, the open transaction, what was published before.
 
-    `versions` knows what columns the changelog has; without it, none are announced.
+    `versions` knows what columns the changelog has; without it, none are announced. `definitions` knows what composite
+    types were; without it, none is altered.
     """
 
     def __init__(
@@ -127,11 +116,12 @@ class Assembler:
         partial: bool,
         listener: Listener | None,
         versions: Versions | None = None,
+        definitions: Definitions | None = None,
         rows_max: int = 4096,
         bytes_max: int = 32 << 20,
     ) -> None:
         self._origin, self._entities = origin, entities
-        self._relations = Relations(binder, entities, partitioned)
+        self._relations = Relations(binder, entities, partitioned, definitions)
         self._epoch, self._xids = epoch, xids
         self._published, self._partial = published, partial
         self._listener = listener
@@ -174,15 +164,18 @@ class _Feed:
         self._found: list[tuple[pa.RecordBatch, npt.NDArray[np.int64]]] = []
         self._whole: list[tuple[Transaction, int]] = []  # each with its end
         self._assembled = Assembled()
+        self._tracked = assembler._relations.tracked_in(self._frames)
 
     def run(self) -> Assembled:
         """The frames in order: control messages one by one, the rows between them as spans."""
         done = 0
         try:
+            if self._tracked and self._of._open is not None:
+                self._settle()
             for control in self._frames.controls.tolist():
                 self._span(control - done)
                 done = control + 1
-                self._control(self._frames.payload(control))
+                self._control(control, self._frames.payload(control))
             self._span(self._frames.cut - done)
             self._flush()
         except ChangelogError as error:
@@ -215,10 +208,10 @@ class _Feed:
             )
         )
 
-    def _control(self, payload: bytes) -> None:
+    def _control(self, frame: int, payload: bytes) -> None:
         match payload[:1]:
             case b"B":
-                self._begin(payload)
+                self._begin(frame, payload)
             case b"C":
                 self._commit(payload)
             case b"R":
@@ -228,7 +221,7 @@ class _Feed:
             case _:
                 self._other(pgoutput.decode(payload))
 
-    def _begin(self, payload: bytes) -> None:
+    def _begin(self, frame: int, payload: bytes) -> None:
         try:
             final_lsn, committed_at, xid = _BEGIN.unpack(payload)
         except struct.error as error:
@@ -244,6 +237,9 @@ class _Feed:
         )
         of._open = _Open(transaction, published=self._published(transaction))
         self._assembled.first = self._assembled.first or transaction
+        of._relations.enter(xid, self._frames.first_lsn(frame), final_lsn)
+        if self._tracked:
+            self._settle()
 
     def _published(self, transaction: Transaction) -> int:
         """Up to which position ordinal the transaction is in the changelog already."""
@@ -280,6 +276,16 @@ class _Feed:
         if described is not None:
             self._assembled.described = self._opened().transaction.commit
             of._announcer.look(described.entity, described.look)  # a window's rows may have looked otherwise in between
+        self._tracked = self._tracked or of._relations.tracked_in(self._frames)
+
+    def _settle(self) -> None:
+        """Reads the open transaction's rows by the types of its time."""
+        of = self._of
+        for described in of._relations.settle(self._flush):
+            self._assembled.altered.append(retyped(described, self._here()))
+            if of._listener is not None:
+                of._listener.discard(described.entity.table)
+            of._announcer.look(described.entity, described.look)
 
     def _here(self) -> Position:
         open_ = self._opened()
@@ -310,6 +316,7 @@ class _Feed:
             self._assembled.signals.append((content, change))
         elif self._of._listener is not None and self._opened().published < 0:
             self._flush()
+            self._settle()
             rows = self._of._listener.signal(content, change)
             if rows is not None and rows.num_rows:
                 self._publish_read(rows, change.transaction.commit)

@@ -1,7 +1,7 @@
 """Frames of the stream as one buffer: which of them hold rows, and where they may be cut."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,16 @@ class Frames:
     def lsn(self, frame: int) -> int:
         """Where the log record of a row begins; what is no row may say 0."""
         return int(_START.unpack_from(self.data, self.starts[frame] - HEADER)[0])
+
+    def hold(self, relids: Collection[int]) -> bool:
+        """Whether there is a row of these relations before the cut; of a truncate, nothing is said."""
+        words: npt.NDArray[np.uint32] = np.ndarray((len(self.data) - 3,), ">u4", buffer=self.data, strides=(1,))
+        return bool(np.isin(words[self.starts[self.rows] + 1], list(relids)).any())
+
+    def first_lsn(self, frame: int) -> int:
+        """Where the first row after this frame has its log record; 0 when no row is there."""
+        at = int(np.searchsorted(self.rows, frame))
+        return self.lsn(int(self.rows[at])) if at < len(self.rows) else 0
 
     def _cut_at(self, is_row: npt.NDArray[np.bool_], rows_max: int, bytes_max: int) -> int:
         commits = np.flatnonzero(self._kinds == ord("C"))

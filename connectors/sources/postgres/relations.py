@@ -1,17 +1,20 @@
 """The relations that the stream described, each bound to its entity as it is now."""
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from connectors.sources.postgres.binding import Binder
 from connectors.sources.postgres.columnar import Bound
+from connectors.sources.postgres.definitions import Definitions
+from connectors.sources.postgres.framing import Frames
 from connectors.sources.postgres.messages import Relation
 from connectors.sources.postgres.objects import Template
 from envelope import batch
 from envelope.entity import Entity
 from envelope.position import Position
 from envelope.versions import Look
+from schemas.types import Struct
 
 
 class Flush(Protocol):
@@ -34,24 +37,30 @@ class Altered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """How an entity's next rows look."""
+    """How an entity's next rows look; `retyped` are columns that looked otherwise in the rows before."""
 
     entity: Entity
     look: Look
+    retyped: tuple[str, ...] = ()
 
 
 class Relations:
-    """What was described, by number. `bound` are those of entities, and `shapes` their columns as batches say them."""
+    """What was described, by number. `bound` are those of entities, and `shapes` their columns as batches say them.
+
+    `definitions` follows the composite types of their columns; without it, none is ever altered.
+    """
 
     def __init__(
         self,
         binder: Binder,
         entities: Mapping[tuple[str, str], Entity],
         partitioned: Collection[tuple[str, str]],
+        definitions: Definitions | None = None,
     ) -> None:
         self.bound: dict[int, Bound] = {}
         self.shapes = batch.encode_shapes({})
         self._binder, self._entities, self._partitioned = binder, entities, partitioned
+        self._definitions = definitions
         self._relations: dict[int, Relation] = {}
         self._last: int | None = None
         self._leaves: dict[int, dict[int, Relation]] = {}
@@ -81,10 +90,44 @@ class Relations:
         if known is not None and known.columns != relation.columns:
             changed(known)
         self.bound[relation.relid] = self._bind(entity, relation)
+        self._shape()
+        return self._described(entity, relation)
+
+    def enter(self, xid: int, first: int, commit: int) -> None:
+        """A transaction opens; see `Definitions.enter`."""
+        if self._definitions is not None:
+            self._definitions.enter(xid, first, commit)
+
+    def tracked_in(self, frames: Frames) -> bool:
+        """Whether the frames hold rows with values of types that may be altered without a message."""
+        if self._definitions is None or not self._definitions.tracking:
+            return False
+        return frames.hold([relid for relid in self.bound if self._tracks(self._relations[relid])])
+
+    def settle(self, flush: Flush) -> Sequence[Described]:
+        """Binds the relations to the types of the open transaction; gives those that look otherwise than before."""
+        if self._definitions is None or not self._definitions.tracking or not self._definitions.settle():
+            return ()
+        flush()
+        found = []
+        for relid, before in list(self.bound.items()):
+            relation, old = self._relations[relid], before.binding
+            if self._tracks(relation):
+                self.bound[relid] = self._bind(old.entity, relation)
+                described = self._described(old.entity, relation)
+                retyped = _differing(old.shape, described.look.columns)
+                found += [replace(described, retyped=retyped)] if retyped else []
+        self._shape()
+        return found
+
+    def _tracks(self, relation: Relation) -> bool:
+        assert self._definitions is not None
+        return any(self._definitions.tracks(column.type_oid) for column in relation.columns)
+
+    def _shape(self) -> None:
         self.shapes = batch.encode_shapes(
             {bound.binding.entity.name: bound.binding.shape for bound in self.bound.values()}
         )
-        return self._described(entity, relation)
 
     def _described(self, entity: Entity, relation: Relation) -> Described:
         look = Look(columns=self.bound[relation.relid].binding.shape, relation=relation.relid)
@@ -125,3 +168,14 @@ def altered(before: Relation, after: Relation, position: Position) -> Altered:
         dropped=tuple(name for name in old if name not in new),
         retyped=tuple(name for name in new if name in old and new[name] != old[name]),
     )
+
+
+def retyped(described: Described, position: Position) -> Altered:
+    """Columns whose types were altered, and not the table."""
+    table = ".".join(described.entity.table)
+    return Altered(table=table, position=position, added=(), dropped=(), retyped=described.retyped)
+
+
+def _differing(before: Struct, after: Struct) -> tuple[str, ...]:
+    """The columns whose types differ, where the columns are the same."""
+    return tuple(name for (name, new), (_, old) in zip(after.fields, before.fields, strict=True) if new != old)

@@ -28,6 +28,28 @@ _PAUSE_S = 0.2
 
 _log = structlog.get_logger("postgres")
 
+# Attributes come after all columns, so that a table without composites has the signature of its columns alone.
+_SIGNATURE = """
+WITH RECURSIVE used(type) AS (
+  SELECT atttypid FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+  UNION
+  SELECT part.type FROM used JOIN pg_type t ON t.oid = used.type CROSS JOIN LATERAL (
+    VALUES (t.typelem), (t.typbasetype)
+    UNION ALL SELECT rngsubtype FROM pg_range WHERE t.oid IN (rngtypid, rngmultitypid)
+    UNION ALL SELECT atttypid FROM pg_attribute WHERE attrelid = t.typrelid AND attnum > 0 AND NOT attisdropped
+  ) AS part(type)
+), described AS (
+  SELECT 0 AS part, attrelid, attnum, attname, atttypid, atttypmod FROM pg_attribute
+  WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+  UNION ALL
+  SELECT 1, attrelid, attnum, attname, atttypid, atttypmod
+  FROM used JOIN pg_type t ON t.oid = used.type JOIN pg_attribute a ON a.attrelid = t.typrelid
+  WHERE a.attnum > 0 AND NOT a.attisdropped
+)
+SELECT md5(string_agg(attname || ' ' || atttypid || ' ' || atttypmod, ',' ORDER BY part, attrelid, attnum))
+FROM described
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Begun:
@@ -108,6 +130,8 @@ class Reader:
                 self._reach("window:begun")
                 table = self._table(reading, chunk.entity, begun.signature)
                 rows = self._rows(reading, table, chunk, begun.at)
+                if signature(signalling, chunk.table) != begun.signature:
+                    return False  # a type was altered, which no lock on the table holds back
                 large = rows.nbytes > 2 * CHUNK_BYTES_MAX
                 self._windows.read(nonce, rows)
                 self._reach("window:read")
@@ -164,12 +188,8 @@ def _begin(reading: Connection, chunk: Chunk) -> _Begun | None:
 
 
 def signature(connection: Connection, table: tuple[str, str]) -> str:
-    """Stands for a table's columns and their types: another one when any is altered."""
-    row = connection.execute(
-        "SELECT md5(string_agg(a.attname || ' ' || a.atttypid || ' ' || a.atttypmod, ',' ORDER BY a.attnum)) "
-        "FROM pg_attribute a WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped",
-        [quoted(table)],
-    ).fetchone()
+    """Stands for a table's columns and their types: another one when any is altered, or a composite that it holds."""
+    row = connection.execute(_SIGNATURE.encode(), [quoted(table)] * 2).fetchone()
     return "" if row is None else str(row[0])
 
 

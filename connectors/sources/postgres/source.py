@@ -1,18 +1,21 @@
 """The PostgreSQL source: a slot's stream and the table reads beside it, as pieces of the changelog."""
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import structlog
 
 from connectors.failpoints import Reach, nowhere
 from connectors.sources import Piece, Recover
-from connectors.sources.postgres.assembler import Assembled, Assembler, Xids
+from connectors.sources.postgres.assembler import Assembled, Assembler
 from connectors.sources.postgres.binding import Binder
 from connectors.sources.postgres.catalog import Table, read_tables
 from connectors.sources.postgres.check import Wanted, findings, refuse
 from connectors.sources.postgres.connection import connect, translated
+from connectors.sources.postgres.definitions import Definitions, look_at
 from connectors.sources.postgres.ghosts import Read
 from connectors.sources.postgres.heard import Ignored, Stamps
 from connectors.sources.postgres.history import MEMBER as HISTORY
@@ -23,7 +26,7 @@ from connectors.sources.postgres.progress import CHUNK_PAGES, is_complete, resta
 from connectors.sources.postgres.reading import Place, Reading
 from connectors.sources.postgres.relations import Altered
 from connectors.sources.postgres.repairs import Repairs, obey
-from connectors.sources.postgres.rows import Change, Origin
+from connectors.sources.postgres.rows import Change, Origin, Xids
 from connectors.sources.postgres.setup import (
     claim_slot,
     ensure_publication,
@@ -34,7 +37,6 @@ from connectors.sources.postgres.setup import (
 from connectors.sources.postgres.shaping import PLAIN_CODEC, check_settings, shapes_of
 from connectors.sources.postgres.snapshot import LOCK_TIMEOUT_S, quoted
 from connectors.sources.postgres.stream import Stream
-from connectors.sources.postgres.types import TypeCatalog
 from connectors.sources.postgres.unlogged import Noticed
 from connectors.sources.postgres.values import SETTINGS
 from connectors.sources.postgres.watch import refuse_unpublished
@@ -229,7 +231,7 @@ class PostgresSource:
     def _begin(self, entities: Sequence[Entity], tables: Mapping[tuple[str, str], Table]) -> None:
         """The assembler, and the reading of what is not yet in the changelog."""
         settings, checkpoint = self._settings, self._checkpoint
-        types = TypeCatalog(self._query)
+        self._types = self._definitions([tables[entity.table] for entity in entities if entity.table in tables])
         origin = Origin(
             name=settings.name,
             database=self._catalog.info.dbname,
@@ -256,7 +258,7 @@ class PostgresSource:
         self._reading.start()
         self._assembler = Assembler(
             origin=origin,
-            binder=Binder(resolve=types.resolve, hmac_key=settings.hmac_key),
+            binder=Binder(resolve=self._types.resolve, hmac_key=settings.hmac_key),
             entities={entity.table: entity for entity in entities},
             partitioned={name for name, table in tables.items() if table.kind == "p"},
             epoch=self._lineage.epoch,
@@ -265,8 +267,15 @@ class PostgresSource:
             partial=checkpoint.partial,
             listener=self._reading.windows if self._reading.running else None,
             versions=self._versions(),
+            definitions=self._types,
             rows_max=_FRAMES_MAX,
         )
+
+    def _definitions(self, tables: Sequence[Table]) -> Definitions:
+        look = partial(look_at, self._catalog, self._settings.slot)
+        found = Definitions(look, self._query, self._checkpoint.source.get("types"))
+        found.track(column.type_oid for table in tables for column in table.columns)
+        return found
 
     def _versions(self) -> Versions | None:
         if self._known is None:
@@ -305,6 +314,7 @@ class PostgresSource:
             return self._released(timeout_s)
         self._raise_failure()
         self._raise_outdated()
+        self._types.glance(time.monotonic())
         assert self._stream is not None
         if self._hurried:
             self._stream.ask()
@@ -411,7 +421,10 @@ class PostgresSource:
             for entity, stored in checkpoint.windows.items()
         }
         self._repairs = self._repairs.progressed(windows, self._reading.reached(self._changed))
-        return replace(checkpoint, windows=windows, repairs=self._repairs.to_json())
+        source = {name: value for name, value in checkpoint.source.items() if name != "types"}
+        if self._types.ends:
+            source["types"] = self._types.ends
+        return replace(checkpoint, windows=windows, repairs=self._repairs.to_json(), source=source)
 
     def _noticed(self, checkpoint: Checkpoint) -> Checkpoint:
         """What is left to do, now that the stream has passed what the looks at the catalogue noticed."""

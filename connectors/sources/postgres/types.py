@@ -1,7 +1,7 @@
 """What stands behind a type OID: the type's tree, as the system catalogue describes it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Kind = Literal["base", "enum", "domain", "composite", "array", "range", "multirange", "unknown"]
@@ -17,7 +17,8 @@ class PgType:
     `name` is bare for built-in types and for `hstore` of the extension, else qualified by its schema. `element` is the
     element of an array, the subtype of a range, the range of a multirange; `base` is what a domain is over, with
     `typmod`. `fields` are a composite's attributes. `delimiter` stands between an array's elements.
-    A type that is no longer in the catalogue is `unknown`: its values are text.
+    A type that is no longer in the catalogue is `unknown`: its values are text. `relation` is what holds a composite's
+    attributes in the catalogue; it is `certain` where they are known to be those of the values at hand.
     """
 
     oid: int
@@ -28,6 +29,14 @@ class PgType:
     typmod: int = -1
     fields: "tuple[Attribute, ...]" = ()
     delimiter: bytes = b","
+    relation: int = 0
+    certain: bool = True
+
+    @property
+    def parts(self) -> "tuple[PgType, ...]":
+        """The types that its values are made of."""
+        inner = tuple(part for part in (self.element, self.base) if part is not None)
+        return (*inner, *(attribute.type for attribute in self.fields))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +46,22 @@ class Attribute:
     name: str
     type: PgType
     typmod: int
+
+
+def composites(type_: PgType) -> frozenset[int]:
+    """The relations of all composites that a type is made of: what ALTER TYPE or ALTER TABLE may change in it."""
+    own = {type_.relation} if type_.relation else set()
+    return frozenset(own.union(*map(composites, type_.parts)))
+
+
+def in_doubt(type_: PgType) -> PgType:
+    """The type, where nobody knows which attributes its composites had when a value was written."""
+    return replace(
+        type_,
+        certain=False,
+        element=None if type_.element is None else in_doubt(type_.element),
+        base=None if type_.base is None else in_doubt(type_.base),
+    )
 
 
 class TypeCatalog:
@@ -69,7 +94,9 @@ class TypeCatalog:
             case "d":
                 return PgType(oid=oid, name=name, kind="domain", base=self.resolve(base), typmod=typmod)
             case "c":
-                return PgType(oid=oid, name=name, kind="composite", fields=self._attributes(relation))
+                return PgType(
+                    oid=oid, name=name, kind="composite", fields=self._attributes(relation), relation=relation
+                )
             case "r":
                 return PgType(oid=oid, name=name, kind="range", element=self.resolve(subtype))
             case "m":

@@ -5,14 +5,16 @@ give it. `Codec.to_json` defines the value; a shape only says which shortcut giv
 """
 
 import binascii
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 import msgspec
 
 from connectors.sources.postgres import literals
+from connectors.sources.postgres.printed import is_printed
 from connectors.sources.postgres.types import PgType
 from envelope import canonical as json_canonical
 from envelope.errors import ChangelogError, Kind
@@ -64,23 +66,26 @@ class Codec:
     column_type: ColumnType
 
 
-def codec_for(type_: PgType, typmod: int) -> Codec:
-    """The codec of a column of this type and modifier (-1: none)."""
+def codec_for(type_: PgType, typmod: int, *, proving: bool = False) -> Codec:
+    """The codec of a column of this type and modifier (-1: none).
+
+    One that is `proving` refuses text that the type does not print: the codecs of a composite's attributes are, because
+    the text of a composite does not say which attributes it has.
+    """
     match type_:
-        case PgType(kind="base", name="numeric"):
-            return Codec(shape=Shape.PLAIN, to_json=plain, column_type=_numeric(typmod))
-        case PgType(kind="base", name=name) if name in _BASE:
-            return _BASE[name]
+        case PgType(kind="base", name=name):
+            codec = _base(name, typmod)
+            return _proving(name, codec) if proving else codec
         case PgType(kind="domain", base=PgType() as base):
-            return codec_for(base, type_.typmod)
+            return codec_for(base, type_.typmod, proving=proving)
         case PgType(kind="array", element=PgType() as element):
-            return _array(codec_for(element, typmod), type_.delimiter)
+            return _array(codec_for(element, typmod, proving=proving), type_.delimiter)
         case PgType(kind="composite"):
             return _composite(type_)
         case PgType(kind="range", element=PgType() as element):
-            return _range(codec_for(element, -1))
+            return _range(codec_for(element, -1, proving=proving))
         case PgType(kind="multirange", element=PgType() as element):
-            return _multirange(codec_for(element, -1))
+            return _multirange(codec_for(element, -1, proving=proving))
     return _TEXT
 
 
@@ -169,20 +174,23 @@ def _array(element: Codec, delimiter: bytes) -> Codec:
 
 
 def _composite(type_: PgType) -> Codec:
-    names = [string(attribute.name.encode()) for attribute in type_.fields]
-    codecs = [codec_for(attribute.type, attribute.typmod) for attribute in type_.fields]
+    codecs = [codec_for(attribute.type, attribute.typmod, proving=True) for attribute in type_.fields]
+    names = [attribute.name for attribute in type_.fields]
+    column_type = Struct(fields=tuple((name, codec.column_type) for name, codec in zip(names, codecs, strict=True)))
+    if not type_.certain:
+        return replace(_TEXT, column_type=column_type)
+    labels = [string(name.encode()) for name in names]
 
     def to_json(text: bytes) -> bytes:
         values = literals.record(text)
-        # ALTER TYPE came between this value and the catalogue's answer: which attribute is which is not known.
-        if len(values) != len(names):
-            return string(text)
-        return _object(
-            (name, _nullable(codec, value)) for name, codec, value in zip(names, codecs, values, strict=True)
-        )
+        with contextlib.suppress(ChangelogError):  # text that is not of these attributes
+            if len(values) == len(labels):
+                return _object(
+                    (label, _nullable(codec, value)) for label, codec, value in zip(labels, codecs, values, strict=True)
+                )
+        return string(text)
 
-    fields = tuple((attribute.name, codec.column_type) for attribute, codec in zip(type_.fields, codecs, strict=True))
-    return Codec(shape=Shape.OTHER, to_json=to_json, column_type=Struct(fields=fields))
+    return Codec(shape=Shape.OTHER, to_json=to_json, column_type=column_type)
 
 
 def _range(bound: Codec) -> Codec:
@@ -199,6 +207,21 @@ def _multirange(range_: Codec) -> Codec:
         return b"[%b]" % b",".join(map(range_.to_json, literals.multirange(text)))
 
     return Codec(shape=Shape.OTHER, to_json=to_json, column_type=Array(element=range_.column_type))
+
+
+def _base(name: str, typmod: int) -> Codec:
+    if name == "numeric":
+        return Codec(shape=Shape.PLAIN, to_json=plain, column_type=_numeric(typmod))
+    return _BASE.get(name, _TEXT)
+
+
+def _proving(name: str, codec: Codec) -> Codec:
+    def to_json(text: bytes) -> bytes:
+        if not is_printed(name, text):
+            raise ChangelogError(Kind.MALFORMED, f"the text of a value is not that of a PostgreSQL {name}")
+        return codec.to_json(text)
+
+    return replace(codec, to_json=to_json)
 
 
 def _numeric(typmod: int) -> ColumnType:

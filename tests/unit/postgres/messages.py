@@ -5,8 +5,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from connectors.sources.postgres.assembler import Assembled, Assembler, Listener, Xids
+from connectors.sources.postgres.assembler import Assembled, Assembler, Listener
 from connectors.sources.postgres.binding import Binder
+from connectors.sources.postgres.definitions import Definitions
 from connectors.sources.postgres.messages import (
     Begin,
     Commit,
@@ -18,8 +19,8 @@ from connectors.sources.postgres.messages import (
     RelationColumn,
     Update,
 )
-from connectors.sources.postgres.rows import Origin
-from connectors.sources.postgres.types import PgType
+from connectors.sources.postgres.rows import Origin, Xids
+from connectors.sources.postgres.types import Attribute, PgType, in_doubt
 from envelope import batch
 from envelope.entity import Entity
 from envelope.model import Stamp
@@ -47,6 +48,16 @@ _BASE = {
 TYPES = {oid: PgType(oid=oid, name=name, kind="base") for oid, name in _BASE.items()}
 TYPES[1007] = PgType(oid=1007, name="_int4", kind="array", element=TYPES[INT])
 TYPES[50_000] = PgType(oid=50_000, name="public.document", kind="domain", base=TYPES[3802])
+_ATTRIBUTES = {"n": INT, "word": TEXT, "yes": 16, "x": 701, "j": 114, "at": 1184, "id": 2950, "many": 1007, "b": 17}
+TYPES[50_001] = PgType(
+    oid=50_001,
+    name="public.parts",
+    kind="composite",
+    fields=tuple(Attribute(name=name, type=TYPES[oid], typmod=-1) for name, oid in _ATTRIBUTES.items()),
+    relation=50_002,
+)
+TYPES[50_003] = PgType(oid=50_003, name="public._parts", kind="array", element=TYPES[50_001])
+TYPES[50_004] = in_doubt(TYPES[50_003])
 
 
 def frames(messages: Sequence[Decoded], lsns: Iterable[int] | None = None) -> list[bytes]:
@@ -125,12 +136,13 @@ def assembler(
     partial: bool = False,
     listener: Listener | None = None,
     versions: Versions | None = None,
+    definitions: Definitions | None = None,
     xid: int = 700,
     **bounds: int,
 ) -> Assembler:
     return Assembler(
         origin=Origin(name="booking", database="app", decisions=decisions or {}),
-        binder=Binder(resolve=TYPES.__getitem__, hmac_key=b"secret"),
+        binder=Binder(resolve=TYPES.__getitem__ if definitions is None else definitions.resolve, hmac_key=b"secret"),
         entities={each.table: each for each in (entities or [entity()])},
         partitioned={("public", name) for name in partitioned},
         epoch=lambda _: 1,
@@ -139,6 +151,7 @@ def assembler(
         partial=partial,
         listener=listener,
         versions=versions,
+        definitions=definitions,
         **bounds,
     )
 

@@ -1,10 +1,10 @@
 """What PostgreSQL prints for random values of each type of `messages.TYPES`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hypothesis import strategies as st
 
-from tests.unit.postgres.messages import INT, TEXT
+from tests.unit.postgres.messages import INT, TEXT, TYPES
 
 words = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=6)
 hard_words = st.sampled_from(
@@ -21,7 +21,7 @@ def _texts(*values: str) -> st.SearchStrategy[str]:
     return st.sampled_from(values)
 
 
-SERVER_TEXTS: Mapping[int, st.SearchStrategy[str]] = {
+_PLAIN: Mapping[int, st.SearchStrategy[str]] = {
     INT: st.integers(-3, 12).map(str),
     20: st.integers(-(2**63), 2**63 - 1).map(str),
     TEXT: words | hard_words,
@@ -37,3 +37,25 @@ SERVER_TEXTS: Mapping[int, st.SearchStrategy[str]] = {
     2950: _texts("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
     1007: _texts("{}", "{1,NULL,3}", "{{1,2},{3,4}}", "[0:1]={1,2}"),
 }
+
+
+def _escaped(text: str, quote: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', quote) + '"'
+
+
+def _record(values: Sequence[str | None]) -> str:
+    """As record_out prints it, which quotes less."""
+    return "(" + ",".join("" if value is None else _escaped(value, '""') for value in values) + ")"
+
+
+# A type may be altered where nobody hears of it: so these are records of its attributes, and of any others.
+_whole = st.tuples(*(st.none() | _PLAIN[attribute.type.oid] for attribute in TYPES[50_001].fields))
+_foreign = st.lists(
+    st.none() | st.sampled_from(["hello", "7", "t", "{1}", "{", "01", "2026-11-21"]) | words, max_size=10
+)
+_records = (_whole | _foreign).map(_record)
+_arrays = st.lists(_records.map(lambda text: _escaped(text, '\\"')), max_size=3).map(
+    lambda all_: "{" + ",".join(all_) + "}"
+)
+
+SERVER_TEXTS: Mapping[int, st.SearchStrategy[str]] = {**_PLAIN, 50_001: _records, 50_003: _arrays, 50_004: _arrays}

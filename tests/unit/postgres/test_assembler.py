@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.sources.postgres.assembler import Assembled, Xids
+from connectors.sources.postgres.assembler import Assembled
 from connectors.sources.postgres.messages import (
     Begin,
     Commit,
@@ -27,7 +27,7 @@ from connectors.sources.postgres.messages import (
     Type,
     Update,
 )
-from connectors.sources.postgres.rows import Change
+from connectors.sources.postgres.rows import Change, Xids
 from envelope import batch
 from envelope.entity import DEAD
 from envelope.errors import ChangelogError, Kind

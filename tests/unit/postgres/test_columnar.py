@@ -319,6 +319,7 @@ def test_the_fast_path_gives_what_the_plain_one_gives(case: Case, data: st.DataO
             plain = _fed(case, decisions, sent, [], ROWS_EVER)
             plain_cut = _fed(case, decisions, sent, cuts, rows_max)
         assert whole.told() == plain.told()
+        _are_json(whole.rows)
         assert _fed(case, decisions, sent, cuts, rows_max).told() == plain_cut.told()
         one_by_one = _fed(case, decisions, sent, range(1, len(sent)), rows_max)
         _same_whatever_the_cuts(whole, one_by_one)
@@ -389,7 +390,14 @@ def test_values_of_every_type_stand_beside_each_other(data: st.DataObject) -> No
     fast = _fed(case, {}, frames(messages), [], ROWS_EVER)
     with _plain():
         assert fast.told() == _fed(case, {}, frames(messages), [], ROWS_EVER).told()
+    _are_json(fast.rows)
     assert len(fast.rows) >= len(changes)
+
+
+def _are_json(rows: pa.Table) -> None:
+    """Whatever the texts of values are."""
+    for text in [*rows.column("current").to_pylist(), *rows.column("original").to_pylist()]:
+        assert text is None or isinstance(json.loads(text), dict)
 
 
 def _same_whatever_the_cuts(whole: Outcome, cut: Outcome) -> None:

@@ -1,6 +1,7 @@
 """What each text of the server becomes; `test_values_oracle.py` asks the server itself."""
 
 import contextlib
+import json
 import re
 
 import msgspec
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.sources.postgres import literals
-from connectors.sources.postgres.types import Attribute, Kind, PgType, TypeCatalog
+from connectors.sources.postgres.types import Attribute, Kind, PgType, TypeCatalog, in_doubt
 from connectors.sources.postgres.values import SETTINGS, Shape, canonical, codec_for
 from envelope.errors import ChangelogError
 from envelope.errors import Kind as ErrorKind
@@ -99,6 +100,11 @@ VALUES = [  # type, the server's text, the JSON value
     (PAIR, "(,)", r'{"a":null,"b\"":null}'),
     (PAIR, '(,"")', r'{"a":null,"b\"":""}'),
     (PAIR, "(1,x,new)", '"(1,x,new)"'),
+    (PAIR, "(hello,9)", '"(hello,9)"'),
+    (composite(("deep", PAIR), ("n", base("int4"))), '("(hello,9)",7)', '{"deep":"(hello,9)","n":7}'),
+    (composite(("many", array(base("int4")))), '("{1,x}")', '"(\\"{1,x}\\")"'),
+    (composite(("r", range_(base("int4")))), '("[1,x)")', '"(\\"[1,x)\\")"'),
+    (in_doubt(array(PAIR)), '{"(1,x)"}', '["(1,x)"]'),
     (range_(base("int4")), "[1,10)", '{"lower":1,"upper":10,"bounds":"[)"}'),
     (range_(base("int4")), "(,10)", '{"lower":null,"upper":10,"bounds":"()"}'),
     (range_(base("int4")), "empty", '{"lower":null,"upper":null,"bounds":"empty"}'),
@@ -213,6 +219,47 @@ def test_what_no_server_prints_is_refused(type_: PgType, text: bytes, offset: in
     assert "\n" not in str(caught.value)
     if offset is not None:
         assert re.search(rf"at byte {offset}\b", caught.value.message)
+
+
+FOREIGN = [  # a type that is an attribute, texts that it prints, and those of other types
+    ("bool", "t f", "true 1"),
+    ("int4", "0 -7 2147483647", "hello 01 1.5 t"),
+    ("int8", "-9223372036854775808", "-"),
+    ("oid", "4294967295", "-1"),
+    ("float8", "1.5 -0 1e-07 NaN -Infinity", "nan 1,5 hello"),
+    ("numeric", "1.50 -3 NaN Infinity", "1e5 hello"),
+    ("json", '{"a":"\\ud800"} 1e400 null', "hello {a} NaN 1]"),
+    ("jsonb", '[1,"x"]', "[1"),
+    ("date", "2026-11-21 10000-01-01 infinity", "21.11.2026 hello"),
+    ("time", "24:00:00 03:10:02.5", "3:10"),
+    ("timetz", "03:10:02+02 03:10:02.5-03:30", "03:10:02"),
+    ("timestamp", "-infinity", "2026-11-21"),
+    ("timestamptz", "infinity", "hello"),
+    ("interval", "P1Y2M-3DT-4H5M6.5S PT0S infinity", "hello"),
+    ("uuid", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "a0eebc99"),
+    ("inet", "10.0.0.0/8 ::1 fe80::1/64", 'hello"'),
+    ("macaddr", "08:00:2b:01:02:03", "hello"),
+    ("varbit", "0101", "2"),
+    ("point", "(1,-2.5e+10) (NaN,Infinity)", "hello"),
+    ("pg_lsn", "16/B374D848", "hello"),
+    ("xid8", "18446744073709551615", "x"),
+    ("tid", "(0,1)", "0"),
+    ("pg_snapshot", "10:20:10,14 10:10:", "10"),
+    ("bytea", "\\x00ff", "x00"),
+    ("int2vector", "1", "x"),
+]
+
+
+@pytest.mark.parametrize(("name", "own", "foreign"), FOREIGN, ids=[name for name, _, _ in FOREIGN])
+def test_an_attribute_is_proved_to_be_of_its_type(name: str, own: str, foreign: str) -> None:
+    codec = codec_for(composite(("a", base(name))), -1)
+    for text, is_own in [*((text, True) for text in own.split()), *((text, False) for text in foreign.split())]:
+        value = json.loads(codec.to_json(b'("%b")' % _in_quotes(text)))
+        assert isinstance(value, dict) == is_own, text
+
+
+def _in_quotes(text: str) -> bytes:
+    return text.replace("\\", "\\\\").replace('"', '""').encode()
 
 
 STRUCTURED = [array(base("text")), PAIR, range_(base("text")), multirange(base("text")), base("hstore")]

@@ -1,0 +1,66 @@
+"""Which texts a built-in type's output function can print, under `values.SETTINGS`: a proof that a text is of its type.
+
+Only types whose JSON value is not simply the quoted and escaped text are here; any text is fine for the others. What
+raises by itself on foreign text (bytea, hstore, arrays, ranges) needs no proof, either.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import NoReturn
+
+
+def is_printed(name: str, text: bytes) -> bool:
+    """Whether the type of this name prints such text."""
+    if name in _JSON:
+        return _is_json(text)
+    pattern = _PRINTED.get(name)
+    return pattern is None or pattern.fullmatch(text) is not None
+
+
+def _is_json(text: bytes) -> bool:
+    """By the standard library, which takes half a surrogate pair and numbers of any size, as the server does."""
+    try:
+        json.loads(text.decode(), parse_int=str, parse_float=str, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _no_number(token: str) -> NoReturn:
+    raise ValueError(token)
+
+
+_JSON = frozenset({"json", "jsonb"})
+
+_INTEGER = rb"-?(?:0|[1-9]\d*)"
+_DAY = rb"\d{4,}-\d\d-\d\d"
+_CLOCK = rb"\d\d:\d\d:\d\d(?:\.\d+)?"
+_ENDLESS = rb"-?infinity"
+
+# The second column holds names of types. Between quotes, JSON takes what has no quote, backslash or control character.
+_PRINTED: Mapping[str, re.Pattern[bytes]] = {
+    name: re.compile(pattern)
+    for pattern, names in (
+        (rb"[tf]", "bool"),
+        (_INTEGER, "int2 int4 int8"),
+        (rb"\d+", "oid xid xid8 cid"),
+        (rb"-?\d+(?:\.\d+)?(?:e[+-]\d+)?|NaN|-?Infinity", "float4 float8"),
+        (rb"-?\d+(?:\.\d+)?|NaN|-?Infinity", "numeric"),
+        (_DAY + rb"(?: BC)?|" + _ENDLESS, "date"),
+        (_CLOCK, "time"),
+        (_CLOCK + rb"[+-]\d\d(?::\d\d){0,2}", "timetz"),
+        (_DAY + b" " + _CLOCK + rb"(?: BC)?|" + _ENDLESS, "timestamp"),
+        (_DAY + b" " + _CLOCK + rb"\+00(?: BC)?|" + _ENDLESS, "timestamptz"),
+        (rb"P[-\dYMDTHS.]+|" + _ENDLESS, "interval"),
+        (rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", "uuid"),
+        (rb"[01]*", "bit varbit"),
+        (rb"[0-9a-f.:]+(?:/\d+)?", "inet cidr macaddr macaddr8"),
+        (rb"[-+0-9.,()\[\]{}<>eINanfity]+", "point lseg box path polygon circle line"),
+        (rb"[0-9A-F]+/[0-9A-F]+", "pg_lsn"),
+        (rb"\d+:\d+:[\d,]*", "pg_snapshot txid_snapshot"),
+        (rb"\(\d+,\d+\)", "tid"),
+        (rb"[-\d ]*", "int2vector oidvector"),
+    )
+    for name in names.split()
+}

@@ -1,0 +1,178 @@
+"""ALTER TYPE of a composite sends nothing: what rows say before it, after it, and where nobody knows which it is."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from connectors.sources.postgres import ddl
+from envelope.entity import SCHEMAS
+from tests.integration.site import Site
+from tests.servers import VERSIONS, fresh_database, server_name
+
+TABLES = """
+CREATE TYPE inside AS (p int, q text);
+CREATE TYPE co AS (x text, y int, deep inside);
+CREATE DOMAIN wrapped AS co;
+CREATE TYPE span AS RANGE (subtype = inside);
+CREATE TABLE part (a int, b text);
+CREATE TABLE item (id int PRIMARY KEY, c co, many co[], d wrapped, r span, row part);
+ALTER TABLE item REPLICA IDENTITY FULL;
+"""
+
+FIRST = """INSERT INTO item VALUES (1, ROW('hello', 9, ROW(1, 'q')), ARRAY[ROW('hello', 9, ROW(1, 'q'))::co],
+ROW('hello', 9, ROW(1, 'q')), span(ROW(1, 'q'), ROW(2, 'q')), ROW(1, 'b'))"""
+
+ENTITIES = """
+[entities.item]
+table = "public.item"
+[schemas]
+on_incompatible = "publish"
+"""
+
+OLD = {"x": "hello", "y": 9, "deep": {"p": 1, "q": "q"}}
+NEW = {"later": "hello", "y": 9, "deep": {"p": 1, "q": "q"}}
+TEXT = '(hello,9,"(1,q)")'
+
+Row = dict[str, Any]
+
+
+@pytest.fixture(params=VERSIONS)
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    """A site in a fresh database of that version, with one table that is full of composites."""
+    with fresh_database(request.getfixturevalue(server_name(request.param))) as dsn:
+        found = Site(dsn, tmp_path)
+        found.sql(TABLES, FIRST)
+        found.configure(ENTITIES)
+        yield found
+
+
+def currents(site: Site, key: int = 1) -> list[Row]:
+    return [each["value"]["current"] for each in site.messages("item") if each["key"] == str(key)]
+
+
+def test_after_alter_type_rows_have_the_new_names(site: Site) -> None:
+    with site.running() as service:
+        service.until(site.is_read)
+        site.sql("UPDATE item SET id = 1")
+        service.until(lambda: len(currents(site)) == 2)
+        site.sql(
+            "ALTER TYPE co DROP ATTRIBUTE x",
+            "ALTER TYPE co ADD ATTRIBUTE w int",
+            "ALTER TYPE inside RENAME ATTRIBUTE p TO first",
+            "ALTER TABLE part DROP COLUMN a",
+            "ALTER TABLE part ADD COLUMN z boolean",
+            "UPDATE item SET id = 1",
+        )
+        service.until(lambda: len(site.messages(SCHEMAS)) == 2 and site.is_read())
+        site.sql("UPDATE item SET c.w = 7, row.z = true")
+        service.until(lambda: "7" in json.dumps(currents(site)[-1]["c"]))
+    deep = {"first": 1, "q": "q"}
+    new = {"y": 9, "deep": deep, "w": None}
+    assert currents(site)[1]["c"] == OLD
+    assert currents(site)[-1] == {
+        "id": 1,
+        "c": {"y": 9, "deep": deep, "w": 7},
+        "many": [new],
+        "d": new,
+        "r": {"lower": deep, "upper": {"first": 2, "q": "q"}, "bounds": "[)"},
+        "row": {"b": "b", "z": True},
+    }
+    assert currents(site)[-2]["c"] == new  # it was read again
+    [_, version] = [each["value"]["current"] for each in site.messages(SCHEMAS)]
+    assert sorted(change["column"] for change in version["changes"]) == ["c", "d", "many", "r", "row"]
+    assert {change["kind"] for change in version["changes"]} == {"retyped"}
+    assert version["restated"] == ["c", "many", "d", "r", "row"]
+
+
+def test_no_row_has_a_name_of_another_time(site: Site) -> None:
+    """Attributes are renamed while rows are written: what was written when, the rows themselves say."""
+    with site.running() as service:
+        service.until(site.is_read)
+        key = 1
+        for turn in range(12):
+            site.sql(f"ALTER TYPE inside RENAME ATTRIBUTE {'p' if turn == 0 else f'p{turn - 1}'} TO p{turn}")
+            for _ in range(4):
+                key += 1
+                site.sql(f"INSERT INTO item (id, c) VALUES ({key}, ROW('{turn}', 0, ROW({turn}, 'q')))")
+        service.until(lambda: bool(currents(site, key)))
+        service.until(site.is_read)
+        service.until(lambda: all(deep(row).keys() == {"p11", "q"} for row in site.state("item").values()))
+    for message in site.messages("item"):
+        if message["value"]["provenance"]["source"]["op"] == "create":
+            check(message["value"]["current"]["c"])
+
+
+def deep(row: Row) -> Row:
+    return {} if isinstance(row["c"], str) else dict(row["c"]["deep"])
+
+
+def check(composite: Any) -> None:
+    """The text as the database prints it, or the names of its time."""
+    if isinstance(composite, str):
+        assert composite.startswith("(")
+    else:
+        deep = composite["deep"]
+        assert deep == {f"p{composite['x']}": int(composite["x"]), "q": "q"}
+
+
+@pytest.mark.parametrize("triggered", [False, True], ids=["bare", "with the event trigger"])
+def test_a_service_that_lags_gives_no_older_row_a_newer_name(site: Site, *, triggered: bool) -> None:
+    """From where a type has its new names, the stream says if it shows the transaction: before 15 it always does."""
+    if triggered:
+        site.sql(ddl.SCRIPT)
+    with site.running() as service:
+        service.until(site.is_read)
+    site.sql(
+        "UPDATE item SET id = 1",
+        "ALTER TYPE co RENAME ATTRIBUTE x TO later",
+        "UPDATE item SET id = 1",
+    )
+    with site.running() as service:
+        service.until(lambda: len(currents(site)) >= 3 and site.is_read())
+        site.sql("UPDATE item SET id = 1")
+        service.until(lambda: currents(site)[-1]["c"] == NEW)
+    known = triggered or site.sql("SHOW server_version_num")[0][0] < "150000"
+    assert [row["c"] for row in currents(site)][:3] == [OLD, TEXT, NEW if known else TEXT]
+
+
+def test_an_altered_type_stops_where_its_readers_cannot_follow(site: Site) -> None:
+    site.configure(ENTITIES.replace("publish", "stop"))
+    with site.running() as service:
+        service.until(site.is_read)
+        site.sql("ALTER TYPE co RENAME ATTRIBUTE x TO later", "UPDATE item SET id = 1")
+        error = service.ended()
+    assert str(error).startswith("the columns of entity item changed in a way that is not compatible")
+    assert str(site.refused()) == str(error)
+    assert site.call("schemas", "accept", "item", str(error.position))[0] == 0
+    with site.running() as service:
+        service.until(lambda: site.is_read() and currents(site)[-1]["c"] == NEW)
+
+
+def test_while_a_type_is_being_altered_its_values_are_text(site: Site) -> None:
+    with site.running() as service, psycopg.connect(site.dsn) as migration:
+        service.until(site.is_read)
+        with psycopg.connect(site.dsn, autocommit=True) as writer:
+            writer.execute("UPDATE item SET id = 1")
+            service.until(lambda: len(currents(site)) == 2)
+            migration.execute("ALTER TYPE co RENAME ATTRIBUTE x TO later")
+            writer.execute("UPDATE item SET id = 1")
+            service.until(lambda: len(currents(site)) == 3)
+            migration.rollback()
+            writer.execute("UPDATE item SET id = 1")
+            service.until(lambda: len(currents(site)) == 4)
+    assert [row["c"] for row in currents(site)] == [OLD, OLD, TEXT, OLD]
+    assert len(site.messages(SCHEMAS)) == 1
+
+
+def test_a_type_that_is_made_with_its_first_rows_is_known(site: Site) -> None:
+    with site.running() as service:
+        service.until(site.is_read)
+        site.sql(
+            "CREATE TYPE fresh AS (k int); ALTER TABLE item ADD COLUMN f fresh; UPDATE item SET f = ROW(5)",
+        )
+        service.until(lambda: len(currents(site)) == 2)
+    assert currents(site)[-1]["f"] == {"k": 5}
