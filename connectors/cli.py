@@ -4,17 +4,20 @@ Exit codes: 0 done or clean, 1 found something, 2 bad usage or configuration, 3 
 """
 
 import argparse
+import difflib
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
 from connectors.commands import Command, add_common_arguments
-from connectors.extras import installation
+from connectors.extras import PACKAGE, installation
 from connectors.terminal import say
 
 COMMANDS = {
@@ -43,9 +46,24 @@ OUTPUT_GONE = 141
 
 
 class _Parser(argparse.ArgumentParser):
+    chosen: "argparse.ArgumentParser | None" = None
+    """The parser of the command that was chosen, whose options an unknown one may be meant for."""
+
     def error(self, message: str) -> NoReturn:
         """One line, as every other error."""
-        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+        self.exit(2, f"{self.prog}: {message}{self._meant(message)}; see `{self.prog} --help`\n")
+
+    def _meant(self, message: str) -> str:
+        """What a misspelt command or option was probably meant to be."""
+        known: Sequence[str]
+        if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
+            known = re.findall(r"[\w-]+", choice[2])
+        elif choice := re.search(r"unrecognized arguments: (-\S*)", message):
+            known = [*self._option_string_actions, *(self.chosen._option_string_actions if self.chosen else ())]
+        else:
+            return ""
+        close = difflib.get_close_matches(choice[1], known, n=1, cutoff=0.7)
+        return f"; did you mean {close[0]}?" if close else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,6 +106,7 @@ def shadow() -> str | None:
 
 def _parser(chosen: str | None, command: Command | None) -> argparse.ArgumentParser:
     parser = _Parser(prog="changelog", description="Publishes a database's commit log as a changelog.")
+    parser.add_argument("--version", action="version", version=f"changelog {version(PACKAGE)}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for name, summary in COMMANDS.items():
         sub = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
@@ -95,6 +114,7 @@ def _parser(chosen: str | None, command: Command | None) -> argparse.ArgumentPar
         sub.set_defaults(config=Path("changelog.toml"), verbose=False)
         if name == chosen and command is not None:
             command.add_arguments(sub)
+            parser.chosen = sub
     return parser
 
 

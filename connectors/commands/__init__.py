@@ -18,7 +18,7 @@ class Command(Protocol):
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     """What every command takes, and every verb behind it."""
     unset = argparse.SUPPRESS  # else a verb's default would replace what stands before the verb
-    parser.add_argument("--config", type=Path, default=unset, metavar="FILE", help="default: changelog.toml")
+    parser.add_argument("-c", "--config", type=Path, default=unset, metavar="FILE", help="default: changelog.toml")
     parser.add_argument(
         "--verbose", action="store_true", default=unset, help="log more, and show the traceback of an error"
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from connectors import config, show
+from connectors.commands import choosing
 from connectors.commands.tail import message_line
 from connectors.sinks import Log
 from connectors.stores import open_log, read_gaps
@@ -22,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `changelog history` takes."""
     parser.add_argument("entity", metavar="ENTITY")
     parser.add_argument("key", nargs="+", metavar="KEY", help="the key; of several columns, each in its turn")
+    choosing.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print each message as a line of JSON")
 
 
@@ -33,7 +35,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if not changes:
         _refuse_part_of_a_key(log, entity, arguments.key)
         raise ChangelogError(Kind.USAGE, f"{log.where} has no change of {entity} {safe(key)}")
-    shown = _with_gaps(log, changes)
+    changes = list(filter(choosing.choice_of(arguments), changes))
+    shown = _with_gaps(log, changes) if changes else []
     if arguments.json:
         for record in shown:
             print(message_line(record))

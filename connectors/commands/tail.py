@@ -4,6 +4,7 @@ import argparse
 import os
 import select
 import sys
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from connectors import config, show
+from connectors.commands import choosing
 from connectors.stores import open_log
 from connectors.terminal import safe
 from envelope import batch
@@ -37,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"begin with the last N; default: {DEFAULT_LAST}",
     )
     parser.add_argument("--no-follow", action="store_true", help="end after those")
+    choosing.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print each message as a line of JSON")
 
 
@@ -44,17 +47,24 @@ def execute(arguments: argparse.Namespace) -> int:
     """Prints the last changes, then new ones until interrupted."""
     log = open_log(config.load(arguments.config, os.environ))
     output = printer(as_json=arguments.json)
+    choice = choosing.choice_of(arguments)
+    held: deque[Record] | None = None if choice is None else deque(maxlen=arguments.last)
 
     def wait() -> bool:
+        nonlocal held
+        for record in held or ():
+            output(record)
+        held = None
         if arguments.no_follow:
             return False
         wait_for_reader(POLL_S)
         return True
 
+    last = arguments.last if choice is None else None  # which are the last of those that are chosen, the end tells
     try:
-        for rows in log.follow(entity=arguments.entity, key=arguments.key, last=arguments.last, wait=wait):
-            for record in batch.records(rows):
-                output(record)
+        for rows in log.follow(entity=arguments.entity, key=arguments.key, last=last, wait=wait):
+            for record in filter(choice, batch.records(rows)):
+                (output if held is None else held.append)(record)
     except KeyboardInterrupt:
         pass  # how one leaves
     return 0

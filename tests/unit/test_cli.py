@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -91,8 +92,34 @@ def test_bad_usage_is_one_line_and_2(words: list[str], capsys: pytest.CaptureFix
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["stauts"], "status"),
+        (["tail", "--no-folow"], "--no-follow"),
+        (["schemas", "generat"], "generate"),
+        (["fly"], None),
+        (["tail", "--fly"], None),
+    ],
+)
+def test_what_was_probably_meant_is_named(
+    words: list[str], meant: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(words)
+    err = capsys.readouterr().err
+    assert ("did you mean" in err) == (meant is not None)
+    assert meant is None or f"; did you mean {meant}?" in err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"changelog {version('changelog-publisher')}\n"
+
+
 def test_a_bad_configuration_is_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path / "none.toml", "tail") == 2
+    assert cli.main(["tail", "-c", str(tmp_path / "none.toml")]) == 2
     err = capsys.readouterr().err
     assert err.startswith("changelog: ")
     assert len(err.splitlines()) == 1
@@ -250,6 +277,37 @@ def test_tail_begins_with_the_last(
     assert run(config_file, "tail", "--no-follow", "--json", *words) == 0
     sources = [json.loads(line)["value"]["provenance"]["source"] for line in capsys.readouterr().out.splitlines()]
     assert [int(source["transaction"]) - 700 for source in sources] == expected
+
+
+AT = "2026-11-21T03:10:05Z"  # of the four changes, a second apart, the second is before and the third after
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--since", AT], [3, 4]),
+        (["--since", AT, "-n", "1"], [4]),
+        (["--until", AT, "-n", "1"], [2]),
+        (["--since", "00000001/0000000000000002/00000000", "--until", "00000001/0000000000000003/00000002"], [2, 3]),
+        (["--since", "0s"], []),
+        (["--service", "payments"], [3]),
+        (["--service", "payments", "--service", "order-api", "-n", "2"], [3, 4]),
+        (["--column", "status"], [1, 3, 4]),
+        (["--column", "id", "--service", "payments"], []),
+    ],
+)
+def test_tail_shows_what_is_chosen(
+    words: list[str], expected: list[int], config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test_tail_begins_with_the_last(words, expected, config_file, log, capsys)
+
+
+def test_history_shows_what_is_chosen(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(config_file, "history", "order", "42", "--json", "--service", "payments") == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["value"]["provenance"]["serviceName"] == "payments"
+    assert run(config_file, "history", "order", "42", "--until", "2020-01-01T00:00:00Z") == 0
+    assert "order 42  0 changes" in capsys.readouterr().out
 
 
 def test_tail_goes_on_with_what_comes(

@@ -1,0 +1,80 @@
+"""Which changes `tail` and `history` show: of a time, of a service, of a column."""
+
+import argparse
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+
+from connectors import show
+from envelope.model import Record, position_of
+from envelope.position import Position
+
+Choice = Callable[[Record], bool]
+"""Whether a change is shown."""
+
+_UNITS: Mapping[str, timedelta] = {
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What chooses changes."""
+    moment_form = "a position, a time such as 2026-11-21T03:10:00Z, or so long ago: 90s, 15m, 6h, 2d"
+    parser.add_argument("--since", type=moment, metavar="WHEN", help=f"only changes from then on: {moment_form}")
+    parser.add_argument("--until", type=moment, metavar="WHEN", help="only changes up to then, in the same forms")
+    parser.add_argument(
+        "--service", action="append", metavar="NAME", help="only changes by this service; may be repeated"
+    )
+    parser.add_argument(
+        "--column", action="append", metavar="NAME", help="only changes of this column; may be repeated"
+    )
+
+
+def choice_of(arguments: argparse.Namespace) -> Choice | None:
+    """What the arguments choose; None when they choose everything."""
+    choices = [
+        *([] if arguments.since is None else [_from(arguments.since)]),
+        *([] if arguments.until is None else [_up_to(arguments.until)]),
+        *([_by(frozenset(arguments.service))] if arguments.service else []),
+        *([_of(frozenset(arguments.column))] if arguments.column else []),
+    ]
+    return (lambda record: all(chosen(record) for chosen in choices)) if choices else None
+
+
+def moment(text: str) -> Position | datetime:
+    """A position, a time with a zone, or how long ago."""
+    if text[-1:] in _UNITS and text[:-1].isdecimal():
+        return datetime.now(UTC) - int(text[:-1]) * _UNITS[text[-1]]
+    try:
+        return Position.parse(text)
+    except ValueError:
+        pass
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no position, no time with a zone, and nothing like 15m")
+    return at
+
+
+def _from(begin: Position | datetime) -> Choice:
+    if isinstance(begin, Position):
+        return lambda record: position_of(record) >= begin
+    return lambda record: record.envelope.provenance.source.committed_at >= begin
+
+
+def _up_to(end: Position | datetime) -> Choice:
+    if isinstance(end, Position):
+        return lambda record: position_of(record) <= end
+    return lambda record: record.envelope.provenance.source.committed_at <= end
+
+
+def _by(services: frozenset[str]) -> Choice:
+    return lambda record: record.envelope.provenance.stamp.service_name in services
+
+
+def _of(columns: frozenset[str]) -> Choice:
+    return lambda record: not columns.isdisjoint(change.name for change in show.changes(record.envelope))
