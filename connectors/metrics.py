@@ -60,6 +60,15 @@ class Metrics:
         self.windows_open = Gauge(
             "changelog_windows_open", "Windows asked for and not yet published.", registry=registry
         )
+        self.snapshot_pages = Gauge(
+            "changelog_snapshot_pages",
+            "Heap pages that the table had when its reading was planned.",
+            ["entity"],
+            registry=registry,
+        )
+        self.snapshot_pages_read = Gauge(
+            "changelog_snapshot_pages_read", "Those of them that are read and published.", ["entity"], registry=registry
+        )
         self.position = Info("changelog_position", "The position of the last stored row.", registry=registry)
 
     def text(self) -> bytes:

@@ -24,6 +24,7 @@ from connectors.metrics import Metrics
 from connectors.publish import Cadence, Observer, publish
 from connectors.show import SnapshotBar, size
 from connectors.sinks import Sink
+from connectors.snapshot_progress import SnapshotProgress
 from connectors.sources import Recover
 from connectors.sources.postgres import waits
 from connectors.sources.postgres.catalog import read_tables
@@ -261,6 +262,7 @@ class _Watch(Observer):
     def __init__(self, state: State, metrics: Metrics) -> None:
         self._state, self._metrics = state, metrics
         self._bar = SnapshotBar(sys.stderr)
+        self._progress = SnapshotProgress(metrics, quiet=sys.stderr.isatty())
         self._said_waiting: tuple[int, ...] = ()
         self._say_at, self._say_again_s = 0.0, SAY_AGAIN_S[0]
         self.source: PostgresSource | None = None
@@ -317,6 +319,7 @@ class _Watch(Observer):
         self._enter(checkpoint.windows)
         self._metrics.repairs_open.set(len(checkpoint.repairs.get("open", ())))
         self._bar.update(checkpoint.windows)
+        self._progress.update(checkpoint.windows)
         self._metrics.commit_seconds.observe(seconds)
         if checkpoint.position is not None:
             self._metrics.position.info({"position": str(checkpoint.position)})

@@ -21,8 +21,9 @@ from rich.text import Text
 from connectors import config, entities, show
 from connectors.commands.status import probe
 from connectors.config import Config, FilesConfig, KafkaConfig
+from connectors.entities import table_text
 from connectors.findings import Finding, Status
-from connectors.sources.postgres.catalog import read_tables
+from connectors.sources.postgres.catalog import Table, read_tables
 from connectors.sources.postgres.check import Wanted, findings, unlogged
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.patience import NO_LIMIT
@@ -39,6 +40,8 @@ REGISTER = "`changelog schemas register` says what would come of it, and with --
 LITTLE_ROOM_BYTES = 1 << 30
 
 CLOCKS_APART_S_MAX = 60.0
+
+TABLES_NAMED_MAX = 20
 
 MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}
 
@@ -94,8 +97,25 @@ def all_findings(connection: psycopg.Connection[Any], settings: Config) -> list[
     sink = sink_findings(settings, resolved, running=running, begun=begun, lag_s=lag_s)
     source = [*findings(connection, wanted, tables), *unlogged.findings(connection, wanted, stored)]
     stopped = [] if stored is None or running else stop_findings(stored)
-    others = [clock_finding(connection), *unresolved, signals_finding(connection, settings)]
+    others = [
+        tables_finding(resolved, tables),
+        clock_finding(connection),
+        *unresolved,
+        signals_finding(connection, settings),
+    ]
     return [*source, *others, *sink, *stopped]
+
+
+def tables_finding(resolved: Sequence[Entity], tables: Sequence[Table]) -> Finding:
+    """The tables that are not published: left out on purpose, or forgotten."""
+    published = {entity.table for entity in resolved}
+    names = [(table.schema, table.name) for table in tables]
+    left_out = sorted(table_text(name) for name in names if name not in published)
+    if not left_out:
+        return Finding(name="tables", status="ok", message="all are published")
+    others = len(left_out) - TABLES_NAMED_MAX
+    named = ", ".join(left_out[:TABLES_NAMED_MAX]) + (f" and {others} more" if others > 0 else "")
+    return Finding(name="tables", status="ok", message=f"not published: {named}")
 
 
 def clock_finding(connection: psycopg.Connection[Any]) -> Finding:

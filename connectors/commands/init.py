@@ -30,6 +30,11 @@ IDENTITIES = {"f": "full", "d": "primary key", "i": "an index", "n": "none"}
 
 HEAD = """\
 # What `changelog init` found; docs/configuration.md says what else there is.
+#
+# By default, a TRUNCATE stops the service until `changelog accept` says what becomes of it; on_truncate = "publish" in
+# an entity's section has it published. A column that is renamed stops the service, too, before the first row that has
+# the new name, because whoever reads the old one would lose it; `changelog schemas accept` lets it pass, and
+# on_incompatible = "publish" in [schemas] does so for good.
 
 name = {name}
 

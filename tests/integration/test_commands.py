@@ -122,6 +122,11 @@ def test_init_without_a_usable_key_writes_no_schemas(database: str, tmp_path: Pa
     assert [file.name for file in tmp_path.iterdir()] == ["changelog.toml"]
 
 
+def test_check_names_the_tables_that_nobody_publishes(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert "tables: not published: public.keyless" in findings(written, capsys)["ok"]
+
+
 def test_init_writes_nothing_where_no_table_matches(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

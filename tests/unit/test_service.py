@@ -14,6 +14,7 @@ from connectors import logs
 from connectors.health import LIVE_WITHIN_S, HealthServer, State
 from connectors.metrics import Metrics
 from connectors.service import Lag
+from connectors.snapshot_progress import SAY_AGAIN_S, SnapshotProgress
 from envelope.errors import ChangelogError, Kind
 
 
@@ -125,3 +126,23 @@ def test_the_lag_of_a_service_that_began_behind_is_at_least_as_old_as_it_is() ->
     lag = Lag()
     lag.sample(10.0, 500, 100)
     assert lag.sample(70.0, 600, 200) == (400, 60.0)
+
+
+def test_how_far_tables_are_read_is_a_metric_and_now_and_then_an_event() -> None:
+    out = io.StringIO()
+    logs.configure(out, verbose=False)
+    metrics, now = Metrics(), [0.0]
+    progress = SnapshotProgress(metrics, quiet=False, clock=lambda: now[0])
+    reading = {"complete": False, "leaves": {"t": {"filenode": 1, "pages": 200, "left": [[150, None]]}}}
+    read = {"complete": True, "leaves": {"u": {"filenode": 1, "pages": 40, "left": []}}}
+    progress.update({"order": reading, "guest": read})
+    assert out.getvalue() == ""
+    now[0] = SAY_AGAIN_S
+    for _ in range(2):
+        progress.update({"order": reading, "guest": read})
+    [event] = map(json.loads, out.getvalue().splitlines())
+    assert (event["event"], event["percent"]) == ("tables are being read", {"order": 75})
+    text = metrics.text().decode()
+    assert 'changelog_snapshot_pages_read{entity="order"} 150.0' in text
+    assert 'changelog_snapshot_pages{entity="order"} 200.0' in text
+    assert 'changelog_snapshot_pages_read{entity="guest"} 40.0' in text
