@@ -19,6 +19,9 @@ SCHEMAS = "schemas"
 GAPS = "gaps"
 """The reserved entity whose rows say where changes were lost: see `envelope.gap`."""
 
+OF_CHANGELOG = frozenset({GAPS, SCHEMAS})
+"""The reserved entities whose rows are of no table, but of the changelog itself: whoever keeps it keeps them all."""
+
 RESERVED = frozenset({DEAD, GAPS, "positions", SCHEMAS})
 """Entity names that a topic of another purpose has taken."""
 

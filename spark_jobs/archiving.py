@@ -16,8 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from connectors.failpoints import Reach, nowhere
 from connectors.sinks.filelayout import log_file, sequences
+from connectors.sinks.kafka.names import topic as topic_of
 from envelope.batch import SCHEMA
-from envelope.entity import SCHEMAS
+from envelope.entity import OF_CHANGELOG
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.changelog import ROWS
 from spark_jobs.days import KEPT, closed_sequences, to_drop, to_merge
@@ -36,7 +37,7 @@ from spark_jobs.manifest import (
     read,
     run_name,
 )
-from spark_jobs.offsets import Spans, topic_of
+from spark_jobs.offsets import Spans
 
 FAIL_POINTS = ("archive:written", "archive:moved", "archive:committed", "archive:dropped", "archive:cleared")
 """The boundaries between two steps at which a crash is tried."""
@@ -216,17 +217,16 @@ def archive_log(run: Run, path: Path, before: date | None = None) -> Merged:
 def drop_days(run: Run, *, keep_days: int) -> Sequence[str]:
     """Drops all days but today and the `keep_days` before it from the manifest; gives those dropped.
 
-    The versions of columns stay, which later rows may need however old they are.
+    The versions of columns stay, which later rows may need however old they are, and so do the gaps.
     """
     gone = to_drop(run.manifest(), run.at.astimezone(UTC).date(), keep_days)
     if gone:
-        commit(
-            run.store,
-            lambda before: replace(
-                before, files=tuple(file for file in before.files if file.entity == SCHEMAS or file.day not in gone)
-            ),
-            at=run.at,
-        )
+
+        def without(before: Manifest) -> Manifest:
+            kept = (file for file in before.files if file.entity in OF_CHANGELOG or file.day not in gone)
+            return replace(before, files=tuple(kept))
+
+        commit(run.store, without, at=run.at)
         run.reach("archive:dropped")
     return sorted(gone)
 

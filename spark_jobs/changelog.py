@@ -21,7 +21,7 @@ from connectors.sinks.filelayout import Manifest, find_recovery, log_file, read_
 from connectors.sinks.filelog import counts
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
-from envelope.entity import DEAD, RESERVED, SCHEMAS
+from envelope.entity import DEAD, OF_CHANGELOG, RESERVED
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from spark_jobs import manifest as manifests
@@ -32,7 +32,7 @@ from spark_jobs.registry import Registry
 ANSWER_MS: Final = "15000"
 """How long Kafka may take to answer one question."""
 
-_ASIDE: Final = sorted({SCHEMAS, DEAD})
+_ASIDE: Final = sorted({*OF_CHANGELOG, DEAD})
 """Entities that are read only where they are asked for by name."""
 
 _LOOKUP_MAX: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
@@ -179,11 +179,12 @@ def refuse_beyond(spark: SparkSession, where: Where, position: Position) -> None
 def refuse_dropped(spark: SparkSession, where: Files | Archive, reached: Position, what: str) -> None:
     """Raises ChangelogError (GAP) when retention dropped what stood behind `reached`, up to which `what` goes.
 
-    Days are dropped oldest first: while something is left of what was read, nothing is missing behind it.
+    Days are dropped oldest first: while something is left of what was read, nothing is missing behind it. Rows of the
+    changelog itself are never dropped.
     """
     path = where.path
     kept = manifests.newest(manifests.store_of(path, spark))
-    changes = () if kept is None else (file for file in kept.files if file.entity != SCHEMAS)  # these are never dropped
+    changes = () if kept is None else (file for file in kept.files if file.entity not in OF_CHANGELOG)
     earliest = min((file.first for file in changes), default=None)
     if earliest is not None and earliest > str(reached):
         raise ChangelogError(
@@ -266,9 +267,9 @@ def _listed(manifest: Manifest | None, entities: Sequence[str] | None, after: Po
 
 
 def _refuse_unknown(where: Where, entities: Iterable[str], known: Iterable[str]) -> None:
-    missing = sorted(set(entities) - {*known, SCHEMAS, DEAD})
+    missing = sorted(set(entities) - {*known, *_ASIDE})
     if missing:
-        hint = f"it has: {', '.join(sorted(set(known) - {SCHEMAS, DEAD})) or 'none yet'}"
+        hint = f"it has: {', '.join(sorted(set(known) - {*_ASIDE})) or 'none yet'}"
         raise ChangelogError(Kind.USAGE, f"{name_of(where)} has no entity {missing[0]}", hint=hint)
 
 
@@ -328,8 +329,8 @@ def _topics(where: Kafka) -> list[str]:
     from connectors.sinks.kafka import topics  # noqa: PLC0415
 
     there = topics.entities(_client(where).admin(), where.prefix)
-    found = [entity for entity in there if entity not in RESERVED - {SCHEMAS, DEAD}]
-    if not set(found) - {SCHEMAS, DEAD}:
+    found = [entity for entity in there if entity not in RESERVED - {*_ASIDE}]
+    if not set(found) - {*_ASIDE}:
         hint = "`changelog run` makes it; see [sink] prefix"
         raise ChangelogError(Kind.PRECONDITION, f"there is no topic of {name_of(where)}", hint=hint)
     return sorted(found)

@@ -18,7 +18,7 @@ from connectors.sinks.filelayout import (
     sequences,
 )
 from envelope.batch import SCHEMA
-from envelope.entity import SCHEMAS
+from envelope.entity import OF_CHANGELOG
 
 CLOSES_AFTER = timedelta(hours=1)
 """So much behind its end a day is closed."""
@@ -44,9 +44,9 @@ def to_merge(manifest: Manifest, before: date, files_min: int = 2) -> list[list[
 
 
 def to_drop(manifest: Manifest, today: date, keep_days: int) -> set[str]:
-    """The days that are dropped when today and the `keep_days` before it are kept; versions of columns always are."""
+    """The days that are dropped when today and the `keep_days` before it are kept; rows of no table always are."""
     first = (today - timedelta(days=keep_days)).isoformat()
-    return {file.day for file in manifest.files if file.entity != SCHEMAS and file.day < first}
+    return {file.day for file in manifest.files if file.entity not in OF_CHANGELOG and file.day < first}
 
 
 def closed_sequences(path: Path, archived: int, before: date | None = None) -> list[int]:

@@ -18,7 +18,7 @@ from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.names import delta_subject, delta_topic, topic
 from connectors.sinks.kafka.registry import Registry
 from connectors.sinks.kafka.topics import Found, Topic
-from envelope.entity import SCHEMAS
+from envelope.entity import OF_CHANGELOG
 from envelope.errors import ChangelogError, Kind
 from schemas.avro import delta_schema
 from spark_jobs import offsets
@@ -52,7 +52,7 @@ class Topics:
     def changelog(self) -> dict[str, Found]:
         """The topic of each entity, as it is. Raises ChangelogError for an entity that has none."""
         admin = self.client.admin()
-        wanted = [name for name in offsets.entities(admin, self.prefix, self.entities) if name != SCHEMAS]
+        wanted = [name for name in offsets.entities(admin, self.prefix, self.entities) if name not in OF_CHANGELOG]
         named = {topic(self.prefix, name): name for name in wanted}
         found = kafka_topics.read(admin, [Topic(name=name, partitions=0, settings={}) for name in named])
         return {named[name]: each for name, each in found.items()}
@@ -77,7 +77,7 @@ class Topics:
             return
         admin = self.client.admin()
         skip = set() if self.entities is None else set(offsets.entities(admin, self.prefix)) - set(self.entities)
-        offsets.unread(self.client, self.prefix, committed, skip={*skip, SCHEMAS}, lost=self.lost)
+        offsets.unread(self.client, self.prefix, committed, skip={*skip, *OF_CHANGELOG}, lost=self.lost)
 
 
 def committed(checkpoint: Store) -> offsets.Offsets:

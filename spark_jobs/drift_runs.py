@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from connectors.config import Config, FilesConfig, KafkaConfig
 from connectors.entities import table_text
 from connectors.sinks import Log
+from connectors.sinks.kafka.names import topic as topic_of
 from connectors.sources.postgres.shaping import check_settings, shapes_of
 from connectors.stores import extra_needed, open_log
 from envelope.checkpoint import lsn_text
@@ -259,7 +260,7 @@ def _until_archived(spark: SparkSession, wanted: Wanted, where: Archive, names: 
         from spark_jobs import offsets  # noqa: PLC0415
 
         spans = offsets.unread(kafka.client(sink), wanted.config.prefix, {}, lost=True)
-    topics = {offsets.topic_of(wanted.config.prefix, name) for name in names}
+    topics = {topic_of(wanted.config.prefix, name) for name in names}
     due = {part: span.end for part, span in spans.items() if part[0] in topics}
     store = manifests.store_of(where.path, spark)
     while True:

@@ -13,10 +13,10 @@ from typing import Literal
 
 from connectors.sinks.kafka import topics
 from connectors.sinks.kafka.client import Admin, Client
-from connectors.sinks.kafka.names import schemas_topic, topic
+from connectors.sinks.kafka.names import topic
 from connectors.sinks.kafka.offsets import Part, begins, ends, since
 from connectors.sinks.kafka.topics import Topic
-from envelope.entity import RESERVED, SCHEMAS
+from envelope.entity import OF_CHANGELOG, RESERVED
 from envelope.errors import ChangelogError, Kind
 
 Offsets = Mapping[str, Mapping[str, int]]
@@ -39,23 +39,19 @@ Spans = Mapping[Part, Span]
 
 
 def entities(admin: Admin, prefix: str, names: Iterable[str] | None = None) -> dict[str, int]:
-    """The entities that have a topic, and the versions of their columns: each with its number of partitions.
+    """The entities that have a topic, the versions of their columns and the gaps: each with its number of partitions.
 
     Raises ChangelogError: PRECONDITION when there is none, USAGE when one of `names` has none.
     """
-    found = {name: count for name, count in topics.entities(admin, prefix).items() if name not in RESERVED - {SCHEMAS}}
-    if not found.keys() - {SCHEMAS}:
+    reserved = RESERVED - OF_CHANGELOG
+    found = {name: count for name, count in topics.entities(admin, prefix).items() if name not in reserved}
+    if not found.keys() - OF_CHANGELOG:
         hint = "`changelog run` makes them; see [sink] prefix"
         raise ChangelogError(Kind.PRECONDITION, f"there is no topic of the changelog {prefix}", hint=hint)
     if names is None:
         return found
     _refuse_unknown(names, found)
     return {name: found[name] for name in names}
-
-
-def topic_of(prefix: str, entity: str) -> str:
-    """The topic of an entity, the reserved one included."""
-    return schemas_topic(prefix) if entity == SCHEMAS else topic(prefix, entity)
 
 
 def unread(
@@ -70,8 +66,8 @@ def unread(
     """
     admin = client.admin()
     there = entities(admin, prefix)
-    _refuse_unknown({*skip} - {SCHEMAS}, there)
-    counted = {topic_of(prefix, entity): count for entity, count in there.items() if entity not in skip}
+    _refuse_unknown({*skip} - OF_CHANGELOG, there)
+    counted = {topic(prefix, entity): count for entity, count in there.items() if entity not in skip}
     parts = [(name, number) for name, count in counted.items() for number in range(count)]
     first, end = begins(admin, parts), ends(admin, parts)
     kept = {part: offsets.get(part[0], {}).get(str(part[1])) for part in parts}

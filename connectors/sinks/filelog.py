@@ -30,7 +30,7 @@ from connectors.sinks.filelayout import (
 )
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
-from envelope.entity import GAPS, SCHEMAS
+from envelope.entity import OF_CHANGELOG, SCHEMAS
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 
@@ -134,7 +134,7 @@ class FileLog:
 
     def _refuse_unknown(self, entity: str | None) -> None:
         """An entity is known by its settings before it has rows, and by its rows when it is no longer configured."""
-        checkpoint = None if entity in (None, SCHEMAS, GAPS) else self.checkpoint()
+        checkpoint = None if entity is None or entity in OF_CHANGELOG else self.checkpoint()
         if checkpoint is None or entity is None or entity in checkpoint.settings:
             return
         stored = self.counts()
@@ -213,7 +213,7 @@ def _pass(path: Path, wanted: _Wanted) -> Generator[pa.RecordBatch, None, tuple[
     reached = wanted.after
     if wanted.after is not None:
         live = live[bisect_right(live, wanted.after, key=lambda sequence: _position(log_file(path, sequence))) :]
-    marked = marked_sequences(path, live) if wanted.entity in (SCHEMAS, GAPS) else live
+    marked = marked_sequences(path, live) if wanted.entity in OF_CHANGELOG else live
     for sequence in live:
         if sequence not in marked:
             continue

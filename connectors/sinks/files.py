@@ -31,7 +31,7 @@ from connectors.sinks.filelayout import (
 )
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
-from envelope.entity import GAPS, SCHEMAS, Entity
+from envelope.entity import OF_CHANGELOG, Entity
 from envelope.errors import OVER_GAP, ChangelogError, Kind
 
 FAIL_POINTS = (
@@ -49,7 +49,7 @@ FAIL_POINTS = (
 ROW_GROUP_ROWS = 16_384
 """What a reader can skip, or has to hold, at once."""
 
-_MARKED = pa.array([SCHEMAS, GAPS])
+_MARKED = pa.array(sorted(OF_CHANGELOG))
 
 _TEMPORARY = ".changelog-"
 _BUFFER_BYTES = 1 << 20

@@ -45,12 +45,14 @@ class Consumer:
 
 def check_order(batches: Iterable[pa.RecordBatch]) -> int:
     """Fails where a key's rows go backwards or stand twice; how many rows there are."""
-    last: dict[str, str] = {}
+    last: dict[tuple[str, int | None], str] = {}
     count = 0
     for batch in batches:
-        for key, position in zip(batch.column("key").to_pylist(), batch.column("position").to_pylist(), strict=True):
-            assert position > last.get(key, ""), f"{key} goes back from {last[key]} to {position}"
-            last[key] = position
+        columns = (batch.column(name).to_pylist() for name in ("key", "partition", "position"))
+        for key, partition, position in zip(*columns, strict=True):
+            row = (key, partition if key == TRUNCATE_KEY else None)  # a truncate is a row of each partition
+            assert position > last.get(row, ""), f"{key!r} goes back from {last[row]} to {position}"
+            last[row] = position
             count += 1
     return count
 

@@ -21,7 +21,9 @@ from envelope.checkpoint import Checkpoint, parse_lsn
 from envelope.errors import OVER_GAP, ChangelogError
 from envelope.gap import Gap
 from envelope.position import Position
+from tests.campaigns import gap as gap_campaign
 from tests.campaigns._consumer import ENTITY, TABLE, Consumer, Writer, check_order, table
+from tests.campaigns._pieces import run
 from tests.campaigns._service import Service, is_read
 from tests.integration.site import Site
 from tests.servers import SETTINGS, fresh_database
@@ -296,3 +298,9 @@ def test_a_server_that_was_restored(elsewhere: Server, tmp_path: Path, capsys: p
         assert gap.before.through is not None
         assert gap.after.through is not None
         assert parse_lsn(gap.before.through) > parse_lsn(gap.after.through)
+
+
+@pytest.mark.campaign
+def test_campaign_gap(seed: int) -> None:
+    figures = run(gap_campaign.campaign(), 2, seed)
+    assert figures["gaps"] == 2

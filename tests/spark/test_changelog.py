@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from connectors.sinks.filelayout import log_file
 from connectors.sinks.files import FileSink
 from envelope.batch import SCHEMA
-from envelope.entity import SCHEMAS
+from envelope.entity import GAPS, SCHEMAS
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from spark_jobs.changelog import ROWS, Archive, Files, Where, end_of, read_changelog
@@ -81,6 +81,17 @@ def test_the_rows_are_those_of_the_log(spark: SparkSession, log: Path) -> None:
         assert found.schema == ROWS
         assert found.columns == SCHEMA.names
         assert rows_of(found) == expected
+
+
+def test_gaps_are_read_where_they_are_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    sink = FileSink(tmp_path)
+    sink.recover()
+    rows = [row(Position(2, 1, 0), entity=GAPS), row(Position(2, 1, 2))]
+    store(sink, [batch(rows)], checkpoint(1, settings={"order": {}}))
+    sink.close()
+    where = Files(path=tmp_path)
+    assert {each["entity"] for each in rows_of(read_changelog(spark, where))} == {"order"}
+    assert {each["entity"] for each in rows_of(read_changelog(spark, where, entities=[GAPS]))} == {GAPS}
 
 
 def test_entities_and_positions_choose(spark: SparkSession, log: Path) -> None:

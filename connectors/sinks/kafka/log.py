@@ -23,7 +23,7 @@ from connectors.sinks.kafka.positions import read_stored
 from connectors.sinks.kafka.spans import Spans, committed, part_of
 from envelope import batch
 from envelope.checkpoint import Checkpoint
-from envelope.entity import DEAD, GAPS, RESERVED, SCHEMAS
+from envelope.entity import DEAD, GAPS, OF_CHANGELOG, RESERVED
 from envelope.errors import ChangelogError, Kind
 from envelope.key import partition
 from envelope.model import Envelope, Place, Record
@@ -122,7 +122,7 @@ class KafkaLog:
 
     def _parts(self, entity: str | None, key: str | None) -> list[Part]:
         """Where wanted rows may stand."""
-        if entity in (SCHEMAS, GAPS):
+        if entity in OF_CHANGELOG:
             name = topic(self._prefix, entity)
             return [(name, 0)] if name in self._admin.topics() else []
         found = self._entities()

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from connectors.sinks.kafka import dead, topics
 from connectors.sinks.kafka.client import Client, error_of, translated
 from connectors.sinks.kafka.messages import Values, headers
-from connectors.sinks.kafka.names import dead_topic, positions_topic, schemas_topic, topic
+from connectors.sinks.kafka.names import dead_topic, gaps_topic, positions_topic, schemas_topic, topic
 from connectors.sinks.kafka.offsets import Part
 from connectors.sinks.kafka.positions import read_checkpoint, read_stored
 from connectors.sinks.kafka.topics import Topic, TopicSettings
@@ -196,7 +196,7 @@ class KafkaSink:
     def _unchanged(self, stored: Checkpoint | None) -> Checkpoint | None:
         """`stored`, once the topics are found to be those that it was stored beside; without what only we read."""
         settings = self._settings
-        names = {schemas_topic(settings.prefix), *(name for name, _ in self._parts)}
+        names = {schemas_topic(settings.prefix), gaps_topic(settings.prefix), *(name for name, _ in self._parts)}
         known = {} if stored is None else stored.sink.get(_TOPICS, {})
         if self._over_gap:
             found = read_ids(settings.client.admin(), known.keys())

@@ -1,0 +1,176 @@
+"""Changes are lost for good, in many ways, under random writes; and the way over the gap is killed at any time.
+
+Before each round something that the service needs is taken from it. Its next start must stop, and name the way on.
+After it the changelog, folded, is the table; so is what a consumer holds that read all along, also what was lost since;
+and the positions of no key ever go back. The table is asked by SQL.
+"""
+
+import contextlib
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+
+from connectors.embedded import temporary_server
+from connectors.sinks.filelayout import highest_epoch, log_file, sequences
+from connectors.sinks.filelog import read_log
+from connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
+from envelope.checkpoint import Checkpoint
+from envelope.errors import OVER_GAP
+from tests.campaigns._consumer import ENTITY, TABLE, Consumer, Writer, check_order, table
+from tests.campaigns._pieces import Campaign, Figures, Piece
+from tests.campaigns._service import FAIL_POINTS, Service, is_read
+from tests.servers import fresh_database
+
+WAIT_S = 60.0
+PLACES = (*GAP_FAIL_POINTS, *FAIL_POINTS)
+CONFIG = """
+name = "{name}"
+source = {{ kind = "postgres", dsn = "{dsn}" }}
+sink = {{ path = "log", commit_seconds = 0.1 }}
+service = {{ listen = "127.0.0.1:0" }}
+"""
+
+
+def campaign() -> Campaign:
+    """Five rounds have one database and one log, which grows."""
+    return Campaign(site=_site, rounds=5)
+
+
+@contextlib.contextmanager
+def _site() -> Iterator[Callable[[Piece], Figures]]:
+    with temporary_server(settings={"fsync": "off"}) as server:
+
+        def one(piece: Piece) -> Figures:
+            with tempfile.TemporaryDirectory(prefix="changelog-gap-") as folder, fresh_database(server) as dsn:
+                return _Rounds(dsn, Path(folder), random.Random(piece.seed)).run(piece.rounds)
+
+        yield one
+
+
+class _Rounds:
+    def __init__(self, dsn: str, folder: Path, rng: random.Random) -> None:
+        self._dsn, self._log, self._rng = dsn, folder / "log", rng
+        self._name = str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"])
+        config = folder / "changelog.toml"
+        config.write_text(CONFIG.format(name=self._name, dsn=dsn) + ENTITY, "utf-8")
+        self._sql(TABLE, "ALTER TABLE guest REPLICA IDENTITY FULL")
+        self._service = Service(config)
+        self._writer, self._consumer = Writer(dsn, rng.randrange(1 << 32)), Consumer()
+        self._figures: dict[str, int] = {"kills": 0, "gaps": 0, "rows": 0}
+
+    def run(self, rounds: int) -> Figures:
+        try:
+            self._service.start()
+            self._until(is_read)
+            for _ in range(rounds):
+                self._round()
+        finally:
+            self._writer.stop()
+            self._service.kill()
+        self._figures["rows"] = check_order(self._rows())
+        return self._figures
+
+    def _round(self) -> None:
+        self._writer.start()
+        time.sleep(self._rng.random())
+        self._service.kill()
+        self._consumer.take(self._rows())
+        epoch = self._lose()
+        self._refused()
+        self._go_over(epoch)
+        self._until(lambda found: found.epoch > epoch and is_read(found) and not found.repairs.get("open"))
+        self._writer.stop()
+        self._judge()
+
+    def _lose(self) -> int:
+        """Takes something away; gives the epoch of before."""
+        epoch, files = highest_epoch(self._log), sequences(self._log)
+        # The slot of a killed service may stand before the newest file, and what that held would come again: no gap.
+        ways: dict[str, Callable[[], object]] = {
+            "slot": lambda: self._sql(f"SELECT pg_drop_replication_slot('{self._name}')"),
+            "moved": self._move,
+            "publication": lambda: self._sql(f"DROP PUBLICATION {self._name}"),
+            "deleted": lambda: self._damage(log_file(self._log, files[-1]), Path.unlink),
+            "cut": lambda: self._damage(log_file(self._log, files[-1]), _cut),
+        }
+        self._freed()
+        ways[self._rng.choice(sorted(ways))]()
+        self._figures["gaps"] += 1
+        return epoch
+
+    def _move(self) -> None:
+        self._sql(f"SELECT pg_replication_slot_advance('{self._name}', pg_current_wal_lsn())")
+
+    def _damage(self, file: Path, how: Callable[[Path], object]) -> None:
+        self._move()
+        how(file)
+
+    def _freed(self) -> None:
+        """Waits until the server has noticed that its reader was killed."""
+        deadline = time.monotonic() + WAIT_S
+        while self._sql(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{self._name}' AND active"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def _refused(self) -> None:
+        self._service.start()
+        assert self._service.ended(WAIT_S) == 3
+        assert OVER_GAP in self._service.said()[-4000:]
+
+    def _go_over(self, epoch: int) -> None:
+        """Kills the way over, here and there; without a kill it goes on as the service."""
+        for _ in range(self._rng.randrange(3)):
+            place = f"{self._rng.choice(PLACES)}:1"
+            self._service.start(place if self._rng.random() < 0.7 else None, "--over-gap", "--yes")
+            self._crash()
+            if highest_epoch(self._log) > epoch:
+                break
+        self._service.start(None, *(() if highest_epoch(self._log) > epoch else ("--over-gap", "--yes")))
+
+    def _crash(self) -> None:
+        """Lets the process come to its fail point, or kills it at any time."""
+        if not self._service.wait(self._rng.random() * 4):
+            self._service.kill()
+        self._freed()
+        self._figures["kills"] += 1
+
+    def _judge(self) -> None:
+        [(end,)] = self._sql("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8")
+        self._sql("INSERT INTO guest VALUES (-1, 'last', 0) ON CONFLICT (id) DO UPDATE SET version = guest.version + 1")
+        self._until(lambda found: found.through_lsn > end)
+        held, fold = table(self._dsn), Consumer()
+        fold.take(self._rows())
+        assert fold.states == held, f"the changelog is not the table: {_differences(fold.states, held)}"
+        self._consumer.take(self._rows())
+        assert self._consumer.states == held, (
+            f"the consumer has other states: {_differences(self._consumer.states, held)}"
+        )
+        check_order(self._rows())
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        return read_log(self._log, entity="guest")
+
+    def _until(self, reached: Callable[[Checkpoint], bool]) -> None:
+        self._service.until(self._log, reached, WAIT_S)
+
+    def _sql(self, *statements: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            for statement in statements:
+                cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+
+def _differences(states: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:
+    """By key what is there, and what the table holds."""
+    keys = sorted({*states, *held})
+    return {key: (states.get(key), held.get(key)) for key in keys if states.get(key) != held.get(key)}
+
+
+def _cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])

@@ -1,0 +1,172 @@
+"""Over a gap on Kafka: topics that hold rows of before, a checkpoint among them, and consumers that have read both."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from connectors import cli
+from connectors.embedded_kafka import Broker
+from connectors.sinks.kafka.client import Client
+from connectors.sinks.kafka.names import gaps_topic, positions_topic, topic
+from connectors.sources.postgres.crossing import FAIL_POINTS
+from connectors.stores import read_gaps
+from envelope.checkpoint import Checkpoint
+from envelope.errors import ChangelogError
+from envelope.gap import Gap
+from tests.campaigns._consumer import TABLE, Consumer, Writer, check_order, table
+from tests.campaigns._service import Service, is_read
+from tests.integration.kafka.site import Site
+from tests.servers.registry import Registry
+
+WAIT_S = 60.0
+
+
+class World:
+    """A service over one table, its writer, and a consumer that read all that there was before the gap."""
+
+    def __init__(self, dsn: str, broker: Broker, folder: Path, seed: int, registry: Registry | None) -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(TABLE)
+            connection.execute("ALTER TABLE guest REPLICA IDENTITY FULL")
+        self.client = Client(bootstrap_servers=broker.bootstrap_servers, options={})
+        self.site = Site(dsn, broker, folder, tables={"guest": 3}, registry=registry)
+        self.name = self.site.settings.name
+        self.service = Service(self.site.config)
+        self.writer, self.consumer = Writer(dsn, seed), Consumer()
+        self.writer.write(20)
+        with self.site.running() as running:
+            running.until(self.site.is_read)
+            self.writer.write(10)
+            running.until(self._consumed)
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        """In the order of their positions, as a consumer of several partitions has to take them."""
+        found = pa.Table.from_batches(list(self.site.log.read(entity="guest")))
+        return iter(found.sort_by("position").to_batches())
+
+    def _consumed(self) -> bool:
+        self.consumer.take(self._rows())
+        return self.consumer.states == table(self.site.dsn)
+
+    def sql(self, statement: str) -> None:
+        with psycopg.connect(self.site.dsn, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+    def delete_topic(self, name: str) -> None:
+        """Returns when the broker has forgotten it."""
+        admin = self.client.admin()
+        for future in admin.delete_topics([name]).values():
+            future.result()
+        while name in admin.topics():
+            time.sleep(0.05)
+
+    def goes_over(self, *crashes: str) -> Gap:
+        """What leads on is cut off at `crashes`, under load; then the service goes on as always."""
+        self.writer.start()
+        try:
+            for point in crashes:
+                self.service.start(point, "--over-gap", "--yes")
+                assert self.service.wait(WAIT_S), f"{point} was not reached: {self.service.said()[-2000:]}"
+            if "gap:stored" not in crashes:
+                self.service.start(None, "--over-gap", "--yes")
+                self.service.until_stored(self._stored, lambda found: found.epoch > 1, WAIT_S)
+                self.service.kill()
+            self.service.start()
+            self.service.until_stored(self._stored, _is_repaired, WAIT_S)
+        finally:
+            self.writer.stop()
+        return self._judge()
+
+    def _judge(self) -> Gap:
+        with psycopg.connect(self.site.dsn) as connection:
+            [(end,)] = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8").fetchall()
+        self.sql("INSERT INTO guest VALUES (-1, 'last', 0)")
+        self.service.until_stored(self._stored, lambda found: found.through_lsn > end, WAIT_S)
+        self.service.stop()
+        held = table(self.site.dsn)
+        self.consumer.take(self._rows())
+        assert self.consumer.states == held
+        check_order(rows for rows in self._rows())
+        fresh = Consumer()
+        fresh.take(self._rows())
+        assert fresh.states == held
+        return Gap.parse(read_gaps(self.site.log)[-1].envelope.current or b"")
+
+    def _stored(self) -> Checkpoint | None:
+        with suppress(ChangelogError):
+            return self.site.checkpoint
+        return None
+
+
+def _is_repaired(found: Checkpoint) -> bool:
+    return is_read(found) and not found.repairs.get("open")
+
+
+@pytest.fixture
+def world(
+    database: str, broker: Broker, registry: Registry, tmp_path: Path, seed: int, request: pytest.FixtureRequest
+) -> Iterator[World]:
+    made = World(database, broker, tmp_path, seed, registry if request.param == "avro" else None)
+    yield made
+    made.service.kill()
+    made.writer.stop()
+
+
+def drop_slot(world: World) -> None:
+    world.sql(f"SELECT pg_drop_replication_slot('{world.name}')")
+
+
+def delete_topic(world: World) -> None:
+    world.delete_topic(topic(world.name, "guest"))
+
+
+def delete_checkpoint(world: World) -> None:
+    world.delete_topic(positions_topic(world.name))
+
+
+def drop_slot_and_checkpoint(world: World) -> None:
+    drop_slot(world)
+    assert cli.main(["drop", "--config", str(world.site.config), "--positions", "--yes"]) == 0
+
+
+def run(world: World, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    code = cli.main(["run", "--config", str(world.site.config), *words])
+    said = capsys.readouterr()
+    return code, said.out + said.err
+
+
+@pytest.mark.parametrize(
+    ("world", "happens", "reason", "points"),
+    [
+        ("json", drop_slot, "does not exist, and the changelog was begun with it", FAIL_POINTS[2:4]),
+        ("avro", delete_topic, "does not exist, and the changelog was begun with it", ("gap:taken-over",)),
+        ("json", delete_checkpoint, "has no checkpoint of", ("kafka:positioned",)),
+        ("json", drop_slot_and_checkpoint, "has no checkpoint of", ("gap:stored",)),
+    ],
+    indirect=["world"],
+)
+def test_each_dead_end_has_a_way_on(
+    world: World,
+    capsys: pytest.CaptureFixture[str],
+    happens: Callable[[World], None],
+    reason: str,
+    points: tuple[str, ...],
+) -> None:
+    happens(world)
+    world.writer.write(10)
+    capsys.readouterr()
+    code, said = run(world, capsys)
+    assert code == 3
+    assert reason in said
+    assert "`changelog run --over-gap`" in said
+    code, said = run(world, capsys, "--over-gap")
+    assert (code, reason in said) == (1, True)
+    gap = world.goes_over(*points)
+    assert gap.after.epoch > gap.before.epoch
+    assert gaps_topic(world.name) in world.client.admin().topics()
+    assert run(world, capsys, "--over-gap")[0] == 0
