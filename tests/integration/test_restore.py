@@ -1,5 +1,6 @@
 """A server that was restored to an earlier point, on the same timeline and past all positions, is told from before."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from connectors import config, failpoints, gaps
 from connectors.embedded import Server, temporary_server
 from connectors.sources.postgres import source
 from connectors.unprivileged import give_away
@@ -82,6 +84,15 @@ def pass_end(site: Site, lsn: int, statement: str) -> None:
         [(reached,)] = site.sql(statement, f"SELECT pg_current_wal_flush_lsn() > '{lsn_text(lsn)}'")
 
 
+def go_over_gap(site: Site) -> None:
+    """As `changelog run --over-gap --yes` does before it runs."""
+    settings = config.load(site.config, os.environ)
+    gap = gaps.find(settings, accept_settings=False, reach=failpoints.nowhere)
+    assert gap is not None
+    assert gap.error.kind is Kind.DIVERGED
+    gaps.cross(settings, gap, accept_settings=False, reach=failpoints.nowhere)
+
+
 ELSEWHERE = "INSERT INTO other SELECT generate_series(1, 100)"
 
 
@@ -106,6 +117,10 @@ def test_a_restore_on_the_same_timeline_is_refused_whatever_was_written_since(
         assert "`changelog run --over-gap`" in line
         assert "drop" not in line
         assert site.messages() == published
+    go_over_gap(site)
+    kept = {str(key) for (key,) in site.sql("SELECT id FROM orders")}
+    with site.running() as running:
+        running.until(lambda: site.state("orders").keys() == kept)
 
 
 def test_a_restore_while_the_service_runs_is_noticed_when_it_connects_again(restorable: Server, site: Site) -> None:

@@ -11,7 +11,7 @@ from connectors.sinks.kafka.client import Client, error_of, translated
 from connectors.sinks.kafka.names import positions_topic, topic
 from connectors.sinks.kafka.offsets import written_end
 from envelope.checkpoint import Checkpoint
-from envelope.errors import ChangelogError, Kind
+from envelope.errors import OVER_GAP, ChangelogError, Kind
 
 SILENCE_S = 30.0
 """A broker that says nothing for so long is gone."""
@@ -22,14 +22,15 @@ def read_checkpoint(client: Client, prefix: str, name: str, entities: Collection
 
     For who is to go on from it: `init_transactions` has ended the last transaction of ours. What is committed behind
     another source's open transaction is not seen before that has ended, and so is waited for. Raises ChangelogError,
-    CONNECTION while such a transaction, or the topic's absence, hides what may be there; and as `refuse_shared` does.
+    CONNECTION while such a transaction, or the topic's absence, hides what may be there; GAP when what is there is no
+    checkpoint; and as `refuse_shared` does.
     """
     stored = positions_topic(prefix)
     admin = client.admin()  # it must outlive the answer
     found = _newest(client, stored, end=written_end(admin, (stored, 0), f"reading {stored}"))
     _refuse_shared(found, prefix, name, entities)
     value = found.get(name.encode())
-    return None if value is None else Checkpoint.from_json(value.text)
+    return None if value is None else _parsed(value, stored)
 
 
 def refuse_shared(client: Client, prefix: str, name: str, entities: Collection[str]) -> None:
@@ -43,16 +44,30 @@ def read_stored(client: Client, prefix: str, name: str) -> tuple[Checkpoint, flo
     """The last checkpoint of the source `name` that readers see now, and when it was stored, in seconds since 1970;
     None when there is none, or the topic is not there.
     """
-    found = _newest(client, positions_topic(prefix)).get(name.encode())
-    return None if found is None else (Checkpoint.from_json(found.text), found.at_s)
+    stored = positions_topic(prefix)
+    found = _newest(client, stored).get(name.encode())
+    return None if found is None else (_parsed(found, stored), found.at_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stored:
-    """A checkpoint's text, and when it was stored, in seconds since 1970."""
+    """A checkpoint's text, where it stands, and when it was stored, in seconds since 1970."""
 
     text: bytes
+    offset: int
     at_s: float
+
+
+def _parsed(stored: _Stored, topic: str) -> Checkpoint:
+    """The checkpoint; GAP where the message holds none."""
+    try:
+        return Checkpoint.from_json(stored.text)
+    except ChangelogError as error:
+        if error.kind is not Kind.MALFORMED:
+            raise
+        raise ChangelogError(
+            Kind.GAP, f"the message at offset {stored.offset} of {topic} is no checkpoint", hint=OVER_GAP
+        ) from error
 
 
 def _refuse_shared(found: Mapping[bytes, _Stored], prefix: str, name: str, entities: Collection[str]) -> None:
@@ -112,4 +127,4 @@ def _take(message: Message, found: dict[bytes, _Stored]) -> None:
     if text is None:
         found.pop(key, None)
     else:
-        found[key] = _Stored(text=text, at_s=message.timestamp()[1] / 1000)
+        found[key] = _Stored(text=text, offset=message.offset() or 0, at_s=message.timestamp()[1] / 1000)

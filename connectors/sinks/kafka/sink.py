@@ -184,14 +184,22 @@ class KafkaSink:
         when the topics are no longer those that the checkpoint was stored beside (`unchanged`).
         """
         self.close()
-        settings = self._settings
         with translated("connecting to Kafka"):
             self._producer = Producer(self._config())
         self._insist("taking over the topics of Kafka", lambda: self._held().init_transactions(_CALL_S))
-        stored = read_checkpoint(settings.client, settings.prefix, settings.name, self._entities)
-        self._checkpoint = self._unchanged(stored)
+        self._checkpoint = self._unchanged(self._stored())
         self._reach("kafka:recovered")
         return self._checkpoint
+
+    def _stored(self) -> Checkpoint | None:
+        """The last checkpoint; over a gap, one that cannot be read counts for nothing."""
+        settings = self._settings
+        try:
+            return read_checkpoint(settings.client, settings.prefix, settings.name, self._entities)
+        except ChangelogError as error:
+            if error.kind is not Kind.GAP or not self._over_gap:
+                raise
+            return None
 
     def _unchanged(self, stored: Checkpoint | None) -> Checkpoint | None:
         """`stored`, once the topics are found to be those that it was stored beside; without what only we read."""

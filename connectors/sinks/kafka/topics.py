@@ -335,7 +335,8 @@ def _refuse_resized(wanted: Topic, found: Found) -> None:
         raise ChangelogError(
             Kind.PRECONDITION,
             f"topic {wanted.name} has {found.partitions} partitions, and {wanted.partitions} are configured",
-            hint="put the number back: with another one a key's changes are no longer in one order",
+            hint=f"set partitions = {found.partitions} if the changelog was begun with that; any other number needs "
+            "new topics, under another [sink] prefix: a key's changes would be in two partitions",
         )
 
 

@@ -37,11 +37,22 @@ def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, 
             hint="put the configuration back, let the service pass that transaction, then change it",
         )
     if not accept:
+        parted = any(
+            shapes.get(name) and _places(kept) != _places(shapes[name]) for name, kept in stored.settings.items()
+        )
+        also = (
+            ", and a key's rows may be in two partitions, where only their positions tell the order" if parted else ""
+        )
         raise ChangelogError(
             Kind.SETTINGS,
             f"the configuration no longer fits the changelog: {'; '.join(changes)}",
-            hint="put it back, or go on with `changelog run --accept-config`: older rows keep their old shape",
+            hint=f"put it back, or go on with `changelog run --accept-config`: older rows keep their old shape{also}",
         )
+
+
+def _places(shape: Mapping[str, object]) -> tuple[object, object]:
+    """What decides in which partition a row is."""
+    return shape.get("partition_by"), shape.get("partitions")
 
 
 def _differences(kept: Mapping[str, object], wanted: Mapping[str, object]) -> str:

@@ -338,6 +338,7 @@ def test_another_number_of_partitions_is_refused(settings: Settings) -> None:
     with pytest.raises(ChangelogError, match="has 2 partitions, and 3 are configured") as caught:
         KafkaSink(settings, JsonValues()).prepare([entity(partitions=3)])
     assert caught.value.kind is Kind.PRECONDITION
+    assert "set partitions = 2 if the changelog was begun with that" in str(caught.value)
 
 
 def test_a_topic_that_was_deleted_is_not_made_anew_unsaid(settings: Settings) -> None:

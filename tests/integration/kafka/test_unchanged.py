@@ -1,5 +1,6 @@
 """A changelog whose topics are no longer those that its checkpoint was stored beside is not gone on with."""
 
+import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -155,3 +156,21 @@ def test_a_checkpoint_without_ids_is_gone_on_with_and_gets_them(settings: Settin
     assert refusal(settings, entity(partitions=PARTITIONS), entity("guest")).kind is Kind.GAP
     with opened(settings):
         """An entity that is no longer published is not missed."""
+
+
+def test_a_message_that_is_no_checkpoint_is_named_with_its_place(settings: Settings) -> None:
+    with opened(settings) as sink:
+        store(sink, 1)
+    producer = Producer(settings.client.config())
+    producer.produce(f"{settings.prefix}.positions", b"{", settings.name.encode(), 0)
+    assert producer.flush(10) == 0
+    error = refusal(settings)
+    assert error.kind is Kind.GAP
+    said = rf"the message at offset [12] of {settings.prefix}\.positions is no checkpoint"  # where a commit's mark is
+    assert re.fullmatch(said, error.message)
+    with closing(KafkaSink(settings, JsonValues(), over_gap=True)) as sink:
+        sink.prepare([entity(partitions=PARTITIONS)])
+        assert sink.recover() is None
+        store(sink, 2)
+    with opened(settings) as sink:
+        assert sink.recover() == begun(2)

@@ -1,0 +1,31 @@
+"""What is said of a configuration that no longer fits the changelog."""
+
+from dataclasses import replace
+
+import pytest
+
+from connectors.sources.postgres.shaping import check_settings
+from envelope.checkpoint import Checkpoint
+from envelope.errors import ChangelogError, Kind
+
+SHAPE = {"key": ["id"], "partition_by": ["id"], "partitions": 6, "where": None}
+STORED = Checkpoint(
+    position=None, through_lsn=1, epoch=1, system_identifier="77", timeline=1, settings={"order": SHAPE, "guest": SHAPE}
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "parted"),
+    [({"partitions": 12}, True), ({"partition_by": ["guest_id"]}, True), ({"where": "id > 5"}, False)],
+)
+def test_that_a_key_may_be_in_two_partitions_is_said_before_it_is_accepted(
+    changed: dict[str, object], parted: bool
+) -> None:
+    shapes = {"order": {**SHAPE, **changed}, "guest": SHAPE}
+    with pytest.raises(ChangelogError, match=f"entity order has another {next(iter(changed))}; put it back") as caught:
+        check_settings(STORED, shapes, accept=False)
+    assert caught.value.kind is Kind.SETTINGS
+    assert ("a key's rows may be in two partitions" in str(caught.value)) is parted
+    check_settings(STORED, shapes, accept=True)
+    with pytest.raises(ChangelogError, match="half published"):
+        check_settings(replace(STORED, partial=True), shapes, accept=True)
