@@ -30,6 +30,8 @@ ID_MAX = 100
 
 Do = Literal["republish", "rebuild", "pause", "resume", "cancel"]
 
+_NONCE_CHARS, _HEX = 32, frozenset(b"0123456789abcdef")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
@@ -74,6 +76,11 @@ class _Wire(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 _SIGNED = ("do", "id", "entity", "keys", "service", "cluster", "transaction")
 
 _decoder = msgspec.json.Decoder(_Wire)
+
+
+def is_nonce(content: bytes) -> bool:
+    """Whether a message is the mark of a window, ours or another service's, and no signal."""
+    return len(content) == _NONCE_CHARS and _HEX.issuperset(content)
 
 
 def encode(signal: Signal, signing: Signing | None) -> bytes:

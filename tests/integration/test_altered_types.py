@@ -8,9 +8,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from connectors import config
+from connectors.service import Service
 from connectors.sources.postgres import ddl
+from connectors.sources.postgres.snapshot import signature
 from envelope.entity import SCHEMAS
-from tests.integration.site import Site
+from tests.integration.site import Running, Site
 from tests.servers import VERSIONS, fresh_database, server_name
 
 TABLES = """
@@ -176,3 +179,42 @@ def test_a_type_that_is_made_with_its_first_rows_is_known(site: Site) -> None:
         )
         service.until(lambda: len(currents(site)) == 2)
     assert currents(site)[-1]["f"] == {"k": 5}
+
+
+def test_a_chunk_is_read_again_when_a_type_was_altered_meanwhile(database: str, tmp_path: Path) -> None:
+    site = Site(database, tmp_path)
+    site.sql(TABLES, FIRST)
+    site.configure(ENTITIES)
+    reached: list[str] = []
+
+    def alter(place: str) -> None:
+        if place == "window:begun" and place not in reached:
+            reached.append(place)
+            site.sql("ALTER TYPE co RENAME ATTRIBUTE x TO later")
+
+    service = Running(Service(config.load(site.config, {}), reach=alter))
+    try:
+        service.until(site.is_read)
+    finally:
+        service.stop()
+    service.check()
+    assert [row["c"] for row in currents(site)] == [NEW]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TYPE co RENAME ATTRIBUTE x TO later",
+        "ALTER TYPE inside ADD ATTRIBUTE z int",
+        "ALTER TABLE part DROP COLUMN b",
+        "ALTER TABLE item DROP COLUMN c",
+    ],
+)
+def test_the_signature_of_a_table_is_another_when_a_type_is_altered(database: str, statement: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(TABLES)
+        before = signature(connection, ("public", "item"))
+        connection.execute("CREATE TABLE other (id int)")
+        assert signature(connection, ("public", "item")) == before
+        connection.execute(statement.encode())
+        assert signature(connection, ("public", "item")) != before

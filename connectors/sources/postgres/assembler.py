@@ -26,7 +26,7 @@ from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Stamp
 from envelope.position import Position
-from envelope.signal import FENCE_PREFIX
+from envelope.signal import FENCE_PREFIX, is_nonce
 from envelope.signal import PREFIX as SIGNAL_PREFIX
 from envelope.stamp import PREFIX as STAMP_PREFIX
 from envelope.stamp import parse
@@ -34,8 +34,6 @@ from envelope.versions import Announced, Look, Versions
 
 ORDINALS_MAX = 1 << 31
 """Changes of one transaction: a position counts each twice, in 32 bits."""
-
-_NONCE_CHARS, _HEX = 32, frozenset(b"0123456789abcdef")  # of the message of a window, ours or another service's
 
 _POSTGRES_EPOCH_US = 946_684_800_000_000
 _BEGIN = struct.Struct("!xQqI")
@@ -237,7 +235,7 @@ class _Feed:
         )
         of._open = _Open(transaction, published=self._published(transaction))
         self._assembled.first = self._assembled.first or transaction
-        of._relations.enter(xid, self._frames.first_lsn(frame), final_lsn)
+        of._relations.enter(xid, final_lsn, self._frames, frame)
         if self._tracked:
             self._settle()
 
@@ -312,7 +310,7 @@ class _Feed:
 
     def _signal(self, content: bytes, change: Change) -> None:
         """What is said to the service; or the place of a window's rows, which has a nonce for its name."""
-        if not _is_nonce(content):
+        if not is_nonce(content):
             self._assembled.signals.append((content, change))
         elif self._of._listener is not None and self._opened().published < 0:
             self._flush()
@@ -448,7 +446,3 @@ class _Feed:
         if open_ is not None and self._found and int(self._found[-1][1][-1]) == open_.transaction.commit:
             self._assembled.last, self._assembled.partial = open_.transaction, True
         return self._assembled
-
-
-def _is_nonce(content: bytes) -> bool:
-    return len(content) == _NONCE_CHARS and _HEX.issuperset(content)

@@ -93,9 +93,10 @@ class Relations:
         self._shape()
         return self._described(entity, relation)
 
-    def enter(self, xid: int, first: int, commit: int) -> None:
-        """A transaction opens; see `Definitions.enter`."""
+    def enter(self, xid: int, commit: int, frames: Frames, begin: int) -> None:
+        """A transaction opens with the frame `begin`; see `Definitions.enter`."""
         if self._definitions is not None:
+            first = frames.first_lsn(begin) if self._definitions.tracking else 0
             self._definitions.enter(xid, first, commit)
 
     def tracked_in(self, frames: Frames) -> bool:
