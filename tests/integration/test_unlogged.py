@@ -283,10 +283,12 @@ def test_two_tables_that_swap_names_are_both_read_again(site: Site, running: boo
         until_repaired(site, service, "other")
 
 
-def test_the_event_trigger_lets_every_statement_pass(site: Site) -> None:
+def test_the_event_trigger_lets_every_statement_pass(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """`init` prints it."""
     role = f"{site.name}_app"
+    assert site.call("init", "--event-trigger") == (0, [])
     site.sql(
-        ddl.SCRIPT,
+        capsys.readouterr().out,
         "REVOKE EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text, boolean) FROM PUBLIC",
         f'CREATE ROLE "{role}"',
         f'CREATE SCHEMA app AUTHORIZATION "{role}"',

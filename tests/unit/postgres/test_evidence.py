@@ -1,0 +1,77 @@
+"""What looks at the catalogue are compared by, and the bounds that statements give."""
+
+from dataclasses import replace
+
+import pytest
+
+from connectors.sources.postgres.ddl import Statements
+from connectors.sources.postgres.evidence import LEAVES_MAX, Evidence, Leaf, TableEvidence, Unlogged, unlogged
+from envelope.errors import ChangelogError, Kind
+
+TABLE = TableEvidence(
+    oid=1,
+    name="700",
+    owner=10,
+    options="2.700",
+    publisher=10,
+    published=frozenset({"3.700"}),
+    keys=frozenset({"c4"}),
+    types=("23.-1",),
+    leaves={},
+)
+
+
+def evidence(table: TableEvidence, lsn: int = 100) -> Evidence:
+    return Evidence(lsn=lsn, horizon=900, tables={"item": table})
+
+
+def partitioned(count: int) -> TableEvidence:
+    return replace(TABLE, leaves={oid: Leaf(filenode=oid, links="700") for oid in range(1, count + 1)})
+
+
+@pytest.mark.parametrize("count", [0, LEAVES_MAX, LEAVES_MAX + 1])
+def test_what_a_checkpoint_keeps_is_compared_as_it_was(count: int) -> None:
+    table = partitioned(count)
+    kept = Evidence.parse(evidence(table).to_json())
+    assert kept is not None
+    assert isinstance(kept.tables["item"].leaves, str) == (count > LEAVES_MAX)
+    assert list(unlogged(kept, evidence(table))) == []
+    [change] = unlogged(kept, evidence(partitioned(count + 1)))
+    assert change.leaves == (None if count > LEAVES_MAX else {count + 1})
+    assert (change.since, change.sweep) == (100, count > LEAVES_MAX)
+
+
+def test_nothing_and_nonsense_in_a_checkpoint() -> None:
+    assert Evidence.parse({}) is None
+    with pytest.raises(ChangelogError) as raised:
+        Evidence.parse({"lsn": "0/0", "horizon": 1, "tables": {"item": [1]}})
+    assert raised.value.kind is Kind.MALFORMED
+
+
+@pytest.mark.parametrize(
+    ("now", "noticed"),
+    [
+        (replace(TABLE, options="2.800", publisher=11), False),
+        (replace(TABLE, options="5.800", publisher=11), True),
+        (replace(TABLE, published=frozenset({"3.700", "9.800"})), False),
+        (replace(TABLE, types=("20.-1",), keys=frozenset({"c9"})), False),
+        (replace(TABLE, types=("25.-1",), keys=frozenset({"c9"})), True),
+        (replace(TABLE, keys=frozenset({"c4", "i9"})), False),
+        (replace(TABLE, name="800", owner=11), False),
+    ],
+)
+def test_an_edit_counts_where_it_may_hide_something(now: TableEvidence, noticed: bool) -> None:
+    assert bool(list(unlogged(evidence(TABLE), evidence(now)))) == noticed
+
+
+def test_bounds_are_those_of_statements_that_can_have_done_it() -> None:
+    change = Unlogged(
+        entity="item", why="edited", statements="PUBLICATION", leaves=None, sweep=True, since=0x100, until=0x200
+    )
+    statements = Statements()
+    for content in (b"", b"\xff", b"[]", b"1", b'{"command": 1}', b'{"command": "ALTER TABLE"}'):
+        statements.heard(content, 0x150)
+    assert statements.bounds(change) == ("0/100", "0/200")
+    for commit in (0x90, 0x110, 0x120, 0x210):
+        statements.heard(b'{"command": "ALTER PUBLICATION", "objects": []}', commit)
+    assert statements.bounds(change) == ("0/110", "0/120")
