@@ -76,7 +76,7 @@ def test_a_partition_that_changes_is_all_that_is_read(
 ) -> None:
     with site.running() as service:
         service.until(site.is_read)
-        begun = len(site.ops("event"))
+        before = len(site.ops("event"))
         if running:
             site.sql(*statements, "INSERT INTO event VALUES (99, 40, 'its description asks for a look')")
             until_repaired(site, service)
@@ -84,27 +84,42 @@ def test_a_partition_that_changes_is_all_that_is_read(
         site.sql(*statements)
         with site.running() as service:
             until_repaired(site, service)
-    ops = [op for op, _ in site.ops("event")[begun:]]
+    ops = [op for op, _ in site.ops("event")[before:]]
     assert (ops.count("read"), ops.count("delete")) == (read, deleted)
 
 
 def test_partitions_that_are_rewritten_or_made_are_not_read(site: Site) -> None:
     with site.running() as service:
         service.until(site.is_read)
-        begun = len(site.ops("event"))
+        before = len(site.ops("event"))
         site.sql(
             "VACUUM FULL event_1",
             "CLUSTER event_2a USING event_2a_pkey",
             "CREATE TABLE event_5 PARTITION OF event FOR VALUES FROM (50) TO (60)",
-            "INSERT INTO event VALUES (1, 50, 'seen')",
+            "INSERT INTO event VALUES (1, 40, 'its description asks for a look')",
         )
+        service.until(lambda: same(site))
+        site.sql("INSERT INTO event VALUES (1, 50, 'seen')")
         service.until(lambda: same(site))
     site.sql("VACUUM FULL event_1", "REINDEX TABLE event_1", "VACUUM FREEZE event_1")
     with site.running() as again:
         site.sql("INSERT INTO event VALUES (2, 50, 'seen')")
         again.until(lambda: same(site))
     assert told(service) == told(again) == []
-    assert [op for op, _ in site.ops("event")[begun:]] == ["create", "create"]
+    assert [op for op, _ in site.ops("event")[before:]] == ["create", "create", "create"]
+
+
+def test_partitions_filled_in_the_transaction_that_attaches_them_are_read(site: Site) -> None:
+    begun(site)
+    site.sql(
+        """
+        BEGIN; CREATE TABLE event_5 (LIKE event INCLUDING ALL); SAVEPOINT filled;
+        INSERT INTO event_5 VALUES (1, 50, 'beside'); RELEASE filled;
+        ALTER TABLE event ATTACH PARTITION event_5 FOR VALUES FROM (50) TO (60); COMMIT
+        """
+    )
+    with site.running() as service:
+        until_repaired(site, service)
 
 
 def test_a_new_partition_that_may_not_be_read_stops_nothing(site: Site) -> None:

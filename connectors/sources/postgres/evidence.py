@@ -173,10 +173,10 @@ def unlogged(before: Evidence, now: Evidence) -> Iterator[Unlogged]:
 
 
 def prove(connection: psycopg.Connection[Any], before: Evidence, now: Evidence) -> Evidence:
-    """`before`, with the partitions of now that were only rewritten, or that had no rows when they were attached.
+    """`before`, with the partitions of now that were only rewritten, or that are new and empty.
 
     A partition that VACUUM FULL or CLUSTER has rewritten still has rows that are older than the look before; one that
-    was truncated has none. One that was made as a partition has no row from before it was.
+    was truncated has none.
     """
     found = dict(before.tables)
     for entity, table in now.tables.items():
@@ -221,6 +221,8 @@ def _whole(known: TableEvidence, table: TableEvidence) -> str | None:
 
 def _same_text(before: Sequence[str], after: Sequence[str]) -> bool:
     """Whether every key column that changed its type publishes the same texts."""
+    if len(before) != len(after):
+        return False
     changed = [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]
     oids = [{int(text.split(".")[0]) for text in pair} for pair in changed]
     return all(any(pair <= family for family in _SAME_TEXT) for pair in oids)
@@ -255,19 +257,14 @@ def _has_older(connection: psycopg.Connection[Any], leaf: int, horizon: int) -> 
 
 
 def _is_new(connection: psycopg.Connection[Any], leaf: int, seen: Leaf) -> bool:
-    """Whether the partition had no rows when it was attached: it has none from before.
+    """Whether the partition is empty, so that all that comes to it is in the log under its table's name.
 
-    One that may not be read is taken for new if it was made as a partition.
+    One that may not be read is taken for new if the transaction that made it attached it.
     """
     found = _probe(connection, leaf)
     if found is None:
         return False
-    links = seen.links.split("/")
-    if not found.pages or not found.readable:
-        return not found.pages or found.made_by == links[-1]
-    ages = sql.SQL(", ").join(sql.SQL("age({}::text::xid)").format(link) for link in links)
-    condition = sql.SQL("age(xmin) >= least({})").format(ages)
-    return found.pages <= _PROBED_PAGES and not _exists(connection, found, condition)
+    return not found.pages or (not found.readable and found.made_by == seen.links.split("/")[-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -261,9 +261,10 @@ def read_again(
         read = _read_again(stored)
     elif is_complete(stored):
         read = {"complete": False, "again": [ALL_COLUMNS], **part} if part else stored
-    else:  # what is read already, but for partitions that are no longer as they were
-        leaves = {name: leaf for name, leaf in stored.get("leaves", {}).items() if not part or name in part["leaves"]}
-        read = {**stored, "leaves": leaves} if leaves else stored
+    elif part and "leaves" in stored:  # what is read already, but for partitions that are no longer as they were
+        read = {**stored, "leaves": {name: leaf for name, leaf in stored["leaves"].items() if name in part["leaves"]}}
+    else:
+        read = stored
     table = before.table or not is_complete(read)
     repair = replace(before, start=start, table=table, sweep=before.sweep or sweep)
     return replace(repairs, open={**repairs.open, entity: repair}).anew(), {**windows, entity: read}
