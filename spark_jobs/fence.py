@@ -22,6 +22,7 @@ from connectors.sinks import Log
 from connectors.sources.postgres.binding import Binding
 from connectors.sources.postgres.catalog import Table, read_tables
 from connectors.sources.postgres.connection import connect, explain, translated
+from connectors.sources.postgres.patience import Patience
 from connectors.sources.postgres.progress import is_complete
 from connectors.sources.postgres.reading import bind_table
 from connectors.sources.postgres.repairs import Repairs
@@ -38,6 +39,7 @@ NOT_CAUGHT_UP: Final = "not caught up"
 REFUSED: Final = "refused"
 
 _LOOK_S = 0.2
+_SILENCE_S = 3600.0  # a task may look through many pages for the few rows that it wants
 _NO_TRANSACTION_LIMIT = 170000  # from here on servers have transaction_timeout
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -114,8 +116,9 @@ class Source:
     entities: Sequence[Entity]
 
     def connect(self) -> Connection:
-        """A session in which values are printed as they are published, and which no timeout ends."""
-        connection = connect(self.dsn, settings={**SETTINGS, "lock_timeout": "0"})
+        """A session in which values are printed as they are published, and which no timeout of the server's ends."""
+        patience = Patience(silence_s=_SILENCE_S)
+        connection = connect(self.dsn, settings={**SETTINGS, "lock_timeout": "0"}, patience=patience)
         if connection.info.server_version >= _NO_TRANSACTION_LIMIT:
             with translated("setting up the session"):
                 connection.execute("SET transaction_timeout = 0")

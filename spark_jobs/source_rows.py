@@ -15,12 +15,10 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 from psycopg import sql
-from psycopg.pq import ExecStatus
-from psycopg.pq.abc import PGconn
 
 from connectors.sources.postgres import rows
 from connectors.sources.postgres.connection import translated
-from connectors.sources.postgres.copyout import parse_copy, row_values
+from connectors.sources.postgres.copyout import copy_out, parse_copy, row_values
 from connectors.sources.postgres.objects import Columns, Template
 from connectors.sources.postgres.rows import Change, Origin, Transaction
 from envelope.errors import ChangelogError, Kind
@@ -178,7 +176,7 @@ def _copied(connection: Connection, table: Fenced, leaf: int, which: sql.Composa
     )
     with translated("reading a table"):
         try:
-            yield from _portions(_copy_out(connection.pgconn, query.as_bytes(connection)))
+            yield from _portions(map(bytes, copy_out(connection, query.as_bytes(connection))))
         except psycopg.errors.LockNotAvailable as error:
             message = f"the table of {table.entity.name} is about to be altered, and that waits for this job"
             raise ChangelogError(Kind.ALTERED, message, hint="run the job again when that is done") from error
@@ -195,21 +193,6 @@ def _portions(copied: Iterable[bytes]) -> Iterator[list[bytes]]:
             found, room = [], PORTION_BYTES
     if found:
         yield found
-
-
-def _copy_out(link: PGconn, query: bytes) -> Iterator[bytes]:
-    """What COPY gives, row by row, straight from libpq: `Copy` of psycopg takes twice the time for it."""
-    begun = link.exec_(query)
-    if begun.status != ExecStatus.COPY_OUT:
-        raise psycopg.errors.error_from_result(begun)
-    while True:
-        nbytes, row = link.get_copy_data(0)
-        if nbytes < 0:
-            break
-        yield bytes(row)
-    while (ended := link.get_result()) is not None:
-        if ended.status != ExecStatus.COMMAND_OK:
-            raise psycopg.errors.error_from_result(ended)
 
 
 def _encoded(table: Fenced, template: Template, copied: Sequence[bytes], leaf: int) -> pa.RecordBatch:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import signal
+import time
 from collections.abc import Iterator
 
 import psycopg
@@ -15,6 +16,8 @@ read_timeout_seconds = 3
 """For `[source]`, so that a hang of HANG_S is longer than the service waits."""
 
 HANG_S = (4.0, 8.0)
+
+_STARTED_S = 10.0
 
 _SESSIONS = """
 SELECT a.pid, a.backend_type FROM pg_stat_activity AS a
@@ -28,8 +31,7 @@ ORDER BY a.backend_start
 @contextlib.contextmanager
 def hanging(dsn: str, slot: str, rng: random.Random) -> Iterator[str | None]:
     """Stops the backend of a session of the service that reads `slot`; says of which kind, None if none is there."""
-    with psycopg.connect(dsn) as connection:
-        sessions = connection.execute(_SESSIONS, [slot]).fetchall()
+    sessions = _read_sessions(dsn, slot)
     if not sessions:
         yield None
         return
@@ -44,3 +46,12 @@ def hanging(dsn: str, slot: str, rng: random.Random) -> Iterator[str | None]:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
+
+
+def _read_sessions(dsn: str, slot: str) -> list[tuple[int, str]]:
+    """Process and kind of each; waits for a service that has only just been started."""
+    deadline = time.monotonic() + _STARTED_S
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        while not (found := connection.execute(_SESSIONS, [slot]).fetchall()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+    return found

@@ -5,14 +5,17 @@ a time and values with escapes are unescaped in their place.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import psycopg
-from psycopg import sql
+from psycopg import generators, sql
+from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGconn
+from psycopg.waiting import Ready, Wait
 
 from connectors.sources.postgres.objects import Columns
 from envelope.errors import ChangelogError, Kind
@@ -52,16 +55,43 @@ def add(rows: bytearray, more: memoryview | bytearray) -> None:
 
 @contextmanager
 def copying(reading: Connection, query: sql.Composed) -> Iterator[Iterator[memoryview]]:
-    """The rows that a COPY to STDOUT gives. A TooLargeError that leaves it early also closes the connection.
+    """The rows that a COPY to STDOUT gives. An error that leaves it early also closes the connection.
 
     Nothing else ends a COPY at once: a cancelled one has to be read to its end, for which a server may let us wait.
     """
-    with reading.cursor() as cursor, cursor.copy(query) as copy:
-        try:
-            yield iter(copy)  # type: ignore[arg-type]  # psycopg says bytes or more
-        except TooLargeError:
+    try:
+        yield copy_out(reading, query.as_bytes(reading))
+    except BaseException:
+        if reading.pgconn.transaction_status == TransactionStatus.ACTIVE:
             reading.close()
-            raise
+        raise
+
+
+def copy_out(reading: Connection, query: bytes) -> Iterator[memoryview]:
+    """What a COPY to STDOUT gives, row by row, straight from libpq: psycopg's `Copy` takes twice the time for it.
+
+    Who leaves it early has to close the connection.
+    """
+    link = reading.pgconn
+    link.send_query(query)
+    begun = reading.wait(generators.execute(link))[-1]
+    if begun.status != ExecStatus.COPY_OUT:
+        raise psycopg.errors.error_from_result(begun)
+    take = link.get_copy_data
+    while (received := take(1))[0] >= 0:
+        if received[0]:
+            yield received[1]
+        else:
+            reading.wait(_arrival(link))
+    for ended in reading.wait(generators.fetch_many(link)):
+        if ended.status != ExecStatus.COMMAND_OK:
+            raise psycopg.errors.error_from_result(ended)
+
+
+def _arrival(link: PGconn) -> Generator[Wait, Ready | int, None]:
+    while not (yield Wait.R):
+        pass
+    link.consume_input()
 
 
 def parse_copy(data: bytearray, width: int) -> Columns:
