@@ -20,10 +20,12 @@ from connectors.entities import table_text
 from connectors.sinks import Log
 from connectors.sinks.kafka.names import topic as topic_of
 from connectors.sources.postgres.shaping import check_settings, shapes_of
-from connectors.stores import extra_needed, open_log
+from connectors.stores import extra_needed, open_log, read_gaps
 from envelope.checkpoint import lsn_text
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
+from envelope.gap import Gap
+from envelope.model import Record
 from spark_jobs import fence as fences
 from spark_jobs import manifest as manifests
 from spark_jobs.changelog import Archive, Where, name_of
@@ -120,7 +122,16 @@ def detect(spark: SparkSession, wanted: Wanted, begun: Begun) -> JSON:
         "name": wanted.config.name,
     }
     entities = dict(sorted({**entities, **seen.skipped}.items()))
-    return {**report_json(wanted, begun, entities, source), "fence": _fence_json(seen), **found}
+    report = report_json(wanted, begun, entities, source)
+    gaps = read_gaps(open_log(wanted.config)) if seen.caught_up else []
+    changelog = {**report["changelog"], "gaps": [_gap_json(gap) for gap in gaps]}
+    return {**report, "changelog": changelog, "fence": _fence_json(seen), **found}
+
+
+def _gap_json(record: Record) -> JSON:
+    gap = Gap.parse(record.envelope.current or b"")
+    at = time_text(record.envelope.provenance.source.committed_at)
+    return {"reason": gap.reason, "before": gap.before.position, "position": gap.after.position, "at": at}
 
 
 def report_json(wanted: Wanted, begun: Begun, entities: Mapping[str, JSON], source: JSON) -> JSON:

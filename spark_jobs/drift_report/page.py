@@ -5,7 +5,7 @@ from importlib.resources import files
 from spark_jobs.drift_report import charts, sections
 from spark_jobs.drift_report.markup import Markup, element, together
 from spark_jobs.drift_report.sections import TONES, chip
-from spark_jobs.drift_report.shape import Entity, Fence, Report
+from spark_jobs.drift_report.shape import Entity, Fence, Lost, Report
 from spark_jobs.drift_report.spelling import count, moment, per_million, plural, seconds
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -95,6 +95,7 @@ def _compared(report: Report) -> Markup:
     facts = [
         _fact("Source of truth", f"{server}{database}"),
         _fact("Changelog", changelog.where),
+        *(_fact("Changes were lost", *_lost(gap)) for gap in changelog.gaps),
         *((_fact("Exact", exact),) if done else ()),
         *(_fence(report.fence) if report.fence else ()),
         _fact("Run", element("code", report.run.id), f", {seconds(report.run.seconds)}"),
@@ -105,6 +106,12 @@ def _compared(report: Report) -> Markup:
         element("dl", *facts, class_="facts"),
         class_="compared",
     )
+
+
+def _lost(gap: Lost) -> list[str]:
+    before = element("code", gap.before) if gap.before else "what is not known"
+    between = together("between ", before, " and ", element("code", gap.position))
+    return [gap.reason, element("br"), between, element("br"), moment(gap.at)]
 
 
 def _fence(fence: Fence) -> list[Markup]:

@@ -45,11 +45,23 @@ class Source(_Part, frozen=True, kw_only=True):
     name: str
 
 
+class Lost(_Part, frozen=True, kw_only=True):
+    """Changes that the changelog lacks (docs/running.md, *Over a gap*), between the position of the last row `before`
+    them, where that is known, and that of the gap.
+    """
+
+    reason: str
+    before: str | None
+    position: str
+    at: str
+
+
 class Where(_Part, frozen=True, kw_only=True):
-    """The changelog that was compared with it."""
+    """The changelog that was compared with it; the `gaps` in it, where they were looked for."""
 
     kind: str
     where: str
+    gaps: tuple[Lost, ...] = ()
 
 
 class Fence(_Part, frozen=True, kw_only=True):

@@ -66,8 +66,11 @@ class _Rounds:
 
     def run(self, rounds: int) -> Figures:
         try:
+            self._writer.write(10)
             self._service.start()
             self._until(is_read)
+            self._writer.write(10)
+            self._until(lambda _: len(sequences(self._log)) > 1)
             for _ in range(rounds):
                 self._round()
         finally:

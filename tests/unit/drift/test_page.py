@@ -99,6 +99,16 @@ def test_what_looks_like_markup_is_text(tmp_path: Path) -> None:
     assert read.text.count(HARD) > 15
 
 
+def test_gaps_are_told(tmp_path: Path) -> None:
+    gap = {"reason": "the <slot> is gone", "before": None, "position": "00000002/0000000001A00027/00000000"}
+    changelog = {"kind": "files", "where": "here", "gaps": [{**gap, "at": "2026-11-21T03:10:02Z"}]}
+    read = rendered(tmp_path / "gap", finish(report(changelog=changelog), {}, []))
+    assert read.names <= ALLOWED
+    assert "Changes were lost" in read.text
+    assert "the <slot> is gone" in read.text
+    assert "Changes were lost" not in rendered(tmp_path / "none", finish(report(), {}, [])).text
+
+
 @settings(deadline=None)
 @given(st.text(), st.text())
 def test_any_text_comes_back_as_it_went_in(text: str, attribute: str) -> None:
