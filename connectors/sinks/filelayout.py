@@ -6,7 +6,7 @@ Nothing here writes, so that a reader needs neither the lock nor the right to wr
 import os
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -209,16 +209,15 @@ def _parted(stored: Checkpoint | None) -> tuple[Checkpoint | None, Sequence[int]
     return replace(stored, sink=sink), stored.sink.get(MARKED)
 
 
-def marked_sequences(path: Path, live: Sequence[int]) -> Collection[int]:
+def marked_sequences(path: Path, live: Sequence[int]) -> Set[int]:
     """Those of the log files that may hold versions of columns, or gaps; all, where an older program wrote the newest.
 
     A newest file that is not whole counts for nothing, here too.
     """
     for sequence in reversed(live[-2:]):
         with suppress(NotWholeError):
-            marked: Collection[int] = read_checkpoint_of(log_file(path, sequence)).sink.get(MARKED, live)
-            return marked
-    return live
+            return frozenset(read_checkpoint_of(log_file(path, sequence)).sink.get(MARKED, live))
+    return frozenset(live)
 
 
 def holds_any(file: Path, entities: pa.Array) -> bool:
