@@ -43,7 +43,7 @@ TEXT = '(hello,9,"(1,q)")'
 Row = dict[str, Any]
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=[VERSIONS[0], VERSIONS[-1]])  # the log of the oldest shows every transaction
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     """A site in a fresh database of that version, with one table that is full of composites."""
     with fresh_database(request.getfixturevalue(server_name(request.param))) as dsn:

@@ -416,3 +416,46 @@ def test_every_type_of_the_catalogue_resolves(oracle: Oracle) -> None:
     assert kinds == {"base", "enum", "domain", "composite", "array", "range", "multirange"}
     for (oid,) in rows:
         codec_for(oracle.catalog.resolve(oid), -1)
+
+
+ATTRIBUTES = {
+    "bool": ["t", "f"],
+    "int2": ["-32768"],
+    "int8": ["-9223372036854775808", "0"],
+    "oid": ["4294967295"],
+    "float4": ["1e-45", "-0", "NaN", "-Infinity"],
+    "float8": ["1e300", "0.1", "-1.7976931348623157e308"],
+    "numeric": ["-0.00001", "1e40", "NaN"],
+    "json": ['{"a": "\\ud800", "b": 1e400}', " null "],
+    "jsonb": ['[1.50, {"a": []}]'],
+    "date": ["0044-03-15 BC", "5874897-12-31", "-infinity"],
+    "time": ["24:00:00", "03:10:02.000001"],
+    "timetz": ["03:10:02.5+05:30:15", "00:00:00-15:59:59"],
+    "timestamp": ["4714-11-24 00:00:00 BC", "294276-12-31 23:59:59.999999", "infinity"],
+    "timestamptz": ["2026-11-21 03:10:02.5+02", "0001-01-01 BC", "-infinity"],
+    "interval": ["-1 year 2 mons -3 days 04:05:06.789", "0", "-00:00:00.5"],
+    "uuid": ["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"],
+    "inet": ["10.0.0.0/8", "::ffff:1.2.3.4", "fe80::1/64"],
+    "cidr": ["10.0.0.0/8"],
+    "macaddr8": ["08:00:2b:01:02:03:04:05"],
+    "varbit": ["", "0101"],
+    "point": ["(1,-2.5e+100)", "(NaN,Infinity)"],
+    "line": ["{1,-2,3e-10}"],
+    "path": ["[(0,0),(1,1)]", "((0,0),(1,1))"],
+    "circle": ["<(1,2),3>"],
+    "pg_lsn": ["16/B374D848"],
+    "pg_snapshot": ["10:20:10,14,15", "10:10:"],
+    "xid8": ["18446744073709551615"],
+    "tid": ["(4294967295,65535)"],
+    "int2vector": ["1 -2", ""],
+}
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_what_a_type_prints_is_known_for_its_own(oracle: Oracle, name: str) -> None:
+    """As an attribute of a composite, where texts are proved to be of their types."""
+    oracle.connection.execute(f"CREATE TYPE public.one_{name} AS (a {name})")
+    type_, typmod, texts = oracle.read(f"one_{name}", [f"({quoted(text)})" for text in ATTRIBUTES[name]])
+    codec = codec_for(type_, typmod)
+    assert [text for text in texts if not codec.to_json(text).startswith(b'{"a":')] == []
+    assert len(texts) == len(ATTRIBUTES[name])
