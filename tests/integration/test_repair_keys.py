@@ -1,6 +1,7 @@
 """Keys that no row can have: whatever a signal names, the service goes on, and finds the rows that there are."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -49,6 +50,9 @@ HOSTILE = (
     "'); DROP TABLE t0; --",
 )  # fmt: skip
 
+SOME = ("", "no_such", "'", "\0", "a.b.c.d.e", "(((", "99999999999999999999")
+"""Of these, what a service with a table of every type is asked for: each costs it some queries."""
+
 HUGE = ("x" * (1 << 20), "(" * 100_000, "[" * 100_000, "1" * 100_000, "a & " * 25_000)
 
 
@@ -88,12 +92,18 @@ def test_a_signal_with_keys_that_are_none_of_their_type_ends_no_service(
         held = {table: tuple(site.state(table)) for table in kinds}
         with psycopg.connect(site.dsn, autocommit=True) as connection:
             for table, keys in held.items():
-                send(connection, Signal(do="republish", id=table, entity=table, keys=(*HOSTILE, *keys)), None)
-        service.until(lambda: _told(service) == set(kinds) and not Repairs.parse(site.checkpoint.repairs).open)
+                send(connection, Signal(do="republish", id=table, entity=table, keys=(*SOME, *keys)), None)
+        for table in kinds:  # each in its time: there are many
+            service.until(partial(_is_done, site, service, table))
+        assert _told(service) == set(kinds)
     for table, keys in held.items():
         assert site.ops(table) == [("read", key) for key in keys] * 2, kinds[table]
     empty = [kinds[table] for table, keys in held.items() if not keys]
     assert all(kind.startswith("pg_") for kind in empty), empty  # statistics of the planner, of which no input is taken
+
+
+def _is_done(site: Site, service: Running, table: str) -> bool:
+    return table in _told(service) and table not in Repairs.parse(site.checkpoint.repairs).open
 
 
 def _told(service: Running) -> set[str]:
@@ -101,18 +111,18 @@ def _told(service: Running) -> set[str]:
     return {
         str(each["entity"])
         for each in service.events()
-        if each["event"] == "asked keys that no row has" and each["keys"] == len(HOSTILE)
+        if each["event"] == "asked keys that no row has" and each["keys"] == len(SOME)
     }
 
 
-def test_keys_of_any_length_are_looked_up_in_every_type(kinds: dict[str, str], database: str) -> None:
+def test_keys_of_any_form_and_length_are_looked_up_in_every_type(kinds: dict[str, str], database: str) -> None:
     origin = Origin(name="x", database="x", decisions={})
     with connect(database, settings=SETTINGS) as connection:
         for name, kind in kinds.items():
             table = read_table({name: make_entity(name, name)}, b"", connection, name)
-            rows = read_keys(connection, origin, table, f"public.{name}", Keys(keys=HUGE), read_at=0)
+            rows = read_keys(connection, origin, table, f"public.{name}", Keys(keys=(*HOSTILE, *HUGE)), read_at=0)
             assert isinstance(rows, KeyedRows)
-            assert rows.gone.to_pylist() == list(HUGE), kind
+            assert rows.gone.to_pylist() == [*HOSTILE, *HUGE], kind
 
 
 def test_a_stored_repair_of_such_keys_is_done_at_the_next_start(stored: Site) -> None:
