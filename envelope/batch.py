@@ -5,6 +5,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from msgspec import Raw
 
@@ -39,6 +40,7 @@ null or unknown, and `op` says which. `moved` is `{"movedTo": {"key", "partition
 `movedFrom`, or null.
 """
 
+_STATES = frozenset({"current", "original"})
 _SHAPES = b"columns"
 _RELATION = b"relation"
 
@@ -61,7 +63,11 @@ def from_records(records: Sequence[Record]) -> pa.RecordBatch:
     rows = [_row(record) for record in records]
     columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
     return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+        [
+            _states(column) if field.name in _STATES else pa.array(column, field.type)
+            for column, field in zip(columns, SCHEMA, strict=True)
+        ],
+        schema=SCHEMA,
     )
 
 
@@ -163,8 +169,20 @@ def _row(record: Record) -> tuple[object, ...]:
     )
 
 
-def _text(state: Raw | Missing | None) -> str | None:
-    return None if isinstance(state, Missing | None) else bytes(state).decode()
+def _text(state: Raw | Missing | None) -> memoryview | None:
+    return None if isinstance(state, Missing | None) else memoryview(state)
+
+
+def _states(column: Sequence[memoryview | None]) -> pa.StringArray:
+    """The texts, each copied once; `pa.array` copies text more often, and keeps a memoryview for ever."""
+    lengths = [0 if text is None else len(text) for text in column]
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    present = pa.array([text is not None for text in column], pa.bool_())
+    data = b"".join(text for text in column if text is not None)
+    buffers = [present.buffers()[1], pa.py_buffer(offsets), pa.py_buffer(data)]
+    states = pa.Array.from_buffers(pa.utf8(), len(column), buffers)
+    states.validate(full=True)
+    return states
 
 
 def _moves(text: str | None) -> _Moved:

@@ -111,7 +111,7 @@ def parse(content: bytes, signing: Signing | None) -> Signal:
     Raises ChangelogError: MALFORMED for what is no signal, ACCESS for one that is not signed or wrongly.
     """
     if len(content) > NBYTES_MAX:
-        raise ChangelogError(Kind.MALFORMED, f"a signal holds {len(content)} bytes, and at most {NBYTES_MAX} are read")
+        raise ChangelogError(Kind.MALFORMED, f"a signal holds more than the {NBYTES_MAX} bytes that are read")
     try:
         wire = _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -49,6 +49,9 @@ FAIL_POINTS = (
 ROW_GROUP_ROWS = 16_384
 """What a reader can skip, or has to hold, at once."""
 
+ROW_GROUP_BYTES = 128 << 20
+"""More than most commits hold; a larger single row is a row group by itself."""
+
 _MARKED = pa.array(sorted(OF_CHANGELOG))
 
 _TEMPORARY = ".changelog-"
@@ -286,9 +289,22 @@ def _write(out: object, rows: Sequence[pa.RecordBatch], metadata: dict[bytes, by
     ) as writer:
         table = pa.Table.from_batches(rows, SCHEMA)
         for start in range(0, table.num_rows, ROW_GROUP_ROWS):
-            # Combined, because Arrow writes many short chunks at a third of the speed of a long one.
-            writer.write_table(table.slice(start, ROW_GROUP_ROWS).combine_chunks())
+            for group in _groups(table.slice(start, ROW_GROUP_ROWS)):
+                # Combined, because Arrow writes many short chunks at a third of the speed of a long one.
+                writer.write_table(group.combine_chunks())
         writer.add_key_value_metadata(metadata)
+    if table.nbytes > ROW_GROUP_BYTES:
+        pa.default_memory_pool().release_unused()  # it keeps several times the largest row otherwise
+
+
+def _groups(rows: pa.Table) -> Iterator[pa.Table]:
+    """Row groups of few bytes, or of a single row: a page of Parquet ends at 2 GiB, and is held several times."""
+    if rows.nbytes <= ROW_GROUP_BYTES or rows.num_rows == 1:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _groups(rows.slice(0, half))
+    yield from _groups(rows.slice(half))
 
 
 @contextmanager

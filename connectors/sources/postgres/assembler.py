@@ -141,22 +141,23 @@ class Assembler:
 
     def feed(self, frames: Sequence[bytes]) -> Assembled:
         """The whole transactions in the frames; part of one only when it is larger than `rows_max` or `bytes_max`.
-
         Raises ChangelogError (MALFORMED) for bytes that are no such frames. After a stop of another
         kind nothing more is given: see `stop`.
         """
         if self._stop is not None or not frames:
             return Assembled()
-        return _Feed(self, [*self._tail, *frames]).run()
+        self._tail += frames
+        del frames  # a large one is not held as such while it is read
+        return _Feed(self).run()
 
 
 class _Feed:
     """One call of `feed`: what it works on and what it has found so far."""
 
-    def __init__(self, assembler: Assembler, frames: list[bytes]) -> None:
+    def __init__(self, assembler: Assembler) -> None:
         self._of = assembler
-        self._frames = Frames(frames, rows_max=assembler._rows_max, bytes_max=assembler._bytes_max)
-        assembler._tail = frames[self._frames.cut :]
+        self._frames = Frames(assembler._tail, rows_max=assembler._rows_max, bytes_max=assembler._bytes_max)
+        del assembler._tail[: self._frames.cut]
         self._spans: list[Span] = []
         self._spanned = self._encoded = 0  # of the frames' rows
         self._found: list[tuple[pa.RecordBatch, npt.NDArray[np.int64]]] = []

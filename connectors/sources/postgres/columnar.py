@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from connectors.sources.postgres import pgoutput, rows
 from connectors.sources.postgres.binding import Binding
-from connectors.sources.postgres.messages import Delete, Insert, Truncate, Update
+from connectors.sources.postgres.messages import Decoded, Delete, Insert, Truncate, Update
 from connectors.sources.postgres.objects import Columns, Template, Texts
 from connectors.sources.postgres.rendering import Meta, Span, render
 from connectors.sources.postgres.rows import Origin
@@ -112,8 +112,9 @@ class _Scan:
         self.meta = Meta(block.spans)
         self.live: Mask = 2 * self.meta.ordinals > self.meta.published
 
-    def message(self, place: int) -> bytes:
-        return self.block.data[self.block.starts[place] : self.block.ends[place]]
+    def message(self, place: int) -> Decoded:
+        begin, end = int(self.block.starts[place]), int(self.block.ends[place])
+        return pgoutput.decode(self.block.data, begin=begin, end=end)
 
     def tuples(self, starts: Ints, ends: Ints, width: int) -> tuple[Columns, Ints, Mask, Mask]:
         """One tuple a row (protocol page *TupleData*): its columns, where it ends, and which rows hold
@@ -240,7 +241,7 @@ def _plain(
     at: list[int] = []
     pending: tuple[int, Delete] | None = None
     for place in places.tolist():
-        row = pgoutput.decode(scan.message(place))
+        row = scan.message(place)
         try:
             if isinstance(row, Truncate):
                 found = [
@@ -276,7 +277,7 @@ def _joins(scan: _Scan, binding: Binding, place: int, row: Insert | Update | Del
     follows = scan.kinds[place + 1] == _INSERT and scan.relids[place + 1] == row.relid
     if not follows or scan.meta.spans[place + 1] != scan.meta.spans[place]:
         return None
-    after = pgoutput.decode(scan.message(place + 1))
+    after = scan.message(place + 1)
     return row if isinstance(after, Insert) and rows.same_key(binding, row, after) else None
 
 

@@ -20,7 +20,10 @@ class Unchanged(Enum):
 UNCHANGED: Final = Unchanged.UNCHANGED
 """A TOASTed value that did not change and so was not sent."""
 
-Value = bytes | None | Unchanged
+LARGE_BYTES = 1 << 20
+"""From so many bytes on, a value is a view of its message, and a row goes one by one: so it is held fewer times."""
+
+Value = bytes | memoryview | None | Unchanged
 """A column's value: the server's text, NULL, or not sent."""
 
 

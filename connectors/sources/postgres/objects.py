@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from connectors.sources.postgres.binding import Binding, Field
+from connectors.sources.postgres.messages import LARGE_BYTES
 from connectors.sources.postgres.values import Shape, canonical
 from envelope.key import key_text, partitions
 from envelope.model import Op
@@ -18,9 +19,6 @@ from envelope.splice import Bytes, Offsets, Pool, Segment, gather, splice
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Data = bytes | bytearray
-
-LARGE_BYTES = 1 << 20
-"""Text of a row from which on it goes through `rows`, which holds it fewer times at once."""
 
 _SLICED = frozenset({Shape.RAW, Shape.PLAIN, Shape.TEXT})
 _QUOTED = frozenset({Shape.PLAIN, Shape.TEXT, Shape.TIMESTAMP, Shape.TIMESTAMPTZ})

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from connectors.sources.postgres.messages import (
+    LARGE_BYTES,
     UNCHANGED,
     Begin,
     BeginPrepare,
@@ -35,22 +36,22 @@ from connectors.sources.postgres.messages import (
 from envelope.errors import ChangelogError, Kind
 
 
-def decode(payload: bytes, *, streaming: bool = False) -> Decoded:
-    """The message that `payload` holds, whole.
+def decode(payload: bytes, *, begin: int = 0, end: int | None = None, streaming: bool = False) -> Decoded:
+    """The message that `payload` holds from `begin` to `end`, whole.
 
     `streaming` says that it stands inside a stream block, where changes begin with their transaction id
     (which is passed over). Raises ChangelogError (MALFORMED), with the byte where it no longer reads.
     """
-    cursor = _Cursor(payload)
+    cursor = _Cursor(payload, begin, len(payload) if end is None else end)
     kind = cursor.take(1)
     parse = _PARSERS.get(kind)
     if parse is None:
-        raise _malformed(f"an unknown message kind {kind!r}", 0)
+        raise cursor.malformed(f"an unknown message kind {kind!r}", begin)
     if streaming and kind in _IN_BLOCKS:
         cursor.number(_INT32)
     message = parse(cursor)
-    if cursor.at != len(payload):
-        raise _malformed(f"{len(payload) - cursor.at} bytes too many in a {type(message).__name__} message", cursor.at)
+    if cursor.left:
+        raise cursor.malformed(f"{cursor.left} bytes too many in a {type(message).__name__} message", cursor.at)
     return message
 
 
@@ -62,38 +63,45 @@ _IN_BLOCKS = frozenset({b"R", b"Y", b"I", b"U", b"D", b"T", b"M"})
 class _Cursor:
     """Reads from the front; what is not there is an error with its place."""
 
-    def __init__(self, payload: bytes) -> None:
-        self._payload = payload
-        self.at = 0
+    def __init__(self, payload: bytes, begin: int, end: int) -> None:
+        self._payload, self._begin, self._end = payload, begin, end
+        self.at = begin
 
     @property
     def left(self) -> int:
-        return len(self._payload) - self.at
+        return self._end - self.at
+
+    def malformed(self, what: str, at: int) -> ChangelogError:
+        return ChangelogError(Kind.MALFORMED, f"pgoutput sent {what} (byte {at - self._begin} of the message)")
 
     def take(self, length: int) -> bytes:
+        begin = self._pass(length)
+        return self._payload[begin : self.at]
+
+    def _pass(self, length: int) -> int:
         if length > self.left:
-            raise _malformed(f"{length} bytes are announced and {self.left} are there", self.at)
+            raise self.malformed(f"{length} bytes are announced and {self.left} are there", self.at)
         self.at += length
-        return self._payload[self.at - length : self.at]
+        return self.at - length
 
     def number(self, form: struct.Struct) -> int:
         return int(form.unpack(self.take(form.size))[0])
 
     def text(self) -> str:
-        end = self._payload.find(b"\0", self.at)
+        end = self._payload.find(b"\0", self.at, self._end)
         if end < 0:
-            raise _malformed("a string without its end", self.at)
+            raise self.malformed("a string without its end", self.at)
         begin, self.at = self.at, end + 1
         try:
             return self._payload[begin:end].decode()
         except UnicodeDecodeError:
-            raise _malformed("a string that is not UTF-8", begin) from None
+            raise self.malformed("a string that is not UTF-8", begin) from None
 
     def flag(self, expected: bytes, what: str) -> bytes:
         begin = self.at
         found = self.take(1)
         if found not in expected:
-            raise _malformed(f"{what} {found!r}", begin)
+            raise self.malformed(f"{what} {found!r}", begin)
         return found
 
     def tuple(self) -> tuple[Value, ...]:
@@ -102,15 +110,17 @@ class _Cursor:
     def _value(self) -> Value:
         match self.flag(b"tnu", "a column of kind"):
             case b"t":
-                return self.take(self.number(_INT32))
+                return self._text_value(self.number(_INT32))
             case b"n":
                 return None
             case _:
                 return UNCHANGED
 
-
-def _malformed(what: str, at: int) -> ChangelogError:
-    return ChangelogError(Kind.MALFORMED, f"pgoutput sent {what} (byte {at} of the message)")
+    def _text_value(self, length: int) -> bytes | memoryview:
+        if length < LARGE_BYTES:
+            return self.take(length)
+        begin = self._pass(length)
+        return memoryview(self._payload)[begin : self.at]
 
 
 def _begin(cursor: _Cursor) -> Begin:

@@ -11,12 +11,15 @@ from msgspec import Raw
 
 from connectors.sources.postgres.binding import Binding, Field
 from connectors.sources.postgres.messages import UNCHANGED, Delete, Insert, Update, Value
-from connectors.sources.postgres.values import canonical
+from connectors.sources.postgres.values import Codec, Shape, canonical, string
 from envelope.entity import DEAD, TRUNCATE_KEY
 from envelope.errors import ChangelogError, Kind
 from envelope.key import key_text, partition
 from envelope.model import MISSING, Envelope, Missing, Op, Place, Provenance, Record, Source, Stamp
 from envelope.position import Position
+
+JSON_BYTES_MAX = 7 << 28
+"""The longest state: below the 2 GiB of a column of Arrow and a page of Parquet, with room for the rows beside it."""
 
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -266,12 +269,13 @@ def _texts(binding: Binding, fields: Sequence[Field], values: Tuple, other: Tupl
             value = other[field.index]
         if value is None or value is UNCHANGED:
             raise _unknown(binding, field.name)
-        texts.append(canonical(value, field.codec))
+        texts.append(canonical(bytes(value), field.codec))
     return texts
 
 
 def _side(binding: Binding, values: Tuple, full_old: Tuple | None) -> _Side:
-    parts, unavailable, json_null = [], [], []
+    parts: list[bytes] = []
+    unavailable, json_null = [], []
     for field in binding.fields:
         value = values[field.index]
         if value is UNCHANGED and full_old is not None:
@@ -279,10 +283,23 @@ def _side(binding: Binding, values: Tuple, full_old: Tuple | None) -> _Side:
         if value is UNCHANGED:
             unavailable.append(field.name)
             continue
-        if value is not None and field.json and value.strip() == b"null":
+        if value is not None and field.json and bytes(value).strip() == b"null":
             json_null.append(field.name)
-        parts.append(field.label + (b"null" if value is None else field.codec.to_json(value)))
-    return _Side(json=Raw(b"{" + b",".join(parts) + b"}"), unavailable=tuple(unavailable), json_null=tuple(json_null))
+        parts += [b"," if parts else b"{", field.label, b"null" if value is None else _token(field.codec, value)]
+    json = b"".join([*parts, b"}"]) if parts else b"{}"  # once: values may be large
+    if len(json) > JSON_BYTES_MAX:
+        raise ChangelogError(
+            Kind.LIMIT,
+            f"a row of {binding.table} makes {len(json)} bytes of JSON, and a message holds {JSON_BYTES_MAX}",
+            hint="leave its largest column out with exclude_columns, or mask it, and start with --accept-config",
+        )
+    return _Side(json=Raw(json), unavailable=tuple(unavailable), json_null=tuple(json_null))
+
+
+def _token(codec: Codec, value: bytes | memoryview) -> bytes:
+    if isinstance(value, memoryview):
+        return string(value) if codec.shape is Shape.TEXT else codec.to_json(bytes(value))
+    return codec.to_json(value)
 
 
 def _old_side(binding: Binding, old: Tuple, *, whole: bool) -> _Side:

@@ -320,10 +320,9 @@ class PostgresSource:
             self._stream.ask()
         if not self._pending:
             self._pending = self._stream.take(timeout_s, 0.0 if self._hurried else gather_s, _FRAMES_MAX)
-        frames, self._pending = self._pending[:_FRAMES_MAX], self._pending[_FRAMES_MAX:]
-        if not frames:
+        if not self._pending:
             return self._idle()
-        assembled = self._assembler.feed(frames)
+        assembled = self._assembler.feed(self._next_frames())
         if self._history.heard(assembled.first):
             self._stream.confirm(self._history.durable)
         self._stamps.heard(assembled.invalid_stamps, assembled.unstamped)
@@ -332,6 +331,10 @@ class PostgresSource:
         assert self._looks is not None
         self._looks.heard(assembled.statements)
         return self._looked_at(assembled.described, self._piece(assembled))
+
+    def _next_frames(self) -> list[bytes]:
+        frames, self._pending = self._pending[:_FRAMES_MAX], self._pending[_FRAMES_MAX:]
+        return frames
 
     def _looked_at(self, described: int, piece: Piece | None) -> Piece | None:
         """The piece; where a table was `described` in it, a look at the catalogue comes first."""

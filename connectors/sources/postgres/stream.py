@@ -34,9 +34,10 @@ class Stream:
     """Frames of one slot, in the order of the log.
 
     It owns `connection` from the first moment: `close`, or a failed start, closes it. `max_bytes` bounds what waits
-    to be taken (by one read of 1 MiB and one frame more). `options` are the output plugin's. A status is sent every
-    `status_interval_s`, or thrice in the server's `wal_sender_timeout` if that is more often. Each asks for an answer:
-    a server that is silent for twice that timeout, or twice `answer_s` if that is longer, hangs.
+    to be taken (by one read of 1 MiB and one frame more); what a `take` gives beyond it counts until the next one.
+    `options` are the output plugin's. A status is sent every `status_interval_s`, or thrice in the server's
+    `wal_sender_timeout` if that is more often. Each asks for an answer: a server that is silent for twice that
+    timeout, or twice `answer_s` if that is longer, hangs.
 
     One consumer calls `take`, `confirm` and `close`. Raises ChangelogError as `ReplicationConnection.start` does.
     """
@@ -64,7 +65,7 @@ class Stream:
         self._changed = threading.Condition()  # guards the queue: what follows, up to _ended
         self._frames: list[bytes] = []
         self._first_at = 0.0
-        self._nbytes = 0
+        self._nbytes = self._large = 0
         self._end_of_log = 0
         self._failure: BaseException | None = None
         self._ended = False
@@ -100,18 +101,28 @@ class Stream:
         A frame is an XLogData message whole: `w`, start, end, clock (25 bytes), then the output plugin's. Raises
         ChangelogError after the last frame of a stream that broke (CONNECTION) or that the server ended.
         """
+        self._forget_large()
         with self._changed:
             if not self._frames and not self._ended:
                 self._changed.wait(timeout_s)
             self._gather(self._first_at + gather_s, gather_frames)
             frames, self._frames = self._frames, []
-            paused, self._nbytes = self._nbytes >= self._max_bytes, 0
+            paused = self._nbytes >= self._max_bytes
+            self._nbytes = self._large = max(0, self._nbytes - self._max_bytes)
             self.wal_end = self._end_of_log
         if paused:
             self._wake()
         if not frames and self._ended:
             raise self._failure or ChangelogError(Kind.CONNECTION, "the stream is closed")
         return frames
+
+    def _forget_large(self) -> None:
+        """What was taken last is done with."""
+        with self._changed:
+            large, self._large = self._large, 0
+            self._nbytes -= large
+        if large:
+            self._wake()
 
     def _gather(self, deadline: float, frames: int) -> None:
         """Under the lock. A queue that is full has no more to wait for."""

@@ -7,7 +7,7 @@ give it. `Codec.to_json` defines the value; a shape only says which shortcut giv
 import binascii
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -111,14 +111,40 @@ def plain(text: bytes) -> bytes:
     return b'"%b"' % text
 
 
-def string(text: bytes) -> bytes:
-    """Any text, in quotes."""
+def string(text: bytes | memoryview) -> bytes:
+    """Any text, in quotes. A long one goes piece by piece, so that it is not held once more as characters."""
+    if len(text) <= _PIECE_BYTES:
+        return _quoted(text, 0)
+    # Twice, so that the memory is asked for at once: what grows a little each time is not given back afterwards.
+    quoted = bytearray(2 + sum(len(_quoted(piece, at)) - 2 for at, piece in _pieces(text)))
+    quoted[0] = quoted[-1] = ord('"')
+    to = 1
+    for at, piece in _pieces(text):
+        inner = _quoted(piece, at)[1:-1]
+        quoted[to : to + len(inner)] = inner
+        to += len(inner)
+    return bytes(quoted)
+
+
+def _pieces(text: bytes | memoryview) -> Iterator[tuple[int, bytes | memoryview]]:
+    """Text in parts that end with a whole character, and where each stands."""
+    at = 0
+    while at < len(text):
+        end = at + _PIECE_BYTES
+        while end < len(text) and text[end] & 0xC0 == 0x80 and end > at + 1:
+            end -= 1
+        yield at, text[at:end]
+        at = end
+
+
+def _quoted(text: bytes | memoryview, at: int) -> bytes:
+    """Text that stands at byte `at` of its value."""
     try:
-        return msgspec.json.encode(text.decode())
+        return msgspec.json.encode(str(text, "utf-8"))
     except UnicodeDecodeError as error:
         raise ChangelogError(
             Kind.MALFORMED,
-            f"a value is not UTF-8, at byte {error.start}",
+            f"a value is not UTF-8, at byte {at + error.start}",
             hint="the database's encoding must be one that the server converts, not SQL_ASCII",
         ) from None
 
@@ -241,6 +267,7 @@ def _object(members: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b"{%b}" % b",".join(b"%b:%b" % member for member in members)
 
 
+_PIECE_BYTES = 1 << 18
 _HEADER = 4  # VARHDRSZ, which a typmod is shifted by
 
 _TIMESTAMP = re.compile(rb"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?")

@@ -28,6 +28,7 @@ from connectors.sources.postgres.lookups import Keys, Lookup
 from connectors.sources.postgres.progress import Range, TableProgress
 from connectors.sources.postgres.rows import Change
 from envelope.entity import TRUNCATE_KEY
+from envelope.errors import ChangelogError
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -206,7 +207,11 @@ class Windows:
             delete = self._unmentioned(chunk.entity, rows.gone)
             if self.complete:
                 self._touched.clear()
-        return rows.at(change, keep, delete)
+        try:
+            return rows.at(change, keep, delete)
+        except ChangelogError:
+            self.withdraw()
+            raise
 
     def withdraw(self) -> None:
         """The rows that `signal` gave last are not published after all: the changelog stops before them."""

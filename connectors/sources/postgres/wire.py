@@ -16,6 +16,7 @@ from psycopg import generators, pq
 
 from connectors.sources.postgres.connection import connect, explain, translated
 from connectors.sources.postgres.patience import Patience, PatientConnection
+from connectors.sources.postgres.trimming import trimmed
 from envelope.checkpoint import lsn_text, parse_lsn
 from envelope.errors import OVER_GAP, ChangelogError, Kind
 
@@ -128,6 +129,8 @@ class ReplicationConnection:
     def receive(self, max_bytes: int) -> list[bytes]:
         """The payloads that have arrived, about `max_bytes` of them at most; none when nothing has. Never waits.
 
+        Of others' long messages, they hold no content.
+
         Raises ChangelogError: CONNECTION when the link broke or the server ended the stream, other kinds when it
         gave a reason of that kind.
         """
@@ -138,7 +141,8 @@ class ReplicationConnection:
             while room > 0 and not self._over:
                 nbytes, data = get(1)
                 if nbytes > 0:
-                    payloads.append(bytes(data))
+                    payloads.append(trimmed(memoryview(data)))
+                    del data  # libpq's own copy
                     room -= nbytes
                     read = False
                 elif nbytes < 0:

@@ -2,11 +2,13 @@
 
 import random
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connectors.sources.postgres import pgoutput
 from connectors.sources.postgres.messages import (
     UNCHANGED,
     Begin,
@@ -145,6 +147,16 @@ def mutated(message: Decoded, chance: random.Random) -> bytes:
 )
 def test_a_refusal_says_what_and_where(payload: bytes, said: str) -> None:
     assert said in refusal(payload).message
+
+
+@given(changes, st.binary(max_size=5), st.binary(max_size=5), st.integers(1, 8))
+def test_a_message_inside_other_bytes_is_read_where_it_stands(
+    message: Decoded, before: bytes, behind: bytes, large: int
+) -> None:
+    """Values from a size on as views: equal to their bytes."""
+    payload = encode(message)
+    with patch.object(pgoutput, "LARGE_BYTES", large):
+        assert decode(before + payload + behind, begin=len(before), end=len(before) + len(payload)) == message
 
 
 def test_the_system_catalogue_s_name_is_not_sent() -> None:

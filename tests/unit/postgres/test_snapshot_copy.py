@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.sources.postgres import copyout, rows
+from connectors.sources.postgres import copyout, objects, rows
 from connectors.sources.postgres.binding import Binder
 from connectors.sources.postgres.chunkrows import ChunkRows
 from connectors.sources.postgres.columnar import Bound
@@ -100,7 +100,8 @@ def test_a_chunk_is_published_as_the_plain_path_reads_its_rows(
     made, sent, table = chunk
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"secret").bind(made, sent, crossing=False)
     bound = Bound(binding=binding, template=Template(binding))
-    found = ChunkRows.encode(ORIGIN, bound, bytearray().join(map(printed, table)), read_at=READ_AT)
+    with patch.object(objects, "LARGE_BYTES", data.draw(st.sampled_from([20, 1 << 20]))):
+        found = ChunkRows.encode(ORIGIN, bound, bytearray().join(map(printed, table)), read_at=READ_AT)
     left = found.texts.left.tolist()
     ordered = [*(row for number, row in enumerate(table) if number not in left), *(table[number] for number in left)]
     assert found.keys.to_pylist() == [rows.place(binding, row).key for row in ordered]
@@ -123,6 +124,23 @@ def test_a_row_without_its_key_is_one_clear_error() -> None:
         ChunkRows.encode(
             ORIGIN, Bound(binding=binding, template=Template(binding)), bytearray(b"\\N\tNEW\n"), read_at=READ_AT
         )
+
+
+def test_a_row_of_more_json_than_a_message_holds_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "JSON_BYTES_MAX", 100)
+    monkeypatch.setattr(objects, "LARGE_BYTES", 20)
+    binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)
+    found = ChunkRows.encode(
+        ORIGIN,
+        Bound(binding=binding, template=Template(binding)),
+        bytearray(b"1\t" + b"x" * 100 + b"\n"),
+        read_at=READ_AT,
+    )
+    with pytest.raises(
+        ChangelogError, match="bytes of JSON, and a message holds 100; leave its largest column"
+    ) as caught:
+        found.at(Change(transaction=TRANSACTION, ordinal=1, stamp=None), np.ones(1, bool))
+    assert caught.value.kind is Kind.LIMIT
 
 
 def test_a_chunk_holds_what_its_texts_need() -> None:

@@ -3,13 +3,14 @@
 import contextlib
 import json
 import re
+from unittest.mock import patch
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sources.postgres import literals
+from connectors.sources.postgres import literals, values
 from connectors.sources.postgres.types import Attribute, Kind, PgType, TypeCatalog, in_doubt
 from connectors.sources.postgres.values import SETTINGS, Shape, canonical, codec_for
 from envelope.errors import ChangelogError
@@ -286,6 +287,21 @@ def test_shapes_promise_what_the_definition_does() -> None:
             codec = codec_for(base(name), -1)
             assert codec.shape is shape
             assert codec.to_json(sample) == (sample if shape is Shape.RAW else b'"%b"' % sample)
+
+
+@given(st.text(), st.integers(4, 9))
+def test_a_long_text_is_quoted_piece_by_piece(text: str, piece: int) -> None:
+    with patch.object(values, "_PIECE_BYTES", piece):
+        assert values.string(text.encode()) == msgspec.json.encode(text)
+        assert values.string(memoryview(text.encode())) == msgspec.json.encode(text)
+
+
+@given(st.text(), st.integers(4, 9))
+def test_a_long_text_that_is_not_utf_8_says_where(text: str, piece: int) -> None:
+    before = text.encode()
+    with patch.object(values, "_PIECE_BYTES", piece), pytest.raises(ChangelogError) as caught:
+        values.string(before + b"\xff" + before)
+    assert f"at byte {len(before)}" in caught.value.message
 
 
 def test_settings_fit_a_connection_string() -> None:

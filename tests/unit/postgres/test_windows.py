@@ -22,6 +22,7 @@ from connectors.sources.postgres import windows as windows_module
 from connectors.sources.postgres.progress import PAGE_SLOTS, LeafProgress, Range, TableProgress
 from connectors.sources.postgres.rows import Change, Transaction
 from connectors.sources.postgres.windows import Chunk, Snapshot, Windows
+from envelope.errors import ChangelogError, Kind
 
 ENTITY, TABLE, LEAF = "order", ("public", "orders"), "public.orders"
 KEYS = range(8)
@@ -610,6 +611,20 @@ def test_what_has_its_rows_is_not_given_back() -> None:
     _read(windows, nonce, 1)
     windows.give_back_unread(nonce)
     assert _signalled(windows, nonce) == ["1"]
+
+
+def test_rows_that_cannot_be_published_are_left_to_read() -> None:
+    class Unpublishable(_Read):
+        def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
+            raise ChangelogError(Kind.LIMIT, "too large")
+
+    windows, progress = _windows()
+    nonce, _ = _take(windows)
+    assert windows.reading(nonce, _snapshot(), "columns", 1)
+    windows.read(nonce, Unpublishable(_rows([1], [0])))
+    with pytest.raises(ChangelogError):
+        windows.signal(nonce.encode(), _change())
+    assert progress.to_json()["leaves"][LEAF]["left"] == [[0, None]]
 
 
 def test_a_chunk_that_is_too_large_comes_back_in_parts() -> None:

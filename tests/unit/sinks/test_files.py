@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
+from connectors.sinks import files
 from connectors.sinks.filelayout import NotWholeError, Resume, log_file, resume_file, verify, with_marked
 from connectors.sinks.filelog import read_checkpoint
 from connectors.sinks.files import FileSink
@@ -52,6 +53,14 @@ def test_shapes_go_into_no_file(sink: FileSink, path: Path) -> None:
     one, other = (pq.read_metadata(log_file(path, number)) for number in (1, 2))
     assert one.schema == other.schema
     assert one.metadata.keys() == other.metadata.keys()
+
+
+def test_large_rows_are_row_groups_by_themselves(sink: FileSink, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "ROW_GROUP_BYTES", 1)
+    sink.recover()
+    store(sink, commit(1), checkpoint(1))
+    assert pq.read_metadata(log_file(path, 1)).num_row_groups == sum(rows.num_rows for rows in commit(1))
+    assert read(path) == expected(1)
 
 
 def test_progress_without_rows_is_kept_beside_the_log(sink: FileSink, path: Path) -> None:

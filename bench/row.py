@@ -1,0 +1,153 @@
+"""The memory that one large row takes on its way through the real service into the file log.
+
+Prints the service's peak over that of small rows, in MiB and in rows: of a row that is read from its table, asked for
+by its key, inserted, or updated (it is published with what it was: twice); and of another's logical message.
+"""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psycopg
+
+from connectors.embedded import Server, temporary_server
+from connectors.signals import Signal, send
+from connectors.sinks.filelog import read_checkpoint
+from connectors.sources.postgres.repairs import Repairs
+from envelope.checkpoint import Checkpoint, parse_lsn
+
+ROW_MIB = 200
+WAIT_S_MAX = 900.0
+
+TABLE = "CREATE TABLE documents (id int PRIMARY KEY, body text); ALTER TABLE documents REPLICA IDENTITY FULL"
+TEXT = "(SELECT string_agg(md5(n::text), {joined}) FROM generate_series(1, {mib} * 32768) AS n)"
+PLAIN, LINES = TEXT.replace("{joined}", "''"), TEXT.replace("{joined}", "chr(10)")
+INSERT = "INSERT INTO documents SELECT 1, "
+SMALL = "INSERT INTO documents SELECT n, 'small' FROM generate_series(2, 999) AS n"
+CASES: dict[str, tuple[str, str]] = {
+    "read": (INSERT + PLAIN, ""),
+    "read, with newlines": (INSERT + LINES, ""),
+    "asked for": (INSERT + PLAIN, "asked"),
+    "inserted": ("", INSERT + PLAIN),
+    "inserted, with newlines": ("", INSERT + LINES),
+    "updated": (INSERT + PLAIN, "UPDATE documents SET id = 1"),
+    "beside small ones": ("", f"{SMALL}; {INSERT}{PLAIN}"),
+    "message": ("", f"SELECT pg_logical_emit_message(true, 'someone', {PLAIN})"),
+}
+"""What is done before the service starts, and while it runs."""
+CONFIG = """
+name = "row"
+[source]
+kind = "postgres"
+dsn = "{dsn}"
+[sink]
+path = "log"
+[tables]
+include = ["public.*"]
+[service]
+listen = "127.0.0.1:0"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Resident memory of the service at its highest, over what small rows take; and how many rows that is."""
+
+    peak_mib: int
+    rows: float
+
+
+def main() -> None:
+    """Runs all cases, or one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=ROW_MIB, help="text of the row")
+    parser.add_argument("--case", choices=CASES, help="one alone")
+    parser.add_argument("--json", action="store_true", help="a last line for programs")
+    options = parser.parse_args()
+    small_mib = _peak_mib("", SMALL, options.mib)
+    figures = {}
+    for name, (before, then) in CASES.items():
+        if options.case in (None, name):
+            over = _peak_mib(before, then, options.mib) - small_mib
+            figures[name] = Figures(peak_mib=over, rows=round(over / options.mib, 1))
+            print(f"{name:26}{over:>8} MiB{figures[name].rows:>6} rows", flush=True)
+    if options.json:
+        machine = {"cores": os.cpu_count(), "python": platform.python_version()}
+        shown = {name: asdict(each) for name, each in figures.items()}
+        print(json.dumps({"benchmark": "row", "ratios": {}, "figures": shown, "machine": machine}))
+
+
+def _peak_mib(before: str, then: str, mib: int) -> int:
+    """`then` counts alone, where it is given: it runs once all tables are read."""
+    with (
+        temporary_server(settings={"fsync": "off", "max_wal_size": "16GB"}) as server,
+        tempfile.TemporaryDirectory() as folder,
+        psycopg.connect(server.dsn(), autocommit=True) as connection,
+    ):
+        connection.execute(TABLE.encode())
+        connection.execute(before.replace("{mib}", str(mib)).encode())
+        (Path(folder) / "changelog.toml").write_text(CONFIG.format(dsn=server.dsn()))
+        log = Path(folder) / "log"
+        command = [sys.executable, "-m", "connectors", "run"]
+        service = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
+        try:
+            _wait(service, log, _is_read)
+            _through(server, service, log)
+            if then:
+                Path(f"/proc/{service.pid}/clear_refs").write_text("5")  # its peak is what it takes now
+            if then == "asked":
+                send(connection, Signal(do="republish", id="asked", entity="documents", keys=("1",)), None)
+                _wait(service, log, lambda found: "asked" in Repairs.parse(found.repairs).ended)
+            else:
+                connection.execute(then.replace("{mib}", str(mib)).encode())
+            _through(server, service, log)
+            return _high_mib(service.pid)
+        finally:
+            service.send_signal(signal.SIGTERM)
+            service.wait()
+
+
+def _is_read(checkpoint: Checkpoint) -> bool:
+    return all(stored["complete"] for stored in checkpoint.windows.values())
+
+
+def _through(server: Server, service: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Waits until all that is in the server's log is in ours."""
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        row = connection.execute(
+            "SELECT pg_logical_emit_message(true, 'changelog-fence', ''), pg_current_wal_lsn()::text"
+        ).fetchone()
+    assert row is not None
+    end = parse_lsn(row[1])
+    _wait(service, log, lambda checkpoint: checkpoint.through_lsn >= end)
+
+
+def _wait(service: "subprocess.Popen[bytes]", log: Path, reached: Callable[[Checkpoint], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S_MAX
+    while time.monotonic() < deadline:
+        checkpoint = read_checkpoint(log)
+        if checkpoint is not None and reached(checkpoint):
+            return
+        if service.poll() is not None:
+            raise SystemExit("the service ended; run it by hand to see why")
+        time.sleep(0.1)
+    raise SystemExit("the service did not get there in time")
+
+
+def _high_mib(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    peak_kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(peak_kib) // 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Frames as they are received: long logical messages that nobody reads hold no content."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.sources.postgres import pgoutput
+from connectors.sources.postgres.ddl import PREFIX as DDL_PREFIX
+from connectors.sources.postgres.framing import HEADER
+from connectors.sources.postgres.messages import Message
+from connectors.sources.postgres.trimming import trimmed
+from envelope import signal, stamp
+from envelope.errors import ChangelogError
+
+OURS = {stamp.PREFIX: stamp.NBYTES_MAX, signal.PREFIX: signal.NBYTES_MAX, DDL_PREFIX: 1 << 20}
+LONG = 3 << 20
+
+
+def frame(prefix: bytes, content: bytes, *, transactional: bool = True) -> bytes:
+    payload = struct.pack("!cBQ", b"M", transactional, 0x1781838) + prefix + b"\0"
+    return b"w" + bytes(HEADER - 1) + payload + struct.pack("!I", len(content)) + content
+
+
+def message(frame_: bytes) -> Message:
+    found = pgoutput.decode(trimmed(memoryview(frame_)), begin=HEADER)
+    assert isinstance(found, Message)
+    return found
+
+
+@pytest.mark.parametrize("prefix", [b"someone", b"", b"changelo", b"changelog-", b"x" * LONG])
+@pytest.mark.parametrize("transactional", [True, False])
+def test_a_long_message_of_another_is_a_message_still(prefix: bytes, transactional: bool) -> None:
+    sent = frame(prefix, b"x" * LONG, transactional=transactional)
+    assert len(trimmed(memoryview(sent))) < 100
+    assert message(sent) == Message(transactional=transactional, lsn=0x1781838, prefix="", content=b"")
+
+
+@pytest.mark.parametrize(("prefix", "most"), OURS.items())
+def test_ours_are_whole_up_to_what_is_read_and_too_long_behind_it(prefix: str, most: int) -> None:
+    for length, kept in ((most, most), (most + 1, most + 1), (LONG, most + 1)):
+        found = message(frame(prefix.encode(), b"x" * length))
+        assert (found.prefix, len(found.content)) == (prefix, kept)
+
+
+def test_a_signal_or_stamp_that_was_cut_is_refused() -> None:
+    with pytest.raises(ChangelogError, match="holds more than the 2097152 bytes"):
+        signal.parse(message(frame(signal.PREFIX.encode(), b'{"do":"pause"}'.ljust(LONG))).content, None)
+    cut = stamp.parse(message(frame(stamp.PREFIX.encode(), b'{"serviceName":"a"}'.ljust(LONG))).content)
+    assert (cut.stamp, cut.problem) == (None, f"it has more than {stamp.NBYTES_MAX} bytes")
+
+
+@given(st.sampled_from([b"w", b"k"]), st.binary(max_size=100), st.integers(0, 5000))
+def test_all_else_is_as_it_came(kind: bytes, content: bytes, more: int) -> None:
+    for payload in (b"I", b"U", b"D", b"C"):
+        sent = kind + bytes(HEADER - 1) + payload + content + bytes(more)
+        assert trimmed(memoryview(sent)) == sent
