@@ -88,7 +88,7 @@ def test_an_older_checkpoint_that_was_written_over_the_newer_one_is_refused(sett
     with opened(settings) as sink:
         store(sink, 1)
         store(sink, 2, last)
-        for _ in range(3):  # what is aborted stands behind the last row, for who looks from the end
+        for _ in range(3):  # what is aborted stands after the last row, for whoever looks from the end
             sink.add([batch.from_records([record(Op.CREATE, "{}", commit=3, ordinal=n) for n in range(2, 40, 2)])])
             sink.abandon()
     write_checkpoint(settings, begun(1))

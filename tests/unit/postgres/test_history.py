@@ -50,7 +50,7 @@ def test_any_other_transaction_is_of_another_history(other: dict[str, int]) -> N
     assert history.confirmable == 0x900
 
 
-def test_a_log_that_ends_behind_it_without_having_sent_it_is_another() -> None:
+def test_a_log_that_ends_after_it_without_having_sent_it_is_another() -> None:
     with pytest.raises(ChangelogError, match="lacks the transaction"):
         opened().reached(0x901)
 
