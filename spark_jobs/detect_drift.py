@@ -153,7 +153,8 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
         found = drift_runs.detect(spark, wanted, begun)
     else:
         found = settling.detect(spark, wanted, _other(arguments), begun)
-    report = finish(found, policies(config, found["entities"]), earlier, folder=folder)
+    file = arguments.config.absolute()
+    report = finish(found, policies(config, found["entities"]), earlier, folder=folder, config=file)
     if arguments.repair:
         from spark_jobs.repairing import repair  # noqa: PLC0415
 

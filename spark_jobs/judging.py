@@ -122,11 +122,16 @@ def _judged(row: Mapping[str, Any], texts: Texts, shape: Shape, told: Counter[st
         "pending": row["state"] == PENDING and changelog is not None,
         "position": position,
         "committed_at": row["committed_at"],
-        "service_name": row["service_name"],
-        "api_version": row["api_version"],
+        **_writer(row),
         "sample": _sample(found, source, changelog) if sample else None,
         "provenance": row["provenance"] if sample else None,
     }
+
+
+def _writer(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Who wrote the changelog's row; null of one that was read from its table, because nobody knows."""
+    names = ("service_name", "api_version")
+    return dict.fromkeys(names) if row["op"] == Op.READ else {name: row[name] for name in names}
 
 
 def _source(row: Mapping[str, Any], texts: Texts) -> State | None:

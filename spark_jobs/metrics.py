@@ -1,6 +1,7 @@
 """A job's figures as a file of Prometheus's text format, which node_exporter's textfile collector serves."""
 
 import os
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ def write_metrics(file: Path, summary: Mapping[str, object], more: str = "") -> 
     `more` is of the same format, and stands behind it.
     """
     registry = CollectorRegistry()
-    figures = {f"{PREFIX}{name}": value for name, value in summary.items() if _is_number(value)}
+    figures = {f"{PREFIX}{_snake(name)}": value for name, value in summary.items() if _is_number(value)}
     figures |= {FINISHED: time.time(), SUCCESS: summary["verdict"] not in _FAILED}
     for name, value in figures.items():
         gauge = Gauge(name, "of the last run of the job", ["job"], registry=registry)
@@ -29,6 +30,11 @@ def write_metrics(file: Path, summary: Mapping[str, object], more: str = "") -> 
     beside = file.with_name(f"{file.name}.{os.getpid()}")
     beside.write_bytes(generate_latest(registry) + more.encode())
     beside.replace(file)
+
+
+def _snake(name: str) -> str:
+    """`sourceRows` as Prometheus has names: `source_rows`."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
 
 
 def _is_number(value: object) -> bool:

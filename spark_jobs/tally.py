@@ -37,7 +37,8 @@ class Tally:
         self.kinds[row["kind"]] += 1
         self.columns.update(row["columns"])
         if row["committed_at"] is not None:
-            self._place(row["position"], row["committed_at"].astimezone(UTC))
+            if row["service_name"] is not None:  # a row that was read says nothing of when it was written
+                self._place(row["position"], row["committed_at"].astimezone(UTC))
             self.writers[row["service_name"], row["api_version"]] += 1
         if row["sample"] is not None and len(self.samples) < SAMPLES_MAX:
             self.samples.append(_sample(row))
@@ -67,7 +68,7 @@ class Tally:
         }
 
     def _incidents(self) -> dict[str, Any] | None:
-        """None where no drifted key was ever in the changelog."""
+        """None where the changelog does not tell of any drifted key when it was written."""
         if not self._buckets:
             return None
         ordered = sorted(self._buckets)

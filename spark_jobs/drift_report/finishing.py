@@ -17,11 +17,13 @@ def finish(
     earlier: Sequence[Mapping[str, Any]],
     *,
     folder: Path | None = None,
+    config: Path | None = None,
 ) -> JSON:
     """The report with `action`, `history`, `trend` and the verdicts of the policy; what is given stays as it is.
 
     `earlier` are reports of runs before, oldest first. `folder` is where `write` will put this one; its keys are
     there already, `folder`/RUN_ID/keys.jsonl, beside those of earlier runs, from which the history is counted.
+    `config` is the configuration that the commands are to name.
     An entity without a policy has the default one. Raises ChangelogError (MALFORMED) for a file of keys that is none.
     """
     path = (folder or Path()) / report["run"]["id"] / JSON_NAME
@@ -33,7 +35,7 @@ def finish(
             **given,
             "repaired": given.get("repaired"),
             "verdict": entity_verdict(given, decision, own),
-            "action": {"do": decision.do, "why": decision.why, "command": command(given, name, decision, path)},
+            "action": {"do": decision.do, "why": decision.why, "command": command(given, name, decision, path, config)},
         }
     done = {**report, "entities": entities, "verdict": run_verdict(report["verdict"], entities.values())}
     runs = [*(run for run in earlier if run["run"]["id"] != done["run"]["id"]), done]

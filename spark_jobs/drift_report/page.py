@@ -6,7 +6,7 @@ from spark_jobs.drift_report import charts, sections
 from spark_jobs.drift_report.markup import Markup, element, together
 from spark_jobs.drift_report.sections import TONES, chip
 from spark_jobs.drift_report.shape import Entity, Fence, Lost, Report
-from spark_jobs.drift_report.spelling import count, moment, per_million, plural, seconds
+from spark_jobs.drift_report.spelling import count, moment, per_million, plural, seconds, transactions
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """What a browser lets the page do: nothing but have its style."""
@@ -115,7 +115,8 @@ def _lost(gap: Lost) -> list[str]:
 
 
 def _fence(fence: Fence) -> list[Markup]:
-    snapshot = together(element("code", fence.snapshot), " ") if fence.snapshot else None
+    cut = fence.snapshot
+    snapshot = together(element("span", transactions(cut), title=cut), " ") if cut else None
     lsn = together("at ", element("code", fence.lsn)) if fence.lsn else None
     waited = None
     if fence.waited_seconds is not None:
@@ -132,7 +133,7 @@ def _fact(label: str, *told: str | None) -> Markup:
     return element("div", element("dt", label), element("dd", *told))
 
 
-DRIFTED = ("missing", "extra", "changed", "ppm")
+DRIFTED = ("missing", "extra", "changed", "per million")
 SIDES = ("source rows", "changelog rows")
 HEADINGS = ("entity", "verdict", *DRIFTED, "30 runs", *SIDES, "do")
 

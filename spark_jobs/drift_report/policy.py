@@ -56,16 +56,16 @@ def decide(entity: Mapping[str, Any], policy: Policy) -> Decision:
         return Decision(do=policy.on_schema_mismatch, why=f"the schema changed: {_listed(entity['schemaChanged'])}")
     if drifted == 0:
         return Decision(do="none", why="nothing drifted")
-    ppm = f"{entity['ppm']:,.0f} ppm"
+    share = f"{entity['ppm']:,.0f} in a million rows"
     column = _whole_column(entity, policy)
     if column is not None:
         return Decision(do="rebuild", why=f"{column} differs in {entity['columns'][column]:,} of {_keys(drifted)}")
     if drifted <= policy.republish_keys_max:
         return Decision(do="republish", why=f"{_keys(drifted)}, of {policy.republish_keys_max:,} at most")
     if entity["ppm"] > policy.rebuild_ppm:
-        return Decision(do="rebuild", why=f"{_keys(drifted)} are {ppm}, beyond {policy.rebuild_ppm:,.0f}")
+        return Decision(do="rebuild", why=f"{_keys(drifted)} are {share}, beyond {policy.rebuild_ppm:,.0f}")
     few = f"more than republish_keys_max = {policy.republish_keys_max}"
-    return Decision(do="stop", why=f"{_keys(drifted)} are {few}, but only {ppm} of the rows: a person decides")
+    return Decision(do="stop", why=f"{_keys(drifted)} are {few}, but only {share}: a person decides")
 
 
 def mismatched(entity: Mapping[str, Any]) -> bool:
@@ -73,21 +73,24 @@ def mismatched(entity: Mapping[str, Any]) -> bool:
     return bool(entity["schemaChanged"]) or entity["verdict"] == "schema changed"
 
 
-def command(entity: Mapping[str, Any], name: str, decision: Decision, report: Path) -> str | None:
-    """The line that does it, or that a person may decide for; `report` is the path of the report."""
+def command(
+    entity: Mapping[str, Any], name: str, decision: Decision, report: Path, config: Path | None = None
+) -> str | None:
+    """The line that does it, or that a person may decide for; `report` and `config` are paths."""
+    named = f"{name} --config {shlex.quote(str(config))}" if config else name
     if decision.do == "rebuild" or (decision.do == "stop" and mismatched(entity)):
-        return f"changelog rebuild {name}"
+        return f"changelog rebuild {named}"
     if decision.do in ("republish", "stop"):
-        return f"changelog republish {name} --report {shlex.quote(str(report))}"
+        return f"changelog republish {named} --report {shlex.quote(str(report))}"
     return None
 
 
 def entity_verdict(entity: Mapping[str, Any], decision: Decision, policy: Policy) -> str:
-    """The entity's verdict by its policy."""
+    """The entity's verdict by its policy. What a mere republish mends wakes nobody, however few rows there are."""
     given = str(entity["verdict"])
     if entity["drifted"] is None or given == "skipped":
         return given
-    if entity["ppm"] > policy.severe_ppm:
+    if entity["ppm"] > policy.severe_ppm and decision.do != "republish":
         return "severe"
     if mismatched(entity) and policy.on_schema_mismatch != "ignore":
         return "schema changed"

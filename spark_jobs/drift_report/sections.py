@@ -127,11 +127,15 @@ def _where(entity: Entity) -> Markup | None:
 
 
 def _writer(service: str | None, version: str | None, drifted: int, of: int) -> Markup:
-    who = _who(service, version)
+    who = READ if service is None else _who(service, version)
     track = element(
         "span", element("span", style=f"width:{min(drifted / of, 1):.2%}"), class_="track", aria_hidden="true"
     )
     return element("li", element("bdi", who), track, element("span", count(drifted), class_="number"))
+
+
+READ = "read from the table; who wrote them is not known"
+"""What is said of rows whose last message is a read: their writer has no name, not even *unknown*."""
 
 
 def _who(*names: str | None) -> str:

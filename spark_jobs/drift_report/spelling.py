@@ -1,5 +1,6 @@
 """Numbers, times and values as people read them."""
 
+import re
 import unicodedata
 from datetime import UTC, datetime
 
@@ -21,6 +22,16 @@ def count(number: int | None) -> str:
 def plural(number: int, one: str, many: str | None = None) -> str:
     """1 key, 2 keys."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def transactions(snapshot: str) -> str:
+    """A snapshot of PostgreSQL, `xmin:xmax:xip,…`, in words: which transactions are compared. Another text stays."""
+    if re.fullmatch(r"\d+:\d+:(\d+(,\d+)*)?", snapshot) is None:
+        return snapshot
+    _, end, running = snapshot.split(":")
+    others = [xid for xid in running.split(",") if xid]
+    named = ", ".join(others[:3]) + (f" and {len(others) - 3} others" if len(others) > 3 else "")
+    return f"all transactions below {end}" + (f" but {named}, which were running," if others else ",")
 
 
 def per_million(ppm: float | None) -> str:

@@ -17,6 +17,7 @@ from envelope.errors import ChangelogError, Kind
 from spark_jobs import archive, arguments, derive_deltas, detect_drift, failures, rebuild_view
 from spark_jobs.job import Job, main, session
 from spark_jobs.manifest import store_of
+from tests.servers import promtool
 
 CONFIG = """
 name = "booking"
@@ -41,7 +42,7 @@ def job_of(spark_does: str = "rows") -> Job:
             spark.sql("SELECT CAST('a secret' AS INT)").collect()
         if spark_does == "no file":
             spark.read.parquet("/nowhere/at.parquet").collect()
-        return {"verdict": "done", "rows": spark.range(arguments.rows).count()}
+        return {"verdict": "done", "rows": spark.range(arguments.rows).count(), "rowsRead": arguments.rows}
 
     return Job(name="try", description="Tries.", add_arguments=add_arguments, plan=_plan, run=run)
 
@@ -66,9 +67,10 @@ def test_a_job_ends_with_its_summary(spark: SparkSession, config: Path, capsys: 
     assert main(job_of(), ["--config", str(config), "--rows", "5", "--metrics", str(metrics)]) == 0
     told = capsys.readouterr()
     summary = json.loads(told.out.splitlines()[-1])
-    assert {**summary, "seconds": 0} == {"job": "try", "verdict": "done", "rows": 5, "seconds": 0}
+    assert {**summary, "seconds": 0} == {"job": "try", "verdict": "done", "rows": 5, "rowsRead": 5, "seconds": 0}
     assert not told.err
-    assert 'changelog_job_rows{job="try"} 5.0' in metrics.read_text()
+    assert 'changelog_job_rows_read{job="try"} 5.0' in metrics.read_text()
+    subprocess.run([promtool(), "check", "metrics"], input=metrics.read_bytes(), check=True, capture_output=True)
     assert 'changelog_job_success{job="try"} 1.0' in metrics.read_text()
     assert spark.range(1).count() == 1  # the session was not the job's to stop
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_jobs.drift_report import finish, write
 from spark_jobs.drift_report.markup import element, visible
-from spark_jobs.drift_report.spelling import key, moment, per_million, seconds, sides
+from spark_jobs.drift_report.spelling import key, moment, per_million, seconds, sides, transactions
 from tests.unit.drift.examples import HARD, NIGHTS, both
 from tests.unit.drift.reports import entity, report, skipped
 
@@ -174,7 +174,21 @@ def test_an_unknown_writer_is_unknown_once(tmp_path: Path) -> None:
     made = entity(changed=2)
     made["writers"] = [{"serviceName": name, "apiVersion": name, "drifted": 1} for name in ("unknown", None)]
     text = rendered(tmp_path, finish(report(entities={"order": made}), {}, [])).text
-    assert text.count("unknown") == 2
+    assert text.count("unknown") == 1
+    assert "read from the table; who wrote them is not known" in text
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "words"),
+    [
+        ("931:931:", "all transactions below 931,"),
+        ("929:931:929", "all transactions below 931 but 929, which were running,"),
+        ("1:9:1,2,3,4,5", "all transactions below 9 but 1, 2, 3 and 2 others, which were running,"),
+        ("9-15:x", "9-15:x"),
+    ],
+)
+def test_a_snapshot_in_words(snapshot: str, words: str) -> None:
+    assert transactions(snapshot) == words
 
 
 def test_the_sentence_under_the_verdict(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What is done about drift, and what the verdicts are."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,7 +37,9 @@ NOTED = {"note": "added with a default at 00000001/0000000001781838/00000006"}
         (entity(changed=1), {"republish_keys_max": 0, "rebuild_ppm": 0}, "rebuild", "drift", "drift"),
         (entity(changed=10_000), {}, "rebuild", "drift", "drift"),
         (entity(changed=10_001), {}, "rebuild", "severe", "severe"),
-        (entity(extra=1, sourceRows=0), {}, "republish", "severe", "severe"),
+        (entity(extra=1, sourceRows=0), {}, "republish", "drift", "drift"),
+        (entity(changed=1, sourceRows=59), {}, "republish", "drift", "drift"),
+        (entity(changed=1001, sourceRows=59_000), {}, "rebuild", "severe", "severe"),
         (entity(schemaChanged=NOTED), {}, "stop", "schema changed", "severe"),
         (entity(schemaChanged=NOTED), {"on_schema_mismatch": "rebuild"}, "rebuild", "schema changed", "drift"),
         (entity(schemaChanged=NOTED), {"on_schema_mismatch": "ignore"}, "none", "clean", "clean"),
@@ -70,6 +73,14 @@ def test_each_entity_has_its_own_policy() -> None:
     entities = {"order": entity(changed=5), "guest": entity(changed=5)}
     done = finish(report(entities=entities), {"guest": Policy(republish_keys_max=4, rebuild_ppm=0)}, [])
     assert [each["action"]["do"] for each in done["entities"].values()] == ["republish", "rebuild"]
+
+
+def test_the_command_names_the_configuration() -> None:
+    entities = {"order": entity(changed=5), "guest": entity(schemaChanged=NOTED)}
+    done = finish(report(entities=entities), {}, [], config=Path("/etc/the changelog.toml"))
+    commands = {name: made["action"]["command"] for name, made in done["entities"].items()}
+    assert commands["guest"] == "changelog rebuild guest --config '/etc/the changelog.toml'"
+    assert commands["order"].startswith("changelog republish order --config '/etc/the changelog.toml' --report ")
 
 
 def test_what_is_given_stays_as_it_is() -> None:

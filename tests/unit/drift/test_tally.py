@@ -72,3 +72,13 @@ def test_keys_that_the_changelog_never_had_are_of_no_incident() -> None:
     tally = Tally()
     tally.add(row(1, "missing", at=None))
     assert tally.to_json()["incidents"] is None
+
+
+def test_rows_that_were_read_have_no_writer_and_are_of_no_incident() -> None:
+    tally = Tally()
+    for number in range(3):
+        tally.add({**row(number), "service_name": None, "api_version": None})
+    assert tally.to_json()["incidents"] is None
+    assert tally.to_json()["writers"] == [{"serviceName": None, "apiVersion": None, "drifted": 3}]
+    tally.add(row(50))
+    assert tally.to_json()["incidents"]["firstPosition"] == "00000001/0000000000000032/00000000"
