@@ -147,6 +147,19 @@ def test_a_new_partition_that_may_not_be_read_stops_nothing(site: Site) -> None:
         site.sql(f'DROP OWNED BY "{role}"', f'DROP ROLE "{role}"')
 
 
+def test_a_partition_that_is_locked_is_looked_at_later(site: Site) -> None:
+    with site.running() as service:
+        service.until(site.is_read)
+        with psycopg.connect(site.dsn) as connection:
+            connection.execute("LOCK TABLE event_1 IN ACCESS EXCLUSIVE MODE")
+            site.sql("DROP TABLE event_2", "INSERT INTO event VALUES (1, 40, 'its description asks for a look')")
+            waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'event_1'::regclass"
+            service.until(lambda: site.sql(waiting) == [(1,)])
+            service.until(lambda: site.sql(waiting) == [(0,)])
+        until_repaired(site, service)
+        assert not service.said("connection lost")
+
+
 def test_a_stop_names_the_partitions(site: Site) -> None:
     site.configure(CONFIGURATION + 'on_unlogged = "stop"\n')
     with site.running() as service:

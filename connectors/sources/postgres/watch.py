@@ -124,8 +124,18 @@ class Watch:
             self._changed.wait_for(lambda: self._closing or self._asked > self._covered, LOOK_S)
 
     def _look(self, connection: psycopg.Connection[Any]) -> Look:
+        """What is new; while a table is locked by an ALTER TABLE, that must wait, and the look counts for nothing."""
         before, now = self._before, evidence.read(connection, self._wanted.publication, self._wanted.entities)
+        try:
+            look = self._compared(connection, before, now)
+        except ChangelogError as error:
+            if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                raise
+            return Look(evidence=before)
         self._before = now
+        return look
+
+    def _compared(self, connection: psycopg.Connection[Any], before: Evidence, now: Evidence) -> Look:
         if now.tables == before.tables:
             return Look(evidence=now)
         tables = refuse(connection, self._wanted, before)
