@@ -94,6 +94,7 @@ def told(config: Config, found: Found) -> Iterator[str]:
         )
     yield from _database(config)
     yield "consumers    see every row again as `read`, in a later epoch, and a delete of each key that is gone;"
+    yield "             before these a truncate, where rows of the changelog itself may be gone, too;"
     yield "             what changed in between is lost, and the entity `gaps` says so"
 
 

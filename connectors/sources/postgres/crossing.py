@@ -92,8 +92,8 @@ def crossing(
             history = replication.timeline_history(system.timeline)
             joined = stored is not None and joins_on(stored, read_database(catalog)[1], system, history)
             moved = joined and _has_moved(catalog, settings.slot, stored)
-            if not (moved and keep_slot):
-                _drop_slot(catalog, replication, settings.slot)
+            if not (moved and keep_slot) and slot_state(catalog, settings.slot) is not None:
+                replication.drop_slot(settings.slot)
             reach("gap:slot-dropped")
             held = take_over()
             reach("gap:taken-over")
@@ -102,13 +102,18 @@ def crossing(
                 catalog, replication, settings.slot, None, failover=settings.failover, answer_s=settings.answer_s
             )
             reach("gap:slot-made")
-            forks = [fork for fork in history if held.checkpoint is None or fork[0] >= held.checkpoint.timeline]
-            position = Position(held.epoch + len(forks) + 1, slot.confirmed_flush - 1, 0)
+            position = Position(_epoch(held, history), slot.confirmed_flush - 1, 0)
             checkpoint = _checkpoint(catalog, settings, entities, held.checkpoint, system, position)
             gap = _gap(settings.name, reason, held, checkpoint)
             record = gap.record(connector="postgres", database=catalog.info.dbname, at=_now(catalog))
             lost = [entity for entity in entities if moved or entity.name in held.lost]
             yield Crossed(checkpoint=checkpoint, records=[record, *_truncates(lost, record)])
+
+
+def _epoch(held: Held, history: tuple[tuple[int, int], ...]) -> int:
+    """The one after all that the changelog may have reached: rows of the last promotions may be among what is gone."""
+    forks = [fork for fork in history if held.checkpoint is None or fork[0] >= held.checkpoint.timeline]
+    return held.epoch + len(forks) + 1
 
 
 def _refuse(
@@ -128,11 +133,6 @@ def _has_moved(catalog: psycopg.Connection[Any], name: str, stored: Checkpoint |
     if state is None or state.wal_status == LOST or stored is None:
         return False
     return state.confirmed_flush > stored.through_lsn
-
-
-def _drop_slot(catalog: psycopg.Connection[Any], replication: ReplicationConnection, name: str) -> None:
-    if slot_state(catalog, name) is not None:
-        replication.drop_slot(name)
 
 
 def _checkpoint(
