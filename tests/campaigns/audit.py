@@ -7,22 +7,26 @@ must have the states, the stamp and the place that these say, none is missing, a
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 
 from connectors.embedded import temporary_server
 from connectors.sinks.filelog import read_checkpoint
+from connectors.sources.postgres.progress import is_complete
 from connectors.unprivileged import temporary_folder
 from envelope.checkpoint import Checkpoint
-from tests.campaigns._audit.block import POSTGRES, Block
-from tests.campaigns._audit.rows import Row, of_files
+from tests.campaigns._audit.block import Block
+from tests.campaigns._audit.rows import Gap, Row, gaps_of_files, of_files
+from tests.campaigns._audit.site import CATCH_UP_S, POSTGRES
+from tests.campaigns._audit.wide import SIZES, TABLE, WideRows
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._service import FAIL_POINTS
 from tests.campaigns.kafka import KEEP
 from tests.proxy import Proxy
 
-ROUNDS = 20
+ROUNDS = 10
+KILLED_AFTER_S = (1.0, 5.0)
 
 
 def campaign() -> Campaign:
@@ -45,12 +49,45 @@ class Files:
     def rows(self, entities: Sequence[str]) -> Iterator[Row]:
         return of_files(self._path)
 
+    def gaps(self) -> list[Gap]:
+        return gaps_of_files(self._path)
+
+
+class FilesBlock(Block):
+    """A block with rows that are wider than topics take."""
+
+    def faults(self) -> list[Callable[[], None]]:
+        return [*super().faults(), *[self._read_wide_rows] * 2]
+
+    def _read_wide_rows(self) -> None:
+        """They are read, at first as a table that was added, while they are written to; now and then after a kill."""
+        self.done["wide rows read"] += 1
+        with WideRows(self.dsn, self.rng.randrange(1 << 32)):
+            if TABLE in self.names:
+                how = self.rng.choice(("rebuild", "republish --all", "republish --keys"))
+                self.repair(TABLE, how, *(map(str, SIZES) if how.endswith("--keys") else ()))
+            else:
+                self.add_table(TABLE)
+            if self.rng.random() < 0.5:
+                self.loaded(self.rng.uniform(*KILLED_AFTER_S))
+                self.kill()
+            end = self.log_end()
+            self.service.until_stored(self.sink.stored, lambda stored: _is_read(stored, end), CATCH_UP_S)
+
+
+def _is_read(stored: Checkpoint, end: int) -> bool:
+    """Whether the log is published up to this place, and the wide rows are read; of other tables there is always one
+    that is being repaired.
+    """
+    read = is_complete(stored.windows.get(TABLE))
+    return read and stored.through_lsn > end and TABLE not in stored.repairs.get("open", {})
+
 
 def _block(piece: Piece) -> Figures:
     with temporary_folder("changelog-audit-") as folder, temporary_server(settings=POSTGRES) as server:
         try:
             with Proxy("127.0.0.1", server.port) as link:
-                block = Block(server, link, folder, piece.seed, Files(folder / "changelog"))
+                block = FilesBlock(server, link, folder, piece.seed, Files(folder / "changelog"))
                 with closing(block):
                     return block.run(piece.rounds)
         except BaseException:

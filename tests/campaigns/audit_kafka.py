@@ -15,16 +15,17 @@ from connectors.embedded_kafka import Broker, find_lib
 from connectors.sinks.kafka.sink import FAIL_POINTS
 from connectors.unprivileged import reachable, temporary_folder
 from envelope.checkpoint import Checkpoint
-from tests.campaigns._audit.block import CATCH_UP_S, NAME, POSTGRES, Block
-from tests.campaigns._audit.rows import Row
-from tests.campaigns._audit.topics import of_topics
+from tests.campaigns._audit.block import Block
+from tests.campaigns._audit.rows import Gap, Row
+from tests.campaigns._audit.site import CATCH_UP_S, NAME, POSTGRES
+from tests.campaigns._audit.topics import gaps_of_topics, of_topics
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._service import Service
 from tests.campaigns._topics import Positions
 from tests.campaigns.kafka import BROKER, KEEP, TOOK_OVER
 from tests.proxy import Proxy
 
-ROUNDS = 20
+ROUNDS = 10
 SINK = """kind = "kafka"
 bootstrap_servers = "{broker}"
 transaction_timeout_seconds = 10
@@ -56,6 +57,9 @@ class Topics:
 
     def rows(self, entities: Sequence[str]) -> Iterator[Row]:
         return of_topics(self._servers, NAME, entities)
+
+    def gaps(self) -> list[Gap]:
+        return gaps_of_topics(self._servers, NAME)
 
     def close(self) -> None:
         """Ends the consumer of positions."""

@@ -1,6 +1,7 @@
 """The judge of the audited campaigns: it is content with a right changelog, and finds each way of being wrong."""
 
 import ast
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,8 @@ import pytest
 from tests.campaigns._audit.history import Event, Recorded, Transaction, events
 from tests.campaigns._audit.judge import Since, Verdict, judge
 from tests.campaigns._audit.partitions import murmur2
-from tests.campaigns._audit.rows import TRUNCATE_KEY, Row
-from tests.campaigns._audit.values import Number, State, documented, key_text, parsed
+from tests.campaigns._audit.rows import TRUNCATE_KEY, Gap, Row, gap_of
+from tests.campaigns._audit.values import Number, State, documented, key_text, parsed, printed, same
 
 AUDIT = Path(__file__).parents[1] / "campaigns" / "_audit"
 JUDGING = ("values", "partitions", "history", "rows", "judge", "tables", "topics")
@@ -207,6 +208,92 @@ def test_what_was_hidden_may_be_missing_and_nothing_else(
 
 def test_no_key_is_deleted_by_itself_where_nothing_was_hidden() -> None:
     assert verdict_on([*ROWS[:6], SWEPT, *ROWS[6:]]).repeated
+
+
+GAP = Gap(
+    last="00000001/0000000000000076/00000004",
+    position="00000002/000000000000007F/00000000",
+    start=120,
+    end=130,
+)
+
+PARTIAL = replace(GAP, last=ROWS[3].position)
+"""A part of the transaction was published before the gap."""
+
+
+def over_gap(rows: list[Row]) -> list[Row]:
+    """The rows without those of the gap; what comes after it is of another epoch."""
+    return [*rows[:3], *(replace(row, position=f"00000002{row.position[8:]}") for row in rows[5:])]
+
+
+DELETED = over_gap([*ROWS[:6], SWEPT, *ROWS[6:]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "gap", "rows"),
+    [
+        (None, GAP, DELETED),
+        (None, PARTIAL, [*DELETED[:3], replace(ROWS[3], other=None), *DELETED[3:]]),
+        ("folded_wrong", GAP, over_gap(ROWS)),
+        ("lost", replace(GAP, end=129), DELETED),
+        ("lost", replace(GAP, start=130, end=140), DELETED),
+        ("lost", GAP, DELETED[:2] + DELETED[3:]),
+        ("lost", GAP, DELETED[:-1]),
+        ("repeated", PARTIAL, [*DELETED[:3], replace(ROWS[3], original=ONE), *DELETED[3:]]),
+        ("reordered", GAP, [*DELETED[:3], ROWS[3], *DELETED[3:]]),
+        ("reordered", replace(GAP, last=ROWS[1].position), DELETED),
+        ("reordered", replace(GAP, position="00000002/00000000000000FF/00000000"), DELETED),
+        ("reordered", replace(GAP, position="00000001/000000000000007F/00000000"), DELETED),
+    ],
+)
+def test_what_a_gap_tells_of_may_be_missing_and_nothing_else(kind: str | None, gap: Gap, rows: list[Row]) -> None:
+    verdict = judge(rows, TRANSACTIONS, SINCE, TABLES, [gap])
+    if kind is None:
+        verdict.check()
+        assert verdict.in_gaps == 1
+    else:
+        assert getattr(verdict, kind), verdict
+
+
+def test_a_gap_is_told_with_both_its_sides() -> None:
+    state = {
+        "before": {"position": GAP.last, "through": "0/78"},
+        "after": {"position": GAP.position, "through": "0/82"},
+    }
+    assert gap_of(state) == GAP
+    assert gap_of({**state, "after": {**state["after"], "through": "1/82"}}).end == (1 << 32) + 130
+
+
+@pytest.mark.parametrize(
+    ("text", "agrees"),
+    [
+        ('(5,"a b")', True),
+        ('(5,"a c")', False),
+        ("(5,)", False),
+        ({"x": Number(5), "label": "a b"}, True),
+        ({"y": Number(5), "label": "a b"}, False),
+        (None, False),
+    ],
+)
+def test_a_composite_may_be_the_text_that_the_database_prints(text: object, agrees: bool) -> None:
+    spot = {"spot": {"x": Number(5), "label": "a b"}}
+    assert same(spot, {"spot": text}, ["spot"]) == agrees
+    assert same(spot, {"spot": text}, []) == (agrees and not isinstance(text, str))
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [("(5,)", ["", "5"]), ("(,)", ["", ""]), (r'("a""b\\c",7)', ["7", r'a"b\c']), ('("1,2",x)', ["1,2", "x"])],
+)
+def test_the_text_of_a_composite_is_taken_apart(text: str, values: list[str]) -> None:
+    assert printed(text) == values
+
+
+def test_of_a_very_long_text_its_digest_is_compared() -> None:
+    one, other = ({"body": "x" * 2_000_000 + end} for end in "ab")
+    assert parsed(json.dumps(one)) == parsed(json.dumps(one))
+    assert parsed(json.dumps(one)) != parsed(json.dumps(other))
+    assert len(parsed(json.dumps(one))["body"]) < 2_000
 
 
 def test_an_audit_that_does_not_add_up_to_the_tables_is_no_oracle() -> None:

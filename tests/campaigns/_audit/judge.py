@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from tests.campaigns._audit.history import Event, Transaction, placed
-from tests.campaigns._audit.rows import TRUNCATE_KEY, Row
+from tests.campaigns._audit.rows import TRUNCATE_KEY, Gap, Row
 from tests.campaigns._audit.tables import ENTITIES, Entity
-from tests.campaigns._audit.values import State
+from tests.campaigns._audit.values import State, same
 
 _EXAMPLES_MAX = 12
 _LONG_MIN = 1_000
@@ -41,13 +41,19 @@ class Since:
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found; `faults` are examples in words. `unknown` counts values that no message of their row held."""
+    """What was found; `faults` are examples in words.
+
+    `unknown` counts values that no message of their row held, `in_gaps` transactions that the changelog may lack,
+    `as_text` rows with a composite whose attributes nobody knew.
+    """
 
     rows: int = 0
     changes: int = 0
     reads: int = 0
     transactions: int = 0
     unknown: int = 0
+    in_gaps: int = 0
+    as_text: int = 0
     lost: int = 0
     repeated: int = 0
     reordered: int = 0
@@ -71,12 +77,19 @@ class Verdict:
 
 
 def judge(
-    rows: Iterable[Row], transactions: Sequence[Transaction], since: Mapping[str, Since], tables: Tables
+    rows: Iterable[Row],
+    transactions: Sequence[Transaction],
+    since: Mapping[str, Since],
+    tables: Tables,
+    gaps: Sequence[Gap] = (),
 ) -> Verdict:
     """The verdict on a changelog, whose rows come in the order in which a consumer of each partition gets them."""
     verdict = Verdict()
-    judged = _Judge(verdict, transactions, since)
-    judged.run(_ordered(rows, verdict))
+    judged = _Judge(verdict, transactions, since, gaps)
+    ordered = _ordered(rows, verdict)
+    for gap in gaps:
+        _check_gap(gap, ordered, verdict)
+    judged.run(ordered)
     for name, table in tables.items():
         assert judged.truth.rows[name] == table, f"the audit does not add up to the table {name}"
         if name in since:
@@ -98,6 +111,19 @@ def _ordered(rows: Iterable[Row], verdict: Verdict) -> list[Row]:
         collected.append(row)
     verdict.rows = len(collected)
     return sorted(collected, key=lambda row: (row.position, row.partition))
+
+
+def _check_gap(gap: Gap, ordered: Sequence[Row], verdict: Verdict) -> None:
+    """No row is at the gap: all up to the last one before it are of an earlier epoch, and all after it of its own."""
+    first = bisect.bisect_right(ordered, gap.last, key=lambda row: row.position)
+    if gap.last >= gap.position or (first < len(ordered) and ordered[first].position <= gap.position):
+        verdict.note("reordered", f"in {gap}", ordered[first : first + 1])
+    if _epoch(gap.last) >= _epoch(gap.position):
+        verdict.note("reordered", "a gap in the midst of an epoch", gap)
+
+
+def _epoch(position: str) -> str:
+    return position.split("/", maxsplit=1)[0]
 
 
 class _Truth:
@@ -152,8 +178,14 @@ class _Fold:
 
 
 class _Judge:
-    def __init__(self, verdict: Verdict, transactions: Sequence[Transaction], since: Mapping[str, Since]) -> None:
-        self._verdict, self._transactions, self._since = verdict, transactions, since
+    def __init__(
+        self,
+        verdict: Verdict,
+        transactions: Sequence[Transaction],
+        since: Mapping[str, Since],
+        gaps: Sequence[Gap],
+    ) -> None:
+        self._verdict, self._transactions, self._since, self._gaps = verdict, transactions, since, gaps
         self._ends = [transaction.end for transaction in transactions]
         self._streaming: set[str] = set()
         self.truth = _Truth()
@@ -163,6 +195,8 @@ class _Judge:
         """Goes through transactions and rows together, in the order of the log."""
         for row in rows:
             self._placed(row)
+            current, composites = row.current or {}, ENTITIES[row.entity].composites
+            self._verdict.as_text += any(isinstance(current.get(column), str) for column in composites)
         groups = itertools.groupby(rows, lambda row: bisect.bisect_right(self._ends, row.commit))
         by_commit = {number: list(group) for number, group in groups}
         for number, transaction in enumerate(self._transactions):
@@ -193,14 +227,15 @@ class _Judge:
         self._verdict.reads += 1
         if row.original is not None or row.unavailable or row.unavailable_original:
             self._verdict.note("wrong", "a read with an original, or with a value missing", row)
-        state = self.truth.rows[row.entity].get(row.key)
-        if row.current != state:
+        state, composites = self.truth.rows[row.entity].get(row.key), ENTITIES[row.entity].composites
+        if state is None or row.current is None or not same(state, row.current, composites):
             self._verdict.note("stale", f"a read where the table has {str(state)[:300]}", row)
 
     def _swept(self, row: Row) -> bool:
         """Whether the service may have deleted this key by itself: the table lacks it, and its delete may be hidden."""
         hidden = any(start < row.commit for start, _ in self._since[row.entity].hidden)
-        return hidden and row.key not in self.truth.rows[row.entity]
+        lost = any(gap.position < row.position for gap in self._gaps)
+        return (hidden or lost) and row.key not in self.truth.rows[row.entity]
 
     def _placed(self, row: Row) -> None:
         """The partition is that of the row's values; a TRUNCATE is in all."""
@@ -216,6 +251,7 @@ class _Judge:
                 self._verdict.note("wrong", f"committed at {transaction.committed}", row)
         self._verdict.changes += len(rows)
         self._verdict.transactions += bool(rows)
+        self._verdict.in_gaps += self._in_gap(transaction)
         expected, actual = _by_key(_numbered_events(transaction, self._since)), _by_key(_numbered_rows(rows))
         for place in {**expected, **actual}:
             events, written = expected.get(place, []), actual.get(place, [])
@@ -227,11 +263,15 @@ class _Judge:
         since = self._since[entity]
         if transaction.end <= since.nothing:
             return []
-        if any(transaction.first < end and start < transaction.end for start, end in since.hidden):
+        hidden = any(transaction.first < end and start < transaction.end for start, end in since.hidden)
+        if hidden or self._in_gap(transaction):
             return _shown(events, rows)
         if transaction.first > since.published and (transaction.end > since.streaming or entity in self._streaming):
             return events
         return events[max(0, len(events) - len(rows)) :]
+
+    def _in_gap(self, transaction: Transaction) -> bool:
+        return any(gap.start < transaction.end <= gap.end for gap in self._gaps)
 
     def _sequence(self, place: "_Place", events: "_Events", rows: "_Rows") -> None:
         """One key's events in one transaction, and its rows."""
@@ -321,7 +361,8 @@ def _current(entity: Entity, event: Event, row: Row) -> str:
         if entity.full or column not in entity.long or len(str(event.new[column])) < _LONG_MIN:
             return f"{column} is unavailable"
     expected = {name: value for name, value in event.new.items() if name not in unavailable}
-    return "" if row.current == expected else f"the current state is not {str(expected)[:300]}"
+    agrees = row.current is not None and same(expected, row.current, entity.composites)
+    return "" if agrees else f"the current state is not {str(expected)[:300]}"
 
 
 def _original(entity: Entity, event: Event, row: Row) -> str:
@@ -329,7 +370,8 @@ def _original(entity: Entity, event: Event, row: Row) -> str:
     expected = event.old
     if event.old is not None and not entity.full:
         expected = {name: event.old[name] for name in entity.key} if event.op == "delete" else None
-    if row.original != expected:
+    agrees = same(expected or {}, row.original or {}, entity.composites)
+    if (expected is None) != (row.original is None) or not agrees:
         return f"the original is not {str(expected)[:300]}"
     missing = set() if expected is None or event.old is None else event.old.keys() - expected.keys()
     return "" if set(row.unavailable_original) == missing else f"unavailable of the original is {missing}"

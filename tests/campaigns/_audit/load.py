@@ -128,8 +128,15 @@ class Load:
         for thread in self._threads:
             thread.start()
 
+    def finish(self) -> None:
+        """Ends the threads, and commits what one of them left prepared when the server crashed."""
+        self.stop()
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            for (name,) in connection.execute("SELECT gid FROM pg_prepared_xacts").fetchall():
+                connection.execute(f"COMMIT PREPARED '{name}'".encode())
+
     def stop(self) -> None:
-        """Ends the threads and what they left prepared, and writes last rows. Raises what one of them failed with."""
+        """Ends the threads. Raises what one of them failed with."""
         self._stopping.set()
         for thread in self._threads:
             if thread.ident is not None:
@@ -323,6 +330,30 @@ class _Migrator:
         if self._rng.random() < 0.3:
             return f"{alter} RENAME COLUMN {name} TO x{self._rng.randrange(1 << 40)}"
         return f"{alter} DROP COLUMN {name}"
+
+
+def alter_types(connection: psycopg.Connection, rng: random.Random) -> None:
+    """The enum of `customer` has one label more; an attribute of the composite in `place` has another name, or is
+    another. Rows of `place` cannot be written meanwhile, so that each has the names of its time.
+    """
+    label, fresh = (f"a{rng.randrange(1 << 40)}" for _ in range(2))
+    connection.execute(f"ALTER TYPE tier ADD VALUE '{label}'".encode())
+    [(number,), (text,)] = connection.execute(
+        "SELECT attname::text FROM pg_attribute WHERE NOT attisdropped"
+        " AND attrelid = (SELECT typrelid FROM pg_type WHERE oid = 'spot'::regtype) ORDER BY attnum"
+    ).fetchall()
+    alteration = rng.choice(
+        (
+            f"RENAME ATTRIBUTE {number} TO {fresh}",
+            f"RENAME ATTRIBUTE {text} TO {fresh}",
+            f"DROP ATTRIBUTE {text}, ADD ATTRIBUTE {fresh} text",
+        )
+    )
+    with connection.transaction():
+        connection.execute("LOCK TABLE place IN ACCESS EXCLUSIVE MODE")
+        connection.execute(f"ALTER TYPE spot {alteration}".encode())
+        connection.execute(restate("place").encode())
+    connection.execute("UPDATE customer SET tier = %s WHERE id %% 10 = 1", [label])
 
 
 def touch(connection: psycopg.Connection, table: str, key: int) -> None:

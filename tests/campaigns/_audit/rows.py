@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 from tests.campaigns._audit.values import State, parsed
 
 TRUNCATE_KEY = "\0truncate"
+_RESERVED = {"schemas", "gaps"}
+_BATCH_ROWS = 50
 _COLUMNS = ["entity", "partition", "key", "op", "position", "transaction", "provenance", "current", "original", "moved"]
 
 
@@ -37,14 +39,49 @@ class Row:
         return int(self.position.split("/")[1], 16)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Where changes were lost: the transactions whose commit records end after `start` and up to `end` in the log.
+
+    `last` is the position of the last row before, `position` that of the gap itself.
+    """
+
+    last: str
+    position: str
+    start: int
+    end: int
+
+
 def of_files(path: Path) -> Iterator[Row]:
     """The rows of a file log, in its order."""
-    for file in sorted((path / "log").glob("[0-9]*.parquet")):
-        table = pq.read_table(file, columns=_COLUMNS)
-        for row in table.to_pylist():
-            if row["entity"] != "schemas":
-                envelope = {name: parsed(row[name] or "null") for name in ("provenance", "current", "original")}
-                yield row_of(row, envelope, parsed(row["moved"] or "{}"))
+    for file in _files(path):
+        for batch in pq.ParquetFile(file).iter_batches(batch_size=_BATCH_ROWS, columns=_COLUMNS):
+            for row in batch.to_pylist():
+                if row["entity"] not in _RESERVED:
+                    envelope = {name: parsed(row[name] or "null") for name in ("provenance", "current", "original")}
+                    yield row_of(row, envelope, parsed(row["moved"] or "{}"))
+
+
+def gaps_of_files(path: Path) -> list[Gap]:
+    """The gaps that a file log tells of, in its order."""
+    tables = (pq.read_table(file, columns=["current"], filters=[("entity", "==", "gaps")]) for file in _files(path))
+    return [gap_of(parsed(text)) for table in tables for text in table.column("current").to_pylist()]
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted((path / "log").glob("[0-9]*.parquet"))
+
+
+def gap_of(state: Mapping[str, Any]) -> Gap:
+    """The gap that a row of the entity `gaps` tells of; both its sides must be known."""
+    before, after = state["before"], state["after"]
+    start, end = _place(before["through"]), _place(after["through"])
+    return Gap(last=before["position"], position=after["position"], start=start, end=end)
+
+
+def _place(lsn: str) -> int:
+    high, low = lsn.split("/")
+    return (int(high, 16) << 32) + int(low, 16)
 
 
 def row_of(told: Mapping[str, Any], envelope: Mapping[str, Any], moved: Mapping[str, Any]) -> Row:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import psycopg
 
+from tests.campaigns._audit.values import SHORT_MAX, SHOWN
+
 SLOT = "audit"
 
 
@@ -12,7 +14,9 @@ SLOT = "audit"
 class Entity:
     """How an entity is keyed, placed and logged.
 
-    `full` tells REPLICA IDENTITY FULL from DEFAULT; `long` names the columns that are stored outside their row.
+    `full` tells REPLICA IDENTITY FULL from DEFAULT; `long` names the columns that are stored outside their row,
+    `composites` those whose type is altered. A table is published from the start, or it is added `later`, or, if its
+    rows are `wide`, where the sink takes such.
     """
 
     key: tuple[str, ...]
@@ -20,8 +24,10 @@ class Entity:
     partitions: int = 1
     full: bool = True
     long: tuple[str, ...] = ()
+    composites: tuple[str, ...] = ()
     partitioned: bool = False
     later: bool = False
+    wide: bool = False
 
     @property
     def placed_by(self) -> tuple[str, ...]:
@@ -36,15 +42,16 @@ ENTITIES: Mapping[str, Entity] = {
     "ledger": Entity(key=("id",)),
     "document": Entity(key=("id",), full=False, long=("body", "blob")),
     "page": Entity(key=("id",), long=("body",)),
-    "place": Entity(key=("id", "region"), partitions=2, partitioned=True),
+    "place": Entity(key=("id", "region"), partitions=2, composites=("spot",), partitioned=True),
     "seat": Entity(key=("code",), partitions=2, full=False),
+    "wide": Entity(key=("id",), full=False, long=("body",), wide=True),
     "late_full": Entity(key=("id",), long=("body",), later=True),
     "late_default": Entity(key=("id",), full=False, long=("body",), later=True),
 }
 MIGRATED = ("ledger", "document")
 """The tables whose columns change while they are written to."""
 
-_AUDIT = """
+_AUDIT = f"""
 CREATE SCHEMA audit;
 CREATE TABLE audit.change (
     n bigint GENERATED ALWAYS AS IDENTITY,
@@ -57,10 +64,16 @@ CREATE FUNCTION audit.types(relation oid) RETURNS jsonb LANGUAGE sql STABLE AS $
     SELECT jsonb_object_agg(attname, format_type(atttypid, NULL)) FROM pg_attribute
     WHERE attrelid = relation AND attnum > 0 AND NOT attisdropped
 $$;
+CREATE FUNCTION audit.shortened(state jsonb) RETURNS jsonb LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN length(state ->> 'body') > {SHORT_MAX} THEN jsonb_set(state, '{{body}}', to_jsonb(
+        left(state ->> 'body', {SHOWN}) || ' ' || encode(sha256(convert_to(state ->> 'body', 'UTF8')), 'hex')
+    )) ELSE state END
+$$;
 CREATE FUNCTION audit.record() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO audit.change (op, entity, types, old, new)
-    VALUES (TG_OP, TG_ARGV[0], audit.types(TG_RELID), to_jsonb(OLD), to_jsonb(NEW));
+    VALUES (TG_OP, TG_ARGV[0], audit.types(TG_RELID),
+        audit.shortened(to_jsonb(OLD)), audit.shortened(to_jsonb(NEW)));
     RETURN NULL;
 END
 $$;
@@ -94,6 +107,7 @@ CREATE TABLE place_a PARTITION OF place FOR VALUES IN (0, 1);
 CREATE TABLE place_b PARTITION OF place FOR VALUES IN (2);
 CREATE TABLE place_c PARTITION OF place DEFAULT;
 CREATE TABLE seat (code text PRIMARY KEY, holder text, at time DEFAULT '10:00');
+CREATE TABLE wide (id bigint PRIMARY KEY, note text, body text);
 CREATE TABLE late_full (id bigint PRIMARY KEY, title text, body text);
 CREATE TABLE late_default (id bigint PRIMARY KEY, title text, body text);
 ALTER TABLE place_a REPLICA IDENTITY FULL;
@@ -144,7 +158,8 @@ def prepare(dsn: str, rows: int) -> None:
 
 def _recorded(name: str, entity: Entity) -> list[str]:
     """The table's triggers and replica identity."""
-    columns = ", ".join(f"ALTER COLUMN {column} SET STORAGE EXTERNAL" for column in entity.long)
+    apart = () if entity.wide else entity.long  # what is wide is stored outside its row, compressed or not
+    columns = ", ".join(f"ALTER COLUMN {column} SET STORAGE EXTERNAL" for column in apart)
     recorded = f"EXECUTE FUNCTION audit.record('{name}')"
     return [
         f"CREATE TRIGGER audited AFTER INSERT OR UPDATE OR DELETE ON {name} FOR EACH ROW {recorded}",

@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from tests.campaigns._audit.rows import Row, row_of
+from tests.campaigns._audit.rows import Gap, Row, gap_of, row_of
 from tests.campaigns._audit.tables import ENTITIES
 from tests.campaigns._audit.values import parsed
 
@@ -19,6 +19,12 @@ def of_topics(servers: str, prefix: str, entities: Sequence[str]) -> Iterator[Ro
     for entity in entities:
         for number in range(ENTITIES[entity].partitions):
             yield from _rows(entity, number, committed(servers, f"{prefix}.{entity}", number))
+
+
+def gaps_of_topics(servers: str, prefix: str) -> list[Gap]:
+    """The gaps that the changelog tells of."""
+    messages = committed(servers, f"{prefix}.gaps", 0)
+    return [gap_of(parsed(message.value() or b"")["current"]) for message in messages]
 
 
 def committed(servers: str, topic: str, number: int) -> Iterator[Message]:

@@ -1,19 +1,26 @@
 """The JSON of values as docs/types.md describes it, written from that page: what `to_jsonb` gives, and what it becomes.
 
-Numbers are kept as `Number`, the text of their token, so that nothing is rounded.
+Numbers are kept as `Number`, the text of their token, so that nothing is rounded. A very long text is replaced by its
+beginning and its SHA-256, in the audit and in what is judged, so that all rows fit into memory.
 """
 
 import base64
+import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 State = Mapping[str, Any]
 """A row: column to value."""
 
+SHORT_MAX = 1_000_000
+SHOWN = 1_000
+"""Of a text of more than SHORT_MAX characters, so many are kept."""
+
 _RANGE = re.compile(r"([\[(])(-?\d*),(-?\d*)([\])])")
+_PRINTED = re.compile(r'(?:^|,)(?:"((?:[^"\\]|""|\\\\)*)"|([^",]*))')
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(\+00:00)?")
 
 
@@ -34,16 +41,45 @@ class Number(str):
 
 def parsed(text: str | bytes) -> Any:
     """JSON with its numbers as they stand."""
-    return json.loads(text, parse_int=Number, parse_float=Number, parse_constant=_refuse)
+    return json.loads(text, parse_int=Number, parse_float=Number, parse_constant=_refuse, object_pairs_hook=_shortened)
 
 
 def _refuse(token: str) -> None:
     raise ValueError(f"{token} is not JSON")
 
 
+def _shortened(members: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    return {
+        name: _short(value) if isinstance(value, str) and len(value) > SHORT_MAX else value for name, value in members
+    }
+
+
+def _short(text: str) -> str:
+    return f"{text[:SHOWN]} {hashlib.sha256(text.encode()).hexdigest()}"
+
+
 def documented(row: State, types: Mapping[str, str]) -> State:
     """A row as `to_jsonb` gives it, in the form of docs/types.md."""
     return {name: _value(value, types[name]) for name, value in row.items()}
+
+
+def printed(composite: str) -> list[str]:
+    """The values of a composite in the text that the database prints of it, sorted; a null is empty, and so is ''."""
+    parts = _PRINTED.findall(composite[1:-1])
+    return sorted(re.sub(r'""|\\\\', lambda pair: pair[0][0], quoted) or bare for quoted, bare in parts)
+
+
+def same(state: State, shown: State, composites: Container[str]) -> bool:
+    """Whether a row that is `shown` is this one; these columns may be the text that the database prints."""
+    return state.keys() == shown.keys() and all(
+        shown[name] == value or (name in composites and _prints(shown[name], value)) for name, value in state.items()
+    )
+
+
+def _prints(shown: Any, composite: Any) -> bool:
+    if not isinstance(shown, str) or not isinstance(composite, dict):
+        return False
+    return printed(shown) == sorted("" if value is None else str(value) for value in composite.values())
 
 
 def _value(value: Any, type_name: str) -> Any:

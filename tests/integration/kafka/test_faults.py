@@ -9,7 +9,7 @@ import pytest
 
 from connectors.embedded_kafka import Broker
 from connectors.sinks.kafka.sink import FAIL_POINTS
-from tests.campaigns import kafka
+from tests.campaigns import audit_kafka, kafka
 from tests.campaigns._judge import Verdict, judge_rows
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import Oracle
@@ -92,3 +92,11 @@ def test_campaign_kafka(seed: int) -> None:
     kafka_lib()
     figures = run(kafka.campaign(), ROUNDS, seed)
     assert sum(figures["faults"].values()) >= ROUNDS
+
+
+@pytest.mark.xdist_group("kafka")
+def test_campaign_audit_kafka(seed: int) -> None:
+    kafka_lib()
+    figures = run(audit_kafka.campaign(), 1, seed)
+    assert figures["faults"]
+    assert figures["changes"]

@@ -1,0 +1,157 @@
+"""One database, the service that reads it, and its changelog."""
+
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import psycopg
+from psycopg import sql
+
+from connectors.embedded import Server
+from envelope.checkpoint import Checkpoint
+from tests.campaigns._audit.judge import Since
+from tests.campaigns._audit.rows import Gap, Row
+from tests.campaigns._audit.tables import ENTITIES, configuration
+from tests.campaigns._service import ROOT, Service
+from tests.proxy import Proxy
+
+NAME = "audited"
+CATCH_UP_S = 180.0
+COMMAND_S = 120.0
+ANSWER_S = 3
+"""How long the service waits for an answer; on the stream, for twice as long."""
+
+POSTGRES = {
+    "fsync": "off",
+    "max_wal_size": "4GB",
+    "max_prepared_transactions": "20",
+    "track_commit_timestamp": "on",
+    "wal_sender_timeout": "3s",
+}
+
+CONFIG = """
+name = "{name}"
+[source]
+kind = "postgres"
+dsn = "{dsn}"
+snapshot_pages = {pages}
+query_timeout_seconds = {answer_s}
+read_timeout_seconds = {answer_s}
+[schemas]
+on_incompatible = "publish"
+[service]
+listen = "127.0.0.1:0"
+[sink]
+{sink}
+"""
+
+
+class Sink(Protocol):
+    """Where the changelog is: how it is configured and read."""
+
+    @property
+    def section(self) -> str:
+        """Its part of the configuration, below `[sink]`."""
+
+    @property
+    def fail_points(self) -> Sequence[str]:
+        """The places where the service can be made to crash in it."""
+
+    def stored(self) -> Checkpoint | None:
+        """The last checkpoint."""
+
+    def rows(self, entities: Sequence[str]) -> Iterator[Row]:
+        """All rows, as consumers get them."""
+
+    def gaps(self) -> list[Gap]:
+        """The gaps that the changelog tells of."""
+
+
+class Site:
+    """What faults are made with: the service, its link to the server, and the tables that it publishes, `names`."""
+
+    def __init__(self, server: Server, link: Proxy, folder: Path, seed: int, sink: Sink) -> None:
+        self.rng = random.Random(seed)
+        self.done: Counter[str] = Counter()
+        self.folder, self.link, self.sink = folder, link, sink
+        self.server, self.dsn = server, server.dsn()
+        self.names = [name for name, entity in ENTITIES.items() if not entity.later and not entity.wide]
+        self.since: dict[str, Since] = {}
+        self._pages = self.rng.choice((1, 4, 64))
+        self._config = folder / "changelog.toml"
+        self._configure()
+        self.service = Service(self._config)
+
+    def close(self) -> None:
+        """Leaves nothing running."""
+        self.service.kill()
+
+    def loaded(self, seconds: float) -> None:
+        """Lets the service run; by itself it must not end."""
+        assert not self.service.wait(seconds), f"the service was killed by nobody: {self.service.said()[-2000:]}"
+
+    def advance(self, service: Service | None = None) -> None:
+        """Waits until the service, or another one, stored something more."""
+        before = self.sink.stored()
+        (service or self.service).until_stored(self.sink.stored, lambda stored: stored != before, CATCH_UP_S)
+
+    def end_service(self) -> None:
+        """SIGTERM or SIGKILL."""
+        self.rng.choice((self.service.stop, self.service.kill))()
+
+    def until_gone(self) -> None:
+        """Waits until the server has no session of the service left."""
+        deadline = time.monotonic() + CATCH_UP_S
+        query = "SELECT FROM pg_stat_activity WHERE application_name = 'changelog'"
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            while connection.execute(query).fetchone() is not None:
+                assert time.monotonic() < deadline, "the server keeps sessions of a service that has ended"
+                time.sleep(0.05)
+
+    def add_table(self, name: str) -> None:
+        """A table that is being written to joins the publication, then the configuration."""
+        self.done["table added"] += 1
+        nothing = self.log_end()
+        self.publish("ADD TABLE {table}", name)
+        published = self.log_end()
+        self.loaded(self.rng.random() * 0.5)
+        self.end_service()
+        self.since[name] = Since(nothing=nothing, published=published, streaming=self.log_end())
+        self.names.append(name)
+        self._configure()
+        self.service.start()
+
+    def publish(self, edit: str, name: str) -> None:
+        """ALTER PUBLICATION, of one table."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            publication, table = sql.Identifier(NAME), sql.Identifier(name)
+            connection.execute(
+                sql.SQL(f"ALTER PUBLICATION {{publication}} {edit}").format(publication=publication, table=table)
+            )
+
+    def configuration(self, port: int) -> str:
+        """That of a service which reaches the server by this port."""
+        dsn = psycopg.conninfo.make_conninfo(self.dsn, port=port)
+        head = CONFIG.format(name=NAME, dsn=dsn, pages=self._pages, answer_s=ANSWER_S, sink=self.sink.section)
+        return head + configuration(self.names)
+
+    def log_end(self) -> int:
+        """Where the server's log ends."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def command(self, *words: str) -> None:
+        """`changelog WORDS`, which must succeed."""
+        command = [sys.executable, "-m", "connectors", words[0], "--config", str(self._config), *words[1:]]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=COMMAND_S, check=False, text=True)
+        assert ended.returncode == 0, f"{words} failed with {ended.returncode}: {ended.stderr[-2000:]}"
+
+    def _configure(self) -> None:
+        self._config.write_text(self.configuration(self.link.port), "utf-8")

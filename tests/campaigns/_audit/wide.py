@@ -1,0 +1,63 @@
+"""A few rows of which one is more than the service reads at once, and a writer that changes them."""
+
+import random
+import threading
+
+import psycopg
+
+from tests.campaigns._audit.load import CONFLICTS
+
+TABLE = "wide"
+MIB = 1 << 20
+SIZES = {1: 10 * MIB, 2: 10 * MIB, 3: 10 * MIB, 4: 10 * MIB, 5: 10 * MIB, 6: 40 * MIB}
+"""Bytes by key. They compress well, so that all of the rows stand in one page."""
+PAUSE_S = 0.2
+
+_BODY = "repeat(md5(%(text)s::text), %(size)s / 32)"
+_INSERT = f"INSERT INTO wide VALUES (%(key)s, %(text)s, {_BODY}) ON CONFLICT DO NOTHING"
+_CHANGES = (
+    *[["UPDATE wide SET note = %(text)s WHERE id = %(key)s"]] * 10,
+    [f"UPDATE wide SET body = {_BODY} WHERE id = %(key)s"],
+    ["DELETE FROM wide WHERE id = %(key)s", _INSERT],
+)
+"""Most of them leave the long value out of the log, or the service would be busy with nothing else."""
+
+
+class WideRows:
+    """Changes the rows of the table, which it fills first, from `with` to its end; the server may be away."""
+
+    def __init__(self, dsn: str, seed: int) -> None:
+        self._dsn, self._rng = dsn, random.Random(seed)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        with psycopg.connect(self._dsn) as connection:
+            for key in SIZES:
+                self._execute(connection, key, [_INSERT])
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                with psycopg.connect(self._dsn, autocommit=True) as connection:
+                    self._write(connection)
+            except psycopg.OperationalError:
+                self._stopping.wait(0.1)
+
+    def _write(self, connection: psycopg.Connection) -> None:
+        while not self._stopping.wait(self._rng.random() * 2 * PAUSE_S):
+            try:
+                with connection.transaction():
+                    self._execute(connection, self._rng.choice(list(SIZES)), self._rng.choice(_CHANGES))
+            except CONFLICTS:
+                continue
+
+    def _execute(self, connection: psycopg.Connection, key: int, statements: list[str]) -> None:
+        values = {"key": key, "size": SIZES[key], "text": str(self._rng.randrange(1 << 40))}
+        for statement in statements:
+            connection.execute(statement.encode(), values)
