@@ -14,6 +14,7 @@ from connectors.embedded import Server, temporary_server
 from connectors.sinks.filelayout import log_file, sequences
 from connectors.sinks.filelog import FileLog, read_checkpoint, read_log
 from connectors.sinks.files import FileSink
+from connectors.sources.postgres import watch
 from connectors.sources.postgres.crossing import FAIL_POINTS
 from connectors.stores import read_gaps
 from connectors.unprivileged import give_away
@@ -240,6 +241,18 @@ def test_each_dead_end_has_a_way_on(
     assert gap.after.epoch > 1
     cut_files = {"cut_newest_file": 1, "cut_two_files": 2}.get(happens.__name__, 0)
     assert len(list(aside.iterdir()) if aside.is_dir() else []) == cut_files, "nothing is deleted"
+
+
+def test_a_publication_that_goes_under_the_service_stops_it_as_it_stops_a_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "LOOK_S", 0.1)
+    with world.site.running() as running:
+        running.until(lambda: running.said("streaming"))
+        drop_publication(world)
+        error = running.ended()
+    assert str(error).endswith(OVER_GAP)
+    assert world.site.refused() == str(error)
 
 
 def test_a_slot_that_only_moved_loses_no_more_than_that(world: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,7 +166,7 @@ def refuse(connection: psycopg.Connection[Any], wanted: Wanted, before: Evidence
         facts, relations = server.read(connection), rights.read(connection, [table for _, table in bound])
         told = list(publication.findings(connection, found, facts, wanted.publication, bound, relations))
     if found is None:
-        raise _gap(f"publication {wanted.publication} is gone", "create it as it was (`changelog check --fix`)", before)
+        raise _no_publication(wanted.publication)
     for finding in told:
         if finding.status == "fail":
             raise _gap(f"publication {finding.message}", finding.hint or "correct it,", before)
@@ -180,9 +180,7 @@ def refuse_unpublished(
     with translated(f"reading publication {name}"):
         found = publication.read(connection, name)
     if found is None and entities:
-        raise ChangelogError(
-            Kind.GAP, f"publication {name} does not exist, and the changelog was begun with it", hint=OVER_GAP
-        )
+        raise _no_publication(name)
     kept = found.tables.keys() if found is not None and found.all_operations else set()
     missing = sorted(entity.table for entity in entities if entity.table not in kept)
     if missing:
@@ -198,6 +196,12 @@ def _part(connection: psycopg.Connection[Any], table: Table, leaves: Collection[
         if leaf.oid not in leaves
     }
     return {"signature": signature(connection, (table.schema, table.name)), "leaves": read}
+
+
+def _no_publication(name: str) -> ChangelogError:
+    """Making it again is no way on: the server cannot decode what was written while it was away."""
+    message = f"publication {name} does not exist, and the changelog was begun with it"
+    return ChangelogError(Kind.GAP, message, hint=OVER_GAP)
 
 
 def _gap(message: str, hint: str, before: Evidence | None) -> ChangelogError:
