@@ -25,7 +25,7 @@ _PREFIX_MAX = max(map(len, _CONTENT_MAX))
 def trimmed(frame: memoryview) -> bytes:
     """A frame of the stream; of a long logical message, what is read of it.
 
-    Content that is longer than is read keeps one byte too many, so that it is refused as too long. A message of
+    Content that is too long to be read keeps one byte too many, so that it is refused as such. A message of
     another prefix loses prefix and content.
     """
     if len(frame) <= _SHORT_BYTES or frame[0] != ord("w") or frame[HEADER] != ord("M"):
