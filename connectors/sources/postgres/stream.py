@@ -73,6 +73,7 @@ class Stream:
         self._written = start_lsn
         self._reported = start_lsn
         self._closing = False
+        self._waker_closed = False
         try:
             timeout_s = _server_timeout_s(connection)
             connection.start(slot, start_lsn, options)
@@ -152,6 +153,7 @@ class Stream:
             with contextlib.suppress(ChangelogError):  # the server sends again what it does not hear of
                 self._connection.finish(self._written, self._confirmed)
         self._connection.close()
+        self._waker_closed = True  # another file may have its number soon
         os.close(self._waker_in)
         os.close(self._waker_out)
 
@@ -239,6 +241,8 @@ class Stream:
             os.read(self._waker_out, 4096)
 
     def _wake(self) -> None:
+        if self._waker_closed:
+            return
         with contextlib.suppress(BlockingIOError):  # it is full of calls already
             os.write(self._waker_in, b"\0")
 
