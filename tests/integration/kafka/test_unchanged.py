@@ -1,6 +1,7 @@
 """A changelog whose topics are no longer those that its checkpoint was stored beside is not gone on with."""
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -13,7 +14,7 @@ from connectors.embedded_kafka import Broker
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.messages import JsonValues
 from connectors.sinks.kafka.sink import KafkaSink, Settings
-from connectors.sinks.kafka.unchanged import LOOK_S
+from connectors.sinks.kafka.unchanged import LOOK_S, read_ids
 from envelope import batch
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
@@ -23,6 +24,7 @@ from tests.integration.kafka.test_sink import entity, read
 from tests.unit.records import checkpoint, record
 
 PARTITIONS = 3
+SEEN_S = 30.0
 
 
 @pytest.fixture
@@ -68,11 +70,18 @@ def write_checkpoint(settings: Settings, stored: Checkpoint) -> None:
 
 
 def create_again(settings: Settings, name: str, partitions: int = PARTITIONS) -> None:
+    """Deletes a topic and creates it, and waits until the broker has heard of both."""
+    topic = f"{settings.prefix}.{name}"
     admin = settings.client.admin()
-    for deleted in admin.delete_topics([f"{settings.prefix}.{name}"]).values():
+    before = read_ids(admin, {topic})
+    for deleted in admin.delete_topics([topic]).values():
         deleted.result()
-    for created in admin.create_topics([NewTopic(f"{settings.prefix}.{name}", partitions, 1)]).values():
+    for created in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         created.result()
+    deadline = time.monotonic() + SEEN_S
+    while read_ids(admin, {topic}) in ({}, before):
+        assert time.monotonic() < deadline, "the broker does not show the new topic"
+        time.sleep(0.05)
 
 
 def refusal(settings: Settings, *entities: Entity) -> ChangelogError:
