@@ -77,7 +77,7 @@ class Watch:
             self._thread.join()
 
     def ask(self, lsn: int) -> None:
-        """Takes a look soon, at the end of the log or behind `lsn`."""
+        """Takes a look soon, unless one was taken when the log had reached `lsn`."""
         with self._changed:
             self._asked = max(self._asked, lsn)
             self._changed.notify_all()
@@ -214,7 +214,7 @@ def _gap(message: str, hint: str, before: Evidence | None) -> ChangelogError:
 
 
 def _mark(connection: psycopg.Connection[Any]) -> int:
-    """Writes a message into the log behind all that this look saw: the stream surely gets there."""
+    """Writes a message into the log after all that this look saw: the stream surely gets there."""
     with translated("marking the log"), connection.transaction():
         connection.execute("SET LOCAL synchronous_commit = local")  # a paused standby must not hold this back
         row = connection.execute(
