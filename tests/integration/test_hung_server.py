@@ -14,7 +14,7 @@ import pytest
 import structlog
 from psycopg.conninfo import make_conninfo
 
-from connectors import config
+from connectors import config, service
 from connectors.embedded import Server, temporary_server
 from connectors.failpoints import Reach, nowhere
 from connectors.service import Service
@@ -56,7 +56,7 @@ CATALOGUE = """backend_start = (
 )"""
 WATCHING = "state = 'idle' AND query LIKE '%pg_publication_rel%'"
 READING = "state = 'idle in transaction'"
-SIGNALLING = "query = 'SET synchronous_commit = local'"
+SIGNALLING = f"state = 'idle' AND query LIKE '%WITH RECURSIVE used(type)%' AND NOT {CATALOGUE}"
 SWEEPING = "query = 'SELECT pg_current_snapshot()::text' AND state = 'idle'"
 
 
@@ -72,6 +72,13 @@ NEW_TYPE = [
 def own_logs() -> Iterator[None]:
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the server waits for is asked often, and a slot that is held is waited for only by connecting again."""
+    monkeypatch.setattr(service, "SAMPLE_S", 0.3)
+    monkeypatch.setattr(service, "_SLOT_PATIENCE_S", 0.3)
 
 
 @pytest.fixture(scope="module")
@@ -103,16 +110,16 @@ class HungSite(Site):
     @contextlib.contextmanager
     def running_with(self, reach: Reach = nowhere) -> Iterator[Running]:
         """As `running`, with fail points."""
-        service = Running(Service(config.load(self.config, os.environ), reach=reach))
+        running = Running(Service(config.load(self.config, os.environ), reach=reach))
         try:
-            yield service
+            yield running
         finally:
-            service.stop()
-        service.check()
+            running.stop()
+        running.check()
 
     def pid(self, which: str) -> int:
         """The backend of the one session of ours that fits, once there is one."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S / 2
         while len(found := self.sql(OURS.format(which=f"({which})"))) != 1:
             assert time.monotonic() < deadline, f"{len(found)} sessions are {which}"
             time.sleep(0.02)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from connectors import service
 from connectors.embedded import Server, temporary_server
 from tests.integration.site import Running, Site
 from tests.servers import SETTINGS, postgres_bin
@@ -23,6 +24,12 @@ table = "guest"
 def own_logs() -> Iterator[None]:
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the server waits for is asked often."""
+    monkeypatch.setattr(service, "SAMPLE_S", 0.3)
 
 
 @pytest.fixture(params=[pytest.param(17, marks=pytest.mark.xdist_group("postgres-17")), 18])
