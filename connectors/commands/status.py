@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import re
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ from connectors.sinks import MESSAGES
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.setup import SlotState, slot_state
 from connectors.stores import open_log
-from connectors.terminal import safe
+from connectors.terminal import safe, say
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.errors import OVER_GAP, ChangelogError
 from envelope.model import Op
@@ -55,6 +56,8 @@ def execute(arguments: argparse.Namespace) -> int:
         print(msgspec.json.encode(state).decode())
     else:
         _print(show.console(), state)
+    for problem in state["problems"]:
+        say(f"changelog: {problem}", file=sys.stderr)
     return FAILED if state["problems"] else 0
 
 
@@ -203,8 +206,6 @@ def _summary(state: Mapping[str, Any]) -> Grid:
     running = Text("● ", style="green" if service["running"] else "red")
     running.append(service["phase"] or ("running" if service["running"] else "stopped"), style="default")
     grid.add_row(Text(state["name"], style="bold not dim"), running)
-    for problem in state["problems"]:
-        grid.add_row("problem", Text(safe(problem), style="bold red"))
     if service["waits_for"]:
         ids = ", ".join(map(str, service["waits_for"]))
         grid.add_row(

@@ -71,7 +71,7 @@ class Site:
                 code = cli.main([words[0], "--config", str(self.config), *words[1:]])
             except SystemExit as left:  # as the parser of the command line does
                 code = int(left.code or 0)
-        return code, [text for line in stderr.getvalue().splitlines() if (text := _said(line)) is not None]
+        return code, [text for line in stderr.getvalue().splitlines() for text in _said(line)]
 
     def refused(self, *words: str, code: int = 3) -> str:
         """The one line with which `changelog WORDS` fails, `run` if none are given."""
@@ -127,12 +127,12 @@ class Site:
         return is_read(read_checkpoint(self.log))
 
 
-def _said(line: str) -> str | None:
-    """A line for people as it is, the log event of a service that fails as such a line; no other event."""
+def _said(line: str) -> list[str]:
+    """A line for people as it is, the log event of a service that fails as such lines; no other event."""
     if not line.startswith("{"):
-        return line
+        return [line]
     event = json.loads(line)
-    return f"changelog: {event['error']}" if event["event"] == "service failed" else None
+    return f"changelog: {event['error']}".splitlines() if event["event"] == "service failed" else []
 
 
 class Running:

@@ -39,7 +39,8 @@ def status(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, di
     code = cli.main(["status", "--config", str(path)])
     text = capsys.readouterr().out
     assert cli.main(["status", "--config", str(path), "--json"]) == code
-    return code, text, json.loads(capsys.readouterr().out)
+    said = capsys.readouterr()
+    return code, text + said.err, json.loads(said.out)
 
 
 def test_status_without_its_database_tells_the_rest(begun: Site, capsys: pytest.CaptureFixture[str]) -> None:
