@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -215,7 +216,9 @@ GAP = Gap(
     position="00000002/000000000000007F/00000000",
     start=120,
     end=130,
+    entities=("page", "seat"),
 )
+EMPTIED = replace(GAP, emptied=True)
 
 PARTIAL = replace(GAP, last=ROWS[3].position)
 """A part of the transaction was published before the gap."""
@@ -226,6 +229,13 @@ def over_gap(rows: list[Row]) -> list[Row]:
     return [*rows[:3], *(replace(row, position=f"00000002{row.position[8:]}") for row in rows[5:])]
 
 
+def truncates(*places: tuple[str, int]) -> list[Row]:
+    """At the gap, of these partitions."""
+    like = replace(seat(0, "truncate", 0), position=GAP.position, transaction=0)
+    return [replace(like, entity=entity, partition=partition) for entity, partition in places]
+
+
+EMPTYING = truncates(("page", 0), ("seat", 0), ("seat", 1))
 DELETED = over_gap([*ROWS[:6], SWEPT, *ROWS[6:]])
 
 
@@ -241,6 +251,12 @@ DELETED = over_gap([*ROWS[:6], SWEPT, *ROWS[6:]])
         ("lost", GAP, DELETED[:-1]),
         ("repeated", PARTIAL, [*DELETED[:3], replace(ROWS[3], original=ONE), *DELETED[3:]]),
         ("reordered", GAP, [*DELETED[:3], ROWS[3], *DELETED[3:]]),
+        (None, EMPTIED, [*DELETED[:3], *EMPTYING, *DELETED[3:]]),
+        (None, EMPTIED, [*DELETED[:3], *EMPTYING, *over_gap(ROWS)[3:]]),
+        ("wrong", EMPTIED, [*DELETED[:3], *EMPTYING[1:], *DELETED[3:]]),
+        ("wrong", EMPTIED, DELETED),
+        ("wrong", GAP, [*DELETED[:3], *EMPTYING, *DELETED[3:]]),
+        ("repeated", GAP, [*DELETED[:3], replace(ROWS[5], position=GAP.position, op="create"), *DELETED[3:]]),
         ("reordered", replace(GAP, last=ROWS[1].position), DELETED),
         ("reordered", replace(GAP, position="00000002/00000000000000FF/00000000"), DELETED),
         ("reordered", replace(GAP, position="00000001/000000000000007F/00000000"), DELETED),
@@ -256,7 +272,8 @@ def test_what_a_gap_tells_of_may_be_missing_and_nothing_else(kind: str | None, g
 
 
 def test_a_gap_is_told_with_both_its_sides() -> None:
-    state = {
+    state: dict[str, Any] = {
+        "entities": ["page", "seat"],
         "before": {"position": GAP.last, "through": "0/78"},
         "after": {"position": GAP.position, "through": "0/82"},
     }

@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -77,8 +78,7 @@ class Block(Faults):
         self.service.stop()
 
     def _judged(self, loaded_s: float) -> Figures:
-        gaps = self.sink.gaps()
-        _check_bounds(gaps, self.crossed)
+        gaps = _checked(self.sink.gaps(), self.crossed)
         verdict = judge(self.sink.rows(self.names), history(self.dsn), self.since, tables(self.dsn), gaps)
         counts = self._load.counts
         verdict.check()
@@ -102,9 +102,10 @@ class Block(Faults):
         }
 
 
-def _check_bounds(gaps: Sequence[Gap], crossed: Sequence[Crossed]) -> None:
+def _checked(gaps: Sequence[Gap], crossed: Sequence[Crossed]) -> list[Gap]:
     """Each gap that was made is told, no other, and none is told to be wider than it may be."""
     assert len(gaps) == len(crossed), f"{len(crossed)} gaps were made, and these are told: {gaps}"
     for gap, most in zip(gaps, crossed, strict=True):
         assert gap.start == most.through, f"{gap} begins elsewhere than the changelog ended, at {most.through}"
         assert gap.start <= gap.end <= most.end, f"{gap} ends after the service went on, at {most.end}"
+    return [replace(gap, emptied=most.moved) for gap, most in zip(gaps, crossed, strict=True)]

@@ -17,7 +17,7 @@ from connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
 from connectors.sources.postgres.reading import FAIL_POINTS as READING_FAIL_POINTS
 from tests.campaigns._audit.load import CONFLICTS, alter_types
 from tests.campaigns._audit.site import ANSWER_S, CATCH_UP_S, NAME, Sink, Site
-from tests.campaigns._audit.tables import ENTITIES
+from tests.campaigns._audit.tables import ENTITIES, MIGRATED
 from tests.campaigns._service import LOOP_FAIL_POINTS
 from tests.proxy import Proxy
 
@@ -30,10 +30,14 @@ REACHED_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Crossed:
-    """What a gap may hide at most: where the changelog ended before it, and the server's log after it, in bytes."""
+    """What a gap may hide at most: where the changelog ended before it, and the server's log after it, in bytes.
+
+    A crash when the new slot was made leaves one that stands past the changelog's end, as if the changelog lacked rows.
+    """
 
     through: int
     end: int
+    moved: bool
 
 
 class Faults(Site):
@@ -198,15 +202,29 @@ class Faults(Site):
         before = self.sink.stored()
         assert before is not None
         point = self.rng.choice((None, *GAP_FAIL_POINTS))
+        with self._unmigrated():
+            self._go_over_gap(point, before.epoch)
+        self.crossed.append(Crossed(before.through_lsn, self.log_end(), moved=point == "gap:slot-made"))
+
+    def _go_over_gap(self, point: str | None, epoch: int) -> None:
+        """With a crash at that point."""
         if point is not None:
             self._start_over_gap(point)
             assert self.service.wait(CATCH_UP_S), f"{point} was not reached: {self.service.said()[-2000:]}"
-        if point != GAP_FAIL_POINTS[-1]:
-            self._start_over_gap(None)
-            self.service.until_stored(self.sink.stored, lambda stored: stored.epoch > before.epoch, CATCH_UP_S)
-        else:
+        if point == GAP_FAIL_POINTS[-1]:
             self.service.start()
-        self.crossed.append(Crossed(before.through_lsn, self.log_end()))
+        else:
+            self._start_over_gap(None)
+            self.service.until_stored(self.sink.stored, lambda stored: stored.epoch > epoch, CATCH_UP_S)
+
+    @contextmanager
+    def _unmigrated(self) -> Iterator[None]:
+        """No column changes meanwhile: PostgreSQL does not track what is committed while it begins to make a slot, and
+        decodes a table that was altered then as it was before, until it is altered again.
+        """
+        with psycopg.connect(self.dsn) as connection:  # it writes nothing, so the slot does not wait for it
+            connection.execute(f"LOCK TABLE {', '.join(MIGRATED)} IN ACCESS SHARE MODE".encode())
+            yield
 
     def _drop_slot(self) -> None:
         self.done["slot dropped"] += 1

@@ -114,10 +114,16 @@ def _ordered(rows: Iterable[Row], verdict: Verdict) -> list[Row]:
 
 
 def _check_gap(gap: Gap, ordered: Sequence[Row], verdict: Verdict) -> None:
-    """No row is at the gap: all up to the last one before it are of an earlier epoch, and all after it of its own."""
+    """All rows up to the last one before it are of an earlier epoch, and all after it of its own; at it are truncates,
+    where the entities are emptied, of all partitions.
+    """
     first = bisect.bisect_right(ordered, gap.last, key=lambda row: row.position)
-    if gap.last >= gap.position or (first < len(ordered) and ordered[first].position <= gap.position):
+    if gap.last >= gap.position or (first < len(ordered) and ordered[first].position < gap.position):
         verdict.note("reordered", f"in {gap}", ordered[first : first + 1])
+    partitions = {(name, number) for name in gap.entities for number in range(ENTITIES[name].partitions)}
+    emptied = [(row.entity, row.partition) for row in ordered if row.position == gap.position and row.op == "truncate"]
+    if sorted(emptied) != (sorted(partitions) if gap.emptied else []):
+        verdict.note("wrong", f"at {gap}: truncates", emptied)
     if _epoch(gap.last) >= _epoch(gap.position):
         verdict.note("reordered", "a gap in the midst of an epoch", gap)
 
@@ -220,6 +226,8 @@ class _Judge:
         """A row that was read from its table: its key has that state here."""
         self.fold.add(row)
         if row.op == "delete" and self._swept(row):
+            return
+        if row.op == "truncate" and row.position in (gap.position for gap in self._gaps):
             return
         if row.op != "read":
             self._verdict.note("repeated", "no such transaction was committed there", row)

@@ -43,13 +43,16 @@ class Row:
 class Gap:
     """Where changes were lost: the transactions whose commit records end after `start` and up to `end` in the log.
 
-    `last` is the position of the last row before, `position` that of the gap itself.
+    `last` is the position of the last row before, `position` that of the gap itself. Where rows of the changelog may be
+    gone as well, consumers are told that each of the entities is `emptied`.
     """
 
     last: str
     position: str
     start: int
     end: int
+    entities: tuple[str, ...]
+    emptied: bool = False
 
 
 def of_files(path: Path) -> Iterator[Row]:
@@ -76,7 +79,8 @@ def gap_of(state: Mapping[str, Any]) -> Gap:
     """The gap that a row of the entity `gaps` tells of; both its sides must be known."""
     before, after = state["before"], state["after"]
     start, end = _place(before["through"]), _place(after["through"])
-    return Gap(last=before["position"], position=after["position"], start=start, end=end)
+    entities = tuple(state["entities"])
+    return Gap(last=before["position"], position=after["position"], start=start, end=end, entities=entities)
 
 
 def _place(lsn: str) -> int:
