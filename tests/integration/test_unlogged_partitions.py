@@ -184,3 +184,15 @@ def test_check_says_what_changed_since_the_changelog_looked(site: Site, capsys: 
     assert "partitions changed: 1 attached, 1 truncated after log position" in said
     assert "the event trigger is there" in said
     assert "ready:" not in said
+
+
+def test_a_truncate_of_the_whole_table_is_told_by_the_log(site: Site) -> None:
+    site.configure(CONFIGURATION + 'on_truncate = "publish"\non_unlogged = "stop"\n')
+    with site.running() as service:
+        service.until(site.is_read)
+        site.sql("TRUNCATE event", "INSERT INTO event VALUES (1, 10, 'after'), (1, 20, 'after')")
+        service.until(lambda: len(site.ops("event")) >= 23)
+        site.sql("ALTER TABLE event ADD COLUMN more int", "INSERT INTO event VALUES (2, 10, 'a look was taken', 1)")
+        service.until(lambda: "2" in str(site.state("event")))
+    assert not service.said("changes may be missing from the log")
+    assert [op for op, _ in site.ops("event")[20:]] == ["truncate", "create", "create", "create"]

@@ -127,7 +127,7 @@ class Unlogged:
     """Rows of an entity may have changed between the log positions `since` and `until`, and the log does not tell.
 
     `statements` is a word of the commands that can have done it. `leaves` are the partitions to read, None for the
-    whole table. `sweep`: rows may be gone.
+    whole table. `sweep`: rows may be gone. `truncated`: partitions were truncated, and nothing else.
     """
 
     entity: str
@@ -137,6 +137,7 @@ class Unlogged:
     sweep: bool
     since: int
     until: int = 0
+    truncated: bool = False
 
 
 def read(connection: psycopg.Connection[Any], publication: str, entities: Sequence[Entity]) -> Evidence:
@@ -240,8 +241,15 @@ def _leaves(entity: str, known: TableEvidence, table: TableEvidence, since: int)
     truncated = {oid for oid in after if oid not in linked and before[oid].filenode != after[oid].filenode}
     told = {"attached": len(linked), "detached or dropped": len(gone), "truncated": len(truncated)}
     why = "partitions changed: " + ", ".join(f"{count} {what}" for what, count in told.items() if count)
-    sweep = bool(gone or truncated)
-    yield Unlogged(entity=entity, why=why, statements="TABLE", leaves=frozenset(linked), sweep=sweep, since=since)
+    yield Unlogged(
+        entity=entity,
+        why=why,
+        statements="TABLE",
+        leaves=frozenset(linked),
+        sweep=bool(gone or truncated),
+        since=since,
+        truncated=not (linked or gone),
+    )
 
 
 def _has_older(connection: psycopg.Connection[Any], leaf: int, horizon: int) -> bool:

@@ -329,7 +329,7 @@ class PostgresSource:
         for altered in assembled.altered:
             _report_altered(altered)
         assert self._looks is not None
-        self._looks.heard(assembled.statements)
+        self._looks.heard(assembled.statements, assembled.rows)
         return self._looked_at(assembled.described, self._piece(assembled))
 
     def _next_frames(self) -> list[bytes]:

@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
 from connectors.sources.postgres import evidence
@@ -16,7 +18,10 @@ from connectors.sources.postgres.watch import Look, Watch
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
+from envelope.model import Op
 from envelope.position import Position
+
+_TRUNCATE = pa.scalar(Op.TRUNCATE.value)
 
 _log = structlog.get_logger("postgres")
 
@@ -24,10 +29,11 @@ _log = structlog.get_logger("postgres")
 class Noticed:
     """What the looks of one opening noticed. `watch` takes them; `before` is what a checkpoint keeps at first."""
 
-    def __init__(self, watch: Watch, before: Evidence, entities: Sequence[Entity]) -> None:
-        self.watch, self.before = watch, before
+    def __init__(self, watch: Watch, before: Evidence, entities: Sequence[Entity], opened: int) -> None:
+        self.watch, self.before, self._opened = watch, before, opened
         self._entities = {entity.name: entity for entity in entities}
         self._statements = Statements()
+        self._truncates: dict[str, int] = {}
 
     @classmethod
     def begin(
@@ -52,13 +58,17 @@ class Noticed:
             before = replace(known, tables={**now.tables, **known.of(same).tables})
         covered = now.lsn if now.tables == before.tables else 0
         watch = Watch(dsn, wanted, before, covered=covered, answer_s=answer_s)
-        return cls(watch, before, wanted.entities)
+        return cls(watch, before, wanted.entities, now.lsn)
 
-    def heard(self, statements: Sequence[tuple[bytes, int]]) -> None:
-        """The event trigger wrote these; each has a commit."""
+    def heard(self, statements: Sequence[tuple[bytes, int]], rows: Sequence[pa.RecordBatch]) -> None:
+        """The event trigger wrote these statements, each with its commit; these rows are published."""
         for content, commit in statements:
             self._statements.heard(content, commit)
             self.watch.ask(commit)
+        for batch in rows:
+            for row in batch.filter(pc.equal(batch.column("op"), _TRUNCATE)).select(["entity", "position"]).to_pylist():
+                self._truncates[row["entity"]] = Position.parse(row["position"]).commit
+                self.watch.ask(self._truncates[row["entity"]])
 
     def settle(self, checkpoint: Checkpoint, repairs: Repairs) -> tuple[Checkpoint, Repairs]:
         """What is left to do, now that the stream has passed what some looks noticed.
@@ -76,6 +86,8 @@ class Noticed:
     def _settle_one(
         self, checkpoint: Checkpoint, repairs: Repairs, windows: Windows, look: Look, change: Unlogged
     ) -> tuple[Repairs, Windows]:
+        if self._is_told(change):
+            return repairs, windows
         policy = self._entities[change.entity].on_unlogged
         since, until = self._statements.bounds(change)
         if policy == "stop":
@@ -93,6 +105,15 @@ class Noticed:
         part = None if change.leaves is None else look.parts.get(change.entity, {})
         start = str(Position(checkpoint.epoch, checkpoint.through_lsn, 0))
         return read_again(repairs, windows, change.entity, start, sweep=change.sweep, part=part)
+
+    def _is_told(self, change: Unlogged) -> bool:
+        """Whether a TRUNCATE of the whole table, which the log tells, explains the change.
+
+        A look follows it at once, so hardly anything else can have come in between. Of the time before this opening
+        that cannot be said.
+        """
+        truncated = self._truncates.get(change.entity, 0)
+        return change.truncated and self._opened <= change.since <= truncated <= change.until
 
 
 def _gap(change: Unlogged, since: str, until: str) -> ChangelogError:
