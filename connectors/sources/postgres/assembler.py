@@ -156,7 +156,8 @@ class _Feed:
 
     def __init__(self, assembler: Assembler) -> None:
         self._of = assembler
-        self._frames = Frames(assembler._tail, rows_max=assembler._rows_max, bytes_max=assembler._bytes_max)
+        of = assembler
+        self._frames = Frames(of._tail, rows_max=of._rows_max, bytes_max=of._bytes_max, opened=of._open is not None)
         del assembler._tail[: self._frames.cut]
         self._spans: list[Span] = []
         self._spanned = self._encoded = 0  # of the frames' rows

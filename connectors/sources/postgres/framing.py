@@ -23,11 +23,12 @@ class Frames:
     """Frames, one behind the other. What stands before `cut` can be read now; the rest waits for more.
 
     Payload i is `data[starts[i]:ends[i]]`; `data` ends with `INLINE` bytes of padding. Before the cut, `rows` are the
-    frames that hold a row and `controls` the others. The cut is behind the last commit; when `rows_max` rows or
-    `bytes_max` bytes of one transaction wait, at the end. Raises ChangelogError (MALFORMED): a frame has no payload.
+    frames that hold a row and `controls` the others. The cut is after the last commit and the messages that follow it
+    outside any transaction; when `rows_max` rows or `bytes_max` bytes of one transaction wait, at the end. `opened`
+    says that the first frame is inside a transaction. Raises ChangelogError (MALFORMED): a frame has no payload.
     """
 
-    def __init__(self, frames: Sequence[bytes], *, rows_max: int, bytes_max: int) -> None:
+    def __init__(self, frames: Sequence[bytes], *, rows_max: int, bytes_max: int, opened: bool) -> None:
         lengths = np.fromiter(map(len, frames), np.int64, len(frames))
         if (lengths <= HEADER).any():
             raise ChangelogError(Kind.MALFORMED, f"the stream sent a frame of {lengths.min()} bytes")
@@ -36,7 +37,7 @@ class Frames:
         self.starts: Ints = np.concatenate([[0], self.ends[:-1]]) + HEADER
         self._kinds = np.frombuffer(self.data, np.uint8)[self.starts]
         is_row = _IS_ROW[self._kinds]
-        self.cut = self._cut_at(is_row, rows_max, bytes_max)
+        self.cut = self._cut_at(is_row, rows_max, bytes_max, opened)
         self.rows = np.flatnonzero(is_row[: self.cut])
         self.controls = np.flatnonzero(~is_row[: self.cut])
 
@@ -62,9 +63,11 @@ class Frames:
         at = int(np.searchsorted(self.rows, frame))
         return self.lsn(int(self.rows[at])) if at < len(self.rows) else 0
 
-    def _cut_at(self, is_row: npt.NDArray[np.bool_], rows_max: int, bytes_max: int) -> int:
+    def _cut_at(self, is_row: npt.NDArray[np.bool_], rows_max: int, bytes_max: int, opened: bool) -> int:
         commits = np.flatnonzero(self._kinds == ord("C"))
         cut = int(commits[-1]) + 1 if len(commits) else 0
+        if (len(commits) or not opened) and (self._kinds[cut:] == ord("M")).all():
+            return len(self._kinds)
         nbytes = self.ends[-1] - (self.ends[cut - 1] if cut else 0)
         if np.count_nonzero(is_row[cut:]) < rows_max and nbytes < bytes_max:
             return cut

@@ -190,6 +190,21 @@ def test_the_last_row_may_be_of_a_whole_transaction_though_another_has_begun() -
     assert (_ops(begun), begun.through_lsn, begun.partial) == (["create 1"], 101, False)
 
 
+def test_a_message_outside_any_transaction_leaves_none_open() -> None:
+    """Else the position of an idle database stood still, and its slot kept log, from the first such message on."""
+    outside = Message(transactional=False, lsn=0, prefix="heartbeat", content=b"x")
+    fed = assembler()
+    [begin, *rest] = frames(transaction(200, [insert(2)]))
+    sent = [
+        frames([outside]),
+        frames([*transaction(100, [relation(), insert(1)]), outside, outside]),
+        [*frames([outside]), begin],
+        rest,
+    ]
+    told = [(_ops(fed.feed(part)), fed.between) for part in sent]
+    assert told == [([], True), (["create 1"], True), ([], False), (["create 2"], True)]
+
+
 def test_nothing_is_between_transactions_while_frames_of_one_wait() -> None:
     fed = assembler()
     sent = frames(transaction(100, [relation(), insert(1)]))
