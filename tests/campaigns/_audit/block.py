@@ -21,7 +21,7 @@ from tests.campaigns._service import is_read
 from tests.proxy import Proxy
 
 LOADED_S_MAX = 2.0
-_GIVEN_UP = re.compile(r"(?m)^.*connection lost.*(?:no answer for|has been silent for)")
+_GIVEN_UP = re.compile(r'(?m)^.*(?:no answer for|has been silent for).*"connection lost"')
 
 
 class Block(Faults):
