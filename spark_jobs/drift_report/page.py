@@ -115,8 +115,7 @@ def _lost(gap: Lost) -> list[str]:
 
 
 def _fence(fence: Fence) -> list[Markup]:
-    cut = fence.snapshot
-    snapshot = together(element("span", transactions(cut), title=cut), " ") if cut else None
+    snapshot = f"{transactions(fence.snapshot)} " if fence.snapshot else None
     lsn = together("at ", element("code", fence.lsn)) if fence.lsn else None
     waited = None
     if fence.waited_seconds is not None:

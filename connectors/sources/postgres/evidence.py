@@ -7,7 +7,7 @@ everything in its own way: there is nothing to compare.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -174,7 +174,7 @@ def unlogged(before: Evidence, now: Evidence) -> Iterator[Unlogged]:
 
 
 def prove(connection: psycopg.Connection[Any], before: Evidence, now: Evidence) -> Evidence:
-    """`before`, with the partitions of now that were only rewritten, or that are new and empty.
+    """`before`, with the partitions of now that were only rewritten, or that never held rows from elsewhere.
 
     A partition that VACUUM FULL or CLUSTER has rewritten still has rows that are older than the look before; one that
     was truncated has none.
@@ -197,7 +197,7 @@ def _holds(
     if last == leaf:
         return True
     if last is None:
-        return _is_new(connection, oid, leaf)
+        return _is_new(connection, oid, leaf, known.values())
     return last.links == leaf.links and _has_older(connection, oid, before.horizon)
 
 
@@ -264,32 +264,41 @@ def _has_older(connection: psycopg.Connection[Any], leaf: int, horizon: int) -> 
     return found is not None and found.readable and _exists(connection, found, condition)
 
 
-def _is_new(connection: psycopg.Connection[Any], leaf: int, seen: Leaf) -> bool:
-    """Whether the partition is empty, so that all that comes to it is in the log under its table's name.
+def _is_new(connection: psycopg.Connection[Any], leaf: int, seen: Leaf, known: Iterable[Leaf]) -> bool:
+    """Whether all rows that came to the partition are in the log under its table's name: it is empty, or it was made as
+    a partition (CREATE TABLE … PARTITION OF), and so was what it is a partition of, if that is new, too.
 
     One that may not be read is taken for new if the transaction that made it attached it.
     """
     found = _probe(connection, leaf)
     if found is None:
         return False
-    return not found.pages or (not found.readable and found.made_by == seen.links.split("/")[-1])
+    *above, link = seen.links.split("/")
+    parent_known = any(other.links.split("/")[: len(above)] == above for other in known)
+    made = found.made_as_partition if parent_known else found.made_as_partitions
+    return not found.pages or made or (not found.readable and found.made_by == link)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Probed:
-    """A partition that is there: its size, and `made_by`, the transaction that made it."""
+    """A partition that is there: its size, and `made_by`, the transaction that made it.
+
+    `made_as_partition`: it was never a table of its own; `made_as_partitions`: nor was any partition above it.
+    """
 
     schema: str
     name: str
     pages: int
     readable: bool
     made_by: str
+    made_as_partition: bool
+    made_as_partitions: bool
 
 
 def _probe(connection: psycopg.Connection[Any], leaf: int) -> _Probed | None:
     """The partition; None when it was dropped meanwhile."""
     with translated("looking at a partition"), connection.cursor(row_factory=class_row(_Probed)) as cursor:
-        return cursor.execute(_PROBE, [leaf]).fetchone()
+        return cursor.execute(_PROBE, {"leaf": leaf}).fetchone()
 
 
 def _exists(connection: psycopg.Connection[Any], leaf: _Probed, condition: sql.Composed) -> bool:
@@ -313,14 +322,28 @@ def _digest(leaves: Sequence[Any]) -> str:
     return hashlib.sha256(json.dumps(leaves).encode()).hexdigest()[:16]
 
 
-# The row of a system column is written when its table is made, and never again.
+# The row of a system column is written when its table is made, and never again. So are those of all its columns by
+# CREATE TABLE … PARTITION OF; ATTACH writes each again, to say that it is inherited.
 _PROBE = """
+WITH RECURSIVE chain AS (
+    SELECT i.inhrelid, i.inhparent, i.xmin AS link FROM pg_inherits AS i WHERE i.inhrelid = %(leaf)s
+    UNION ALL
+    SELECT i.inhrelid, i.inhparent, i.xmin FROM chain JOIN pg_inherits AS i ON i.inhrelid = chain.inhparent
+), made AS (
+    SELECT chain.inhrelid, EXISTS (
+        SELECT FROM pg_attribute AS s
+        JOIN pg_attribute AS b ON b.attrelid = s.attrelid AND b.attnum > 0 AND b.xmin = s.xmin AND b.cmin = s.cmin
+        WHERE s.attrelid = chain.inhrelid AND s.attnum = -1 AND s.xmin = chain.link AND NOT b.attislocal
+    ) AS as_partition FROM chain
+)
 SELECT n.nspname AS schema, c.relname AS name, a.xmin::text AS made_by,
     coalesce(pg_relation_size(c.oid), 0) / current_setting('block_size')::int8 AS pages,
-    has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE') AS readable
+    has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE') AS readable,
+    coalesce((SELECT as_partition FROM made WHERE inhrelid = c.oid), false) AS made_as_partition,
+    coalesce((SELECT bool_and(as_partition) FROM made), false) AS made_as_partitions
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = -1
-WHERE c.oid = %s
+WHERE c.oid = %(leaf)s
 """
 
 _SCHEMAS = """

@@ -143,14 +143,14 @@ def test_one_changelog_from_its_beginning_to_its_end(site: Site) -> None:
     for command in (["tail", "ordrs"], ["history", "ordrs", "7"]):
         code, _, err = site.call(*command)
         assert code == 2
-        assert err.endswith("has no entity ordrs; it has: dead, guest, orders")
+        assert err.endswith("has no entity ordrs; it has: dead, gaps, guest, orders")
 
     told = json.loads(site.call("status", "--json")[1])
     assert told["entities"]["orders"]["messages"] >= 4
     assert told["lag"]["bytes"] is not None
     assert told["position"] is not None
     assert "messages, at most" in site.call("status")[1]
-    assert "rights: 5 topics may be read and written" in site.findings()["ok"]
+    assert "rights: 6 topics may be read and written" in site.findings()["ok"]
 
     _deltas(site, "orders")
     assert f"topic {site.name}.orders.delta: 1 partitions, set as configured" in site.findings()["ok"]
@@ -164,7 +164,7 @@ def test_one_changelog_from_its_beginning_to_its_end(site: Site) -> None:
     assert out.endswith(f"dropped slot {site.name}\ndropped 3 topics\ndropped the checkpoint of {site.name}\n")
     log = open_log(config.load(site.file, os.environ))
     assert log.checkpoint() is None
-    assert log.counts().keys() == {"dead"}
+    assert log.counts().keys() == {"dead", "gaps"}
     assert f"{site.name}.orders.delta" not in Client(bootstrap_servers=site.broker.bootstrap_servers).admin().topics()
 
 

@@ -32,7 +32,8 @@ class Site:
         self.dsn, self.servers = dsn, servers
         self.name = str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"])
         config = folder / "changelog.toml"
-        text = kafka.CONFIG.format(name=self.name, dsn=dsn, broker=servers, transaction_s=kafka.TRANSACTION_S)
+        places = {"name": self.name, "dsn": dsn, "broker": servers}
+        text = kafka.CONFIG.format(**places, timeouts="", transaction_s=kafka.TRANSACTION_S)
         config.write_text(text + ENTITIES, "utf-8")
         prepare(dsn, 300)
         self.service = Service(config)
