@@ -167,8 +167,8 @@ def test_a_schema_that_the_registry_does_not_have(
 @pytest.mark.parametrize(
     ("job", "arguments", "said"),
     [
-        ("archive", ["--skip", "ordre"], "entity ordre has no topic; the changelog has order, schemas"),
-        ("derive_deltas", ["--entity", "ordre"], "entity ordre has no topic; the changelog has order, schemas"),
+        ("archive", ["--skip", "ordre"], "entity ordre has no topic; the changelog has gaps, order, schemas"),
+        ("derive_deltas", ["--entity", "ordre"], "entity ordre has no topic; the changelog has gaps, order, schemas"),
         ("rebuild_view", ["--entity", "ordre"], "has no entity ordre; it has: order"),
         ("rebuild_view", ["--as-of", BEYOND], f"{BEYOND} is beyond the end"),
     ],

@@ -49,7 +49,7 @@ def test_what_nests_deep_or_holds_half_a_character_is_shown(
         said = capsys.readouterr()
         assert said.err == ""
         assert "\\ud800" in said.out
-        assert "[" * 60 in said.out
+        assert "[" * 60 in "".join(said.out.split())  # a narrow terminal wraps it
         if not more:
             assert "deleted" in said.out
 

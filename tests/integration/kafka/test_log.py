@@ -205,7 +205,7 @@ def test_who_follows_sees_new_entities(settings: Settings, monkeypatch: pytest.M
 def test_an_unknown_entity_is_named_with_those_there_are(settings: Settings) -> None:
     with writing(settings, entity(), entity("guest", partitions=1)):
         pass
-    with pytest.raises(ChangelogError, match=r"has no entity ordr; it has: dead, guest, order$") as caught:
+    with pytest.raises(ChangelogError, match=r"has no entity ordr; it has: dead, gaps, guest, order$") as caught:
         list(opened(settings).read(entity="ordr"))
     assert caught.value.kind is Kind.USAGE
     assert list(opened(settings).read(entity="order")) == []

@@ -117,7 +117,7 @@ def test_a_commit_holds_rows_and_checkpoint(settings: Settings) -> None:
     [kept] = read(settings, "positions")
     assert kept.key() == NAME.encode()
     found = Checkpoint.from_json(kept.value() or b"")
-    assert sorted(found.sink["topics"]) == [f"{settings.prefix}.order", f"{settings.prefix}.schemas"]
+    assert sorted(found.sink["topics"]) == [f"{settings.prefix}.{name}" for name in ("gaps", "order", "schemas")]
     assert replace(found, sink={}) == stored
 
 
@@ -326,6 +326,7 @@ def test_topics_are_made_as_they_are_to_be(settings: Settings) -> None:
         "event": 2,
         "positions": 1,
         "dead": 1,
+        "gaps": 1,
         "schemas": 1,
     }
     assert found[f"{kept.prefix}.event"].settings["retention.ms"] == str(5 * 86_400_000)
