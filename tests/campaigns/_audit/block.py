@@ -39,8 +39,9 @@ class Block(Faults):
     def run(self, rounds: int) -> Figures:
         """`rounds` faults, and the verdict."""
         self._load.start()
-        self.service.start()
-        begun = self.service.slot_made(self.dsn, NAME)
+        with self.unmigrated():
+            self.service.start()
+            begun = self.service.slot_made(self.dsn, NAME)
         self.since = {name: Since(nothing=begun) for name in self.names}
         started = time.monotonic()
         for fault in self._dealt(rounds):

@@ -17,7 +17,7 @@ from connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
 from connectors.sources.postgres.reading import FAIL_POINTS as READING_FAIL_POINTS
 from tests.campaigns._audit.load import CONFLICTS, alter_types
 from tests.campaigns._audit.site import ANSWER_S, CATCH_UP_S, NAME, Sink, Site
-from tests.campaigns._audit.tables import ENTITIES, MIGRATED
+from tests.campaigns._audit.tables import ENTITIES
 from tests.campaigns._service import LOOP_FAIL_POINTS
 from tests.proxy import Proxy
 
@@ -202,7 +202,7 @@ class Faults(Site):
         before = self.sink.stored()
         assert before is not None
         point = self.rng.choice((None, *GAP_FAIL_POINTS))
-        with self._unmigrated():
+        with self.unmigrated():
             self._go_over_gap(point, before.epoch)
         self.crossed.append(Crossed(before.through_lsn, self.log_end(), moved=point == "gap:slot-made"))
 
@@ -218,12 +218,12 @@ class Faults(Site):
             self.service.until_stored(self.sink.stored, lambda stored: stored.epoch > epoch, CATCH_UP_S)
 
     @contextmanager
-    def _unmigrated(self) -> Iterator[None]:
-        """No column changes meanwhile: PostgreSQL does not track what is committed while it begins to make a slot, and
-        decodes a table that was altered then as it was before, until it is altered again.
+    def unmigrated(self) -> Iterator[None]:
+        """No table is altered or truncated meanwhile: PostgreSQL does not track what is committed while it begins to
+        make a slot, and decodes a table that was altered then as it was before, or fails to find its file.
         """
         with psycopg.connect(self.dsn) as connection:  # it writes nothing, so the slot does not wait for it
-            connection.execute(f"LOCK TABLE {', '.join(MIGRATED)} IN ACCESS SHARE MODE".encode())
+            connection.execute(f"LOCK TABLE {', '.join(self.names)} IN ACCESS SHARE MODE".encode())
             yield
 
     def _drop_slot(self) -> None:
