@@ -12,12 +12,11 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
 from connectors.commands import Command, add_common_arguments
-from connectors.extras import PACKAGE, installation
+from connectors.extras import installation, own_version
 from connectors.terminal import say
 
 COMMANDS = {
@@ -106,7 +105,7 @@ def shadow() -> str | None:
 
 def _parser(chosen: str | None, command: Command | None) -> argparse.ArgumentParser:
     parser = _Parser(prog="changelog", description="Publishes a database's commit log as a changelog.")
-    parser.add_argument("--version", action="version", version=f"changelog {version(PACKAGE)}")
+    parser.add_argument("--version", action="version", version=f"changelog {own_version()}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for name, summary in COMMANDS.items():
         sub = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from connectors import cli
+from connectors import cli, extras
 from connectors.commands import history, tail
 from connectors.commands import run as service
 from connectors.extras import installation
@@ -112,7 +112,9 @@ def test_what_was_probably_meant_is_named(
     assert meant is None or f"; did you mean {meant}?" in err
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("package", ["changelog-publisher", "not-installed"])
+def test_the_version_is_told(package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(extras, "PACKAGE", package)
     with pytest.raises(SystemExit, match="0"):
         cli.main(["--version"])
     assert capsys.readouterr().out == f"changelog {version('changelog-publisher')}\n"
