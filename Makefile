@@ -127,10 +127,12 @@ clean:
 	@$(PYTHON) -m venv .venv
 
 .venv/.run: requirements.lock | .venv/bin/pip
+	@echo 'installing what the demo needs (once)'
 	@$(INSTALL) -r requirements.lock
 	@touch $@
 
 .venv/.dev: requirements-dev.lock pyproject.toml | .venv/bin/pip
+	@echo 'installing Spark and what the tests need, 400 MB (once)'
 	@$(INSTALL) $(SDISTS) -r requirements-dev.lock
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch .venv/.run $@
