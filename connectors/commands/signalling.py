@@ -17,7 +17,7 @@ from connectors.config import Config
 from connectors.signals import Do, Signal, send
 from connectors.sinks import Log, unknown_entity
 from connectors.sources.postgres.connection import connect, translated
-from connectors.sources.postgres.repairs import Repairs
+from connectors.sources.postgres.repairs import Repairs, absent_of
 from connectors.sources.postgres.setup import slot_state
 from connectors.stores import open_log
 from connectors.terminal import say
@@ -33,7 +33,16 @@ LOOK_FOR_SERVICE_S = 5.0
 LOOK_AGAIN_S = 0.7
 """Seconds until the next look where nobody read it."""
 
-Outcome = Literal["done", "cancelled", "sent"]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a signal, and how many of the asked keys the table lacks."""
+
+    word: Literal["done", "cancelled", "sent"] = "sent"
+    absent: int = 0
+
+
+SENT = Outcome()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +83,7 @@ def ask(
     with connect(settings.source.dsn) as connection:
         sent = Sent(signal=signal, lsn=send(connection, signal, settings.signals_secret))
     quiet = bool(arguments.json)
-    outcome: Outcome = "sent"
+    outcome = SENT
     if not _is_read(settings):
         _say(f"no service reads the slot {settings.slot}: it handles the signal when it starts", quiet=quiet)
         if unread is not None:
@@ -84,13 +93,15 @@ def ask(
     elif arguments.wait:
         outcome = _wait(settings, log, sent, quiet=quiet)
     if quiet:
-        told = {"id": signal.id, "do": do, "entity": entity, "keys": None if keys is None else len(keys)}
-        print(msgspec.json.encode({**told, "lsn": lsn_text(sent.lsn), "outcome": outcome}).decode())
-    elif outcome != "sent":
-        say(f"{_subject(signal)}: {outcome}")
+        asked = {"id": signal.id, "do": do, "entity": entity, "keys": None if keys is None else len(keys)}
+        ended = {"outcome": outcome.word, "absent": outcome.absent}
+        print(msgspec.json.encode({**asked, "lsn": lsn_text(sent.lsn), **ended}).decode())
+    elif outcome != SENT:
+        lacking = f"; {outcome.absent:,} of {len(keys):,} keys are not in the table" if keys and outcome.absent else ""
+        say(f"{_subject(signal)}: {outcome.word}{lacking}")
     elif not arguments.wait:
         say(f"{_subject(signal)}: the service is told; `changelog status` shows how far it is")
-    return 1 if outcome == "cancelled" else 0
+    return 1 if outcome.word == "cancelled" else 0
 
 
 def known(log: Log, entity: str | None) -> Checkpoint:
@@ -134,7 +145,7 @@ def _wait(settings: Config, log: Log, sent: Sent, *, quiet: bool) -> Outcome:
                     look_at = time.monotonic() + LOOK_FOR_SERVICE_S
                     if not _is_read(settings):
                         _say(f"the service has ended; it goes on when it starts ({_subject(sent.signal)})", quiet=quiet)
-                        return "sent"
+                        return SENT
                 time.sleep(POLL_S)
     except KeyboardInterrupt:
         _say(
@@ -156,7 +167,7 @@ def _outcome(log: Log, sent: Sent, tell: Callable[[str], None]) -> Outcome | Non
             hint="the service's log says why",
         )
     if ended is not None:
-        return "cancelled" if ended == "cancelled" else "done"
+        return Outcome(word="cancelled") if ended == "cancelled" else Outcome(word="done", absent=absent_of(ended))
     if not repairs.knows(sent.signal.id):
         if checkpoint.through_lsn > sent.lsn:
             raise ChangelogError(

@@ -398,6 +398,10 @@ def test_the_commands_ask_wait_and_say_what_came_of_it(site: Site, capsys: pytes
             told = json.loads(capsys.readouterr().out)
             assert (told["do"], told["entity"], told["keys"], told["outcome"]) == ("republish", "item", 1, "done")
         assert site.ops("item")[before:] == [("read", "7")] * 2
+        assert site.call("republish", "item", "--keys", "7", "no such", "nor this")[0] == 0
+        assert capsys.readouterr().out == "republish item: done; 2 of 3 keys are not in the table\n"
+        assert site.call("republish", "item", "--keys", "7", "no such", "--json")[0] == 0
+        assert json.loads(capsys.readouterr().out)["absent"] == 1
         assert site.call("rebuild", "item")[0] == 0
         assert capsys.readouterr().out == "rebuild item: done\n"
         assert site.call("status", "--json")[0] == 0

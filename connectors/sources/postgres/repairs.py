@@ -110,7 +110,8 @@ class Repairs:
             repair = _progressed(before, windows.get(entity), reached, entity)
             if repair.stage is None:
                 left = {name: each for name, each in found.open.items() if name != entity}
-                found = replace(found, open=left).closed(repair.ids, "failed" if entity in reached.failed else "done")
+                outcome = "failed" if entity in reached.failed else done(len(before.absent))
+                found = replace(found, open=left).closed(repair.ids, outcome)
             elif repair != before:
                 found = replace(found, open={**found.open, entity: repair})
         waiting = found.sweeps(windows) - reached.sweeping
@@ -197,6 +198,17 @@ def over_gap(repairs: Repairs, entities: Collection[str], position: Position) ->
         ids = (*asked, f"gap-{position.epoch}-{entity}")[-ENDED_MAX:]
         opened[entity] = Repair(ids=ids, start=str(position), table=True, sweep=True)
     return replace(repairs, open=opened).anew(), {entity: {"complete": False} for entity in entities}
+
+
+def done(absent: int) -> str:
+    """How a repair ended of which the table lacked so many of the asked keys."""
+    return f"done, {absent} absent" if absent else "done"
+
+
+def absent_of(outcome: str) -> int:
+    """How many of the asked keys the table lacked, by what `done` gave."""
+    number = outcome.removeprefix("done, ").removesuffix(" absent")
+    return int(number) if number.isdecimal() else 0
 
 
 def _named(windows: Windows, entity: str | None) -> set[str]:
