@@ -43,6 +43,8 @@ commit_rows = 300
 commit_seconds = 0.05
 [service]
 listen = "127.0.0.1:0"
+[schemas]
+on_incompatible = "publish"
 """
 
 
