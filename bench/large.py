@@ -18,8 +18,10 @@ from pathlib import Path
 
 import psycopg
 
+from bench.measure.processes import peak_mib
+from bench.measure.service import wait
 from connectors.embedded import Server, temporary_server
-from connectors.sinks.filelog import counts, read_checkpoint
+from connectors.sinks.filelog import counts
 from envelope.checkpoint import Checkpoint, parse_lsn
 
 TRANSACTION_ROWS = 5_000_000
@@ -97,19 +99,19 @@ def _job(rows: int, *, before: bool) -> Figures:
         service = subprocess.Popen([sys.executable, "-m", "connectors", "run"], cwd=folder, stderr=subprocess.DEVNULL)
         try:
             if not before:
-                _wait(service, log, _is_read)
+                wait(service, log, _is_read, WAIT_S_MAX)
                 connection.execute(FILL, [rows])
             started_at = time.monotonic()
-            _wait(service, log, _is_read if before else _through(server))
+            wait(service, log, _is_read if before else _through(server), WAIT_S_MAX)
             seconds = time.monotonic() - started_at
-            peak_mib = _peak_mib(service.pid)
+            peak = round(peak_mib(service.pid))
         finally:
             service.send_signal(signal.SIGTERM)
             service.wait()
         stored = sum(counts(log)["orders"].values())
         if stored != rows:
             raise SystemExit(f"{rows} rows were written and {stored} are in the log")
-    return Figures(rows=rows, rows_per_second=round(rows / seconds), peak_mib=peak_mib)
+    return Figures(rows=rows, rows_per_second=round(rows / seconds), peak_mib=peak)
 
 
 def _is_read(checkpoint: Checkpoint) -> bool:
@@ -122,24 +124,6 @@ def _through(server: Server) -> Callable[[Checkpoint], bool]:
     assert row is not None
     end = parse_lsn(row[0])
     return lambda checkpoint: checkpoint.through_lsn >= end
-
-
-def _wait(service: subprocess.Popen[bytes], log: Path, reached: Callable[[Checkpoint], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S_MAX
-    while time.monotonic() < deadline:
-        checkpoint = read_checkpoint(log)
-        if checkpoint is not None and reached(checkpoint):
-            return
-        if service.poll() is not None:
-            raise SystemExit("the service ended; run it by hand to see why")
-        time.sleep(0.1)
-    raise SystemExit("the service did not get there in time")
-
-
-def _peak_mib(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    peak_kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
-    return int(peak_kib) // 1024
 
 
 if __name__ == "__main__":

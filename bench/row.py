@@ -12,16 +12,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psycopg
 
+from bench.measure.processes import peak_mib
+from bench.measure.service import wait
 from connectors.embedded import Server, temporary_server
 from connectors.signals import Signal, send
-from connectors.sinks.filelog import read_checkpoint
 from connectors.sources.postgres.repairs import Repairs
 from envelope.checkpoint import Checkpoint, parse_lsn
 
@@ -100,17 +99,17 @@ def _peak_mib(before: str, then: str, mib: int) -> int:
         command = [sys.executable, "-m", "connectors", "run"]
         service = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
         try:
-            _wait(service, log, _is_read)
+            wait(service, log, _is_read, WAIT_S_MAX)
             _through(server, service, log)
             if then:
                 Path(f"/proc/{service.pid}/clear_refs").write_text("5")  # its peak is what it takes now
             if then == "asked":
                 send(connection, Signal(do="republish", id="asked", entity="documents", keys=("1",)), None)
-                _wait(service, log, lambda found: "asked" in Repairs.parse(found.repairs).ended)
+                wait(service, log, lambda found: "asked" in Repairs.parse(found.repairs).ended, WAIT_S_MAX)
             else:
                 connection.execute(then.replace("{mib}", str(mib)).encode())
             _through(server, service, log)
-            return _high_mib(service.pid)
+            return round(peak_mib(service.pid))
         finally:
             service.send_signal(signal.SIGTERM)
             service.wait()
@@ -128,25 +127,7 @@ def _through(server: Server, service: "subprocess.Popen[bytes]", log: Path) -> N
         ).fetchone()
     assert row is not None
     end = parse_lsn(row[1])
-    _wait(service, log, lambda checkpoint: checkpoint.through_lsn >= end)
-
-
-def _wait(service: "subprocess.Popen[bytes]", log: Path, reached: Callable[[Checkpoint], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S_MAX
-    while time.monotonic() < deadline:
-        checkpoint = read_checkpoint(log)
-        if checkpoint is not None and reached(checkpoint):
-            return
-        if service.poll() is not None:
-            raise SystemExit("the service ended; run it by hand to see why")
-        time.sleep(0.1)
-    raise SystemExit("the service did not get there in time")
-
-
-def _high_mib(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    peak_kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
-    return int(peak_kib) // 1024
+    wait(service, log, lambda checkpoint: checkpoint.through_lsn >= end, WAIT_S_MAX)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
+from connectors import moments
 from envelope.position import Position
 
 COUNT_MAX = 1_000_000_000
@@ -14,20 +15,13 @@ _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:/*")
 
 
 def moment(text: str) -> Position | datetime:
-    """A position, or a time with a zone, which is then UTC."""
-    try:
-        return Position.parse(text)
-    except ValueError:
-        pass
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = None
-    if at is None or at.tzinfo is None:
+    """A position, or a time with a zone that is not still to come."""
+    at = moments.moment(text)
+    if at is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no position, and no time with a zone")
-    if at > datetime.now(UTC):
+    if isinstance(at, datetime) and at > datetime.now(UTC):
         raise argparse.ArgumentTypeError(f"{text} is still to come; leave it out for the newest state")
-    return at.astimezone(UTC)
+    return at
 
 
 def positive(text: str) -> int:

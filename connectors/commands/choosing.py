@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from connectors import show
+from connectors.moments import moment
 from envelope.model import Record, position_of
 from envelope.position import Position
 
@@ -22,8 +23,8 @@ _UNITS: Mapping[str, timedelta] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What chooses changes."""
     moment_form = "a position, a time such as 2026-11-21T03:10:00Z, or so long ago: 90s, 15m, 6h, 2d"
-    parser.add_argument("--since", type=moment, metavar="WHEN", help=f"only changes from then on: {moment_form}")
-    parser.add_argument("--until", type=moment, metavar="WHEN", help="only changes up to then, in the same forms")
+    parser.add_argument("--since", type=when, metavar="WHEN", help=f"only changes from then on: {moment_form}")
+    parser.add_argument("--until", type=when, metavar="WHEN", help="only changes up to then, in the same forms")
     parser.add_argument(
         "--service", action="append", metavar="NAME", help="only changes by this service; may be repeated"
     )
@@ -43,19 +44,12 @@ def choice_of(arguments: argparse.Namespace) -> Choice | None:
     return (lambda record: all(chosen(record) for chosen in choices)) if choices else None
 
 
-def moment(text: str) -> Position | datetime:
+def when(text: str) -> Position | datetime:
     """A position, a time with a zone, or how long ago."""
     if text[-1:] in _UNITS and text[:-1].isdecimal():
         return datetime.now(UTC) - int(text[:-1]) * _UNITS[text[-1]]
-    try:
-        return Position.parse(text)
-    except ValueError:
-        pass
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = None
-    if at is None or at.tzinfo is None:
+    at = moment(text)
+    if at is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no position, no time with a zone, and nothing like 15m")
     return at
 
