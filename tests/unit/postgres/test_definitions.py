@@ -74,7 +74,8 @@ class Database:
 
     def name(self, lsn: int) -> str:
         """The attribute's name for a row at this place."""
-        return max((f"a{each.xid}" for each in self.alterations if each.commit and each.commit < lsn), default="a")
+        committed = [each.xid for each in self.alterations if each.commit and each.commit < lsn]
+        return f"a{committed[-1]}" if committed else "a"
 
     def look(self, relations: frozenset[int]) -> Look:
         if not relations:
