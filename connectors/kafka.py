@@ -104,7 +104,9 @@ def _sources(settings: Settings, entities: Collection[str]) -> Finding:
     try:
         refuse_shared(settings.client, settings.prefix, settings.name, entities)
     except ChangelogError as error:
-        return fail("sources", error.message, error.hint or "see docs/kafka.md for the rights that are needed")
+        return fail(
+            "sources", error.message, error.hint or "see docs/reference/kafka.md for the rights that are needed"
+        )
     return ok("sources", f"no other one publishes to topics of {settings.name}")
 
 

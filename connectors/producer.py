@@ -60,8 +60,8 @@ class Event:
     """One thing that happened, and will not change.
 
     `id` is its own for ever, a ULID or UUID say: readers drop what has an id that they know. `key` are the canonical
-    texts of the entity key's columns (docs/types.md), `partition_by` those of the columns that choose the partition, by
-    default the key. `state` is a JSON object, its values in the forms of docs/types.md. `at` (with a zone) is when it
+    texts of the entity key's columns, `partition_by` those of the columns that choose the partition, by default the
+    key. `state` is a JSON object. docs/reference/types.md has the forms of both. `at` (with a zone) is when it
     happened; `identifier` says in which request or run.
     """
 
@@ -301,6 +301,6 @@ def _json(state: Mapping[str, Any], where: str) -> Raw:
     try:
         text = json.dumps(state, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError):  # without its cause, whose message may hold a value
-        hint = "numbers, texts, booleans, null, lists and objects; see docs/types.md for all else"
+        hint = "numbers, texts, booleans, null, lists and objects; see docs/reference/types.md for all else"
         raise ChangelogError(Kind.USAGE, f"{where} has a state that is not JSON", hint=hint) from None
     return Raw(text)

@@ -1,7 +1,8 @@
 """Avro schemas of what is published: the one place where column types and Avro types meet, both ways.
 
-`docs/types.md` is the table for readers, `docs/avro.md` says how names, nulls and values out of range are written.
-Schemas are JSON values as the Avro 1.12 specification has them, the same for the same shape each time.
+`docs/reference/types.md` is the table for readers, `docs/reference/avro.md` says how names, nulls and values out of
+range are written. Schemas are JSON values as the Avro 1.12 specification has them, the same for the same shape each
+time.
 """
 
 import importlib.resources
@@ -139,7 +140,7 @@ def closed(schema: Schema) -> Schema:
 
 
 def has_outside(type_: ColumnType) -> bool:
-    """Whether some values do not fit the Avro type and are strings beside it: the † of `docs/types.md`."""
+    """Whether some values do not fit the Avro type and are strings beside it: the † of `docs/reference/types.md`."""
     return type_ in _OPEN or isinstance(type_, Decimal | Array | Struct)
 
 

@@ -1,6 +1,7 @@
-"""Spark's types of what is published, as the JSON of Spark's own types: the table of `docs/types.md`, both ways.
+"""Spark's types of what is published, as the JSON of Spark's own types, both ways.
 
-Several column types are one type to Spark: a field then says in its metadata, under `COLUMN_TYPE`, which it was.
+The table is in `docs/reference/types.md`. Several column types are one type to Spark: a field then says in its
+metadata, under `COLUMN_TYPE`, which it was.
 """
 
 import re

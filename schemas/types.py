@@ -1,7 +1,7 @@
 """Column types that no database owns: what a published value is, whichever database it came from.
 
-`docs/types.md` maps them to Avro and Spark. Every value may be null. Values outside a type's usual range (an infinite
-date, numeric NaN, an array with bounds of its own) are published as strings; `docs/types.md` lists them.
+`docs/reference/types.md` maps them to Avro and Spark. Every value may be null. Values outside a type's usual range (an
+infinite date, numeric NaN, an array with bounds of its own) are published as strings, which that page lists.
 """
 
 from dataclasses import dataclass

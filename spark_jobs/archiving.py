@@ -1,4 +1,4 @@
-"""Files of an archive: written, made fewer, dropped and cleared away (docs/spark.md, *Archive*).
+"""Files of an archive: written, made fewer, dropped and cleared away (docs/how-to/archive.md).
 
 Whatever is written becomes visible by a manifest alone, and all at once. A run that ends before leaves files that
 nobody lists; `clear` deletes them later, with those that were replaced.

@@ -1,6 +1,7 @@
 """Reads a changelog into Spark, wherever it is: the file log, an archive, Kafka; the rows and columns are the same.
 
-The columns are those of `envelope.batch.SCHEMA` (docs/file-log.md). Rows have no order; order them by `position`.
+The columns are those of `envelope.batch.SCHEMA` (docs/reference/file-log.md). Rows have no order; order
+them by `position`.
 """
 
 import re

@@ -1,8 +1,8 @@
 """How a row of the source differs from the changelog's last row of its key, column by column.
 
-One definition of equal: the canonical form of docs/types.md. Members are told by name, json by value, numbers by their
-token. A column that the changelog does not know of a row (`unavailable`) is unknown; one whose stored value the table's
-columns left behind when they changed, without a row event, is *schema changed*: neither is drift.
+One definition of equal: the canonical form of docs/reference/types.md. Members are told by name, json by value, numbers
+by their token. A column that the changelog does not know of a row (`unavailable`) is unknown; one whose stored value
+the table's columns left behind when they changed, without a row event, is *schema changed*: neither is drift.
 """
 
 import struct

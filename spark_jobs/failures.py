@@ -130,7 +130,7 @@ _KNOWN = [
         r"some data may have been lost|OffsetOutOfRangeException|KAFKA_DATA_LOSS",
         Kind.GAP,
         "history lost: Kafka no longer has what is to be read next",
-        "begin anew, and let topics keep what outages may last (docs/kafka.md)",
+        "begin anew, and let topics keep what outages may last (docs/reference/kafka.md)",
     ),
     (
         r"Failed to create a temp directory \(under artifacts\)",

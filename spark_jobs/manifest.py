@@ -1,4 +1,4 @@
-"""The manifest: which files make up an archive, and how a change of them is committed (docs/spark.md, *Archive*).
+"""The manifest: which files make up an archive, and how a change of them is committed (docs/how-to/archive.md).
 
 A store is one folder that Spark can reach. Readers take the files that the newest whole manifest lists, and no others.
 A commit makes the manifest of the next number, which no other run may have made: nothing is replaced.

@@ -1,4 +1,4 @@
-"""Published values as Spark has them: from JSON tokens, no number of which is rendered again (docs/types.md)."""
+"""Published values as Spark has them: from JSON tokens, every number as it was written (docs/reference/types.md)."""
 
 import binascii
 import math

@@ -1,7 +1,7 @@
 """Rows of a view into a table of PostgreSQL, as a task copies them: Arrow batches as CSV, each value of its exact type.
 
 What has a type of its own there takes it; json stays the text that it is; arrays, maps, composites and nested documents
-are jsonb, of the JSON that was published (docs/types.md).
+are jsonb, of the JSON that was published (docs/reference/types.md).
 """
 
 import base64

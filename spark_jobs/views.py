@@ -119,7 +119,7 @@ def schema_of(columns: Sequence[Column], *, raw: bool = False) -> pa.Schema:
             raise ChangelogError(
                 Kind.USAGE,
                 f"a view cannot have the column {column.name}: it has another of this name",
-                hint="names differ in more than case, and those that views add begin with _ (docs/spark.md)",
+                hint="names differ in more than case, and those that views add begin with _ (docs/how-to/spark.md)",
             )
         seen.add(column.name.lower())
     plain = [Column(name=column.name, type=column.type, nullable=True) for column in columns]

@@ -29,7 +29,7 @@ DSN_VARIABLE = "DATABASE_URL"
 IDENTITIES = {"f": "full", "d": "primary key", "i": "an index", "n": "none"}
 
 HEAD = """\
-# What `changelog init` found; docs/configuration.md says what else there is.
+# What `changelog init` found; docs/reference/configuration.md says what else there is.
 #
 # By default, a TRUNCATE stops the service until `changelog accept` says what becomes of it; on_truncate = "publish" in
 # an entity's section has it published. A column that is renamed stops the service, too, before the first row that has

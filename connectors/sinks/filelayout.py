@@ -1,6 +1,7 @@
-"""The file log on disk: its names, what makes a file whole, where a log ends, what is archived (docs/file-log.md).
+"""The file log on disk: its names, what makes a file whole, where a log ends, what is archived.
 
-Nothing here writes, so that a reader needs neither the lock nor the right to write.
+docs/reference/file-log.md describes all of it for readers. Nothing here writes, so that a reader needs neither the lock
+nor the right to write.
 """
 
 import os

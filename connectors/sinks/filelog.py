@@ -1,4 +1,7 @@
-"""Reads the file log: whole, from a position on, one entity or one key, and as it grows (docs/file-log.md)."""
+"""Reads the file log: whole, from a position on, one entity or one key, and as it grows.
+
+docs/reference/file-log.md describes the files.
+"""
 
 from bisect import bisect_right
 from collections import deque

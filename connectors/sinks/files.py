@@ -1,4 +1,4 @@
-"""The embedded sink: a log of Parquet files, one immutable file a commit (docs/file-log.md)."""
+"""The embedded sink: a log of Parquet files, one immutable file a commit (docs/reference/file-log.md)."""
 
 import errno
 import fcntl
@@ -276,7 +276,7 @@ class FileSink:
 
 
 def _write(out: object, rows: Sequence[pa.RecordBatch], metadata: dict[bytes, bytes]) -> None:
-    """A Parquet file of `rows`, as measured best (docs/file-log.md, *Figures*)."""
+    """A Parquet file of `rows`, as measured best (docs/reference/file-log.md, *Figures*)."""
     with pq.ParquetWriter(
         out,
         SCHEMA,

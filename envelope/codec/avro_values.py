@@ -1,8 +1,8 @@
 """Values between JSON tokens and Avro's binary encoding (Avro 1.12, *Binary Encoding* and *Logical Types*).
 
-A value takes the logical branch of its union if, and only if, that gives the same JSON back; `docs/types.md` says
-which types have a string branch for the others. There stands the content of the JSON string, of arrays and composites
-the JSON text.
+A value takes the logical branch of its union if, and only if, that gives the same JSON back; `docs/reference/types.md`
+says which types have a string branch for the others. There stands the content of the JSON string, of arrays and
+composites the JSON text.
 """
 
 import base64

@@ -46,7 +46,7 @@ class Source(_Part, frozen=True, kw_only=True):
 
 
 class Lost(_Part, frozen=True, kw_only=True):
-    """Changes that the changelog lacks (docs/running.md, *Over a gap*), between the position of the last row `before`
+    """Changes that the changelog lacks (docs/how-to/gaps.md), between the position of the last row `before`
     them, where that is known, and that of the gap.
     """
 

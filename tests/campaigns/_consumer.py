@@ -1,4 +1,4 @@
-"""A consumer that does what docs/kafka.md says, and a writer with whose table it must end."""
+"""A consumer that does what docs/reference/kafka.md says, and a writer with whose table it must end."""
 
 import json
 import random

@@ -1,4 +1,4 @@
--- Every type's JSON value; docs/types.md has the rules.
+-- Every type's JSON value; docs/reference/types.md has the rules.
 --# [tables]
 --# include = ["public.*"]
 

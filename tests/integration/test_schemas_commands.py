@@ -542,7 +542,7 @@ def test_against_a_registry(registry: Server, repository: Repository, capsys: py
 def test_what_the_documentation_shows_is_what_is_printed(
     repository: Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    docs = (SCHEMAS.parent / "docs" / "schemas.md").read_text("utf-8")
+    docs = (SCHEMAS.parent / "docs" / "how-to" / "schemas.md").read_text("utf-8")
     assert f"```json\n{(SCHEMAS / 'session.avsc').read_text('utf-8')}```" in docs
     for entity in booking.COMPARED:
         shutil.copy(SCHEMAS / f"{entity}.avsc", repository.folder / "schemas")

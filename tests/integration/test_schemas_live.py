@@ -231,5 +231,5 @@ def test_what_the_documentation_shows_is_what_is_printed(
     Path("schemas/session.avsc").unlink()
     capsys.readouterr()
     assert site.call("schemas", "check", "--live", "schemas")[0] == 1
-    docs = (Path(__file__).parents[2] / "docs" / "schemas.md").read_text("utf-8")
+    docs = (Path(__file__).parents[2] / "docs" / "how-to" / "schemas.md").read_text("utf-8")
     assert f"$ changelog schemas check --live\n{capsys.readouterr().out}```" in docs

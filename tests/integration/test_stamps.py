@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.site import Site
 
-PAGE = (Path(__file__).parents[2] / "docs" / "stamps.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "stamps.md").read_text("utf-8")
 STAMP = {"serviceName": "order-api", "apiVersion": "v2", "identifier": "req-8f1c"}
 
 

@@ -58,7 +58,7 @@ def test_a_lock_that_cannot_be_trusted_is_named(
 
 def test_the_docs_install_the_wheel_that_is_built() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
-    pages = [CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")]
+    pages = [CHECKOUT / "README.md", *(CHECKOUT / "docs").rglob("*.md")]
     wheels = {
         name for page in pages for name in re.findall(r"changelog_publisher-[\w.-]+\.whl", page.read_text("utf-8"))
     }

@@ -1,4 +1,4 @@
-"""docs/messages.md names every member of the schema, and no other; the schema refuses what is no message."""
+"""docs/reference/messages.md names every member of the schema, and no other; the schema refuses what is no message."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from jsonschema import ValidationError
 
 from tests.message_schema import DOCS, MESSAGE, SCHEMA
 
-PAGE = (DOCS / "messages.md").read_text("utf-8")
+PAGE = (DOCS / "reference" / "messages.md").read_text("utf-8")
 [EXAMPLE] = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
 
 

@@ -66,12 +66,14 @@ _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 
 _TABLE: Mapping[int, tuple[Kind, str]] = {
     **dict.fromkeys(_FENCED, (Kind.IN_USE, "another instance of this service took over; let one run")),
-    **dict.fromkeys(_FORBIDDEN, (Kind.ACCESS, "see docs/kafka.md for the rights that are needed, and [sink] client")),
+    **dict.fromkeys(
+        _FORBIDDEN, (Kind.ACCESS, "see docs/reference/kafka.md for the rights that are needed, and [sink] client")
+    ),
     **dict.fromkeys(
         _MISSING, (Kind.PRECONDITION, "it was deleted, or is not visible to this user; see `changelog check`")
     ),
     KafkaError._INVALID_ARG: (Kind.PRECONDITION, "see [sink] client, and librdkafka's CONFIGURATION.md"),
-    **dict.fromkeys(_REFUSED, (Kind.PRECONDITION, "see docs/kafka.md for what the broker must offer")),
+    **dict.fromkeys(_REFUSED, (Kind.PRECONDITION, "see docs/reference/kafka.md for what the broker must offer")),
     **dict.fromkeys(
         _TOO_LARGE, (Kind.LIMIT, "raise max.message.bytes of the topic, and message.max.bytes of the client")
     ),

@@ -1,6 +1,7 @@
-"""Reads the changelog in the topics of one prefix: whole, one entity or one key, and as it grows (docs/kafka.md).
+"""Reads the changelog in the topics of one prefix: whole, one entity or one key, and as it grows.
 
-The end of what is committed is asked for first; `spans` has how it is read up to there.
+docs/reference/kafka.md describes the messages. The end of what is committed is asked for first; `spans` has how it is
+read up to there.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""How topics are named (docs/kafka.md)."""
+"""How topics are named (docs/reference/kafka.md)."""
 
 from envelope.entity import DEAD, GAPS, SCHEMAS
 

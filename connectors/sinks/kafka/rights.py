@@ -17,7 +17,7 @@ def topic_rights(client: Client, names: Sequence[str]) -> Iterator[Finding]:
     try:
         granted = _granted(client, names)
     except ChangelogError as error:
-        yield fail("rights", error.message, error.hint or "see docs/kafka.md for the rights that are needed")
+        yield fail("rights", error.message, error.hint or "see docs/reference/kafka.md for the rights that are needed")
         return
     lacking = {name: [each.name for each in NEEDED if each not in found] for name, found in granted.items()}
     for name, lacks in lacking.items():

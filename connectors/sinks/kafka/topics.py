@@ -30,7 +30,7 @@ AHEAD = "message.timestamp.after.max.ms"
 
 _AHEAD_MAX = 2**63 - 1
 
-# The reasons for each value are in docs/kafka.md, *Topics*.
+# The reasons for each value are in docs/reference/kafka.md, *Topics*.
 _COMMIT_TIMES = {"message.timestamp.type": "CreateTime", AHEAD: str(_AHEAD_MAX)}
 _COMPACTED = {
     **_COMMIT_TIMES,

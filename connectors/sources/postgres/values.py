@@ -1,7 +1,8 @@
-"""From the text that PostgreSQL prints to the JSON value that we publish; `docs/types.md` is the table for readers.
+"""From the text that PostgreSQL prints to the JSON value that we publish.
 
-The text is that of the type's output function under `SETTINGS`, as pgoutput, COPY (unescaped) and a plain query all
-give it. `Codec.to_json` defines the value; a shape only says which shortcut gives the same bytes for many values.
+`docs/reference/types.md` is the table for readers. The text is that of the type's output function under `SETTINGS`, as
+pgoutput, COPY (unescaped) and a plain query all give it. `Codec.to_json` defines the value; a shape only says which
+shortcut gives the same bytes for many values.
 """
 
 import binascii

@@ -1,4 +1,6 @@
-"""The JSON of values as docs/types.md describes it, written from that page: what `to_jsonb` gives, and what it becomes.
+"""The JSON of values as docs/reference/types.md describes it, written from that page.
+
+It says what `to_jsonb` gives, and what that becomes.
 
 Numbers are kept as `Number`, the text of their token, so that nothing is rounded. A very long text is replaced by its
 beginning and its SHA-256, in the audit and in what is judged, so that all rows fit into memory.
@@ -59,7 +61,7 @@ def _short(text: str) -> str:
 
 
 def documented(row: State, types: Mapping[str, str]) -> State:
-    """A row as `to_jsonb` gives it, in the form of docs/types.md."""
+    """A row as `to_jsonb` gives it, in the form of docs/reference/types.md."""
     return {name: _value(value, types[name]) for name, value in row.items()}
 
 

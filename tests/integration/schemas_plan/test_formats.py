@@ -71,7 +71,7 @@ def test_what_the_documentation_shows_is_what_is_printed(
     site.sql(*BOOKING, f"CREATE PUBLICATION {site.name} FOR TABLE ONLY orders, ONLY guests, ONLY sessions")
     site.configure(BOOKED)
     monkeypatch.chdir(tmp_path)
-    docs = (CHECKOUT / "docs" / "schemas.md").read_text("utf-8")
+    docs = (CHECKOUT / "docs" / "how-to" / "schemas.md").read_text("utf-8")
     Path("0042.sql").write_text(docs.split("```sql\n")[1].split("```")[0], "utf-8")
     code, told = site.call("schemas", "plan", "0042.sql")
     printed = "\n".join([*told, capsys.readouterr().out])

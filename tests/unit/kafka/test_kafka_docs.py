@@ -1,4 +1,4 @@
-"""docs/kafka.md says what the code does: the settings of topics, and commands that parse."""
+"""docs/reference/kafka.md says what the code does: the settings of topics, and commands that parse."""
 
 import importlib
 import re
@@ -11,7 +11,7 @@ from connectors import cli
 from connectors.commands import Command
 from connectors.sinks.kafka.topics import TopicSettings
 
-TEXT = (Path(__file__).parents[3] / "docs" / "kafka.md").read_text("utf-8")
+TEXT = (Path(__file__).parents[3] / "docs" / "reference" / "kafka.md").read_text("utf-8")
 POSITION = "00000001/0000000000000001/00000002"
 UNITS = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "MiB": 1 << 20}
 AGGRESSIVE = TEXT.partition('### `profile = "aggressive"`')[2].partition("###")[0]

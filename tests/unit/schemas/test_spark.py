@@ -1,4 +1,4 @@
-"""Spark's types: each mapping of docs/types.md, and the way back."""
+"""Spark's types: each mapping of docs/reference/types.md, and the way back."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 from tests.unit.schemas.strategies import shapes
 
 P = Primitive
-DOCS = Path(__file__).parents[3] / "docs" / "types.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "types.md"
 
 
 def column(name: str, type_: ColumnType, *, nullable: bool = True) -> Column:

@@ -1,4 +1,4 @@
-"""docs/operations.md and the alert rules: what they hold is well formed, and what they name is there."""
+"""docs/how-to/nightly-drift.md and the alert rules: what they hold is well formed, and what they name is there."""
 
 import ast
 import importlib
@@ -19,7 +19,7 @@ from tests.unit.drift.examples import NIGHTS
 from tests.unit.drift.reports import entity, report, skipped
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGE = (DOCS / "operations.md").read_text("utf-8")
+PAGE = (DOCS / "how-to" / "nightly-drift.md").read_text("utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -150,4 +150,4 @@ def test_the_figures_are_of_the_text_format() -> None:
 
 def test_pictures_and_pages_that_are_linked_are_there() -> None:
     for target in re.findall(r"\]\(([^)#]+)", PAGE):
-        assert (DOCS / target).exists(), target
+        assert (DOCS / "how-to" / target).exists(), target

@@ -1,4 +1,4 @@
-"""docs/running.md and docs/alerts.yml: the commands they name parse, the metrics they name exist."""
+"""docs/how-to/run.md and docs/alerts.yml: the commands they name parse, the metrics they name exist."""
 
 import importlib
 import re
@@ -14,7 +14,7 @@ from connectors.metrics import Metrics
 DOCS = Path(__file__).parents[2] / "docs"
 POSITION = "00000001/0000000000000001/00000002"
 
-RUNNING = (DOCS / "running.md").read_text("utf-8")
+RUNNING = (DOCS / "how-to" / "run.md").read_text("utf-8")
 BLOCKS = "".join(re.findall(r"```sh\n(.*?)```", RUNNING, re.DOTALL))
 SHOWN = re.findall(r"(?:^|bin/| )changelog ([a-z].*)", BLOCKS, re.MULTILINE)
 MENTIONED = re.findall(r"`changelog ([^`]+)`", RUNNING)
@@ -34,7 +34,7 @@ def test_every_command_is_shown() -> None:
     assert {command.split()[0] for command in COMMANDS} >= cli.COMMANDS.keys() - {"demo"}
 
 
-@pytest.mark.parametrize("file", ["running.md", "alerts.yml"])
+@pytest.mark.parametrize("file", ["how-to/run.md", "alerts.yml"])
 def test_metrics_exist(file: str) -> None:
     known = set(re.findall(r"^# TYPE (\w+)", Metrics().text().decode(), re.MULTILINE))
     named = set(METRIC.findall((DOCS / file).read_text("utf-8")))
