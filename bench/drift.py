@@ -25,9 +25,9 @@ from bench.measure.processes import cpu_seconds, peak_mib
 from bench.measure.session import in_turn, session
 from connectors.embedded import temporary_server
 from connectors.sources.postgres.progress import is_complete
-from spark_jobs.changelog import Files, read_changelog
+from spark_jobs.changelog.read import Files, read_changelog
 from spark_jobs.detect_drift import JOB
-from spark_jobs.job import main as run_job
+from spark_jobs.runner.job import main as run_job
 from tests.campaigns._service import Service
 from tests.servers import fresh_database
 

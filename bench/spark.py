@@ -38,11 +38,11 @@ from connectors.sinks.files import FileSink
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
 from envelope.position import Position
-from spark_jobs.archiving import Run, archive_log
-from spark_jobs.days import KEPT
-from spark_jobs.deltas import deltas_of
-from spark_jobs.manifest import ARCHIVE, local
-from spark_jobs.views import latest, live
+from spark_jobs.archiving.files import Run, archive_log
+from spark_jobs.archiving.retention import KEPT
+from spark_jobs.deltas.derive import deltas_of
+from spark_jobs.storage.manifest import ARCHIVE, local
+from spark_jobs.views.transforms import latest, live
 
 SIZE = Size(rows=1_500_000, quick_rows=300_000, rounds=5)
 FILES = 4

@@ -21,16 +21,16 @@ from connectors.config import Config, FilesConfig, KafkaConfig
 from connectors.sinks.filelayout import sequences
 from connectors.stores import extra_needed
 from envelope.errors import ChangelogError, Kind
-from spark_jobs.arguments import place, positive
-from spark_jobs.days import closed_sequences, open_day, to_drop, to_merge
-from spark_jobs.job import DONE, Job, main
-from spark_jobs.manifest import ARCHIVE, NOTHING, Manifest, Store, is_local, newest, store_of
+from spark_jobs.archiving.retention import closed_sequences, open_day, to_drop, to_merge
+from spark_jobs.runner.arguments import place, positive
+from spark_jobs.runner.job import DONE, Job, main
+from spark_jobs.storage.manifest import ARCHIVE, NOTHING, Manifest, Store, is_local, newest, store_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.archiving import Merged, Run
-    from spark_jobs.offsets import Spans
+    from spark_jobs.archiving.files import Merged, Run
+    from spark_jobs.changelog.kafka_offsets import Spans
 
 CLOSED, ALL = "closed", "all"
 
@@ -101,12 +101,12 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
     """Takes what there is, and then compacts, drops and clears away as it is told to."""
-    from spark_jobs import archiving  # noqa: PLC0415, --help and a dry run need no Spark
+    from spark_jobs.archiving import files  # noqa: PLC0415, --help and a dry run need no Spark
 
     store = _store(arguments, config, spark)
     assert store is not None
     reach = failpoints.parse(os.environ.get(failpoints.VARIABLE))
-    run = archiving.Run(spark=spark, store=store, at=datetime.now(UTC), reach=reach)
+    run = files.Run(spark=spark, store=store, at=datetime.now(UTC), reach=reach)
     log = config.sink.path if isinstance(config.sink, FilesConfig) else None
     summary: dict[str, object] = {"verdict": DONE, "archive": store.root}
     if isinstance(config.sink, KafkaConfig):
@@ -114,13 +114,13 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
             _follow(run, arguments, config, config.sink)
         summary["rows"] = _take(run, arguments, config, config.sink)
     else:
-        summary |= _told("archived", archiving.archive_log(run, config.sink.path, _taken(arguments)))
+        summary |= _told("archived", files.archive_log(run, config.sink.path, _taken(arguments)))
     if arguments.compact:
-        summary |= _told("compacted", archiving.compact(run, before=_before(arguments, run.at)))
+        summary |= _told("compacted", files.compact(run, before=_before(arguments, run.at)))
     if arguments.keep_days:
-        summary["dropped_days"] = archiving.drop_days(run, keep_days=arguments.keep_days)
+        summary["dropped_days"] = files.drop_days(run, keep_days=arguments.keep_days)
     if log is not None or arguments.compact or arguments.keep_days:
-        summary["deleted_files"] = archiving.clear(run, grace=timedelta(hours=arguments.grace_hours), log=log)
+        summary["deleted_files"] = files.clear(run, grace=timedelta(hours=arguments.grace_hours), log=log)
     return summary
 
 
@@ -178,9 +178,9 @@ def _unread(arguments: argparse.Namespace, config: Config, sink: KafkaConfig, ma
     """What is committed behind what the manifest has."""
     with extra_needed():
         from connectors import kafka  # noqa: PLC0415
-        from spark_jobs import offsets  # noqa: PLC0415
+        from spark_jobs.changelog import kafka_offsets  # noqa: PLC0415
 
-        return offsets.unread(
+        return kafka_offsets.unread(
             kafka.client(sink), config.prefix, manifest.offsets, skip=arguments.skip, lost=arguments.accept_lost
         )
 
@@ -191,20 +191,20 @@ def _count(spans: "Spans", topic: str) -> int:
 
 def _take(run: "Run", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> int:
     """All that is committed now, in one commit or, where it is much, in several; gives the rows."""
-    from spark_jobs import changelog, offsets  # noqa: PLC0415
-    from spark_jobs.archiving import land  # noqa: PLC0415
+    from spark_jobs.archiving.files import land  # noqa: PLC0415
+    from spark_jobs.changelog import kafka_offsets, read  # noqa: PLC0415
 
-    where = changelog.where_of(config)
-    assert isinstance(where, changelog.Kafka)
+    where = read.where_of(config)
+    assert isinstance(where, read.Kafka)
     landed = 0
-    for spans in offsets.slices(_unread(arguments, config, sink, run.manifest()), arguments.offsets):
+    for spans in kafka_offsets.slices(_unread(arguments, config, sink, run.manifest()), arguments.offsets):
         options = {
-            **changelog.kafka_options(where),
-            **offsets.begin_options(spans),
-            "endingOffsets": offsets.as_json(spans, "end"),
+            **read.kafka_options(where),
+            **kafka_offsets.begin_options(spans),
+            "endingOffsets": kafka_offsets.as_json(spans, "end"),
             "minPartitions": str(run.spark.sparkContext.defaultParallelism),
         }
-        rows = changelog.decoded(run.spark.read.format("kafka").options(**options).load(), where)
+        rows = read.decoded(run.spark.read.format("kafka").options(**options).load(), where)
         landed += land(run, rows, spans, prefix=config.prefix)
     return landed
 
@@ -215,21 +215,21 @@ def _follow(run: "Run", arguments: argparse.Namespace, config: Config, sink: Kaf
     Where to begin is the manifest's to say: Spark's own checkpoint lasts no longer than its query, and is asked for the
     offsets of a micro-batch alone. Its rows do not tell them: offsets have gaps.
     """
-    from spark_jobs import changelog, offsets  # noqa: PLC0415
+    from spark_jobs.changelog import kafka_offsets, read  # noqa: PLC0415
 
-    where = changelog.where_of(config)
-    assert isinstance(where, changelog.Kafka)
+    where = read.where_of(config)
+    assert isinstance(where, read.Kafka)
     while True:
         spans = _unread(arguments, config, sink, run.manifest())
         options = {
-            **changelog.kafka_options(where),
-            **offsets.begin_options(spans),
+            **read.kafka_options(where),
+            **kafka_offsets.begin_options(spans),
             "maxOffsetsPerTrigger": str(arguments.offsets),
         }
         with tempfile.TemporaryDirectory(prefix="changelog-archive-") as folder:
             micro = _MicroBatches(run, Path(folder), spans, config.prefix)
             query = (
-                changelog.decoded(run.spark.readStream.format("kafka").options(**options).load(), where)
+                read.decoded(run.spark.readStream.format("kafka").options(**options).load(), where)
                 .writeStream.foreachBatch(micro.land)
                 .option("checkpointLocation", f"file:{folder}")
                 .trigger(processingTime=f"{arguments.every} seconds")
@@ -257,8 +257,8 @@ class _MicroBatches:
 
     def land(self, rows: "DataFrame", number: int) -> None:
         """One of them; `failure` keeps why it could not be, which Spark would tell as a Java stack trace."""
-        from spark_jobs.archiving import land  # noqa: PLC0415
-        from spark_jobs.offsets import ending  # noqa: PLC0415
+        from spark_jobs.archiving.files import land  # noqa: PLC0415
+        from spark_jobs.changelog.kafka_offsets import ending  # noqa: PLC0415
 
         try:
             spans = ending(self._spans, self._ends(number))

@@ -21,16 +21,16 @@ from connectors.config import Config, KafkaConfig
 from connectors.stores import extra_needed
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
-from spark_jobs.arguments import place, positive, seconds
-from spark_jobs.job import DONE, Job, main
-from spark_jobs.manifest import is_local, store_of
+from spark_jobs.runner.arguments import place, positive, seconds
+from spark_jobs.runner.job import DONE, Job, main
+from spark_jobs.storage.manifest import is_local, store_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.changelog import Archive, Files
-    from spark_jobs.delta_runs import Runs
-    from spark_jobs.delta_topics import Topics
+    from spark_jobs.changelog.read import Archive, Files
+    from spark_jobs.deltas.files import Runs
+    from spark_jobs.deltas.topics import Topics
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,17 +77,17 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
             "to": arguments.last,
         }
         if is_local(output):
-            from spark_jobs.delta_runs import newest  # noqa: PLC0415
+            from spark_jobs.deltas.files import newest  # noqa: PLC0415
 
             plan["behind"] = newest(store_of(output)).last
         return plan
     with extra_needed():
-        from spark_jobs import delta_topics  # noqa: PLC0415
+        from spark_jobs.deltas.topics import committed  # noqa: PLC0415
 
         topics = _topics(arguments, config)
         plan = {"reads": sorted(topics.changelog()), "writes": sorted(topics.names().values())}
         if is_local(arguments.checkpoint):
-            topics.refuse_lost(delta_topics.committed(store_of(arguments.checkpoint)))
+            topics.refuse_lost(committed(store_of(arguments.checkpoint)))
         return plan
 
 
@@ -128,23 +128,24 @@ def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
 
 
 def _run_files(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    from spark_jobs import changelog, delta_runs  # noqa: PLC0415, --help and most of a dry run need no Spark
+    from spark_jobs.changelog import read  # noqa: PLC0415, --help and most of a dry run need no Spark
+    from spark_jobs.deltas import files  # noqa: PLC0415, --help and most of a dry run need no Spark
 
     where: Files | Archive
-    where = changelog.Archive(path=arguments.archive) if arguments.archive else changelog.Files(path=_path(config))
+    where = read.Archive(path=arguments.archive) if arguments.archive else read.Files(path=_path(config))
     store = store_of(arguments.output, spark)
-    before = delta_runs.newest(store)
+    before = files.newest(store)
     _refuse_other(arguments, before, store.root)
     for bound in (arguments.first, arguments.last):
         if bound is not None:
-            changelog.refuse_beyond(spark, where, bound)
+            read.refuse_beyond(spark, where, bound)
     changes = _changes(spark, where, arguments, before)
-    run = delta_runs.write(
+    run = files.write(
         store,
         before,
         changes,
         form=arguments.format or before.form,
-        ordered=isinstance(where, changelog.Files) and arguments.entity is None,
+        ordered=isinstance(where, read.Files) and arguments.entity is None,
         at=datetime.now(UTC),
         reach=_reach(),
     )
@@ -159,7 +160,7 @@ def _changes(
 ) -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    from spark_jobs.changelog import read_changelog, refuse_dropped  # noqa: PLC0415
+    from spark_jobs.changelog.read import read_changelog, refuse_dropped  # noqa: PLC0415
 
     floor = None if before.floor is None else Position.parse(before.floor)
     if before.last is not None:
@@ -192,7 +193,7 @@ def _path(config: Config) -> Path:
 
 def _topics(arguments: argparse.Namespace, config: Config) -> "Topics":
     from connectors import kafka  # noqa: PLC0415
-    from spark_jobs.delta_topics import Topics  # noqa: PLC0415
+    from spark_jobs.deltas.topics import Topics  # noqa: PLC0415
 
     sink = config.sink
     assert isinstance(sink, KafkaConfig)
@@ -207,13 +208,13 @@ def _topics(arguments: argparse.Namespace, config: Config) -> "Topics":
 
 
 def _run_kafka(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    from spark_jobs import delta_topics  # noqa: PLC0415
+    from spark_jobs.deltas.topics import committed, stream  # noqa: PLC0415
 
     topics = _topics(arguments, config)
     checkpoint = store_of(arguments.checkpoint, spark)
-    topics.refuse_lost(delta_topics.committed(checkpoint))
+    topics.refuse_lost(committed(checkpoint))
     with _stopping() as stopping:
-        made = delta_topics.stream(
+        made = stream(
             spark,
             config,
             topics,

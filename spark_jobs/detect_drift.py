@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from connectors.config import Config, FilesConfig
 from envelope.errors import ChangelogError, Kind
-from spark_jobs.arguments import folder, moment, place, positive, seconds
-from spark_jobs.job import Job, main
+from spark_jobs.runner.arguments import folder, moment, place, positive, seconds
+from spark_jobs.runner.job import Job, main
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_jobs.drift_runs import Wanted
-    from spark_jobs.key_ranges import KeyRange
-    from spark_jobs.settling import Other
+    from spark_jobs.drift.foreign_run import Other
+    from spark_jobs.drift.key_ranges import KeyRange
+    from spark_jobs.drift.run import Wanted
 
 OUT = "drift"
 
@@ -103,7 +103,7 @@ def _option(text: str) -> tuple[str, str]:
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
     """Asks the database for the tables, and takes no snapshot."""
-    from spark_jobs.fence import entities_of  # noqa: PLC0415
+    from spark_jobs.drift.fence import entities_of  # noqa: PLC0415
 
     _refuse_several(arguments)
     if arguments.source is not None:
@@ -142,34 +142,34 @@ def _folder(arguments: argparse.Namespace) -> Path:
 
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    from spark_jobs import drift_runs, settling  # noqa: PLC0415, --help and a dry run need no Spark
-    from spark_jobs.drift_report import finish, policies, read_earlier, write  # noqa: PLC0415
+    from spark_jobs.drift import foreign_run, run  # noqa: PLC0415, --help and a dry run need no Spark
+    from spark_jobs.drift.report import finish, policies, read_earlier, write  # noqa: PLC0415
 
     _refuse_several(arguments)
     wanted, folder = _wanted(spark, arguments, config), _folder(arguments)
     earlier = read_earlier(folder)  # one that is damaged is told before the comparison, not behind it
-    begun = drift_runs.Begun.now()
+    begun = run.Begun.now()
     if arguments.source is None:
-        found = drift_runs.detect(spark, wanted, begun)
+        found = run.detect(spark, wanted, begun)
     else:
-        found = settling.detect(spark, wanted, _other(arguments), begun)
+        found = foreign_run.detect(spark, wanted, _other(arguments), begun)
     file = arguments.config.absolute()
     report = finish(found, policies(config, found["entities"]), earlier, folder=folder, config=file)
     if arguments.repair:
-        from spark_jobs.repairing import repair  # noqa: PLC0415
+        from spark_jobs.drift.repair import repair  # noqa: PLC0415
 
         report = repair(config, report, folder)
     return _summary(report, write(folder, report))
 
 
 def _wanted(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> "Wanted":
-    from spark_jobs import viewing  # noqa: PLC0415
-    from spark_jobs.changelog import Archive, where_of  # noqa: PLC0415
-    from spark_jobs.drift_runs import Wanted  # noqa: PLC0415
-    from spark_jobs.drifting import Asked  # noqa: PLC0415
+    from spark_jobs.changelog.read import Archive, where_of  # noqa: PLC0415
+    from spark_jobs.drift.compare import Asked  # noqa: PLC0415
+    from spark_jobs.drift.run import Wanted  # noqa: PLC0415
+    from spark_jobs.views import plan  # noqa: PLC0415
 
     where = where_of(config) if arguments.archive is None else Archive(path=arguments.archive)
-    since = None if arguments.since is None else viewing.resolve(spark, where, arguments.since)
+    since = None if arguments.since is None else plan.resolve(spark, where, arguments.since)
     return Wanted(
         config=config,
         where=where,
@@ -181,7 +181,7 @@ def _wanted(spark: "SparkSession", arguments: argparse.Namespace, config: Config
 
 
 def _keys(arguments: argparse.Namespace) -> "KeyRange | None":
-    from spark_jobs.key_ranges import KeyRange  # noqa: PLC0415
+    from spark_jobs.drift.key_ranges import KeyRange  # noqa: PLC0415
 
     if arguments.first is None and arguments.end is None:
         return None
@@ -189,7 +189,7 @@ def _keys(arguments: argparse.Namespace) -> "KeyRange | None":
 
 
 def _other(arguments: argparse.Namespace) -> "Other":
-    from spark_jobs.settling import Other  # noqa: PLC0415
+    from spark_jobs.drift.foreign_run import Other  # noqa: PLC0415
 
     return Other(format=arguments.source, options=dict(arguments.source_option), settle_s=arguments.settle)
 
@@ -213,7 +213,7 @@ def _summary(report: Mapping[str, Any], page: Path) -> Mapping[str, object]:
 
 def _figures(summary: Mapping[str, object]) -> str:
     """The report's own figures, for --metrics."""
-    from spark_jobs.drift_report import prometheus  # noqa: PLC0415
+    from spark_jobs.drift.report import prometheus  # noqa: PLC0415
 
     if "report" not in summary:
         return ""

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 from connectors.config import Config, FilesConfig, ViewConfig, secret_of
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
-from spark_jobs import view_tables
-from spark_jobs.arguments import folder, moment, place
-from spark_jobs.job import DONE, Job, main
-from spark_jobs.manifest import store_of
+from spark_jobs.runner.arguments import folder, moment, place
+from spark_jobs.runner.job import DONE, Job, main
+from spark_jobs.storage.manifest import store_of
+from spark_jobs.views import to_postgres
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_jobs.changelog import Where
-    from spark_jobs.view_runs import View
-    from spark_jobs.viewing import Wanted
+    from spark_jobs.changelog.read import Where
+    from spark_jobs.views.plan import Wanted
+    from spark_jobs.views.to_parquet import View
 
 
 FILES, DELTA, POSTGRES = OUTPUTS = ("files", "delta", "postgres")
@@ -97,7 +97,7 @@ def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
     _table(arguments)
 
 
-def _table(arguments: argparse.Namespace) -> view_tables.Table | None:
+def _table(arguments: argparse.Namespace) -> to_postgres.Table | None:
     """The table that is written, where it is one. Raises ChangelogError (USAGE) for options that do not fit."""
     if (arguments.output == POSTGRES) != (arguments.dsn is not None):
         message = "--output postgres and --dsn go together"
@@ -106,8 +106,8 @@ def _table(arguments: argparse.Namespace) -> view_tables.Table | None:
         )
     if arguments.output != POSTGRES:
         return None
-    schema, name = view_tables.parse(arguments.to)
-    return view_tables.Table(dsn=secret_of(arguments.dsn, Path(), os.environ), schema=schema, name=name)
+    schema, name = to_postgres.parse(arguments.to)
+    return to_postgres.Table(dsn=secret_of(arguments.dsn, Path(), os.environ), schema=schema, name=name)
 
 
 def _entities(arguments: argparse.Namespace, config: Config) -> set[str]:
@@ -123,22 +123,22 @@ def _choice(arguments: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    from spark_jobs import viewing  # noqa: PLC0415, --help and a dry run need no Spark
-    from spark_jobs.changelog import Archive, read_changelog, where_of  # noqa: PLC0415
-    from spark_jobs.views import Chosen  # noqa: PLC0415
+    from spark_jobs.changelog.read import Archive, read_changelog, where_of  # noqa: PLC0415
+    from spark_jobs.views import plan  # noqa: PLC0415, --help and a dry run need no Spark
+    from spark_jobs.views.transforms import Chosen  # noqa: PLC0415
 
     _refuse_mixed(arguments, config)
     changelog = Archive(path=arguments.archive) if arguments.archive else where_of(config)
-    position = viewing.resolve(spark, changelog, arguments.as_of)
+    position = plan.resolve(spark, changelog, arguments.as_of)
     entities = _entities(arguments, config)
     read_changelog(spark, changelog, entities=entities)  # an unknown entity is refused, rather than its lack of columns
-    wanted = viewing.Wanted(
+    wanted = plan.Wanted(
         view=ViewConfig(entity=arguments.entity, where=arguments.where)
         if arguments.entity
         else config.views[arguments.view],
         choice=Chosen(**{name: tuple(sorted(values)) for name, values in _choice(arguments).items()}),
         raw=arguments.raw,
-        columns=viewing.columns_of(spark, changelog, entities, position, arguments.schemas),
+        columns=plan.columns_of(spark, changelog, entities, position, arguments.schemas),
     )
     return {"verdict": DONE, "position": str(position), **_written(spark, changelog, wanted, position, arguments)}
 
@@ -146,28 +146,28 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
 def _written(
     spark: "SparkSession", changelog: "Where", wanted: "Wanted", position: Position, arguments: argparse.Namespace
 ) -> Mapping[str, object]:
-    from spark_jobs import view_delta, view_runs, viewing  # noqa: PLC0415
+    from spark_jobs.views import plan, to_delta_lake, to_parquet  # noqa: PLC0415
 
-    view = view_runs.View(definition=wanted.definition(changelog), position=str(position))
+    view = to_parquet.View(definition=wanted.definition(changelog), position=str(position))
     table = _table(arguments)
     if table is not None:
-        with viewing.build(spark, changelog, wanted, position) as rows:
-            written = view_tables.write(rows, viewing.shape_of(wanted), view, table)
+        with plan.build(spark, changelog, wanted, position) as rows:
+            written = to_postgres.write(rows, plan.shape_of(wanted), view, table)
         return {"view": arguments.to, "after": None, **_counts(written)}
     store = store_of(arguments.to, spark)
     is_delta = arguments.output == DELTA
-    there = view_delta.newest(spark, store.root) if is_delta else view_runs.newest(store)
-    if is_delta and not arguments.full and there is not None and view_delta.same(there, view):
-        return {"view": store.root, "after": there.position, **_counts(view_delta.counts(spark, there, store.root))}
-    base = None if arguments.full else viewing.base_of(there, changelog, wanted, position)
+    there = to_delta_lake.newest(spark, store.root) if is_delta else to_parquet.newest(store)
+    if is_delta and not arguments.full and there is not None and to_delta_lake.same(there, view):
+        return {"view": store.root, "after": there.position, **_counts(to_delta_lake.counts(spark, there, store.root))}
+    base = None if arguments.full else plan.base_of(there, changelog, wanted, position)
     before = None
     if base is not None:
-        before = view_delta.read(spark, store.root) if is_delta else view_runs.read(spark, store, base), base
-    with viewing.build(spark, changelog, wanted, position, on=before) as rows:
+        before = to_delta_lake.read(spark, store.root) if is_delta else to_parquet.read(spark, store, base), base
+    with plan.build(spark, changelog, wanted, position, on=before) as rows:
         written = (
-            view_delta.write(rows, view, store.root)
+            to_delta_lake.write(rows, view, store.root)
             if is_delta
-            else view_runs.write(store, rows, view, at=datetime.now(UTC))
+            else to_parquet.write(store, rows, view, at=datetime.now(UTC))
         )
     path = store.root if is_delta else f"{store.root}/{written.path}"
     return {"view": path, "after": base.position if base else None, **_counts(written)}

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from connectors.embedded import temporary_server
 from spark_jobs.detect_drift import JOB
-from spark_jobs.job import main
+from spark_jobs.runner.job import main
 from tests.campaigns._load import CONFLICTS, ENTITIES, Load, Scale, prepare
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._plant import Edit, Row, last_only, latest, lost, rewrite, setting, tokens_of

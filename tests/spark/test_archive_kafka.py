@@ -17,8 +17,8 @@ from connectors.sinks.kafka.topics import TopicSettings
 from envelope import batch
 from envelope.model import Op, Record
 from spark_jobs.archive import JOB
-from spark_jobs.job import main
-from spark_jobs.manifest import local, newest
+from spark_jobs.runner.job import main
+from spark_jobs.storage.manifest import local, newest
 from tests.campaigns import archive as campaign
 from tests.campaigns._pieces import run
 from tests.integration.kafka.test_log import change, entity, raw, settings, store, writing

@@ -19,7 +19,7 @@ from connectors.sinks.kafka.consumed import consumed
 from connectors.sinks.kafka.sink import Settings
 from envelope.position import Position
 from spark_jobs import archive, derive_deltas, rebuild_view
-from spark_jobs.job import Job, main
+from spark_jobs.runner.job import Job, main
 from tests.integration.kafka.test_log import change, entity, raw, store, writing
 from tests.servers import fetched
 from tests.servers.registry import Registry

@@ -18,8 +18,8 @@ from envelope.batch import SCHEMA
 from envelope.entity import GAPS, SCHEMAS
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
-from spark_jobs.changelog import ROWS, Archive, Files, Where, end_of, read_changelog
-from spark_jobs.failures import explain
+from spark_jobs.changelog.read import ROWS, Archive, Files, Where, end_of, read_changelog
+from spark_jobs.runner.spark_errors import explain
 from tests.unit.sinks.material import batch, checkpoint, read, row, store
 
 COMMITS = 6

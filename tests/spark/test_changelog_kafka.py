@@ -22,10 +22,10 @@ from envelope import canonical
 from envelope.entity import SCHEMAS
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
-from spark_jobs import viewing
-from spark_jobs.changelog import Kafka, Where, end_of, kafka_options, read_changelog, stream_changelog, where_of
-from spark_jobs.decoding import OFFSET, PARTITION
-from spark_jobs.failures import explain
+from spark_jobs.changelog.decode_kafka import OFFSET, PARTITION
+from spark_jobs.changelog.read import Kafka, Where, end_of, kafka_options, read_changelog, stream_changelog, where_of
+from spark_jobs.runner.spark_errors import explain
+from spark_jobs.views import plan
 from tests.integration.site import Running
 from tests.servers import fetched
 from tests.servers.registry import Registry
@@ -189,10 +189,10 @@ def _views_are_the_same(spark: SparkSession, places: Sequence[Where]) -> None:
     orders = config.NestedConfig(entity="order", on={"guest_id": "id"})
     found = []
     for where in places:
-        position = viewing.resolve(spark, where, None)
-        columns = viewing.columns_of(spark, where, ["guest", "order"], position, None)
-        wanted = viewing.Wanted(view=config.ViewConfig(entity="guest", nested={"orders": orders}), columns=columns)
-        with viewing.build(spark, where, wanted, position) as rows:
+        position = plan.resolve(spark, where, None)
+        columns = plan.columns_of(spark, where, ["guest", "order"], position, None)
+        wanted = plan.Wanted(view=config.ViewConfig(entity="guest", nested={"orders": orders}), columns=columns)
+        with plan.build(spark, where, wanted, position) as rows:
             found.append(rows.collect())
     assert found[1:] == [found[0], found[0]]
     ((guest,),) = [found[0]]

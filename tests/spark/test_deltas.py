@@ -15,7 +15,7 @@ from envelope.codec import delta_codec
 from envelope.delta import delta_of
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op, Record
-from spark_jobs.deltas import KINDS, MESSAGES, RESET, SCHEMA, avro_values, derive, json_values, messages
+from spark_jobs.deltas.derive import KINDS, MESSAGES, RESET, SCHEMA, avro_values, derive, json_values, messages
 from tests.unit.envelope.strategies import records
 from tests.unit.records import record
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from connectors.embedded import Server
 from spark_jobs.detect_drift import JOB
-from spark_jobs.job import main
+from spark_jobs.runner.job import main
 from tests.campaigns._plant import Edit, last_only, latest, lost, rewrite, setting
 from tests.integration.site import Running, Site
 from tests.servers import fresh_database

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from connectors.embedded import Server
 from spark_jobs.detect_drift import JOB
-from spark_jobs.job import main
+from spark_jobs.runner.job import main
 from tests.campaigns._plant import last_only, latest, rewrite
 from tests.integration.site import Site
 from tests.servers import fetched, fresh_database

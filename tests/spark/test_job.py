@@ -14,9 +14,10 @@ from pyspark.sql import SparkSession
 
 from connectors.config import Config
 from envelope.errors import ChangelogError, Kind
-from spark_jobs import archive, arguments, derive_deltas, detect_drift, failures, rebuild_view
-from spark_jobs.job import Job, main, session
-from spark_jobs.manifest import store_of
+from spark_jobs import archive, derive_deltas, detect_drift, rebuild_view
+from spark_jobs.runner import arguments, spark_errors
+from spark_jobs.runner.job import Job, main, session
+from spark_jobs.storage.manifest import store_of
 from tests.servers import promtool
 
 CONFIG = """
@@ -237,7 +238,7 @@ def test_a_session_in_use_is_used(spark: SparkSession) -> None:
     ],
 )
 def test_what_java_says_is_told_in_our_words(text: str, kind: Kind, said: str) -> None:
-    told = failures.explain(Py4JError(text))
+    told = spark_errors.explain(Py4JError(text))
     assert told.kind is kind
     assert said in str(told)
     assert "\n" not in str(told)
@@ -250,9 +251,11 @@ def test_a_file_system_that_is_not_there_is_named(spark: SparkSession) -> None:
 
 
 def test_where_it_happened_is_told_unless_java_says_it() -> None:
-    assert str(failures.known("No space left on device", "s3a://x")).startswith("s3a://x: no space left on a device; ")
-    assert str(failures.known('No FileSystem for scheme "x"', "x://y")).startswith("no file system is called x; ")
-    assert failures.known("nothing that we know", "x://y") is None
+    assert str(spark_errors.known("No space left on device", "s3a://x")).startswith(
+        "s3a://x: no space left on a device; "
+    )
+    assert str(spark_errors.known('No FileSystem for scheme "x"', "x://y")).startswith("no file system is called x; ")
+    assert spark_errors.known("nothing that we know", "x://y") is None
 
 
 @pytest.mark.parametrize("module", ["archive", "derive_deltas", "rebuild_view", "detect_drift", "demo"])

@@ -11,7 +11,18 @@ from pyspark.sql import SparkSession
 
 from connectors.sinks.filelayout import Manifest, Replaced, parse_manifest, read_manifest
 from envelope.errors import ChangelogError, Kind
-from spark_jobs.manifest import NOTHING, TRIES, ArchiveFile, Found, Store, commit, hadoop, local, newest, store_of
+from spark_jobs.storage.manifest import (
+    NOTHING,
+    TRIES,
+    ArchiveFile,
+    Found,
+    Store,
+    commit,
+    hadoop,
+    local,
+    newest,
+    store_of,
+)
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ONE = ArchiveFile(

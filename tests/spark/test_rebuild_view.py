@@ -21,13 +21,13 @@ from envelope.position import Position
 from envelope.versions import Look, Versions
 from schemas import avro
 from schemas.types import Struct
-from spark_jobs.archiving import Run as Archiving
-from spark_jobs.archiving import archive_log, drop_days
-from spark_jobs.job import main
-from spark_jobs.manifest import local
+from spark_jobs.archiving.files import Run as Archiving
+from spark_jobs.archiving.files import archive_log, drop_days
 from spark_jobs.rebuild_view import JOB
-from spark_jobs.view_runs import CURRENT, newest
-from spark_jobs.views import Chosen
+from spark_jobs.runner.job import main
+from spark_jobs.storage.manifest import local
+from spark_jobs.views.to_parquet import CURRENT, newest
+from spark_jobs.views.transforms import Chosen
 from tests.spark.test_views import COLUMNS, positions, replay, states_of, transactions
 from tests.unit.records import BEGIN, record
 from tests.unit.sinks.material import checkpoint

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from envelope.model import Op, Record
 from schemas import avro
 from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
-from spark_jobs import view_tables
+from spark_jobs.views import to_postgres
 from tests.servers import HASTY_JAVA, fetched, java_needed
 from tests.spark import test_rebuild_view
 from tests.spark.test_rebuild_view import CONFIG, Run, grow
@@ -121,7 +121,7 @@ def rows(dsn: str, query: str) -> list[tuple[Any, ...]]:
 
 def comment(dsn: str) -> dict[str, Any]:
     ((text,),) = rows(dsn, "SELECT obj_description('orders'::regclass)")
-    return dict(json.loads(text.removeprefix(view_tables.MARK)))
+    return dict(json.loads(text.removeprefix(to_postgres.MARK)))
 
 
 def test_a_table_is_replaced_at_once(folder: Path, run: Run, dsn: str) -> None:
@@ -215,7 +215,7 @@ def test_what_is_not_ours_stays(
 
 def test_two_runs_do_not_write_one_table(folder: Path, run: Run, dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as other:
-        other.execute("SELECT pg_advisory_lock(%s, hashtext('public.orders'))", [view_tables.LOCK_CLASS])
+        other.execute("SELECT pg_advisory_lock(%s, hashtext('public.orders'))", [to_postgres.LOCK_CLASS])
         found = run(*POSTGRES, "--schemas", str(folder / "schemas"), code=3)
     assert "another run writes orders; let it end" in found["said"]
 

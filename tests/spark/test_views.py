@@ -22,8 +22,8 @@ from envelope.model import Op, Place, Record, Stamp
 from envelope.position import Position
 from schemas.avro import Column
 from schemas.types import Primitive
-from spark_jobs.changelog import ROWS, Files, read_changelog
-from spark_jobs.views import Chosen, chosen, followed, latest, live, until
+from spark_jobs.changelog.read import ROWS, Files, read_changelog
+from spark_jobs.views.transforms import Chosen, chosen, followed, latest, live, until
 from tests.spark.changes import Workload
 from tests.unit.records import record
 from tests.unit.sinks.material import checkpoint

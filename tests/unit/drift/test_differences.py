@@ -7,7 +7,7 @@ import pytest
 
 from envelope.versions import Version
 from schemas.types import ColumnType, Primitive, Struct
-from spark_jobs.differences import Compared, Shape, State, Step, compared, steps_of
+from spark_jobs.drift.row_diff import Compared, Shape, State, Step, compared, steps_of
 
 SHAPE = Shape(columns=("id", "a", "b"))
 

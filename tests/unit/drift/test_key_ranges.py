@@ -4,7 +4,7 @@ import pytest
 
 from envelope.errors import ChangelogError, Kind
 from schemas.types import Array, ColumnType, Decimal, Primitive
-from spark_jobs.key_ranges import KeyRange, bounds
+from spark_jobs.drift.key_ranges import KeyRange, bounds
 
 LOW, HIGH = "0197f0a0-0000-7000-8000-000000000000", "0197F0A0-FFFF-7000-8000-000000000000"
 

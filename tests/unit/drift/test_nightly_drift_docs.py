@@ -12,9 +12,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from connectors import cli
-from spark_jobs import job
 from spark_jobs.detect_drift import JOB
-from spark_jobs.drift_report import finish, prometheus
+from spark_jobs.drift.report import finish, prometheus
+from spark_jobs.runner import job
 from tests.unit.drift.examples import NIGHTS
 from tests.unit.drift.reports import entity, report, skipped
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from envelope.errors import ChangelogError, Kind
-from spark_jobs.drift_report import finish, read_earlier, shape, write
+from spark_jobs.drift.report import finish, read_earlier, shape, write
 from tests.unit.drift.examples import NIGHTS
 from tests.unit.drift.reports import night, report
 

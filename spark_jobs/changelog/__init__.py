@@ -1,0 +1,20 @@
+"""Reads the changelog into Spark; `from spark_jobs.changelog import Archive, Files, Kafka, read_changelog`.
+
+Workers import modules of this folder, and with them this file: so it imports what it offers only when it is asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_jobs.changelog.read import Archive, Files, Kafka, read_changelog, stream_changelog
+
+__all__ = ["Archive", "Files", "Kafka", "read_changelog", "stream_changelog"]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """One of `__all__` (PEP 562)."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module("spark_jobs.changelog.read"), name)

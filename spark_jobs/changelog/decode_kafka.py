@@ -1,0 +1,184 @@
+"""Kafka's messages as rows of `envelope.batch.SCHEMA`: one Arrow function, which runs on executors.
+
+Values tell themselves whether they are Avro or JSON. Of a JSON value the states and the provenance are slices, and
+only what stands in columns of its own is decoded; what is unusual goes through the codec, which defines the rest.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+from msgspec import Raw
+
+from envelope.batch import SCHEMA
+from envelope.codec import json_codec
+from envelope.codec.avro_codec import AvroCodec
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Envelope, Missing
+from envelope.position import UNPLACED, at_offset
+from spark_jobs.changelog.executor_registry import Registry
+
+PARTITION: Final = "kafka_partition"
+OFFSET: Final = "offset"
+
+DECODED: Final = pa.schema([*SCHEMA, pa.field(PARTITION, pa.int32()), pa.field(OFFSET, pa.int64())])
+"""What is made of `MESSAGES`."""
+
+MESSAGES: Final = ("topic", "partition", "offset", "key", "value", "moves")
+"""What a message is here: `moves` are those of its headers that say where its row moved to or from."""
+
+_MAGIC, _HEADER_BYTES = 0, 5
+_NULL: Final = b"null"
+_MOVES: Final = ("movedTo", "movedFrom")
+
+Decode = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Row = tuple[object, ...]
+"""The values of the columns from `op` to `original`."""
+
+
+def decoder(prefix: str, registry: Registry | None) -> Decode:
+    """What decodes batches of `MESSAGES`, which hold no tombstones, to batches of `DECODED`.
+
+    Raises ChangelogError that names the message: MALFORMED, and what `Registry.schema` raises.
+    """
+    start = len(prefix) + 1
+
+    def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        values = _Values(registry)
+        for batch in batches:
+            yield _decoded(batch, values, start)
+
+    return decode
+
+
+def _decoded(batch: pa.RecordBatch, values: "_Values", start: int) -> pa.RecordBatch:
+    topics, partitions, offsets, keys, bodies, moves = (batch.column(name).to_pylist() for name in MESSAGES)
+    found = [
+        (topic[start:], partition, key.decode(), *values.row(body, topic, partition, offset), _moved(moved))
+        for topic, partition, offset, key, body, moved in zip(
+            topics, partitions, offsets, keys, bodies, moves, strict=True
+        )
+    ]
+    columns = list(zip(*found, strict=True)) or [()] * len(SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays([*arrays, batch.column("partition"), batch.column("offset")], schema=DECODED)
+
+
+class _Parts(msgspec.Struct):
+    provenance: Raw
+    current: Raw
+    original: Raw = Raw(_NULL)
+
+
+class _Source(msgspec.Struct, rename="camel"):
+    op: str
+    transaction: str
+    committed_at: datetime
+    position: str = ""
+
+
+class _Stamped(msgspec.Struct, rename="camel"):
+    api_version: str
+    service_name: str
+    identifier: str
+    source: _Source
+
+
+class _Values:
+    """Decodes values; knows each schema's codec once it met it."""
+
+    def __init__(self, registry: Registry | None) -> None:
+        self._registry = registry
+        self._codecs: dict[int, AvroCodec] = {}
+        self._parts, self._stamped = msgspec.json.Decoder(_Parts), msgspec.json.Decoder(_Stamped)
+
+    def row(self, value: bytes, topic: str, partition: int, offset: int) -> Row:
+        """What a message's value holds."""
+        try:
+            if value[:1] == b"\0":
+                return _of_envelope(self._avro(value), partition, offset)
+            return self._json(value) or _of_envelope(json_codec.decode(value), partition, offset)
+        except ChangelogError as error:
+            where = f"{error.message}: {topic}, partition {partition}, offset {offset}"
+            raise ChangelogError(error.kind, where, hint=error.hint) from None
+
+    def _json(self, value: bytes) -> Row | None:
+        """None of a value that is unusual, or none at all."""
+        try:
+            parts = self._parts.decode(value)
+            stamped = self._stamped.decode(parts.provenance)
+            source = stamped.source
+            if not source.position:
+                return None
+            return (
+                source.op,
+                source.position,
+                source.transaction,
+                source.committed_at,
+                stamped.api_version,
+                stamped.service_name,
+                stamped.identifier,
+                bytes(parts.provenance).decode(),
+                _text(parts.current),
+                _text(parts.original),
+            )
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+
+    def _avro(self, value: bytes) -> Envelope:
+        if self._registry is None:
+            raise ChangelogError(
+                Kind.MALFORMED, "a message is in Avro, not in JSON", hint='set [sink] codec = "avro", and its registry'
+            )
+        if len(value) < _HEADER_BYTES:
+            raise ChangelogError(Kind.MALFORMED, "a message ends within the id of its schema")
+        return self._codec(self._registry, int.from_bytes(value[1:_HEADER_BYTES], "big")).decode(value[_HEADER_BYTES:])
+
+    def _codec(self, registry: Registry, id_: int) -> AvroCodec:
+        if id_ not in self._codecs:
+            try:
+                self._codecs[id_] = AvroCodec(registry.schema(id_))
+            except ValueError:
+                raise ChangelogError(
+                    Kind.MALFORMED, f"schema {id_} of the registry is not that of an envelope"
+                ) from None
+        return self._codecs[id_]
+
+
+def _of_envelope(envelope: Envelope, partition: int, offset: int) -> Row:
+    """An event that was published without a position has the one that Kafka gave it."""
+    provenance = envelope.provenance
+    stamp, source = provenance.stamp, provenance.source
+    if source.position == UNPLACED:
+        source = replace(source, position=at_offset(partition, offset))
+        provenance = replace(provenance, source=source)
+    original = envelope.original
+    return (
+        source.op.value,
+        str(source.position),
+        source.transaction,
+        source.committed_at,
+        stamp.api_version,
+        stamp.service_name,
+        stamp.identifier,
+        json_codec.provenance_json(provenance).decode(),
+        None if envelope.current is None else bytes(envelope.current).decode(),
+        None if isinstance(original, Missing | None) else bytes(original).decode(),
+    )
+
+
+def _text(state: Raw) -> str | None:
+    text = bytes(state)
+    return None if text == _NULL else text.decode()
+
+
+def _moved(headers: list[dict[str, object]] | None) -> str | None:
+    """What the column `moved` holds."""
+    if not headers:
+        return None
+    told = {str(header["key"]): header["value"] for header in headers}
+    places = [f'"{name}":{value.decode()}' for name in _MOVES if isinstance(value := told.get(name), bytes | bytearray)]
+    return f"{{{','.join(places)}}}"

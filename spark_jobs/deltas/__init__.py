@@ -1,0 +1,1 @@
+"""Deltas: what each change altered, as files or as topics."""

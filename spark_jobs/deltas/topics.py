@@ -1,0 +1,206 @@
+"""Deltas as topics: structured streaming from the changelog's topics to `<prefix>.<entity>.delta`.
+
+A micro-batch is written before Spark notes it as done, so that a killed run writes it again: at least once, in order,
+by ids that are the same. What Kafka no longer has stops the job: at its start, by the offsets that Spark noted; while
+it runs, by Spark's own watch, and again by the offsets once a minute.
+"""
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from connectors.config import Config, KafkaConfig
+from connectors.failpoints import Reach, nowhere
+from connectors.sinks.kafka import topics as kafka_topics
+from connectors.sinks.kafka.client import Client
+from connectors.sinks.kafka.names import delta_subject, delta_topic, topic
+from connectors.sinks.kafka.registry import Registry
+from connectors.sinks.kafka.topics import Found, Topic
+from envelope.entity import OF_CHANGELOG
+from envelope.errors import ChangelogError, Kind
+from schemas.avro import delta_schema
+from spark_jobs.changelog import kafka_offsets
+from spark_jobs.changelog.read import Kafka, kafka_options, stream_changelog, where_of
+from spark_jobs.deltas.derive import Values, avro_values, json_values, messages_of
+from spark_jobs.storage.manifest import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CHECKED_S: Final = 60.0
+"""How often a job that goes on looks whether what it is to read next may have been compacted."""
+
+FAIL_POINTS: Final = ("deltas:sent",)
+"""The boundary between two steps at which a crash is tried: sent, and not yet noted."""
+
+_POLL_S: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topics:
+    """The changelog's topics that are read, of `entities` or of all, and those of their deltas."""
+
+    client: Client
+    prefix: str
+    entities: Collection[str] | None
+    create: bool
+    replication_factor: int | None
+    lost: bool
+
+    def changelog(self) -> dict[str, Found]:
+        """The topic of each entity, as it is. Raises ChangelogError for an entity that has none."""
+        admin = self.client.admin()
+        names = kafka_offsets.entities(admin, self.prefix, self.entities)
+        named = {topic(self.prefix, name): name for name in names if name not in OF_CHANGELOG}
+        found = kafka_topics.read(admin, [Topic(name=name, partitions=0, settings={}) for name in named])
+        return {named[name]: each for name, each in found.items()}
+
+    def names(self) -> dict[str, str]:
+        """By entity the topic of its deltas."""
+        return {name: delta_topic(self.prefix, name) for name in self.changelog()}
+
+    def ensure(self) -> dict[str, Found]:
+        """By entity the topic of its deltas, made where it is missing: as wide as the changelog's, never compacted.
+
+        Raises ChangelogError (PRECONDITION) where one has another width.
+        """
+        found = self.changelog()
+        wanted = kafka_topics.delta_topics_of(self.prefix, found)
+        there = kafka_topics.ensure(self.client, wanted, create=self.create, replication_factor=self.replication_factor)
+        return {name: there[delta_topic(self.prefix, name)] for name in found}
+
+    def refuse_lost(self, committed: kafka_offsets.Offsets) -> None:
+        """Raises ChangelogError (GAP) when what is to be read behind these offsets is gone, or may be."""
+        if not committed:
+            return
+        admin = self.client.admin()
+        skip = set() if self.entities is None else set(kafka_offsets.entities(admin, self.prefix)) - set(self.entities)
+        kafka_offsets.unread(self.client, self.prefix, committed, skip={*skip, *OF_CHANGELOG}, lost=self.lost)
+
+
+def committed(checkpoint: Store) -> kafka_offsets.Offsets:
+    """Where the next micro-batch begins, by what Spark noted in its checkpoint; nothing where it noted none.
+
+    The format is Spark's: `commits/<n>` is there once batch n is done, `offsets/<n>` has a version, then JSON lines,
+    first of the batch, then one of each source.
+    """
+    done = [int(name) for file in checkpoint.files("commits") if (name := file.path.rpartition("/")[2]).isdecimal()]
+    if not done:
+        return {}
+    path = f"offsets/{max(done)}"
+    try:
+        *_, noted = checkpoint.read(path).decode().splitlines()
+        found: kafka_offsets.Offsets = json.loads(noted)
+    except (ValueError, LookupError) as error:
+        hint = "restore the checkpoint from a copy, or begin anew with another"
+        raise ChangelogError(Kind.MALFORMED, f"{checkpoint.root}/{path} is damaged", hint=hint) from error
+    return found
+
+
+def stream(
+    spark: "SparkSession",
+    config: Config,
+    topics: Topics,
+    *,
+    checkpoint: Store,
+    offsets_max: int,
+    every_s: float | None,
+    stopping: Callable[[], bool],
+    reach: Reach = nowhere,
+) -> Mapping[str, int]:
+    """Makes deltas of what is new, and ends; with `every_s`, goes on until `stopping`. Gives what was made, by kind.
+
+    A micro-batch has at most about `offsets_max` offsets.
+    """
+    where = where_of(config)
+    assert isinstance(where, Kafka)
+    topics.ensure()  # refused before anything is read
+    batches = _Batches(spark, config, topics, where, reach)
+    options = {"maxOffsetsPerTrigger": str(offsets_max), "failOnDataLoss": str(not topics.lost).lower()}
+    changes = stream_changelog(spark, where, entities=topics.entities, options=options)
+    writer = changes.writeStream.foreachBatch(batches.write).option("checkpointLocation", checkpoint.root)
+    trigger = {"availableNow": True} if every_s is None else {"processingTime": f"{every_s * 1000:.0f} milliseconds"}
+    query = writer.trigger(**trigger).start()
+    checked_s = time.monotonic()
+    try:
+        while not query.awaitTermination(_POLL_S) and not stopping():
+            if time.monotonic() - checked_s > CHECKED_S:
+                topics.refuse_lost(committed(checkpoint))
+                checked_s = time.monotonic()
+    except Exception:
+        if batches.failure is not None:
+            raise batches.failure from None
+        raise
+    finally:
+        query.stop()
+    return batches.made
+
+
+class _Batches:
+    """Writes micro-batches; `made` is by kind, `failure` why one could not be, which Spark would tell as Java does."""
+
+    def __init__(self, spark: "SparkSession", config: Config, topics: Topics, where: Kafka, reach: Reach) -> None:
+        assert isinstance(config.sink, KafkaConfig)
+        self._sink, self._topics, self._where, self._reach = config.sink, topics, where, reach
+        self._counted = spark.sparkContext.accumulator({}, _kinds())
+        self.failure: ChangelogError | None = None
+
+    @property
+    def made(self) -> Mapping[str, int]:
+        """By kind, how many were sent."""
+        found: Mapping[str, int] = self._counted.value
+        return found
+
+    def write(self, changes: "DataFrame", _: int) -> None:
+        """Sends the deltas of one micro-batch, to topics that are made where an entity came."""
+        try:
+            found = self._topics.ensure()
+            names = {name: delta_topic(self._topics.prefix, name) for name in found}
+            subjects = {name: delta_subject(self._topics.prefix, name) for name in found}
+            messages = messages_of(changes, names, _values(self._sink, subjects), self._counted.add)
+            messages.write.format("kafka").options(**_writing(self._where, found)).save()
+        except ChangelogError as error:
+            self.failure = error
+            raise
+        self._reach("deltas:sent")
+
+
+def _values(sink: KafkaConfig, subjects: Mapping[str, str]) -> Values:
+    """The codec of the configuration; `subjects` are those of the entities' deltas."""
+    if sink.codec == "json" or sink.registry is None:
+        return json_values
+    registry = Registry(sink.registry, sink.registry_client, auto_register=sink.auto_register)
+    try:
+        return avro_values({name: registry.id_of(subject, delta_schema()) for name, subject in subjects.items()})
+    except ChangelogError as error:
+        if error.kind is not Kind.PRECONDITION:
+            raise
+        hint = "`changelog schemas register --yes` registers it, too; or set [sink] auto_register = true"
+        raise ChangelogError(error.kind, error.message, hint=hint) from error
+    finally:
+        registry.close()
+
+
+def _writing(where: Kafka, found: Mapping[str, Found]) -> dict[str, str]:
+    largest = max((each.message_bytes for each in found.values()), default=kafka_topics.MESSAGE_BYTES_DEFAULT)
+    return kafka_options(where) | {
+        "kafka.max.request.size": str(largest),
+        "kafka.acks": "all",
+        "kafka.enable.idempotence": "true",  # what is tried again stays in its order
+        "kafka.compression.type": "lz4",
+    }
+
+
+def _kinds() -> Any:
+    from pyspark.accumulators import AccumulatorParam  # noqa: PLC0415
+
+    class Kinds(AccumulatorParam[dict[str, int]]):
+        def zero(self, value: dict[str, int]) -> dict[str, int]:  # noqa: ARG002
+            return {}
+
+        def addInPlace(self, value1: dict[str, int], value2: dict[str, int]) -> dict[str, int]:  # noqa: N802
+            return {name: value1.get(name, 0) + value2.get(name, 0) for name in {**value1, **value2}}
+
+    return Kinds()

@@ -1,0 +1,152 @@
+"""The demo's chapter on drift: planted behind the service's back, found to the column, repaired, and gone."""
+
+import io
+import json
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from rich.text import Text
+
+from connectors import cli
+from connectors.demo.service import serving
+from connectors.sinks import Log
+from envelope import canonical
+from envelope.batch import SCHEMA
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Op
+from spark_jobs import detect_drift
+from spark_jobs.demo.scene import Scene, columns
+from spark_jobs.storage.manifest import NOTHING, local, newest
+
+DRIFT = "drift"
+"""Where the reports go, in the demo's folder."""
+
+MADE_UP = "999999"
+"""The key of an order that never was."""
+
+AMOUNT = "1.00"
+
+_Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """The keys of orders whose rows the changelog's copy no longer has as they were published."""
+
+    edited: str
+    lost: str
+    extra: str
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """By key, what a comparison is to say of it."""
+        return {self.edited: "changed", self.lost: "missing", self.extra: "extra"}
+
+
+def drift(scene: Scene) -> Mapping[str, str]:
+    """The changelog's files are tampered with; the comparison finds it, and the running service mends it."""
+    told = scene.told
+    reports = told.folder / DRIFT
+    planted = plant(told.folder / "data" / "changelog", told.log)
+    told.watch.say(
+        "Somebody edits one order in the changelog's files, loses another and makes up a third. `changelog run` goes on"
+        " beside it, and the table is compared:"
+    )
+    with serving(told.config) as service:
+        first = scene.run(detect_drift.JOB, "--entities", "order", "--out", str(reports))
+        samples = _samples(first)
+        if {each["key"]: each["kind"] for each in samples} != planted.kinds or first["drifted"] != len(planted.kinds):
+            raise ChangelogError(Kind.DIVERGED, "the drift that was planted is not the drift that was found")
+        _show(scene, samples)
+        told.watch.lap(
+            f"found, and nothing else, in {first['sourceRows']:,} orders; the page to look at: {first['report']}"
+        )
+        told.console.print()
+        _republish(scene, Path(first["report"]).with_name("report.json"))
+        second = scene.run(detect_drift.JOB, "--entities", "order", "--out", str(reports))
+        service.stop()
+    if second["verdict"] != "clean":
+        raise ChangelogError(Kind.DIVERGED, "the orders still drift after their repair")
+    told.watch.lap(
+        f"verified: {second['sourceRows']:,} orders, no drift; what the service published again stands in the log as"
+        " `read` and `delete`"
+    )
+    return {f"{DRIFT}/latest/report.html": "the last drift report, of those in the folder"}
+
+
+def plant(path: Path, log: Log) -> Planted:
+    """Alters the archive of the file log at `path` alone, so that it holds as many rows as before."""
+    rows = Counter(key for batch in log.read(entity="order") for key in batch.column("key").to_pylist())
+    file = next(path / each.path for each in (newest(local(path)) or NOTHING).files if each.entity == "order")
+    with pq.ParquetFile(file) as parquet:
+        found = parquet.read().cast(SCHEMA)
+    read = found.filter(pc.equal(found.column("op"), Op.READ.value)).column("key").to_pylist()
+    edited, lost = [key for key in read if rows[key] == 1][:2]
+    planted = Planted(edited=edited, lost=lost, extra=MADE_UP)
+    _rewrite(file, [_altered(row, planted) for row in found.to_pylist()])
+    return planted
+
+
+def _altered(row: _Row, planted: Planted) -> _Row:
+    if row["key"] not in (planted.edited, planted.lost):
+        return row
+    state = json.loads(row["current"])
+    if row["key"] == planted.edited:
+        state["amount"] = AMOUNT
+        return {**row, "current": json.dumps(state, separators=(",", ":"))}
+    state["id"] = int(planted.extra)
+    return {**row, "key": planted.extra, "current": json.dumps(state, separators=(",", ":"))}
+
+
+def _rewrite(file: Path, rows: Sequence[_Row]) -> None:
+    beside = file.with_name("_beside")
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), beside, write_page_checksum=True)
+    shutil.copymode(file, beside)
+    beside.replace(file)
+
+
+def _samples(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    report = json.loads(Path(summary["report"]).with_name("report.json").read_bytes())
+    found: list[Mapping[str, Any]] = report["entities"]["order"]["samples"]
+    return found
+
+
+def _show(scene: Scene, samples: Sequence[Mapping[str, Any]]) -> None:
+    shown = columns(
+        "   order", "", "column", ("in the table", "right"), ("in the changelog", "right"), "last written by"
+    )
+    for each in samples:
+        by = (each["provenance"] or {}).get("serviceName", "")
+        name, values = "(all)", {"source": "there", "changelog": "there"}
+        match each["kind"]:
+            case "changed":
+                [(name, pair)] = each["columns"].items()
+                values = {side: canonical.dumps(value).decode() for side, value in pair.items()}
+            case "missing":
+                values["changelog"] = "-"
+            case _:
+                values["source"] = "-"
+        kind = Text(each["kind"], style="red")
+        shown.add_row(f"   {each['key']}", kind, name, values["source"], values["changelog"], by)
+    scene.told.console.print(shown)
+
+
+def _republish(scene: Scene, report: Path) -> None:
+    """As an operator asks for it; the running service does it, at a place in the log."""
+    scene.told.watch.say("The service is asked, by a message in the database's own log, to publish these keys again:")
+    options = ["republish", "order", "--report", str(report)]
+    scene.show("changelog", *options)
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        code = cli.main([options[0], "--config", str(scene.told.config), *options[1:]])
+    if code != 0:
+        last = said.getvalue().strip().splitlines()[-1:] or [f"exit code {code}"]
+        raise ChangelogError(Kind.PRECONDITION, f"republish failed: {last[0]}")

@@ -1,0 +1,66 @@
+"""What every chapter of the demo on Spark has: the story so far, the session, and how a job is run and shown."""
+
+import io
+import json
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+from connectors.demo import Told
+from envelope.errors import ChangelogError, Kind
+from spark_jobs.runner.job import FAILED, Job, main
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SAID = "spark.log"
+"""What Spark says, in the demo's folder."""
+
+_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What a chapter has: the story as far as it is told, and the session."""
+
+    told: Told
+    spark: "SparkSession"
+
+    def run(self, job: Job, *options: str) -> Mapping[str, Any]:
+        """The job's summary; shows its command line. Raises ChangelogError when it failed."""
+        self.show(f"spark-submit spark_jobs/{job.name}.py", *options)
+        output = io.StringIO()
+        with redirect_stdout(output), redirect_stderr(io.StringIO()):
+            code = main(job, ["--config", str(self.told.config), *options])
+        if code == _INTERRUPTED:
+            raise KeyboardInterrupt
+        summary: dict[str, Any] = json.loads(output.getvalue().splitlines()[-1])
+        if summary["verdict"] == FAILED:
+            hint = f"see {self.told.folder / SAID}"
+            raise ChangelogError(Kind.PRECONDITION, f"{job.name}: {summary['error']}", hint=hint)
+        return summary
+
+    def show(self, program: str, *options: str) -> None:
+        """A command line, as it is typed in the demo's folder."""
+        shown = shlex.join(option.replace(f"{self.told.folder}{os.sep}", "") for option in options)
+        self.told.console.print(Text(f"   $ {program} {shown}\n", style="dim"))
+
+
+Chapter = Callable[[Scene], Mapping[str, str]]
+"""Gives what it leaves in the demo's folder: by path what it is."""
+
+
+def columns(*headings: str | tuple[str, JustifyMethod]) -> Table:
+    """A table of these columns, without lines."""
+    found = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in headings:
+        name, justify = heading if isinstance(heading, tuple) else (heading, None)
+        found.add_column(name, justify=justify or "left", overflow="ellipsis", no_wrap=True)
+    return found

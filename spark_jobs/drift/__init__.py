@@ -1,0 +1,1 @@
+"""Drift: whether the changelog equals the tables that it was made of."""

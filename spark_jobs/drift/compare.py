@@ -1,0 +1,249 @@
+"""A comparison under a fence: both sides read once, what is not plainly the same judged in full.
+
+Keys of which the changelog does not tell what was at the fence (a commit that was in the log and not yet visible, and
+whose original is not known) are compared again under a later fence.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.storagelevel import StorageLevel
+
+from connectors.sinks import Log
+from envelope.checkpoint import Checkpoint
+from envelope.entity import SCHEMAS, TRUNCATE_KEY
+from envelope.position import Position
+from envelope.versions import Version
+from schemas.types import Struct
+from spark_jobs.changelog.read import Kafka, Where, read_changelog
+from spark_jobs.drift import key_states
+from spark_jobs.drift.fence import Fence
+from spark_jobs.drift.judge_task import JUDGED, Fetch, fetcher, judge
+from spark_jobs.drift.key_ranges import Bounds, KeyRange, bounds
+from spark_jobs.drift.key_states import GONE, SAME, Cut
+from spark_jobs.drift.row_diff import CHANGED, EXTRA, Shape, steps_of
+from spark_jobs.drift.source_scan import Reading, source_rows, tasks_for
+
+FEW = 200_000
+"""Keys that every task may be told of."""
+
+_JUDGED_AT_ONCE = 5_000
+_UNDECIDED, _PENDING, _UNKNOWN, _CHANGED = "?", "p", "u:", "s:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What of the entities is compared: the keys changed behind `since`, a `share` of the keys, those in a range, which
+    is of one entity; in how many tasks.
+    """
+
+    since: Position | None = None
+    share: float | None = None
+    keys: KeyRange | None = None
+    tasks: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """Of one entity: rows on each side, and of columns that are not drift."""
+
+    source_rows: int = 0
+    changelog_rows: int = 0
+    undecided: int = 0
+    unknown: Counter[str] = field(default_factory=Counter)
+    schema_changed: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: "Counts") -> None:
+        """What a later comparison found of the keys that were undecided; the source's rows were counted before."""
+        self.changelog_rows += other.changelog_rows
+        self.undecided = other.undecided
+        self.unknown += other.unknown
+        self.schema_changed += other.schema_changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a comparison found: figures by entity, and of keys that were looked at a frame of `JUDGED`, if there are."""
+
+    counts: Mapping[str, Counts]
+    judged: DataFrame | None
+
+    def undecided(self) -> DataFrame | None:
+        """The keys that are to be compared again."""
+        if self.judged is None or not any(each.undecided for each in self.counts.values()):
+            return None
+        return self.judged.where("undecided").select("entity", "key")
+
+    def drifted(self) -> DataFrame | None:
+        """The keys that drifted."""
+        return None if self.judged is None else self.judged.where("kind IS NOT NULL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """The two sides of some entities: `ROWS` of the source, those of the changelog, and the cut through these.
+
+    `json` says whether a table has a json column, `kept` that the changelog is dear to read, `joined` that the source
+    has no places at which `fetch` could find its rows again; `bounds` are those of the keys that are compared.
+    """
+
+    source: DataFrame
+    changelog: DataFrame
+    cut: Cut | None
+    shapes: Mapping[str, Shape]
+    json: bool
+    kept: bool
+    fetch: Fetch
+    joined: bool = False
+    bounds: Bounds | None = None
+
+
+def under_fence(
+    spark: SparkSession,
+    reading: Reading,
+    where: Where,
+    log: Log,
+    checkpoint: Checkpoint,
+    asked: Asked,
+    only: DataFrame | None = None,
+) -> Found:
+    """Compares the tables of the fence with the changelog, which is behind it as `checkpoint` says.
+
+    `log` tells the versions of columns, also where an archive is compared. With `only`, a frame of entities and keys,
+    just these.
+    """
+    fence = reading.fence
+    keys = None if asked.keys is None else _bounds(asked.keys, fence)
+    source = source_rows(spark, reading, fence.tables, asked.tasks or tasks_for(spark, fence.tables), keys)
+    changelog = read_changelog(spark, where, entities=fence.tables, after=asked.since)
+    snapshot, versions = fence.snapshot, read_versions(log, list(fence.tables))
+    sides = Sides(
+        source=restricted(source, only),
+        changelog=restricted(changelog, only, truncates=True),
+        cut=Cut(xmax=snapshot.xmax, running=snapshot.running.tolist(), epoch=checkpoint.epoch),
+        shapes={
+            entity: shape_of(table.binding.shape, versions[entity], checkpoint.windows.get(entity) or {})
+            for entity, table in fence.tables.items()
+        },
+        json=any(each.json for table in fence.tables.values() for each in table.binding.fields),
+        kept=isinstance(where, Kafka),
+        fetch=fetcher(reading),
+        bounds=keys,
+    )
+    return compare(sides, asked)
+
+
+def _bounds(asked: KeyRange, fence: Fence) -> Bounds:
+    [table] = fence.tables.values()
+    columns = [(field.name, field.codec.column_type) for field in table.binding.key]
+    return bounds(asked, table.entity.name, columns)
+
+
+def restricted(rows: DataFrame, only: DataFrame | None, *, truncates: bool = False) -> DataFrame:
+    """The rows of these entities and keys alone, and truncates, where they are asked for."""
+    if only is None:
+        return rows
+    kept = rows.join(F.broadcast(only), ["entity", "key"], "left_semi")
+    return kept.unionByName(rows.where(F.col("key") == F.lit(TRUNCATE_KEY))) if truncates else kept
+
+
+def compare(sides: Sides, asked: Asked) -> Found:
+    """Compares two sides."""
+    grown = [entity for entity, shape in sides.shapes.items() if shape.grew]
+    rows = key_states.chosen(sides.changelog, asked.share, sides.bounds)
+    narrow = key_states.of_changelog(rows, sides.cut, json=sides.json, grown=grown)
+    if sides.kept:  # it is read twice, which is as good as nothing in files alone
+        narrow = narrow.persist(StorageLevel.MEMORY_AND_DISK)
+    truncated = {row["entity"]: row["rank"] for row in key_states.truncates(narrow).collect()}
+    source = key_states.of_source(key_states.chosen(sides.source, asked.share, sides.bounds), grown)
+    since = None if asked.since is None else str(asked.since)
+    found = key_states.found(source, key_states.behind(narrow, truncated), since).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        counts, suspects = _counted(found)
+        if not suspects:
+            return Found(counts=counts, judged=None)
+        wanted = found.where(F.col("key").isNotNull())
+        full = key_states.with_changes(wanted, sides.changelog, few=suspects <= FEW)
+        if sides.joined:
+            full = key_states.with_source(full, sides.source)
+        judging = partial(judge, shapes=sides.shapes, fetch=sides.fetch)
+        tasks = min(1 + suspects // _JUDGED_AT_ONCE, asked.tasks or 1 << 10)
+        judged = full.repartition(tasks).mapInArrow(judging, from_arrow_schema(JUDGED))
+        judged = judged.persist(StorageLevel.DISK_ONLY)
+        _add_marks(counts, judged)
+        return Found(counts=counts, judged=judged)
+    finally:
+        found.unpersist()
+        if sides.kept:
+            narrow.unpersist()
+
+
+def _counted(found: DataFrame) -> tuple[dict[str, Counts], int]:
+    """Rows by entity, as far as they can be told before the suspects are judged, whose number is given, too."""
+    in_source = F.col("leaf").isNotNull().alias("in_source")
+    rows = found.groupBy("entity", "state", in_source).agg(F.sum("rows").alias("rows")).collect()
+    counts: dict[str, Counts] = defaultdict(Counts)
+    suspects = 0
+    for row in rows:
+        entity, state, number = counts[row["entity"]], row["state"], row["rows"]
+        if state == SAME or row["in_source"]:
+            entity.source_rows += number
+        if state in (SAME, CHANGED, EXTRA):
+            entity.changelog_rows += number
+        suspects += number if state not in (SAME, GONE) else 0
+    return counts, suspects
+
+
+def _add_marks(counts: dict[str, Counts], judged: DataFrame) -> None:
+    """What is said of keys that need not have drifted."""
+    marks = F.concat(
+        F.transform("unknown", lambda name: F.concat(F.lit(_UNKNOWN), name)),
+        F.transform("schema_changed", lambda name: F.concat(F.lit(_CHANGED), name)),
+        F.when(F.col("undecided"), F.array(F.lit(_UNDECIDED))).otherwise(F.array().cast("array<string>")),
+        F.when(F.col("pending"), F.array(F.lit(_PENDING))).otherwise(F.array().cast("array<string>")),
+    )
+    for row in judged.select("entity", F.explode(marks).alias("mark")).groupBy("entity", "mark").count().collect():
+        entity, mark, number = counts[row["entity"]], row["mark"], row["count"]
+        match mark[:2]:
+            case "?":
+                entity.undecided += number
+            case "p":
+                entity.changelog_rows += number
+            case "u:":
+                entity.unknown[mark[2:]] += number
+            case _:
+                entity.schema_changed[mark[2:]] += number
+
+
+def shape_of(columns: Struct, versions: Sequence[tuple[str, Version]], windows: Mapping[str, object]) -> Shape:
+    """An entity's columns, by its versions and what the checkpoint says of the reading of its table."""
+    stale = windows.get("stale")
+    return Shape(
+        columns=tuple(name for name, _ in columns.fields),
+        steps=steps_of(versions, columns),
+        stale=frozenset(stale if isinstance(stale, list | tuple) else ()),
+    )
+
+
+def read_versions(log: Log, entities: Sequence[str]) -> dict[str, list[tuple[str, Version]]]:
+    """The versions of each entity's columns, oldest first, each with its position."""
+    rows = {
+        (position, key): current
+        for batch in log.read(entity=SCHEMAS)
+        for key, position, current in zip(
+            *(batch.column(name).to_pylist() for name in ("key", "position", "current")), strict=True
+        )
+        if key in entities
+    }
+    found: dict[str, list[tuple[str, Version]]] = {entity: [] for entity in entities}
+    for (position, key), current in sorted(rows.items()):
+        version = Version.parse(current.encode())
+        if version.number == 1:  # the changelog was begun anew, in topics that still hold the former one
+            found[key] = []
+        found[key].append((position, version))
+    return found

@@ -1,0 +1,106 @@
+"""A comparison with a source that has no snapshot to share: any that Spark reads.
+
+Both sides are read; what differs is looked at again after a while, in which writes arrive on both. It is not exact: a
+key that is written to all the time is left out, and a change that the changelog gets later than that is told as drift.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from connectors.stores import open_log
+from envelope.errors import ChangelogError, Kind
+from envelope.versions import Version
+from schemas.types import Primitive
+from spark_jobs.changelog.read import Kafka, read_changelog
+from spark_jobs.drift.compare import Counts, Found, Sides, compare, read_versions, restricted
+from spark_jobs.drift.foreign_source import Masks, rows_of
+from spark_jobs.drift.judge_task import joined
+from spark_jobs.drift.key_ranges import bounds
+from spark_jobs.drift.key_states import EVERYTHING
+from spark_jobs.drift.row_diff import Shape
+from spark_jobs.drift.run import Begun, Wanted, entity_json, report_json, say, written
+from spark_jobs.drift.summary import Tally
+
+JSON = dict[str, Any]
+
+_DRIVER = "org.postgresql.Driver"  # by itself, Java does not find one in the jars of spark-submit
+
+WHY = "the source has no snapshot that the changelog could be cut by: what differed was compared again after {:g} s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Other:
+    """A source of one entity: a format of Spark's and its options, which may hold passwords; how long it may settle."""
+
+    format: str
+    options: Mapping[str, str] = field(repr=False)
+    settle_s: float
+
+    @property
+    def table(self) -> str:
+        """What is read, for people."""
+        return self.options.get("dbtable") or self.options.get("table") or self.options.get("path") or self.format
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """What the source holds now."""
+        named = {"driver": _DRIVER} if self.options.get("url", "").startswith("jdbc:postgresql:") else {}
+        return spark.read.format(self.format).options(**(named | dict(self.options))).load()
+
+
+def detect(spark: SparkSession, wanted: Wanted, other: Other, begun: Begun) -> JSON:
+    """As `spark_jobs.drift.run.detect`, of one entity. Raises ChangelogError."""
+    [name] = wanted.names
+    versions = read_versions(open_log(wanted.config), [name])[name]
+    if not versions:
+        raise ChangelogError(Kind.PRECONDITION, f"the changelog has no columns of {name}", hint="is it its name?")
+    version = versions[-1][1]
+    first = compare(_sides(spark, wanted, other, version, None), wanted.asked)
+    found, settled = [first], first
+    drifted = first.drifted()
+    if drifted is not None and drifted.head() is not None:
+        say(f"comparing again what differed, after {other.settle_s:g} s")
+        time.sleep(other.settle_s)
+        again = compare(_sides(spark, wanted, other, version, drifted.select("entity", "key")), wanted.asked)
+        settled = Found(counts=first.counts, judged=_settled(again.judged, begun.at))
+    tallies = written(wanted.folder / begun.id, [settled])
+    seconds = round(time.monotonic() - begun.clock, 3)
+    about = {"table": other.table, "key": list(version.key)}
+    counts = found[0].counts.get(name, Counts())
+    entity = entity_json(about, counts, tallies.get(name, Tally()), wanted.asked, seconds)
+    source = {"kind": other.format, "database": None, "server": None, "name": wanted.config.name}
+    return report_json(wanted, begun, {name: entity}, source) | {"exact": False, "why": WHY.format(other.settle_s)}
+
+
+def _settled(judged: DataFrame | None, before: datetime) -> DataFrame | None:
+    """Without keys that were written to meanwhile."""
+    if judged is None:
+        return None
+    return judged.where(F.col("committed_at").isNull() | (F.col("committed_at") < F.lit(before.astimezone(UTC))))
+
+
+def _sides(spark: SparkSession, wanted: Wanted, other: Other, version: Version, only: DataFrame | None) -> Sides:
+    columns = version.columns.fields
+    floats = {name for name, type_ in columns if type_ in (Primitive.FLOAT, Primitive.DOUBLE)}
+    shape = Shape(columns=tuple(name for name, _ in columns), floats=frozenset(floats))
+    key = [(name, dict(columns)[name]) for name in version.key]
+    chosen, mask = wanted.config.entities.get(version.entity), wanted.config.mask
+    masks = Masks(kinds=chosen.mask if chosen else {}, hmac_key=mask.key.encode() if mask else b"")
+    keys = None if wanted.asked.keys is None else bounds(wanted.asked.keys, version.entity, key)
+    changelog = read_changelog(spark, wanted.where, entities=[version.entity], after=wanted.asked.since)
+    return Sides(
+        source=restricted(rows_of(other.read(spark), version, masks), only),
+        changelog=restricted(changelog, only, truncates=True),
+        cut=EVERYTHING,
+        shapes={version.entity: shape},
+        json=any(type_ is Primitive.JSON for _, type_ in columns),
+        kept=isinstance(wanted.where, Kafka),
+        fetch=joined,
+        joined=True,
+        bounds=keys,
+    )

@@ -1,0 +1,163 @@
+"""Rows of any other source that Spark reads (JDBC, Parquet, Cassandra, …) as the changelog would have them.
+
+The changelog's own columns say what the values are; a column whose type in Spark cannot give them faithfully is refused
+by its name. Every function here is from frame to frame.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import types as spark
+
+from envelope import mask
+from envelope.errors import ChangelogError, Kind
+from envelope.mask import MaskKind
+from envelope.versions import Version
+from schemas.types import ColumnType, Decimal, Primitive
+from spark_jobs.views.transforms import quoted
+
+_TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+_WHOLE: Final = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Masks:
+    """How the configuration masks columns, and the secret of `sha256`; it goes to executors, and nowhere else."""
+
+    kinds: Mapping[str, MaskKind]
+    hmac_key: bytes = field(repr=False)
+
+    def hashed(self, name: str, token: Column) -> Column:
+        """What is published for the JSON of a column's value, hashed where it is; null of null."""
+        if self.kinds.get(name) != "sha256":
+            return token
+        key = self.hmac_key
+        return F.udf(lambda text: None if text is None else mask.apply("sha256", text.encode(), key).decode())(token)
+
+
+def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
+    """The frame's rows as `spark_jobs.drift.source_scan.ROWS`, masked, without the columns that the changelog lacks.
+
+    Raises ChangelogError (USAGE) for a column that the frame lacks, or has in a type that loses something.
+    """
+    entity, columns = version.entity, dict(version.columns.fields)
+    given = {each.name: each.dataType for each in frame.schema.fields}
+    tokens: dict[str, Column] = {}
+    nulls = []
+    for name, type_ in columns.items():
+        if masks.kinds.get(name) == "null":
+            tokens[name] = F.lit("null")
+            continue
+        value, plain = F.col(quoted(name)), _plain_type(entity, name, None if name in masks.kinds else type_, given)
+        tokens[name] = F.coalesce(masks.hashed(name, _token(value, plain)), F.lit("null"))
+        if plain is Primitive.JSON:
+            nulls.append(F.when(F.trim(value) == "null", F.lit(_literal(name))))
+    members = [
+        F.concat(F.lit(("," if number else "{") + _literal(name) + ":"), token)
+        for number, (name, token) in enumerate(tokens.items())
+    ]
+    names = F.concat_ws(",", *nulls) if nulls else F.lit("")
+    return frame.select(
+        F.lit(entity).alias("entity"),
+        _key([(F.col(quoted(name)), columns[name]) for name in version.key]).alias("key"),
+        F.concat(*members, F.lit("}")).alias("current"),
+        F.when(names != "", F.concat(F.lit("["), names, F.lit("]"))).alias("json_null"),
+        F.lit(0).alias("leaf"),
+        F.lit(None).cast("string").alias("ctid"),
+    )
+
+
+def _plain_type(entity: str, name: str, type_: ColumnType | None, given: Mapping[str, spark.DataType]) -> ColumnType:
+    """A column's type before it is masked: `type_`, or None where the changelog holds a hash, not what was hashed."""
+    if name not in given:
+        known = ", ".join(given)
+        raise ChangelogError(Kind.USAGE, f"--source has no column {name} of {entity}", hint=f"it has: {known}")
+    plain = _hashed_type(given[name]) if type_ is None else type_
+    if not _is_faithful(plain, given[name]):
+        raise ChangelogError(
+            Kind.USAGE,
+            f"column {name} of {entity}: {given[name].simpleString()} cannot give what the changelog holds",
+            hint="cast it in the source: of numbers, times and json the text that the database prints",
+        )
+    return plain
+
+
+def _hashed_type(given: spark.DataType) -> Primitive:
+    """Of a value that is hashed: it goes by what the source gives."""
+    if isinstance(given, spark.BooleanType):
+        return Primitive.BOOLEAN
+    return Primitive.LONG if isinstance(given, _WHOLE) else Primitive.STRING
+
+
+def _is_faithful(type_: ColumnType, given: spark.DataType) -> bool:
+    match type_:
+        case Decimal(scale=scale):
+            return isinstance(given, spark.DecimalType) and given.scale == scale
+        case Primitive.BOOLEAN:
+            return isinstance(given, spark.BooleanType)
+        case Primitive.INT | Primitive.LONG:
+            return isinstance(given, _WHOLE)
+        case Primitive.FLOAT:
+            return isinstance(given, spark.FloatType)
+        case Primitive.DOUBLE:
+            return isinstance(given, spark.DoubleType)
+        case Primitive.BYTES:
+            return isinstance(given, spark.BinaryType)
+        case Primitive.DATE:
+            return isinstance(given, spark.DateType)
+        case Primitive.TIMESTAMP:
+            return isinstance(given, spark.TimestampNTZType)
+        case Primitive.TIMESTAMP_TZ:
+            return isinstance(given, spark.TimestampType)
+        case Primitive():
+            return isinstance(given, spark.StringType)
+    return False
+
+
+def _token(value: Column, type_: ColumnType) -> Column:
+    """The JSON of a value, null of null; floats in Spark's spelling, which is compared by their bits."""
+    match type_:
+        case Primitive.BOOLEAN | Primitive.INT | Primitive.LONG | Primitive.JSON:
+            token = value.cast("string")
+        case Primitive.FLOAT | Primitive.DOUBLE:
+            text = value.cast("string")
+            token = F.when(text.isin("NaN", "Infinity", "-Infinity"), _plain(text)).otherwise(text)
+        case Primitive.STRING | Primitive.UUID | Primitive.TIME:
+            token = _string(value)
+        case _:
+            token = _plain(_text(value, type_))
+    return token
+
+
+def _text(value: Column, type_: ColumnType) -> Column:
+    match type_:
+        case Primitive.TIMESTAMP:
+            return F.date_format(value, _TIME)
+        case Primitive.TIMESTAMP_TZ:
+            return F.concat(F.date_format(value, _TIME), F.lit("Z"))
+        case Primitive.BYTES:
+            return F.base64(value)
+    return value.cast("string")
+
+
+def _plain(text: Column) -> Column:
+    return F.concat(F.lit('"'), text, F.lit('"'))
+
+
+def _string(text: Column) -> Column:
+    """In quotes, escaped: what stands between the brackets of an array of it."""
+    array = F.to_json(F.array(text))
+    return F.when(text.isNotNull(), F.substring(array, F.lit(2), F.length(array) - 2))
+
+
+def _literal(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)
+
+
+def _key(columns: Sequence[tuple[Column, ColumnType]]) -> Column:
+    texts = [_text(value, type_) for value, type_ in columns]
+    return texts[0] if len(texts) == 1 else F.to_json(F.array(*texts))

@@ -1,0 +1,192 @@
+"""What Spark's tasks say of the keys that are not plainly the same: both rows in full, column by column."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from envelope.codec import json_codec
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Op
+from spark_jobs.drift.key_states import PENDING
+from spark_jobs.drift.row_diff import EXTRA, MISSING, Compared, Shape, State, compared
+from spark_jobs.drift.source_scan import Reading, rows_at
+
+JUDGED: Final = pa.schema(
+    [
+        pa.field("entity", pa.utf8()),
+        pa.field("key", pa.utf8()),
+        pa.field("kind", pa.utf8()),
+        pa.field("columns", pa.list_(pa.utf8())),
+        pa.field("unknown", pa.list_(pa.utf8())),
+        pa.field("schema_changed", pa.list_(pa.utf8())),
+        pa.field("undecided", pa.bool_()),
+        pa.field("pending", pa.bool_()),
+        pa.field("position", pa.utf8()),
+        pa.field("committed_at", pa.timestamp("us", tz="UTC")),
+        pa.field("service_name", pa.utf8()),
+        pa.field("api_version", pa.utf8()),
+        pa.field("sample", pa.utf8()),
+        pa.field("provenance", pa.utf8()),
+    ]
+)
+"""One row a key: its `kind` of drift, null for none; `undecided` where the changelog does not tell what was at the
+fence. Position, commit and service are of its last change there. `sample` (values by column, JSON) and `provenance` are
+given for the first few keys of each task. `pending` is a key that the changelog had by an original alone."""
+
+SAMPLES_MAX: Final = 20
+"""Of an entity in a report, and so of what a task gives."""
+
+VALUE_CHARACTERS_MAX: Final = 200
+
+_PLACES_AT_ONCE = 1000
+
+Texts = Mapping[tuple[str, str], tuple[str, str | None]]
+"""The source's rows by entity and key: the row, and its `json_null`."""
+
+Fetch = Callable[[Sequence[Mapping[str, Any]]], Texts]
+"""Gives the source's rows of some keys."""
+
+
+def judge(batches: Iterable[pa.RecordBatch], shapes: Mapping[str, Shape], fetch: Fetch) -> Iterator[pa.RecordBatch]:
+    """From batches of what `spark_jobs.drift.key_states.with_changes` gives to batches of `JUDGED`."""
+    told: Counter[str] = Counter()
+    for batch in batches:
+        rows = batch.to_pylist()
+        texts = fetch(rows)
+        found = [_judged(row, texts, shapes[row["entity"]], told) for row in rows]
+        if found:
+            yield pa.RecordBatch.from_pylist(found, schema=JUDGED)
+
+
+def fetcher(reading: Reading) -> Fetch:
+    """Reads rows under the fence, by their places."""
+
+    def fetch(rows: Sequence[Mapping[str, Any]]) -> Texts:
+        places: dict[tuple[str, int], list[str]] = defaultdict(list)
+        for row in rows:
+            if row["ctid"] is not None:
+                places[row["entity"], row["leaf"]].append(row["ctid"])
+        if not places:
+            return {}
+        found: dict[tuple[str, str], tuple[str, str | None]] = {}
+        with reading.session() as connection:
+            for (entity, leaf), ctids in places.items():
+                ctids.sort(key=_page_of)
+                for first in range(0, len(ctids), _PLACES_AT_ONCE):
+                    some = ctids[first : first + _PLACES_AT_ONCE]
+                    for batch in rows_at(connection, reading.fence.tables[entity], leaf, some):
+                        found |= _texts(batch)
+        return found
+
+    return fetch
+
+
+def joined(rows: Sequence[Mapping[str, Any]]) -> Texts:
+    """The source's rows that were joined to the keys: see `spark_jobs.drift.key_states.with_source`."""
+    return {
+        (row["entity"], row["key"]): (row["source_current"], row["source_json_null"])
+        for row in rows
+        if row["source_current"] is not None
+    }
+
+
+def _page_of(ctid: str) -> tuple[int, int]:
+    page, _, item = ctid[1:-1].partition(",")
+    return int(page), int(item)
+
+
+def _texts(batch: pa.RecordBatch) -> dict[tuple[str, str], tuple[str, str | None]]:
+    names = ("entity", "key", "current", "json_null")
+    columns = (batch.column(name).to_pylist() for name in names)
+    return {(entity, key): (current, json_null) for entity, key, current, json_null in zip(*columns, strict=True)}
+
+
+def _judged(row: Mapping[str, Any], texts: Texts, shape: Shape, told: Counter[str]) -> dict[str, Any]:
+    entity, key, position = row["entity"], row["key"], row["position"]
+    source = _source(row, texts)
+    changelog, undecided = _changelog(row)
+    found = Compared(kind=None) if undecided else compared(source, changelog, shape, position)
+    sample = found.kind is not None and told[entity] < SAMPLES_MAX
+    told[entity] += sample
+    return {
+        "entity": entity,
+        "key": key,
+        "kind": found.kind,
+        "columns": found.columns,
+        "unknown": found.unknown,
+        "schema_changed": found.schema_changed,
+        "undecided": undecided,
+        "pending": row["state"] == PENDING and changelog is not None,
+        "position": position,
+        "committed_at": row["committed_at"],
+        **_writer(row),
+        "sample": _sample(found, source, changelog) if sample else None,
+        "provenance": row["provenance"] if sample else None,
+    }
+
+
+def _writer(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Who wrote the changelog's row; null of one that was read from its table, because nobody knows."""
+    names = ("service_name", "api_version")
+    return dict.fromkeys(names) if row["op"] == Op.READ else {name: row[name] for name in names}
+
+
+def _source(row: Mapping[str, Any], texts: Texts) -> State | None:
+    found = texts.get((row["entity"], row["key"]))
+    if found is None:
+        if row["ctid"] is not None:
+            raise ChangelogError(Kind.MALFORMED, f"a row of {row['entity']} is no longer where it was read")
+        return None
+    current, json_null = found
+    return State.parse(current, json_null=msgspec.json.decode(json_null, type=list[str]) if json_null else ())
+
+
+def _changelog(row: Mapping[str, Any]) -> tuple[State | None, bool]:
+    """The changelog's row as of the fence, and whether it cannot be told.
+
+    A key whose changes are all behind the fence was before the first of them as that one's original says.
+    """
+    op = row["op"]
+    if row["position"] is None:
+        return None, False
+    if op is None:  # the changelog no longer has the row: it was compacted away meanwhile
+        return None, True
+    source = json_codec.decode_provenance(row["provenance"]).source
+    if row["state"] != PENDING:
+        if op == Op.DELETE:
+            return None, False
+        return State.parse(row["current"] or "", json_null=source.json_null, unavailable=source.unavailable), False
+    if op == Op.CREATE:
+        return None, False
+    if op == Op.READ or row["original"] is None or source.unavailable_original:
+        return None, True
+    return State.parse(row["original"], json_null=source.json_null_original), False
+
+
+def _sample(found: Compared, source: State | None, changelog: State | None) -> str:
+    """The values of the columns that differ, of all where one side lacks the row."""
+    sides = {"source": source, "changelog": changelog}
+    names: Iterable[str] = found.columns
+    if found.kind in (MISSING, EXTRA):
+        whole = source or changelog
+        names = whole.values if whole is not None else ()
+    values = {
+        name: {
+            side: _cut(state.values[name])
+            for side, state in sides.items()
+            if state is not None and name in state.values
+        }
+        for name in names
+    }
+    return msgspec.json.encode(values).decode()
+
+
+def _cut(token: bytes) -> msgspec.Raw | str:
+    text = token.decode()
+    if len(text) <= VALUE_CHARACTERS_MAX:
+        return msgspec.Raw(token)
+    content = str(msgspec.json.decode(token)) if text.startswith('"') else text
+    return content if len(content) <= VALUE_CHARACTERS_MAX else content[: VALUE_CHARACTERS_MAX - 1] + "…"

@@ -1,0 +1,201 @@
+"""Two sides of entities by key, as frames: which keys are the same on both, and which must be looked at.
+
+Every function here is from frame to frame: nothing is read, written or counted. Rows are told apart by a 64-bit hash
+and the length of their text: what is the same needs no more; everything else is compared column by column.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_, or_
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from envelope.entity import TRUNCATE_KEY
+from envelope.model import Op
+from spark_jobs.drift.key_ranges import Bounds
+
+SAME: Final = "same"
+GONE: Final = "gone"
+PENDING: Final = "pending"
+"""States of a key: equal on both sides; on neither; in the changelog by changes alone that the fence does not show, and
+what it was before is to be found out. The others are the kinds of drift (`spark_jobs.drift.row_diff`)."""
+
+FOUND: Final = ("entity", "state", "key", "position", "leaf", "ctid", "rows")
+"""The columns of what `found` gives: for each key that is to be looked at a row, for all others `rows` by state."""
+
+SAMPLE_PARTS: Final = 1_000_000
+"""A sample is this many equal shares of the keys, by their CRC-32, of which some are taken."""
+
+_SOURCE, _VISIBLE, _INVISIBLE = 0, 1, 2
+_NARROW = ("hash", "key", "entity", "side", "rank", "op", "print", "length", "leaf", "ctid")
+_DIGITS, _INVERTED = "0123456789ABCDEF", "FEDCBA9876543210"
+_TRAILING_NULLS = r'^\}(?:llun:"[^"]*+",)++'
+"""At the end of a row's text, read backwards: from there a few characters tell, and nothing is tried twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """What a fence shows, as conditions on the changelog's rows: ids below `xmax` but for those in `running`.
+
+    Rows of an `epoch` before the changelog's are all shown: their history is over.
+    """
+
+    xmax: int
+    running: Sequence[int]
+    epoch: int
+
+    def shows(self) -> Column:
+        """Whether a row's transaction is visible."""
+        xid = F.col("transaction").cast("long")
+        seen = xid < F.lit(self.xmax)
+        if self.running:
+            seen &= ~xid.isin(*self.running)
+        return (F.col("position") < F.lit(f"{self.epoch:08X}/")) | seen
+
+
+EVERYTHING: Final[Cut | None] = None
+"""Without a fence, all rows of the changelog count."""
+
+
+def chosen(rows: DataFrame, share: float | None, bounds: Bounds | None) -> DataFrame:
+    """The rows of this share of the keys, the same ones of whatever is asked, and of the keys in this range; truncates
+    are of all keys.
+    """
+    key, conditions = F.col("key"), []
+    if share is not None:
+        part = F.crc32(key.cast("binary")) % F.lit(SAMPLE_PARTS)
+        conditions.append(part < F.lit(round(share * SAMPLE_PARTS)))
+    if bounds is not None:
+        conditions.append(bounds.holds(key))
+    return rows.where((key == F.lit(TRUNCATE_KEY)) | reduce(and_, conditions)) if conditions else rows
+
+
+def of_source(rows: DataFrame, grown: Sequence[str] = ()) -> DataFrame:
+    """The narrow form of the source's rows; `grown` are entities whose stored rows may lack columns that are null."""
+    return rows.select(
+        _hash(),
+        "key",
+        "entity",
+        F.lit(_SOURCE).cast("byte").alias("side"),
+        F.lit(None).cast("string").alias("rank"),
+        F.lit(None).cast("string").alias("op"),
+        *_print(F.col("json_null"), grown),
+        "leaf",
+        "ctid",
+    )
+
+
+def of_changelog(rows: DataFrame, cut: Cut | None, *, json: bool, grown: Sequence[str] = ()) -> DataFrame:
+    """The narrow form of the changelog's rows; `json` says whether a table has a json column.
+
+    Of the visible ones the last has the highest rank, of the others the first.
+    """
+    shows = F.lit(True) if cut is None else cut.shows()
+    rank = F.when(shows, F.col("position")).otherwise(_inverted(F.col("position")))
+    json_null = F.regexp_extract("provenance", r'"jsonNull":(\[[^\]]*\])', 1)
+    told = F.when(F.col("provenance").contains('"jsonNull":'), json_null) if json else F.lit(None).cast("string")
+    return rows.select(
+        _hash(),
+        "key",
+        "entity",
+        F.when(shows, _VISIBLE).otherwise(_INVISIBLE).cast("byte").alias("side"),
+        rank.alias("rank"),
+        "op",
+        *_print(told, grown),
+        F.lit(None).cast("int").alias("leaf"),
+        F.lit(None).cast("string").alias("ctid"),
+    )
+
+
+def _hash() -> Column:
+    """The sort within a partition goes by it first, which costs less than by texts."""
+    return F.xxhash64("key").alias("hash")
+
+
+def _print(json_null: Column, grown: Sequence[str]) -> tuple[Column, Column]:
+    text = F.col("current")
+    if grown:
+        without = F.regexp_replace(F.reverse(text), _TRAILING_NULLS, "}")
+        text = F.when(F.col("entity").isin(*grown), without).otherwise(text)
+    return F.xxhash64(text, json_null).alias("print"), F.octet_length(text).alias("length")
+
+
+def _inverted(position: Column) -> Column:
+    return F.translate(position, _DIGITS, _INVERTED)
+
+
+def truncates(narrow: DataFrame) -> DataFrame:
+    """For each entity the rank of its last truncate that is shown."""
+    rows = narrow.where((F.col("key") == TRUNCATE_KEY) & (F.col("side") == _VISIBLE))
+    return rows.groupBy("entity").agg(F.max("rank").alias("rank"))
+
+
+def behind(narrow: DataFrame, truncated: Mapping[str, str]) -> DataFrame:
+    """The changelog's rows without truncates, and without what those hid."""
+    kept = narrow.where(F.col("key") != TRUNCATE_KEY)
+    if not truncated:
+        return kept
+    hidden = reduce(or_, ((F.col("entity") == entity) & (F.col("rank") < rank) for entity, rank in truncated.items()))
+    return kept.where(~((F.col("side") == _VISIBLE) & hidden))
+
+
+def found(source: DataFrame, changelog: DataFrame, since: str | None = None) -> DataFrame:
+    """The keys of both sides (narrow) that must be looked at, and the numbers of the others: `FOUND`.
+
+    `position` is that of the changelog's last row that is shown, or, where none is, of its first. With `since`, keys
+    whose last change is not behind that position are left out, and so are those that the changelog does not have.
+    """
+    by_key = Window.partitionBy("hash", "key", "entity").orderBy("side", F.desc("rank"))
+    here = F.struct("side", "rank", "op", "print", "length")
+    ordered = (
+        source.select(*_NARROW)
+        .union(changelog.select(*_NARROW))
+        .select(*_NARROW, F.row_number().over(by_key).alias("number"), F.lead(here).over(by_key).alias("next"))
+    )
+    keys = ordered.where(F.col("number") == 1)
+    in_source = F.col("side") == _SOURCE
+    keys = keys.withColumn("last", F.when(in_source, F.col("next")).otherwise(here))
+    pending = F.col("last.side") == _INVISIBLE
+    position = F.when(pending, _inverted(F.col("last.rank"))).otherwise(F.col("last.rank"))
+    keys = keys.withColumn("position", position).withColumn("state", _state(in_source, pending))
+    if since is not None:
+        keys = keys.where(F.col("position") > since)
+    looked_at = ~F.col("state").isin(SAME, GONE)
+    about = [F.when(looked_at, F.col(name)).alias(name) for name in ("key", "position", "leaf", "ctid")]
+    return keys.select("entity", "state", *about).groupBy(*FOUND[:-1]).agg(F.count(F.lit(1)).alias("rows"))
+
+
+def _state(in_source: Column, pending: Column) -> Column:
+    deleted = F.col("last.op") == Op.DELETE.value
+    later = pending & ~in_source & (F.col("last.op") == Op.CREATE.value)
+    same = (F.col("print") == F.col("last.print")) & F.col("length").eqNullSafe(F.col("last.length"))
+    return (
+        F.when(F.col("last").isNull() | (in_source & ~pending & deleted), "missing")
+        .when(later, GONE)
+        .when(pending, PENDING)
+        .when(in_source & same, SAME)
+        .when(in_source, "changed")
+        .when(deleted, GONE)
+        .otherwise("extra")
+    )
+
+
+def with_changes(suspects: DataFrame, changes: DataFrame, *, few: bool) -> DataFrame:
+    """What is known of each key that is to be looked at, and the whole of the changelog's row at its position."""
+    wanted = suspects.where(F.col("position").isNotNull()).select("entity", "key", "position")
+    columns = ("op", "current", "original", "provenance", "committed_at", "service_name", "api_version")
+    rows = changes.select("entity", "key", "position", *columns)
+    matched = rows.join(F.broadcast(wanted) if few else wanted, ["entity", "key", "position"], "inner")
+    once = matched.dropDuplicates(["entity", "key"]).drop("position")
+    return suspects.join(once, ["entity", "key"], "left")
+
+
+def with_source(suspects: DataFrame, source: DataFrame) -> DataFrame:
+    """The keys with their rows in the source, where these cannot be found again by their places."""
+    rows = source.select(
+        "entity", "key", F.col("current").alias("source_current"), F.col("json_null").alias("source_json_null")
+    )
+    return suspects.join(rows, ["entity", "key"], "left")

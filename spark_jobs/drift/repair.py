@@ -1,0 +1,60 @@
+"""What a report's policy says to do, asked of the running service: signals in the database's own log."""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from connectors.config import Config
+from connectors.signals import Signal, divide, send
+from connectors.sources.postgres.connection import connect
+from spark_jobs.drift.report import repaired
+from spark_jobs.drift.run import KEYS_NAME
+from spark_jobs.drift.summary import time_text
+
+
+class _Line(msgspec.Struct):
+    entity: str
+    key: str
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
+def repair(config: Config, report: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Sends what the policy says of each entity, `republish` or `rebuild`; gives the report that tells of it.
+
+    Raises ChangelogError.
+    """
+    done = dict(report)
+    secret = config.signals_secret
+    keys = folder / report["run"]["id"] / KEYS_NAME
+    with connect(config.source.dsn) as connection:
+        for name, entity in report["entities"].items():
+            signals = list(_signals(report["run"]["id"], config.name, name, entity["action"]["do"], keys))
+            for signal in signals:
+                send(connection, signal, secret)
+            if signals:
+                done = repaired(done, name, [signal.id for signal in signals], time_text(datetime.now(UTC)))
+    return done
+
+
+def _signals(run: str, service: str, entity: str, do: str, keys: Path) -> Iterator[Signal]:
+    """Named by the run, so that a repair that is repeated is one."""
+    prefix = f"drift-{run}-{entity}"[:90]
+    match do:
+        case "republish":
+            for number, some in enumerate(divide(_keys_of(keys, entity))):
+                yield Signal(do="republish", id=f"{prefix}-{number}", entity=entity, keys=some, service=service)
+        case "rebuild":
+            yield Signal(do="rebuild", id=prefix, entity=entity, service=service)
+
+
+def _keys_of(keys: Path, entity: str) -> Iterator[str]:
+    with keys.open("rb") as lines:
+        for text in lines:
+            line = _decoder.decode(text)
+            if line.entity == entity:
+                yield line.key

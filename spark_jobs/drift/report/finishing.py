@@ -1,0 +1,55 @@
+"""What a run's comparison becomes by its policy and by the runs before it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spark_jobs.drift.report.history import histories, trend
+from spark_jobs.drift.report.policy import Policy, command, decide, entity_verdict, run_verdict
+from spark_jobs.drift.report.writing import JSON_NAME
+
+JSON = dict[str, Any]
+
+
+def finish(
+    report: Mapping[str, Any],
+    policy: Mapping[str, Policy],
+    earlier: Sequence[Mapping[str, Any]],
+    *,
+    folder: Path | None = None,
+    config: Path | None = None,
+) -> JSON:
+    """The report with `action`, `history`, `trend` and the verdicts of the policy; what is given stays as it is.
+
+    `earlier` are reports of runs before, oldest first. `folder` is where `write` will put this one; its keys are
+    there already, `folder`/RUN_ID/keys.jsonl, beside those of earlier runs, from which the history is counted.
+    `config` is the configuration that the commands are to name.
+    An entity without a policy has the default one. Raises ChangelogError (MALFORMED) for a file of keys that is none.
+    """
+    path = (folder or Path()) / report["run"]["id"] / JSON_NAME
+    entities: dict[str, JSON] = {}
+    for name, given in report["entities"].items():
+        own = policy.get(name, Policy())
+        decision = decide(given, own)
+        entities[name] = {
+            **given,
+            "repaired": given.get("repaired"),
+            "verdict": entity_verdict(given, decision, own),
+            "action": {"do": decision.do, "why": decision.why, "command": command(given, name, decision, path, config)},
+        }
+    done = {**report, "entities": entities, "verdict": run_verdict(report["verdict"], entities.values())}
+    runs = [*(run for run in earlier if run["run"]["id"] != done["run"]["id"]), done]
+    counted = histories(runs, folder)
+    for name, entity in entities.items():
+        entity["history"] = counted[name]
+        entity["trend"] = trend(name, runs)
+    return done
+
+
+def repaired(report: Mapping[str, Any], entity: str, signals: Sequence[str], at: str) -> JSON:
+    """The report of a run that sent these signals for an entity, at `at`: its open keys are republished."""
+    found = report["entities"][entity]
+    history = found["history"]
+    sent = {**history, "open": 0, "republished": history["open"] + history["republished"]}
+    changed = {**found, "repaired": {"signals": list(signals), "at": at}, "history": sent}
+    return {**report, "entities": {**report["entities"], entity: changed}}

@@ -1,0 +1,120 @@
+"""What became of drift over runs: open, sent again (*republished*), equal again (*verified*)."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from spark_jobs.drift.report import keys
+
+RUNS_MAX = 30
+"""How many runs a report looks back on, itself included."""
+
+FATES_MAX = 1 << 16
+
+JSON = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Count:
+    states: Counter[str] = field(default_factory=Counter)
+    first: int | None = None  # the run since which the oldest key drifts that still does
+
+    def add(self, state: str, first: int | None) -> None:
+        self.states[state] += 1
+        if first is not None and (self.first is None or first < self.first):
+            self.first = first
+
+    def told(self, runs: Sequence[Mapping[str, Any]]) -> JSON:
+        seen = None if self.first is None else runs[self.first]["run"]["startedAt"]
+        return {**{state: self.states[state] for state in ("open", "republished", "verified")}, "firstSeen": seen}
+
+
+def trend(name: str, runs: Sequence[Mapping[str, Any]]) -> list[JSON]:
+    """The entity in each run that compared it, oldest first."""
+    points = []
+    for run in runs[-RUNS_MAX:]:
+        entity = run["entities"].get(name)
+        if entity is not None and entity["drifted"] is not None:
+            counts = {kind: entity[kind] for kind in ("missing", "extra", "changed")}
+            points.append(
+                {"run": run["run"]["id"], "at": run["run"]["startedAt"], "rows": entity["sourceRows"], **counts}
+            )
+    return points
+
+
+def histories(runs: Sequence[Mapping[str, Any]], folder: Path | None) -> dict[str, JSON]:
+    """The `history` of each entity of the last of these runs, whose keys are in `folder`/RUN_ID/.
+
+    A key that drifts is open; once its run sent a repair it is republished; it is verified once a later run compares
+    its entity, all of it, and finds it equal. A run that compared less leaves it as it was. Without a folder, what
+    the reports themselves say is all that is told.
+    """
+    runs = runs[-RUNS_MAX:]
+    if folder is None:
+        return {name: _alone(entity, runs[-1]) for name, entity in runs[-1]["entities"].items()}
+    files = [_file(run, folder) for run in runs]
+    present = [index for index, file in enumerate(files) if file is not None]
+    affordable = keys.affordable([file for file in files if file is not None])
+    present = present[affordable:]
+    counts = {name: _Count() for name in runs[-1]["entities"]}
+    steps = {name: _steps(name, runs, set(present)) for name in counts}
+
+    @lru_cache(FATES_MAX)  # keys that drifted in the same runs have the same fate, and there are many of them
+    def fate(name: str, bits: int) -> tuple[str, int | None]:
+        return _fate(sum(1 << run for bit, run in enumerate(present) if bits >> bit & 1), steps[name])
+
+    for (name, _), bits in keys.merged([file for index in present if (file := files[index]) is not None]):
+        if name in counts:
+            counts[name].add(*fate(name, bits))
+    return {name: count.told(runs) for name, count in counts.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """What one run means for an entity's keys: whether it judged them all, and whether it sent a repair."""
+
+    judged: bool
+    repaired: bool
+
+
+def _steps(name: str, runs: Sequence[Mapping[str, Any]], present: set[int]) -> list[_Step]:
+    steps = []
+    for index, run in enumerate(runs):
+        entity = run["entities"].get(name)
+        compared = entity is not None and entity["drifted"] is not None
+        # With no file at hand a run that found drift cannot tell which keys were equal.
+        known = compared and (index in present or entity["drifted"] == 0)
+        # `why` tells of an entity that was compared that some keys could not be.
+        judged = known and entity["sampled"] is None and entity["why"] is None
+        steps.append(_Step(judged=judged, repaired=entity is not None and entity.get("repaired") is not None))
+    return steps
+
+
+def _fate(drifted: int, steps: Sequence[_Step]) -> tuple[str, int | None]:
+    """What became of a key, and since which run it drifts; `drifted` has a bit for each run in which it did."""
+    state, first = "", None
+    for index, step in enumerate(steps):
+        if drifted >> index & 1:
+            first = index if first is None else first
+            state = "republished" if step.repaired else "open"
+        elif step.judged and state:
+            state, first = "verified", None
+    return state, first
+
+
+def _alone(entity: Mapping[str, Any], run: Mapping[str, Any]) -> JSON:
+    drifted = entity["drifted"] or 0
+    sent = drifted if entity.get("repaired") else 0
+    seen = run["run"]["startedAt"] if drifted else None
+    return {"open": drifted - sent, "republished": sent, "verified": 0, "firstSeen": seen}
+
+
+def _file(run: Mapping[str, Any], folder: Path) -> Path | None:
+    """The run's keys; None where it has none, or they were cleared away."""
+    if run["keys"] is None:
+        return None
+    file = folder / run["run"]["id"] / run["keys"]
+    return file if file.is_file() else None

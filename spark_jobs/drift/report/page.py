@@ -1,0 +1,181 @@
+"""The report as one HTML file that needs nothing else: no script, no picture, no network."""
+
+from importlib.resources import files
+
+from spark_jobs.drift.report import charts, sections
+from spark_jobs.drift.report.markup import Markup, element, together
+from spark_jobs.drift.report.sections import TONES, chip
+from spark_jobs.drift.report.shape import Entity, Fence, Lost, Report
+from spark_jobs.drift.report.spelling import count, moment, per_million, plural, seconds, transactions
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""What a browser lets the page do: nothing but have its style."""
+
+TITLES = {"clean": "No drift", "drift": "Drift", "severe": "Severe drift", "not caught up": "Not caught up"}
+KINDS_OF_SOURCE = {"postgres": "PostgreSQL"}
+
+
+def page(report: Report) -> str:
+    """The page of a report. Every text in it is escaped."""
+    title = f"{_headline(report)} · {report.run.name}"
+    style = files("spark_jobs.drift.report").joinpath("page.css").read_text("utf-8")
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", title),
+        element("link", rel="icon", href="data:,"),
+        element("style", Markup(style)),
+    )
+    told = [sections.section(name, entity, report.keys) for name, entity in _ranked(report) if sections.wanted(entity)]
+    main = element("main", _verdict(report), _compared(report), _table(report), *told, _footer(report))
+    return "<!doctype html>\n" + element("html", head, element("body", main), lang="en") + "\n"
+
+
+def _ranked(report: Report) -> list[tuple[str, Entity]]:
+    """The worst first."""
+    order = ("severe", "schema changed", "drift", "skipped", "clean")
+    return sorted(
+        report.entities.items(),
+        key=lambda pair: (order.index(pair[1].verdict), -(pair[1].drifted or 0), pair[0]),
+    )
+
+
+def _headline(report: Report) -> str:
+    """The verdict in a word or two; a run that only a schema stopped has found no drift."""
+    entities = report.entities.values()
+    if report.verdict == "severe" and not any(each.drifted for each in entities):
+        return "Schema changed"
+    return TITLES.get(report.verdict, "Refused")
+
+
+def _verdict(report: Report) -> Markup:
+    when = moment(report.run.started_at)
+    return element(
+        "header",
+        element("p", "Drift report · ", element("bdi", report.run.name), " · ", when, class_="eyebrow"),
+        element("h1", _headline(report), class_=f"verdict {TONES.get(report.verdict, 'flat')}"),
+        element("p", _lede(report), class_="lede"),
+        element("p", report.why, class_="note") if report.why else None,
+    )
+
+
+def _lede(report: Report) -> str:
+    """The verdict's reason in one sentence or two."""
+    if report.verdict == "not caught up":
+        return "Changelog and tables did not get to one moment, so nothing was compared: lag is not drift."
+    if report.verdict == "refused":
+        return "Nothing was compared."
+    compared = [each for each in report.entities.values() if each.drifted is not None]
+    if not compared:
+        return "There was nothing to compare."
+    rows = plural(sum(each.source_rows or 0 for each in compared), "row")
+    of = plural(len(compared), "entity", "entities")
+    altered = [name for name, each in sorted(report.entities.items()) if each.schema_changed]
+    schemas = f" The schema of {', '.join(altered)} changed." if altered else ""
+    if not any(each.drifted for each in compared):
+        return f"No key of {rows} drifted.{schemas}" if altered else f"{rows} of {of}: the changelog says the same."
+    kinds = {kind: sum(getattr(each, kind) or 0 for each in compared) for kind in ("missing", "extra", "changed")}
+    told = ", ".join(f"{count(number)} {kind}" for kind, number in kinds.items() if number)
+    drifted = sum(bool(each.drifted) for each in compared)
+    return f"{plural(sum(kinds.values()), 'key')} of {rows} drifted, in {count(drifted)} of {of}: {told}.{schemas}"
+
+
+def _compared(report: Report) -> Markup:
+    source, changelog = report.source, report.changelog
+    kind = KINDS_OF_SOURCE.get(source.kind, source.kind)
+    server = " ".join(each for each in (kind, source.server) if each)
+    database = f", database {source.database}" if source.database else ""
+    exact = (
+        "Yes: both sides show the same transactions" if report.exact else "No: what moves meanwhile may look like drift"
+    )
+    done = report.verdict in ("clean", "drift", "severe")
+    facts = [
+        _fact("Source of truth", f"{server}{database}"),
+        _fact("Changelog", changelog.where),
+        *(_fact("Changes were lost", *_lost(gap)) for gap in changelog.gaps),
+        *((_fact("Exact", exact),) if done else ()),
+        *(_fence(report.fence) if report.fence else ()),
+        _fact("Run", element("code", report.run.id), f", {seconds(report.run.seconds)}"),
+    ]
+    return element(
+        "section",
+        element("h2", "What was compared" if done else "What was to be compared"),
+        element("dl", *facts, class_="facts"),
+        class_="compared",
+    )
+
+
+def _lost(gap: Lost) -> list[str]:
+    before = element("code", gap.before) if gap.before else "what is not known"
+    between = together("between ", before, " and ", element("code", gap.position))
+    return [gap.reason, element("br"), between, element("br"), moment(gap.at)]
+
+
+def _fence(fence: Fence) -> list[Markup]:
+    snapshot = f"{transactions(fence.snapshot)} " if fence.snapshot else None
+    lsn = together("at ", element("code", fence.lsn)) if fence.lsn else None
+    waited = None
+    if fence.waited_seconds is not None:
+        waited = together(", ", element("span", f"after {seconds(fence.waited_seconds)}"))
+    reached = together(moment(fence.caught_up_at) if fence.caught_up_at else "not yet", waited)
+    position = element("code", fence.position) if fence.position else None
+    return [
+        _fact("Fence", snapshot, lsn, element("br"), moment(fence.taken_at)),
+        _fact("Changelog past the fence", reached, element("br"), position),
+    ]
+
+
+def _fact(label: str, *told: str | None) -> Markup:
+    return element("div", element("dt", label), element("dd", *told))
+
+
+DRIFTED = ("missing", "extra", "changed", "per million")
+SIDES = ("source rows", "changelog rows")
+HEADINGS = ("entity", "verdict", *DRIFTED, "30 runs", *SIDES, "do")
+
+
+def _table(report: Report) -> Markup | None:
+    if not report.entities:
+        return None
+    heads = [
+        element("th", name, scope="col", class_="number" if name in (*DRIFTED, *SIDES) else None) for name in HEADINGS
+    ]
+    rows = [_row(name, entity) for name, entity in _ranked(report)]
+    table = element(
+        "table",
+        element("caption", "Rows on each side, and keys that drifted"),
+        element("thead", element("tr", *heads)),
+        element("tbody", *rows),
+    )
+    box = element("div", table, class_="scroll", role="region", aria_labelledby="entities", tabindex="0")
+    return element("section", element("h2", "Entities", id="entities"), box)
+
+
+def _row(name: str, entity: Entity) -> Markup:
+    shown = element("bdi", name)
+    link = element("a", shown, href=f"#entity-{name}") if sections.wanted(entity) else shown
+    drifted = [*map(count, (entity.missing, entity.extra, entity.changed)), per_million(entity.ppm)]
+    trend = charts.spark(entity.trend, name) if entity.trend else "–"
+    return element(
+        "tr",
+        element("th", link, scope="row"),
+        element("td", chip(entity.verdict)),
+        *map(_number, drifted),
+        element("td", trend),
+        *map(_number, map(count, (entity.source_rows, entity.changelog_rows))),
+        element("td", "–" if entity.action.do == "none" else entity.action.do),
+    )
+
+
+def _number(text: str) -> Markup:
+    return element("td", text, class_="number zero" if text == "0" else "number")
+
+
+def _footer(report: Report) -> Markup:
+    keys = together(" · ", element("a", "all drifted keys", href=report.keys)) if report.keys else None
+    data = element("a", "report.json", href="report.json")
+    made = f"Made by changelog-publisher {report.run.version} · "
+    return element("footer", element("p", made, data, keys))

@@ -1,0 +1,234 @@
+"""One entity's section: what to do, its figures, where the drift is, the keys, what became of earlier drift."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from spark_jobs.drift.report import charts
+from spark_jobs.drift.report.markup import Markup, element, together
+from spark_jobs.drift.report.shape import Entity, Incidents, Sample
+from spark_jobs.drift.report.spelling import count, day, key, moment, per_million, plural, sides
+
+LABELS = {
+    "clean": "no drift",
+    "drift": "drift",
+    "severe": "severe drift",
+    "schema changed": "schema changed",
+    "skipped": "not compared",
+    "not caught up": "not caught up",
+    "refused": "not compared",
+}
+"""Verdicts in words."""
+
+TONES = {"clean": "good", "drift": "warn", "severe": "bad", "schema changed": "warn"}
+"""Their colours; others have none."""
+
+DOES = {
+    "republish": "Publish the drifted keys again",
+    "rebuild": "Rebuild the entity",
+    "stop": "Stop: a person decides",
+}
+
+UNKNOWN = "unknown"
+"""What a stamp says by default."""
+
+KINDS = {
+    "missing": "in the source, not in the changelog",
+    "extra": "in the changelog, not in the source",
+    "changed": "in both, and not equal",
+}
+
+
+def wanted(entity: Entity) -> bool:
+    """Whether there is more to say of it than its row in the table does."""
+    past = entity.history.open + entity.history.republished + entity.history.verified
+    noted = entity.why or entity.unknown or entity.sampled
+    return entity.verdict not in ("clean", "skipped") or past > 0 or bool(noted)
+
+
+def chip(verdict: str) -> Markup:
+    """A verdict in words and colour."""
+    return element("span", LABELS[verdict], class_=f"chip {TONES.get(verdict, 'flat')}")
+
+
+def section(name: str, entity: Entity, keys: str | None) -> Markup:
+    """All there is to say of one entity; `keys` is the file of all drifted keys, beside the page."""
+    title = element("h2", element("bdi", name), " ", chip(entity.verdict), id=f"entity-{name}")
+    keyed = together("key ", element("code", element("bdi", ", ".join(entity.key))))
+    about = element("p", element("code", element("bdi", entity.table)), " · ", keyed, class_="quiet")
+    notes = [element("p", each, class_="note") for each in (entity.why, _sampled(entity)) if each]
+    parts = [title, about, *notes, _action(entity)]
+    if entity.drifted is not None:
+        parts += [_figures(entity), _trend(name, entity), _where(entity), _schema(entity), _unknown(entity)]
+        parts += [_samples(entity, keys)]
+    parts.append(_history(entity))
+    return element("section", *parts, class_="entity", aria_labelledby=f"entity-{name}")
+
+
+def _sampled(entity: Entity) -> str | None:
+    return f"Only a part was compared: {entity.sampled}." if entity.sampled else None
+
+
+def _action(entity: Entity) -> Markup | None:
+    action = entity.action
+    if action.do == "none":
+        return None
+    said = element("p", element("strong", DOES[action.do]), f" · {action.why}")
+    line = element("pre", element("code", action.command), tabindex="0") if action.command else None
+    sent = _sent(entity)
+    return element("div", said, line, sent, class_=f"action {TONES.get(entity.verdict, 'flat')}")
+
+
+def _sent(entity: Entity) -> Markup | None:
+    if entity.repaired is None:
+        return None
+    number = plural(len(entity.repaired.signals), "signal")
+    return element("p", f"Sent by this run, {number}, ", moment(entity.repaired.at), ".", class_="quiet")
+
+
+def _figures(entity: Entity) -> Markup:
+    told = {
+        "source rows": count(entity.source_rows),
+        "changelog rows": count(entity.changelog_rows),
+        "missing": count(entity.missing),
+        "extra": count(entity.extra),
+        "changed": count(entity.changed),
+        "per million": per_million(entity.ppm),
+    }
+    return element("dl", *(_figure(label, figure) for label, figure in told.items()), class_="figures")
+
+
+def _figure(label: str, figure: str) -> Markup:
+    return element("div", element("dt", label), element("dd", figure, class_="zero" if figure == "0" else None))
+
+
+def _trend(name: str, entity: Entity) -> Markup:
+    points = entity.trend
+    most = max((point.missing + point.extra + point.changed for point in points), default=0)
+    told = f"{count(most)} at most" if most else "none drifted"
+    span = f", {day(points[0].at)} to {day(points[-1].at)}" if len(points) > 1 else ""
+    said = element("p", f"{plural(len(points), 'run')}{span}: {told}", class_="quiet")
+    return element("div", element("h3", "Drifted keys over runs"), charts.spark(points, name), said, class_="trend")
+
+
+def _where(entity: Entity) -> Markup | None:
+    """Which columns, whose changes, one incident or many."""
+    if not entity.drifted:
+        return None
+    blocks = []
+    if entity.columns:
+        title = element("h3", "Columns that differ")
+        blocks.append(element("div", title, charts.columns(entity.columns, entity.drifted)))
+    if entity.writers:
+        who = [_writer(each.service_name, each.api_version, each.drifted, entity.drifted) for each in entity.writers]
+        blocks.append(element("div", element("h3", "Who wrote them last"), element("ul", *who, class_="bars")))
+    if entity.incidents is not None:
+        blocks.append(element("div", element("h3", "When they were written last"), *_incidents(entity.incidents)))
+    return element("div", *blocks, class_="where") if blocks else None
+
+
+def _writer(service: str | None, version: str | None, drifted: int, of: int) -> Markup:
+    who = READ if service is None else _who(service, version)
+    track = element(
+        "span", element("span", style=f"width:{min(drifted / of, 1):.2%}"), class_="track", aria_hidden="true"
+    )
+    return element("li", element("bdi", who), track, element("span", count(drifted), class_="number"))
+
+
+READ = "read from the table; who wrote them is not known"
+"""What is said of rows whose last message is a read: their writer has no name, not even *unknown*."""
+
+
+def _who(*names: str | None) -> str:
+    """What a stamp names; what it does not know is said once."""
+    return " ".join(name for name in names if name and name != UNKNOWN) or UNKNOWN
+
+
+def _incidents(found: Incidents) -> list[Markup]:
+    one = found.shape == "one"
+    told = "One incident: they stand close together." if one else f"{plural(found.count, 'incident')}, scattered."
+    rows = [("first", found.first_at, found.first_position), ("last", found.last_at, found.last_position)]
+    places = [
+        element("div", element("dt", label), element("dd", moment(at), element("br"), element("code", position or "–")))
+        for label, at, position in rows
+        if at or position
+    ]
+    return [element("p", told), element("dl", *places, class_="places")]
+
+
+def _schema(entity: Entity) -> Markup | None:
+    return _listed("Columns whose schema changed", entity.schema_changed)
+
+
+def _unknown(entity: Entity) -> Markup | None:
+    told = {column: f"not known to the changelog in {plural(rows, 'row')}" for column, rows in entity.unknown.items()}
+    return _listed("Not compared", told)
+
+
+def _listed(title: str, told: Mapping[str, str]) -> Markup | None:
+    if not told:
+        return None
+    rows = [
+        element("div", element("dt", element("code", element("bdi", name))), element("dd", text))
+        for name, text in told.items()
+    ]
+    return element("div", element("h3", title), element("dl", *rows, class_="places"))
+
+
+def _samples(entity: Entity, keys: str | None) -> Markup | None:
+    if not entity.samples:
+        return None
+    shown = len(entity.samples)
+    of = f"{shown} of {count(entity.drifted)} drifted keys" if shown < (entity.drifted or 0) else "All drifted keys"
+    where = together(of, "; every one is in ", element("a", keys, href=keys)) if keys else together(of)
+    cards = [_sample(each) for each in entity.samples]
+    return element("div", element("h3", "Keys"), element("p", where, class_="quiet"), *cards, class_="samples")
+
+
+def _sample(sample: Sample) -> Markup:
+    head = element("h4", key(sample.key), " ", element("span", f"{sample.kind}: {KINDS[sample.kind]}", class_="kind"))
+    columns = [
+        _column(name, *sides(pair.get("source"), pair.get("changelog"))) for name, pair in sample.columns.items()
+    ]
+    titles = [element("th", each, scope="col") for each in ("column", "source", "changelog")]
+    table = element("table", element("thead", element("tr", *titles)), element("tbody", *columns))
+    return element("article", head, table if columns else None, _provenance(sample.provenance), class_="sample")
+
+
+def _column(name: str, source: Markup, changelog: Markup) -> Markup:
+    return element(
+        "tr",
+        element("th", element("code", element("bdi", name)), scope="row"),
+        element("td", source),
+        element("td", changelog),
+    )
+
+
+def _provenance(found: Mapping[str, Any] | None) -> Markup:
+    """The last change that the changelog has of the key."""
+    if found is None:
+        return element("p", "No change of this key is known.", class_="quiet")
+    source = found.get("source") or {}
+    who = _who(*(found.get(name) for name in ("serviceName", "apiVersion", "identifier")))
+    where = element("code", str(source.get("position") or "–"))
+    at = moment(source.get("committedAt"))
+    did = f"Last {source.get('op') or 'change'} by "
+    return element("p", did, element("bdi", who), ", ", at, ", at ", where, class_="quiet")
+
+
+def _history(entity: Entity) -> Markup | None:
+    found = entity.history
+    if not (found.open or found.republished or found.verified):
+        return None
+    steps = [
+        _step("open", found.open, "drift, no repair sent yet"),
+        _step("republished", found.republished, "sent again, not compared since"),
+        _step("verified", found.verified, "drifted in an earlier run, equal again"),
+    ]
+    seen = element("p", "First seen ", moment(found.first_seen), ".", class_="quiet") if found.first_seen else None
+    return element("div", element("h3", "What became of it"), element("ol", *steps, class_="steps"), seen)
+
+
+def _step(name: str, keys: int, told: str) -> Markup:
+    number = element("span", count(keys), class_="number")
+    label = element("span", element("strong", name), element("br"), element("span", told, class_="quiet"))
+    return element("li", number, label, class_=None if keys else "idle")

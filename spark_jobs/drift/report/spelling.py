@@ -1,0 +1,134 @@
+"""Numbers, times and values as people read them."""
+
+import re
+import unicodedata
+from datetime import UTC, datetime
+
+import msgspec
+
+from spark_jobs.drift.report.markup import Markup, element, spelt, together, visible
+
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+KEY_MAX = 120
+"""Characters of a key that are shown; `keys.jsonl` has all."""
+
+
+def count(number: int | None) -> str:
+    """1500000 as 1,500,000; a dash for what is not known."""
+    return "–" if number is None else f"{number:,}"
+
+
+def plural(number: int, one: str, many: str | None = None) -> str:
+    """1 key, 2 keys."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def transactions(snapshot: str) -> str:
+    """A snapshot of PostgreSQL, `xmin:xmax:xip,…`, in words: which transactions are compared. Another text stays."""
+    if re.fullmatch(r"\d+:\d+:(\d+(,\d+)*)?", snapshot) is None:
+        return snapshot
+    _, end, running = snapshot.split(":")
+    others = [xid for xid in running.split(",") if xid]
+    named = ", ".join(others[:3]) + (f" and {len(others) - 3} others" if len(others) > 3 else "")
+    return f"all transactions below {end}" + (f" but {named}, which were running," if others else ",")
+
+
+def per_million(ppm: float | None) -> str:
+    """Whole from 100 on; below, what tells."""
+    if ppm is None:
+        return "–"
+    return f"{ppm:,.0f}" if ppm >= 100 or ppm == 0 else f"{ppm:.3g}"
+
+
+def seconds(number: float) -> str:
+    """12.3 s, 4 min 5 s, 2 h 3 min."""
+    if number < 60:
+        return f"{number:.1f} s"
+    minutes, rest = divmod(round(number), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def moment(text: str | None) -> Markup:
+    """21 Nov 2026, 03:10:01 UTC; what is no time stays as it is."""
+    if text is None:
+        return together("–")
+    try:
+        at = datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        return together(text)
+    told = f"{at.day} {MONTHS[at.month - 1]} {at.year}, {at:%H:%M:%S} UTC"
+    return element("time", told, datetime=text)
+
+
+def day(text: str) -> str:
+    """21 Nov."""
+    try:
+        at = datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        return text
+    return f"{at.day} {MONTHS[at.month - 1]}"
+
+
+def key(text: str) -> Markup:
+    """A key, apart from the direction of what it is made of; a long one is cut, and says how long it is."""
+    cut = text[:KEY_MAX] + "…" if len(text) > KEY_MAX else text
+    shown = element("code", element("bdi", cut if text else '""'), class_="key")
+    if len(text) <= KEY_MAX:
+        return shown
+    return together(shown, " ", element("span", f"{len(text):,} characters", class_="quiet"))
+
+
+def sides(source: msgspec.Raw | None, changelog: msgspec.Raw | None) -> tuple[Markup, Markup]:
+    """Both values: null, an empty text, an absent member and a text `null` look different; what differs is marked."""
+    if source is None or changelog is None:
+        return _value(source), _value(changelog)
+    left, right = _shown(source), _shown(changelog)
+    if _alike(left, right):  # composed and decomposed letters, say: then their codes are what differs
+        left, right = [_code(each) for each in left], [_code(each) for each in right]
+    head = _common(left, right)
+    tail = _common(left[head:][::-1], right[head:][::-1])
+    if head + tail == 0:
+        return _value(source, left), _value(changelog, right)
+    return _value(source, _marked(left, head, tail)), _value(changelog, _marked(right, head, tail))
+
+
+def _value(raw: msgspec.Raw | None, shown: list[str] | Markup | None = None) -> Markup:
+    if raw is None:
+        return element("span", "not there", class_="absent")
+    text = bytes(raw).decode()
+    body = shown if isinstance(shown, Markup) else together(*(shown or _shown(raw)))
+    kind = "null" if text == "null" else "text" if text.startswith('"') else "other"
+    return element("bdi", body, class_=f"value {kind}")
+
+
+def _shown(raw: msgspec.Raw) -> list[str]:
+    """The value's JSON, a piece a character: texts in quotes, what cannot be seen spelt out."""
+    text = bytes(raw).decode()
+    if not text.startswith('"'):
+        return [visible(each) for each in text]
+    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    return ['"', *(escapes.get(each) or visible(each) for each in msgspec.json.decode(text, type=str)), '"']
+
+
+def _alike(left: list[str], right: list[str]) -> bool:
+    first, second = "".join(left), "".join(right)
+    return first != second and unicodedata.normalize("NFKC", first) == unicodedata.normalize("NFKC", second)
+
+
+def _code(piece: str) -> str:
+    return piece if piece.isascii() else "".join(map(spelt, piece))
+
+
+def _common(left: list[str], right: list[str]) -> int:
+    """How many pieces both begin with."""
+    for index, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one != other:
+            return index
+    return min(len(left), len(right))
+
+
+def _marked(pieces: list[str], head: int, tail: int) -> Markup:
+    end = len(pieces) - tail
+    middle = element("mark", *pieces[head:end]) if end > head else None
+    return together("".join(pieces[:head]), middle, "".join(pieces[end:]))

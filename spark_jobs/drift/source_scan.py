@@ -1,0 +1,234 @@
+"""Rows of tables as the changelog would have them, read by Spark's tasks under one snapshot that the driver holds.
+
+A task reads ranges of pages with COPY and encodes them by the code that encodes messages: masks, types and formats
+cannot differ. Beside its row it gives where each stands (`leaf` and `ctid`), by which it is found again under the same
+snapshot.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from connectors.sources.postgres import rows
+from connectors.sources.postgres.connection import translated
+from connectors.sources.postgres.copyout import copy_out, parse_copy, row_values
+from connectors.sources.postgres.objects import Columns, Template
+from connectors.sources.postgres.rows import Change, Origin, Transaction
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Op
+from envelope.splice import splice
+from spark_jobs.drift.fence import Connection, Fence, Fenced, Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_jobs.drift.key_ranges import Bounds
+
+ROWS: Final = pa.schema(
+    [
+        pa.field("entity", pa.utf8()),
+        pa.field("key", pa.utf8()),
+        pa.field("current", pa.utf8()),
+        pa.field("json_null", pa.utf8()),
+        pa.field("leaf", pa.int32()),
+        pa.field("ctid", pa.utf8()),
+    ]
+)
+"""One row of a table. `json_null` is the JSON array of the columns that hold JSON's null, null where none does."""
+
+PORTION_BYTES: Final = 8 << 20
+PORTION_ROWS: Final = 20_000
+"""Of the texts that are encoded at once; a row that is larger is encoded alone."""
+
+TASK_PAGES: Final = 8192
+TASK_PAGES_MIN: Final = 128
+"""Pages that one task reads: 64 MiB of table; less where all cores have something to do then, but not next to none."""
+
+LOCK_TIMEOUT_S: Final = 10
+"""How long a task waits behind somebody who wants to alter a table: who waits for the driver's lock, and so for us."""
+
+_NOWHERE = Change(transaction=Transaction(xid=0, epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
+_ORIGIN = Origin(name="", database="", decisions={})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    """Pages `first` up to, not including, `end` of a leaf of an entity's table; None is its end."""
+
+    entity: str
+    leaf: int
+    first: int
+    end: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a task needs to read under the fence; it goes to executors, and nowhere else."""
+
+    source: Source = field(repr=False)
+    fence: Fence
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Connection]:
+        """A session that sees what the fence shows. Raises ChangelogError (CONNECTION) when the fence is gone."""
+        with contextlib.closing(self.source.connect()) as connection:
+            with translated("importing the snapshot, which the driver holds"):
+                connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'".encode())
+                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self.fence.name)))
+                row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+            if row != (self.fence.text,):
+                raise ChangelogError(Kind.MALFORMED, "a task does not see the snapshot that the driver holds")
+            yield connection
+
+
+def ranges(tables: Mapping[str, Fenced], tasks: int) -> list[list[Pages]]:
+    """All pages of the tables, for each of about `tasks` tasks its own; a table grows at its end."""
+    total = sum(leaf.pages for table in tables.values() for leaf in table.leaves)
+    each = max(1, -(-total // tasks))
+    bins: list[list[Pages]] = [[]]
+    room = each
+    for name, table in tables.items():
+        for number, leaf in enumerate(table.leaves):
+            first = 0
+            while leaf.pages - first > room:
+                bins[-1].append(Pages(entity=name, leaf=number, first=first, end=first + room))
+                bins.append([])
+                first, room = first + room, each
+            bins[-1].append(Pages(entity=name, leaf=number, first=first, end=None))
+            room -= leaf.pages - first
+    return bins
+
+
+def _leaves(tables: Mapping[str, Fenced]) -> list[list[Pages]]:
+    return [
+        [Pages(entity=name, leaf=number, first=0, end=None)]
+        for name, table in tables.items()
+        for number in range(len(table.leaves))
+    ]
+
+
+def tasks_for(spark: "SparkSession", tables: Mapping[str, Fenced]) -> int:
+    """How many tasks read these tables, where nobody says: a few for each core, more for large tables."""
+    total = sum(leaf.pages for table in tables.values() for leaf in table.leaves)
+    few = min(2 * spark.sparkContext.defaultParallelism, 1 + total // TASK_PAGES_MIN)
+    return max(few, -(-total // TASK_PAGES))
+
+
+def source_rows(
+    spark: "SparkSession", reading: Reading, tables: Mapping[str, Fenced], tasks: int, keys: "Bounds | None" = None
+) -> "DataFrame":
+    """The rows (`ROWS`) of these tables that the fence shows; with `keys`, in tasks of a leaf each, those in it."""
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, executors have no need of it
+
+    bins = ranges(tables, tasks) if keys is None else _leaves(tables)
+    only = sql.SQL("true") if keys is None else keys.condition()
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                with reading.session() as connection:
+                    yield from _read(connection, reading.fence.tables, bins[number], only)
+
+    numbers = spark.range(0, len(bins), 1, len(bins))
+    return numbers.mapInArrow(read, from_arrow_schema(ROWS))
+
+
+def rows_at(connection: Connection, table: Fenced, leaf: int, ctids: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows (`ROWS`) of a leaf that stand at these places, under a session's snapshot."""
+    places = sql.SQL("{}::tid[]").format(sql.Literal("{" + ",".join(f'"{ctid}"' for ctid in ctids) + "}"))
+    condition = sql.SQL("ctid = ANY ({})").format(places)
+    template = Template(table.binding)
+    for copied in _copied(connection, table, leaf, condition):
+        yield _encoded(table, template, copied, leaf)
+
+
+def _read(
+    connection: Connection, tables: Mapping[str, Fenced], parts: Sequence[Pages], only: sql.Composable
+) -> Iterator[pa.RecordBatch]:
+    templates = {part.entity: Template(tables[part.entity].binding) for part in parts}
+    for part in parts:
+        table = tables[part.entity]
+        for copied in _copied(connection, table, part.leaf, sql.SQL("{} AND {}").format(_within(part), only)):
+            yield _encoded(table, templates[part.entity], copied, part.leaf)
+
+
+def _within(part: Pages) -> sql.Composable:
+    bounds = [sql.SQL("ctid >= {}").format(sql.Literal(f"({part.first},0)"))]
+    if part.end is not None:
+        bounds.append(sql.SQL("ctid < {}").format(sql.Literal(f"({part.end},0)")))
+    return sql.SQL(" AND ").join(bounds)
+
+
+def _copied(connection: Connection, table: Fenced, leaf: int, which: sql.Composable) -> Iterator[list[bytes]]:
+    """Rows in COPY's text format, the place of each as its last column, some at a time."""
+    where = table.entity.where
+    condition = which if where is None else sql.SQL("{} AND ({})").format(which, sql.SQL(where))
+    query = sql.SQL("COPY (SELECT {}, ctid FROM ONLY {} WHERE {}) TO STDOUT").format(
+        sql.SQL(", ").join(map(sql.Identifier, table.columns)), sql.SQL(table.leaves[leaf].name), condition
+    )
+    with translated("reading a table"):
+        try:
+            yield from _portions(map(bytes, copy_out(connection, query.as_bytes(connection))))
+        except psycopg.errors.LockNotAvailable as error:
+            message = f"the table of {table.entity.name} is about to be altered, and that waits for this job"
+            raise ChangelogError(Kind.ALTERED, message, hint="run the job again when that is done") from error
+
+
+def _portions(copied: Iterable[bytes]) -> Iterator[list[bytes]]:
+    found: list[bytes] = []
+    room = PORTION_BYTES
+    for row in copied:
+        found.append(row)
+        room -= len(row)
+        if room < 0 or len(found) == PORTION_ROWS:
+            yield found
+            found, room = [], PORTION_BYTES
+    if found:
+        yield found
+
+
+def _encoded(table: Fenced, template: Template, copied: Sequence[bytes], leaf: int) -> pa.RecordBatch:
+    binding = table.binding
+    count = len(copied)
+    data = bytearray().join(copied)
+    columns = parse_copy(data, len(table.columns) + 1)
+    buffer = np.frombuffer(data, np.uint8)
+    texts = template.texts(Op.READ, data, buffer, None, columns, np.ones(count, bool))
+    unusual = [_one(table, row_values(data, columns, number)) for number in texts.left.tolist()]
+    order = np.concatenate([texts.places, texts.left])
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([binding.entity.name], pa.utf8()).take(pa.array(np.zeros(count, np.int32))),
+            _joined(texts.keys, [key for key, _, _ in unusual]),
+            _joined(texts.current, [current for _, current, _ in unusual]),
+            _joined(pa.nulls(texts.size, pa.utf8()), [json_null for _, _, json_null in unusual]),
+            pa.array(np.full(count, leaf, np.int32)),
+            _places(buffer, columns, order),
+        ],
+        schema=ROWS,
+    )
+
+
+def _one(table: Fenced, values: Sequence[bytes | None]) -> tuple[str, str, str | None]:
+    """A row as the message of one that was read: its key, its state and its `json_null`."""
+    record = rows.read(_ORIGIN, table.binding, values, _NOWHERE)
+    current: Any = record.envelope.current
+    names = record.envelope.provenance.source.json_null
+    return record.place.key, bytes(current).decode(), msgspec.json.encode(names).decode() if names else None
+
+
+def _joined(usual: pa.StringArray | None, unusual: Sequence[str | None]) -> pa.StringArray:
+    more = pa.array(unusual, pa.utf8())
+    return more if usual is None else pa.concat_arrays([usual, more]) if unusual else usual
+
+
+def _places(buffer: Any, columns: Columns, order: Any) -> pa.StringArray:
+    return splice(buffer, len(order), [(columns.starts[-1][order], columns.lengths[-1][order])])

@@ -1,0 +1,104 @@
+"""What a report says of an entity, from its judged keys; what is kept in memory does not grow with them."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any, TextIO
+
+import msgspec
+
+from spark_jobs.drift.judge_task import SAMPLES_MAX
+from spark_jobs.drift.row_diff import CHANGED, EXTRA, MISSING
+
+BUCKET_S = 300
+"""Drifted keys are of one incident if their last changes were committed within this time of one another, or if other
+drifted keys lie between that are."""
+
+WRITERS_MAX = 50
+
+
+@dataclass(slots=True)
+class Tally:
+    """The drifted keys of one entity."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    columns: Counter[str] = field(default_factory=Counter)
+    writers: Counter[tuple[str | None, str | None]] = field(default_factory=Counter)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    _positions: list[str] = field(default_factory=list)
+    _times: list[datetime] = field(default_factory=list)
+    _buckets: set[int] = field(default_factory=set)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """A row of `spark_jobs.drift.judge_task.JUDGED` that drifted."""
+        self.kinds[row["kind"]] += 1
+        self.columns.update(row["columns"])
+        if row["committed_at"] is not None:
+            if row["service_name"] is not None:  # a row that was read says nothing of when it was written
+                self._place(row["position"], row["committed_at"].astimezone(UTC))
+            self.writers[row["service_name"], row["api_version"]] += 1
+        if row["sample"] is not None and len(self.samples) < SAMPLES_MAX:
+            self.samples.append(_sample(row))
+
+    def _place(self, position: str, at: datetime) -> None:
+        self._positions = [min([position, *self._positions]), max([position, *self._positions])]
+        self._times = [min([at, *self._times]), max([at, *self._times])]
+        self._buckets.add(int(at.timestamp()) // BUCKET_S)
+
+    @property
+    def drifted(self) -> int:
+        """How many keys."""
+        return self.kinds.total()
+
+    def to_json(self) -> dict[str, Any]:
+        """The members of an entity's report that follow from its drifted keys."""
+        return {
+            **{kind: self.kinds[kind] for kind in (MISSING, EXTRA, CHANGED)},
+            "drifted": self.drifted,
+            "columns": dict(self.columns.most_common()),
+            "writers": [
+                {"serviceName": service, "apiVersion": version, "drifted": count}
+                for (service, version), count in self.writers.most_common(WRITERS_MAX)
+            ],
+            "incidents": self._incidents(),
+            "samples": self.samples,
+        }
+
+    def _incidents(self) -> dict[str, Any] | None:
+        """None where the changelog does not tell of any drifted key when it was written."""
+        if not self._buckets:
+            return None
+        ordered = sorted(self._buckets)
+        count = 1 + sum(after - before > 1 for before, after in pairwise(ordered))
+        return {
+            "count": count,
+            "shape": "one" if count == 1 else "many",
+            "firstPosition": self._positions[0],
+            "lastPosition": self._positions[1],
+            "firstAt": time_text(self._times[0]),
+            "lastAt": time_text(self._times[1]),
+        }
+
+
+def _sample(row: Mapping[str, Any]) -> dict[str, Any]:
+    columns = msgspec.json.decode(row["sample"], type=dict[str, dict[str, msgspec.Raw]])
+    provenance = None if row["provenance"] is None else json.loads(row["provenance"])
+    return {"key": row["key"], "kind": row["kind"], "columns": columns, "provenance": provenance}
+
+
+def tallied(drifted: Iterable[Mapping[str, Any]], keys: TextIO) -> dict[str, Tally]:
+    """By entity what drifted, and all keys as lines of `keys`, in their order."""
+    found: dict[str, Tally] = {}
+    for row in drifted:
+        found.setdefault(row["entity"], Tally()).add(row)
+        line = {name: row[name] for name in ("entity", "key", "kind", "columns", "position")}
+        keys.write(msgspec.json.encode(line).decode() + "\n")
+    return found
+
+
+def time_text(at: datetime) -> str:
+    """As reports have times."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

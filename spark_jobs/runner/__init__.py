@@ -1,0 +1,1 @@
+"""The frame that every job runs in: arguments, session, errors, figures."""

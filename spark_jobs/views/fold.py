@@ -1,0 +1,183 @@
+"""The last state of each key, of its last changes: an unavailable value is that of the state before; then typed.
+
+What comes are rows of `CHANGES`, all of one key together, the newest first, back to the first that lacks nothing.
+Here each is folded and read by itself, which is the definition, and the way of all that is unusual; where one change is
+all of a state, and its values are of the usual form, `spark_jobs.views.fold_batch` reads many of them at once.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from envelope.codec import json_codec
+from envelope.codec.avro_values import members
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Op
+from envelope.position import Position
+from schemas.avro import Column
+from spark_jobs.views.fold_batch import Typed
+from spark_jobs.views.json_values import NULL, Read, reader, text
+
+_OF_CHANGE: Final = ("key", "position", "op", "committed_at", "api_version", "service_name", "identifier")
+
+_OF_STATE: Final = (*_OF_CHANGE, "current", "gaps")
+
+WHOLE: Final = "whole"
+
+CHANGES: Final = (*_OF_STATE, WHOLE)
+"""The columns of a change, those first that `ABOUT` begins with.
+
+`gaps` is its provenance, where that tells of unavailable values, or of null in JSON. `WHOLE` says that it is the only
+one of its key here.
+"""
+
+ABOUT: Final = pa.schema(
+    [
+        pa.field("_key", pa.utf8()),
+        pa.field("_position", pa.utf8()),
+        pa.field("_op", pa.utf8()),
+        pa.field("_committed_at", pa.timestamp("us", tz="UTC")),
+        pa.field("_api_version", pa.utf8()),
+        pa.field("_service_name", pa.utf8()),
+        pa.field("_identifier", pa.utf8()),
+        pa.field("_unavailable", pa.list_(pa.utf8())),
+        pa.field("_out_of_range", pa.list_(pa.utf8())),
+    ]
+)
+"""What a state says of itself: its key and its last change, and which of its columns are null for another reason.
+
+`_unavailable` are those whose values no state held, `_out_of_range` those whose type in Spark has no room for the
+value; sorted.
+"""
+
+BEGUN: Final = "_begun"
+BEGUN_FIELD: Final = pa.field(BEGUN, pa.bool_())
+"""Whether a key's beginning was among the changes, so that no earlier state can hold what is unavailable."""
+
+ROWS_MAX: Final = 4096
+"""In one batch of what is given."""
+
+
+@dataclass(slots=True)
+class _Folded:
+    """What is known of a key's last state: tokens by column."""
+
+    values: dict[str, bytes]
+    missing: set[str]
+    json_null: set[str] = field(default_factory=set)
+    begun: bool = False
+
+
+def fold(
+    batches: Iterable[pa.RecordBatch], *, columns: Sequence[Column], schema: pa.Schema, raw: bool
+) -> Iterator[pa.RecordBatch]:
+    """From batches of `CHANGES` to batches of `schema`: the columns, `ABOUT`, `BEGUN`; one row a key, deleted ones too.
+
+    `raw` gives each value as text: of a JSON string its content, of anything else the JSON. Raises ChangelogError of
+    kind *malformed*, naming the position, for a change without a state, or one that is no JSON object.
+    """
+    readers = {column.name: text if raw else reader(column.type) for column in columns}
+    typed = Typed(columns, schema.types[: len(columns)], raw).reader()
+    rows: list[tuple[Any, ...]] = []
+    held: list[tuple[Any, ...]] = []
+    for batch in batches:
+        usual = _usual(batch)
+        quick = batch.filter(pa.array(usual))
+        values, left = typed(quick.column("current").to_pylist())
+        rows += (_row([change], readers) for change in _changes(quick.filter(pa.array(left))))
+        kept = pa.array(~left)
+        yield _with_about([each.filter(kept) for each in values], quick.filter(kept), schema)
+        for change in _changes(batch.filter(pa.array(~usual))):
+            if held and held[0][0] != change[0]:
+                rows.append(_row(held, readers))
+                held = []
+            held.append(change)
+        while len(rows) >= ROWS_MAX:
+            yield _batch(rows[:ROWS_MAX], schema)
+            del rows[:ROWS_MAX]
+    if held:
+        rows.append(_row(held, readers))
+    if rows:
+        yield _batch(rows, schema)
+
+
+def _usual(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which changes are whole states, as far as can be told without reading them."""
+    whole, gaps = batch.column(WHOLE), batch.column("gaps")
+    stays = pc.not_equal(batch.column("op"), Op.DELETE.value)
+    return np.asarray(pc.and_(pc.and_(whole, gaps.is_null()), stays))
+
+
+def _changes(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    return zip(*(batch.column(name).to_pylist() for name in _OF_STATE), strict=True)
+
+
+def _with_about(values: Sequence[pa.Array], changes: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """States that lack nothing, of changes that are whole ones."""
+    none = pa.ListArray.from_arrays(pa.array(np.zeros(len(changes) + 1, np.int32)), pa.array([], pa.utf8()))
+    begun = pa.array(np.zeros(len(changes), np.bool_))
+    arrays = [*values, *(changes.column(name) for name in _OF_CHANGE), none, none, begun]
+    return pa.RecordBatch.from_arrays(
+        [array.cast(each.type) for array, each in zip(arrays, schema, strict=True)], schema=schema
+    )
+
+
+def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(values, each.type) for values, each in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def _row(changes: Sequence[tuple[Any, ...]], readers: Mapping[str, Read]) -> tuple[Any, ...]:
+    """One row of what `fold` gives, from the changes of one key."""
+    last = changes[0]
+    folded = _fold(changes)
+    values: list[object] = []
+    outside: list[str] = []
+    for name, read in readers.items():
+        token = folded.values.get(name, NULL)
+        if token == NULL and name not in folded.json_null:
+            values.append(None)
+            continue
+        try:
+            values.append(read(token))
+        except ValueError:
+            values.append(None)
+            outside.append(name)
+    missing = sorted(folded.missing & readers.keys())
+    return (*values, *last[: len(_OF_CHANGE)], missing, sorted(outside), folded.begun)
+
+
+def _fold(changes: Sequence[tuple[Any, ...]]) -> _Folded:
+    folded = _state(changes[0])
+    for change in changes[1:]:
+        if folded.begun or not folded.missing:
+            break
+        earlier = _state(change)
+        if change[2] != Op.DELETE:
+            found = folded.missing & earlier.values.keys()
+            folded.values |= {name: earlier.values[name] for name in found}
+            folded.json_null |= found & earlier.json_null
+            folded.missing -= found
+        folded.begun = earlier.begun
+    return folded
+
+
+def _state(change: tuple[Any, ...]) -> _Folded:
+    _, position, op, _, _, _, _, current, gaps = change
+    if op == Op.DELETE:
+        return _Folded(values={}, missing=set(), begun=True)
+    try:
+        values = members(current.encode())
+    except (AttributeError, ValueError, RecursionError):
+        message = f"the state of a change ({op}) is no JSON object"
+        raise ChangelogError(Kind.MALFORMED, message, position=Position.parse(position)) from None
+    if gaps is None:
+        return _Folded(values=values, missing=set())
+    source = json_codec.decode_provenance(gaps).source
+    return _Folded(values=values, missing=set(source.unavailable), json_null=set(source.json_null))

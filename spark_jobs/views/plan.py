@@ -1,0 +1,221 @@
+"""What a view is made of: up to where the changelog is read, by which columns, and on which earlier view it builds."""
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from connectors.config import NestedConfig, ViewConfig
+from envelope.entity import SCHEMAS
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
+from envelope.versions import Version
+from schemas.avro import Column
+from schemas.spark import struct
+from schemas.types import Array, ColumnType, Primitive, Struct
+from spark_jobs.changelog import spark_types
+from spark_jobs.changelog.read import Kafka, Where, end_of, name_of, read_changelog, refuse_beyond, refuse_dropped
+from spark_jobs.views import fold
+from spark_jobs.views.copy_rows import Shape
+from spark_jobs.views.to_parquet import View
+from spark_jobs.views.transforms import EVERYTHING, Chosen, chosen, followed, latest, live, nested, quoted, until
+
+ALL = ("*",)
+"""`columns` that take all of them."""
+
+
+Columns = Mapping[str, Sequence[Column]]
+"""Those of each entity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A view: of one entity, or of documents. `raw` has all columns as text."""
+
+    view: ViewConfig
+    choice: Chosen = EVERYTHING
+    raw: bool = False
+    columns: Columns
+
+    def definition(self, changelog: Where) -> dict[str, object]:
+        """All of it, and of which changelog, as JSON values."""
+        shapes = {entity: struct(columns) for entity, columns in self.columns.items()}
+        found = {"changelog": name_of(changelog), "view": self.view.model_dump(), "choice": asdict(self.choice)}
+        return dict(msgspec.json.decode(msgspec.json.encode({**found, "raw": self.raw, "columns": shapes})))
+
+
+def resolve(spark: SparkSession, changelog: Where, as_of: Position | datetime | None) -> Position:
+    """The position that a view is of: as of a time, that of the last change of the last transaction before the first
+    that committed later; where nothing is said, the end.
+
+    Raises ChangelogError: USAGE for a position beyond the end or a time before the beginning, PRECONDITION for the end
+    of a changelog that is empty.
+    """
+    if isinstance(as_of, Position):
+        refuse_beyond(spark, changelog, as_of)
+        return as_of
+    end = end_of(spark, changelog)
+    if end is None:
+        raise ChangelogError(Kind.PRECONDITION, f"{name_of(changelog)} is empty", hint="`changelog run` fills it")
+    return end if as_of is None else _resolve_time(read_changelog(spark, changelog), as_of, end, name_of(changelog))
+
+
+def _resolve_time(changes: DataFrame, at: datetime, end: Position, name: str) -> Position:
+    later = changes.where(F.col("committed_at") > F.lit(at)).agg(F.min("position")).collect()[0][0]
+    if later is None:
+        return end
+    first = Position.parse(later)
+    before = changes.where(F.col("position") < str(Position(first.epoch, first.commit, 0)))
+    last = before.agg(F.max("position")).collect()[0][0]
+    if last is None:
+        raise ChangelogError(Kind.USAGE, f"{at.isoformat()} is before the first transaction of {name}")
+    return Position.parse(last)
+
+
+def columns_of(
+    spark: SparkSession, changelog: Where, entities: Iterable[str], position: Position, folder: Path | None
+) -> dict[str, Sequence[Column]]:
+    """The columns of each entity: of its file in `folder`, where given, else of the changelog's last version up to
+    `position`. Raises ChangelogError (PRECONDITION) for an entity that has none.
+    """
+    wanted = sorted(set(entities))
+    if folder is not None:
+        return {entity: spark_types.columns(spark_types.of_file(folder / f"{entity}.avsc")) for entity in wanted}
+    rows = read_changelog(spark, changelog, entities=[SCHEMAS]).where(F.col("key").isin(wanted))
+    versions = until(rows, position).orderBy("position").select("key", "current").collect()
+    found = {row["key"]: Version.parse(row["current"].encode()) for row in versions}
+    for entity in wanted:
+        if entity not in found:
+            raise ChangelogError(
+                Kind.PRECONDITION,
+                f"{name_of(changelog)} has no columns of {entity} at {position}",
+                hint="name a folder with its schema: --schemas DIR (`changelog schemas generate` writes one)",
+            )
+    return {
+        entity: [Column(name=name, type=type_, nullable=True) for name, type_ in version.columns.fields]
+        for entity, version in found.items()
+    }
+
+
+def base_of(found: View | None, changelog: Where, wanted: Wanted, position: Position) -> View | None:
+    """The view that is there, if one as of `position` can follow it: of the same definition, all rows of one entity.
+
+    A condition leaves out rows that later changes may need, and Kafka is read from its beginning all the same.
+    """
+    view = wanted.view
+    if found is None or isinstance(changelog, Kafka) or view.where or view.nested or view.columns != ALL:
+        return None
+    same = found.definition == wanted.definition(changelog)
+    return found if same and found.position <= str(position) else None
+
+
+@contextlib.contextmanager
+def build(
+    spark: SparkSession,
+    changelog: Where,
+    wanted: Wanted,
+    position: Position,
+    *,
+    on: tuple[DataFrame, View] | None = None,
+) -> Iterator[DataFrame]:
+    """The view as of `position`; `on` the rows of an earlier one, where there is one that `base_of` gave.
+
+    Raises ChangelogError: USAGE for a condition, or a column of the configuration, that an entity does not have; GAP
+    where retention dropped what stood behind the earlier view.
+    """
+    if on is not None:
+        yield _followed(spark, changelog, wanted, position, on)
+        return
+    with _reading(spark, changelog, set(wanted.view.entities())) as changes:
+        counting = {entity: chosen(until(rows, position), wanted.choice) for entity, rows in changes.items()}
+        found = _documents(counting, wanted, wanted.view, "view")
+        yield found.select(*(quoted(name) for name in [*_taken(wanted.view, found, "view"), *fold.ABOUT.names]))
+
+
+@contextlib.contextmanager
+def _reading(spark: SparkSession, changelog: Where, entities: Collection[str]) -> Iterator[Mapping[str, DataFrame]]:
+    """Each entity's changes. What comes from Kafka is kept meanwhile: views read it twice, and files cost little."""
+    changes = {entity: read_changelog(spark, changelog, entities=[entity]) for entity in entities}
+    if not isinstance(changelog, Kafka):
+        yield changes
+        return
+    try:
+        yield {entity: rows.persist() for entity, rows in changes.items()}
+    finally:
+        for rows in changes.values():
+            rows.unpersist()
+
+
+def _followed(
+    spark: SparkSession, changelog: Where, wanted: Wanted, position: Position, on: tuple[DataFrame, View]
+) -> DataFrame:
+    (rows, view), entity = on, wanted.view.entity
+    assert not isinstance(changelog, Kafka)  # see base_of
+    reached = Position.parse(view.position)
+    refuse_dropped(spark, changelog, reached, "the view that is there goes up to")
+    changes = read_changelog(spark, changelog, entities=[entity], after=reached)
+    counting = chosen(until(changes, position), wanted.choice)
+    return followed(rows, counting, wanted.columns[entity], raw=wanted.raw)
+
+
+def shape_of(wanted: Wanted) -> Shape:
+    """The columns of `build`, with what is nested in them, as the neutral types that Spark's own were made of."""
+    return Shape([Column(name=name, type=type_, nullable=True) for name, type_ in _fields(wanted, wanted.view)])
+
+
+def _fields(wanted: Wanted, part: ViewConfig | NestedConfig) -> Iterator[tuple[str, ColumnType]]:
+    columns = {column.name: column.type for column in wanted.columns[part.entity]}
+    for name in columns if part.columns == ALL else part.columns:
+        yield name, Primitive.STRING if wanted.raw else columns[name]
+    for member, inner in part.nested.items():
+        yield member, Array(element=Struct(fields=tuple(_fields(wanted, inner))))
+
+
+def _documents(
+    changes: Mapping[str, DataFrame], wanted: Wanted, part: ViewConfig | NestedConfig, place: str
+) -> DataFrame:
+    """The rows of an entity with all their columns, and with what is nested in them; `place` is for errors."""
+    states_of = latest(changes[part.entity], wanted.columns[part.entity], raw=wanted.raw)
+    found = _filtered(live(states_of), part.where)
+    for member, inner in part.nested.items():
+        inside = f"{place}.nested.{member}"
+        below = _documents(changes, wanted, inner, inside)
+        _refuse_unknown(f"{inside}.on", list(inner.on.values()), found, part.entity)
+        _refuse_unknown(f"{inside}.on", list(inner.on), below, inner.entity)
+        if member.lower() in {name.lower() for name in found.columns}:
+            raise ChangelogError(Kind.USAGE, f"{inside}: {part.entity} has a column of this name", hint="rename it")
+        found = nested(found, member, below, inner.on, _taken(inner, below, inside))
+    return found
+
+
+def _filtered(found: DataFrame, condition: str | None) -> DataFrame:
+    if condition is None:
+        return found
+    try:
+        return found.where(condition)
+    except (AnalysisException, ParseException) as error:
+        reason = error.getCondition() or "no SQL"
+        hint = f"its columns are: {', '.join(found.columns)}"
+        raise ChangelogError(Kind.USAGE, f"the condition cannot be asked of the view ({reason})", hint=hint) from error
+
+
+def _taken(part: ViewConfig | NestedConfig, found: DataFrame, place: str) -> list[str]:
+    """The columns that go into the document, and what is nested in it."""
+    own = [name for name in found.columns if name not in fold.ABOUT.names and name not in part.nested]
+    if part.columns != ALL:
+        _refuse_unknown(f"{place}.columns", list(part.columns), found, part.entity)
+        own = list(part.columns)
+    return [*own, *part.nested]
+
+
+def _refuse_unknown(place: str, names: Sequence[str], found: DataFrame, entity: str) -> None:
+    missing = next((name for name in names if name not in found.columns), None)
+    if missing is not None:
+        known = ", ".join(name for name in found.columns if name not in fold.ABOUT.names)
+        raise ChangelogError(Kind.USAGE, f"{place}: {entity} has no column {missing}", hint=f"it has: {known}")

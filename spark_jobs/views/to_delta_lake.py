@@ -1,0 +1,87 @@
+"""A view as a table of Delta Lake: each run is one commit of it, whose metadata is the view's record.
+
+A commit replaces all rows at once, so that whoever reads sees all of one view; earlier versions stay until VACUUM.
+A table whose newest rows another program wrote is never replaced. Delta's own classes are asked for its history, since
+its SQL needs settings that a session may lack.
+"""
+
+import re
+from typing import Any, Final
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from envelope.errors import ChangelogError, Kind
+from spark_jobs.runner.spark_errors import PACKAGES
+from spark_jobs.views.to_parquet import FORMAT, View, counted
+
+_KEEPING: Final = frozenset(
+    {"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "FSCK"}
+)
+"""Operations that leave the rows as they are."""
+
+_UNNAMED: Final = re.compile(r"[ ,;{}()\n\t=]")
+_CONFIGURED: Final = "spark.databricks.delta.requiredSparkConfsCheck.enabled"
+
+
+def newest(spark: SparkSession, path: str) -> View | None:
+    """The view that the table is; None where there is none.
+
+    Raises ChangelogError: USAGE for a table that is none of ours, and where Spark has no Delta Lake; PRECONDITION when
+    a newer program wrote it.
+    """
+    spark.conf.set(_CONFIGURED, "false")  # of paths alone: no catalogue, and none of Delta's SQL
+    jvm: Any = spark._jvm
+    session: Any = spark._jsparkSession  # pyspark's own way to its Java half
+    try:
+        tables = jvm.io.delta.tables.DeltaTable
+        if not tables.isDeltaTable(session, path):
+            return None
+    except TypeError:  # what py4j calls a package, where there is no such class
+        hint = f"add to spark-submit: --packages {PACKAGES['delta']}"
+        raise ChangelogError(Kind.USAGE, "Spark has no delta", hint=hint) from None
+    history = DataFrame(tables.forPath(session, path).history(), spark)
+    for row in history.select("operation", "userMetadata").collect():
+        if row["operation"] not in _KEEPING:
+            return _view(row["userMetadata"], path)
+    return None
+
+
+def read(spark: SparkSession, path: str) -> DataFrame:
+    """The view's rows, as they are now."""
+    return spark.read.format("delta").load(path)
+
+
+def write(found: DataFrame, view: View, path: str) -> View:
+    """Makes `found` the table's rows, in one commit that says what they are; gives that, with its counts.
+
+    Raises ChangelogError (USAGE) for a column that Delta Lake has no name for, as it is set up by default.
+    """
+    for name in found.columns:
+        if _UNNAMED.search(name):
+            hint = "leave it out by `columns` of a view, or write files"
+            raise ChangelogError(Kind.USAGE, f"Delta Lake takes no column named {name!r}", hint=hint)
+    writer = found.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+    writer.option("userMetadata", msgspec.json.encode(view).decode()).save(path)
+    return counts(found.sparkSession, view, path)
+
+
+def same(there: View, view: View) -> bool:
+    """Whether the table is the view already: a run that is repeated commits nothing."""
+    return (there.definition, there.position) == (view.definition, view.position)
+
+
+def counts(spark: SparkSession, view: View, path: str) -> View:
+    """The view that the table is now, with its counts."""
+    return counted(read(spark, path), view)
+
+
+def _view(metadata: str | None, path: str) -> View:
+    try:
+        view = msgspec.json.decode(metadata or "", type=View)
+    except msgspec.DecodeError:
+        message = f"the rows of {path} are not a view of ours"
+        raise ChangelogError(Kind.USAGE, message, hint="name another path: only views are replaced") from None
+    if view.format > FORMAT:
+        raise ChangelogError(Kind.PRECONDITION, f"{path} was written by a newer program", hint="upgrade this one")
+    return view

@@ -1,0 +1,105 @@
+"""A view as Parquet files: each run writes a folder of its own, which counts once the newest record says so.
+
+`<output>/manifest/<n>.json` says which folder the view is, what it is of, and the position up to which it goes. On a
+file system of this machine, `<output>/current` leads to that folder, too.
+"""
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from envelope.errors import ChangelogError, Kind
+from spark_jobs.storage.manifest import Store, add_record, newest_record, numbers, run_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMAT: Final = 1
+CURRENT: Final = "current"
+_VIEWS: Final = "views"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A view: of what, in the words of `definition`, up to which position, and in which folder below the output.
+
+    A view can be followed by one of the same definition. `out_of_range` counts values that are null for want of room
+    in their type, `unavailable` those that no state held.
+    """
+
+    format: int = FORMAT
+    definition: Mapping[str, object]
+    position: str
+    path: str = ""
+    before: str = ""
+    rows: int = 0
+    out_of_range: int = 0
+    unavailable: int = 0
+
+
+def newest(store: Store) -> View | None:
+    """What the newest whole record says. Raises ChangelogError (PRECONDITION) when a newer program wrote it."""
+    return newest_record(store, View, FORMAT)
+
+
+def read(spark: "SparkSession", store: Store, view: View) -> "DataFrame":
+    """The view's rows."""
+    return spark.read.parquet(f"{store.root}/{view.path}")
+
+
+def write(store: Store, found: "DataFrame", view: View, *, at: datetime) -> View:
+    """Makes `found` the view, and gives what the record says of it.
+
+    1. The files are written in a folder that nobody reads.
+    2. The record of the next number is created: from here on, this is the view. Another run that came first is refused.
+    3. `current` is led there, and views before the last one are deleted: it may be being read.
+
+    Raises ChangelogError, IN_USE, when another run wrote to the output meanwhile.
+    """
+    before, number = newest(store), max(numbers(store), default=0) + 1
+    path = f"{_VIEWS}/{run_name(at)}"
+    found.write.option("compression", "zstd").parquet(f"{store.root}/{path}")  # 1
+    made = replace(view, path=path)
+    after = replace(counted(read(found.sparkSession, store, made), made), before=before.path if before else "")
+    try:
+        add_record(store, number, after)  # 2
+    except ChangelogError:
+        store.delete(path)
+        raise
+    _lead(store, path)  # 3
+    _clear(store, [after.path, after.before])
+    return after
+
+
+def counted(rows: "DataFrame", view: View) -> View:
+    """The view with its counts, from its rows as they were stored: two small columns of them."""
+    from pyspark.sql import functions as F  # noqa: PLC0415, N812, a job's --help and its dry run need no Spark
+
+    lacking = [F.coalesce(F.sum(F.size(name)), F.lit(0)) for name in ("_out_of_range", "_unavailable")]
+    count, out_of_range, unavailable = rows.agg(F.count("*"), *lacking).collect()[0]
+    return replace(view, rows=count, out_of_range=out_of_range, unavailable=unavailable)
+
+
+def _lead(store: Store, path: str) -> None:
+    """Has the link `current`, which names a folder of this machine, replaced at once."""
+    if not store.root.startswith("file:"):
+        return
+    folder = Path(store.root.removeprefix("file:"))
+    beside = folder / f".{CURRENT}-{secrets.token_hex(4)}"
+    try:
+        beside.symlink_to(path)
+        beside.replace(folder / CURRENT)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise ChangelogError(
+            Kind.STORAGE, f"{folder / CURRENT}: {reason}", hint="it should be a link of ours"
+        ) from error
+
+
+def _clear(store: Store, kept: Sequence[str]) -> None:
+    for path in {"/".join(found.path.split("/")[:2]) for found in store.files(_VIEWS)}.difference(kept):
+        store.delete(path)

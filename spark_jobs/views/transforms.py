@@ -1,0 +1,192 @@
+"""Views of a changelog: the last state of each key, as of a position, of the changes that were chosen; typed.
+
+Every function here is from frame to frame: nothing is read, written or counted. Frames of changes have the columns of
+`envelope.batch.SCHEMA`, those of states the entity's columns and then `spark_jobs.views.fold.ABOUT`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from operator import and_
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StringType, StructField, StructType
+
+from envelope.entity import TRUNCATE_KEY
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Op
+from envelope.position import Position
+from schemas.avro import Column
+from spark_jobs.changelog.spark_types import of_columns
+from spark_jobs.views import fold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Whose changes count, all where nothing is said; the others are as if they had never been made.
+
+    A truncate is a change like any other here: a dropped service's truncate removes nothing.
+    """
+
+    keep_services: tuple[str, ...] = ()
+    drop_services: tuple[str, ...] = ()
+    api_versions: tuple[str, ...] = ()
+
+
+EVERYTHING = Chosen()
+
+_UNAVAILABLE: Final = '"unavailable":'
+_JSON_NULL: Final = '"jsonNull":'
+_COMMITTED_AT: Final = b'"committedAt":"'
+_TAIL_BYTES: Final = len(_COMMITTED_AT) + len('2026-11-21T03:10:02.886044Z"}}')
+_GIVEN: Final = tuple(name for name in fold.CHANGES if name not in ("gaps", fold.WHOLE))
+
+
+def until(changes: DataFrame, position: Position | None) -> DataFrame:
+    """The changes up to `position`, inclusive; all where there is none."""
+    return changes if position is None else changes.where(F.col("position") <= str(position))
+
+
+def chosen(changes: DataFrame, choice: Chosen) -> DataFrame:
+    """The changes that count."""
+    if choice.keep_services:
+        changes = changes.where(F.col("service_name").isin(*choice.keep_services))
+    if choice.drop_services:
+        changes = changes.where(~F.col("service_name").isin(*choice.drop_services))
+    if choice.api_versions:
+        changes = changes.where(F.col("api_version").isin(*choice.api_versions))
+    return changes
+
+
+def latest(changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) -> DataFrame:
+    """The last state of each key of one entity's changes, those of deleted keys too: see `live`.
+
+    Keys that were truncated are not there, and what is there twice counts once. One key's changes are in the order of
+    their positions, whatever partitions they are on. Raises ChangelogError (USAGE) for columns that ours would hide.
+    """
+    schema = schema_of(columns, raw=raw)
+    made = partial(fold.fold, columns=tuple(columns), schema=schema, raw=raw)
+    return _newest(_behind_truncates(changes)).mapInArrow(made, from_arrow_schema(schema))
+
+
+def live(found: DataFrame) -> DataFrame:
+    """The states that are there: a view. Deleted keys are gone, and so is what `latest` says beyond `fold.ABOUT`."""
+    return found.where(F.col("_op") != Op.DELETE.value).drop(fold.BEGUN)
+
+
+def followed(view: DataFrame, changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) -> DataFrame:
+    """The view `live(latest(…))` of all changes, from that of those up to a position, and the `changes` behind it."""
+    kept = _behind_truncates(_renamed(view, ("_key", "key"), ("_position", "position")), changes)
+    was = _renamed(kept, ("key", "_key"), ("position", "_position")).alias("was")
+    now = latest(changes, columns, raw=raw).alias("now")
+    joined = was.join(now, F.col("was._key") == F.col("now._key"), "full_outer")
+    merged = [_merged(name).alias(name) for name in [*(column.name for column in columns), *fold.ABOUT.names]]
+    return joined.select(*merged).where(F.col("_op") != Op.DELETE.value)
+
+
+def nested(outer: DataFrame, member: str, inner: DataFrame, on: Mapping[str, str], columns: Sequence[str]) -> DataFrame:
+    """The rows of `outer`, each with the array `member` of those rows of `inner` that belong to it, by their keys.
+
+    `on` says which do: for each of their columns, the column of `outer` that it equals. Of them, `columns` are taken.
+    """
+    row = F.struct("_key", F.struct(*(F.col(quoted(name)) for name in columns)).alias("row"))
+    places = {f"_on_{number}": name for number, name in enumerate(on)}
+    grouped = inner.groupBy(*(F.col(quoted(name)).alias(place) for place, name in places.items()))
+    arrays = grouped.agg(
+        F.transform(F.array_sort(F.collect_list(row), _by_key), lambda each: each["row"]).alias(member)
+    )
+    same = [F.col(quoted(on[name])) == F.col(place) for place, name in places.items()]
+    found = outer.join(arrays, reduce(and_, same), "left_outer").drop(*places)
+    empty = F.array().cast(arrays.schema[member].dataType)
+    return found.withColumn(member, F.coalesce(F.col(quoted(member)), empty))
+
+
+def _by_key(one: Expression, other: Expression) -> Expression:
+    return F.when(one["_key"] < other["_key"], -1).when(one["_key"] > other["_key"], 1).otherwise(0)
+
+
+def schema_of(columns: Sequence[Column], *, raw: bool = False) -> pa.Schema:
+    """The columns of a frame of states. Raises ChangelogError (USAGE) for columns that ours would hide."""
+    taken = {name.lower() for name in fold.ABOUT.names}
+    seen: set[str] = set()
+    for column in columns:
+        if column.name.lower() in taken | seen:
+            raise ChangelogError(
+                Kind.USAGE,
+                f"a view cannot have the column {column.name}: it has another of this name",
+                hint="names differ in more than case, and those that views add begin with _ (docs/how-to/spark.md)",
+            )
+        seen.add(column.name.lower())
+    plain = [Column(name=column.name, type=column.type, nullable=True) for column in columns]
+    typed = StructType([StructField(each.name, StringType()) for each in plain]) if raw else of_columns(plain)
+    return pa.schema([*to_arrow_schema(typed), *fold.ABOUT, fold.BEGUN_FIELD])
+
+
+def _behind_truncates(rows: DataFrame, changes: DataFrame | None = None) -> DataFrame:
+    """The rows that no truncate among the changes removed, by default among themselves.
+
+    Files have statistics of keys, so that looking for the reserved one costs next to nothing.
+    """
+    truncates = (rows if changes is None else changes).where(F.col("key") == TRUNCATE_KEY)
+    last = truncates.agg(F.coalesce(F.max("position"), F.lit("")).alias("_truncated"))
+    kept = rows.where(F.col("key") != TRUNCATE_KEY).crossJoin(F.broadcast(last))
+    return kept.where(F.col("position") > F.col("_truncated")).drop("_truncated")
+
+
+def _newest(changes: DataFrame) -> DataFrame:
+    """Of each key its changes back to the first that lacks nothing: as a rule, the last one."""
+    gaps = _gaps(F.col("provenance"))
+    lacks = gaps.contains(_UNAVAILABLE) & (F.col("op") != Op.DELETE.value)
+    by_key = Window.partitionBy("key").orderBy(F.desc("position"))
+    newer = by_key.rowsBetween(Window.unboundedPreceding, -1)
+    found = changes.select(*_GIVEN, gaps.alias("gaps"), F.coalesce(lacks, F.lit(False)).alias("_lacks"))
+    ended = F.max(~F.col("_lacks")).over(newer)
+    alone = (F.row_number().over(by_key) == 1) & ~F.col("_lacks")
+    return found.withColumns({"_ended": ended, fold.WHOLE: alone}).where("_ended IS NOT TRUE").select(*fold.CHANGES)
+
+
+def _gaps(provenance: Expression) -> Expression:
+    """The provenance where it tells of unavailable values, or of null in JSON; else null.
+
+    All but a few end with the commit time, which a look at their last bytes shows; the others are searched.
+    """
+    tail = F.substring(provenance.cast("binary"), -_TAIL_BYTES, len(_COMMITTED_AT))
+    told = provenance.contains(_UNAVAILABLE) | provenance.contains(_JSON_NULL)
+    return F.when(tail == F.lit(_COMMITTED_AT), None).when(told, provenance)
+
+
+def _merged(name: str) -> Expression:
+    """A value of the state that is now; of that before, where there is no newer one, or it does not have the value."""
+    was, now = _column("was", name), _column("now", name)
+    is_new = F.col("now._key").isNotNull()
+    goes_on = is_new & F.col("was._key").isNotNull() & ~F.col(f"now.{fold.BEGUN}")
+    lacking = F.col("now._unavailable")
+    match name:
+        case "_unavailable":
+            gone_on = F.array_intersect(now, was)
+        case "_out_of_range":
+            gone_on = F.array_sort(F.array_union(now, F.array_intersect(was, lacking)))
+        case _ if name in fold.ABOUT.names:
+            gone_on = now
+        case _:
+            gone_on = F.when(F.array_contains(lacking, name), was).otherwise(now)
+    return F.when(goes_on, gone_on).when(is_new, now).otherwise(was)
+
+
+def _renamed(frame: DataFrame, *names: tuple[str, str]) -> DataFrame:
+    return frame.withColumnsRenamed(dict(names))
+
+
+def _column(side: str, name: str) -> Expression:
+    return F.col(f"{side}.{quoted(name)}")
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark's SQL takes it."""
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"
