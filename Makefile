@@ -1,7 +1,7 @@
 # Everything that make sets up lives in .venv/ and .cache/. It needs Python 3.11 or newer, and no compiler.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo kafka jars wheel jobs test servers soak verdicts lint format bench lock clean
+.PHONY: help demo kafka jars wheel jobs docs test servers soak verdicts lint format bench lock clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -45,10 +45,11 @@ help:
 	@echo 'make jars    fetches what Spark needs for Kafka, Delta Lake and PostgreSQL into .cache/jars (Java 17 and Maven)'
 	@echo 'make wheel   the package, in dist/: what pip installs'
 	@echo 'make jobs    a wheel and a packed environment for Spark on a cluster, in dist/'
+	@echo 'make docs    the documentation as a site, in dist/docs/: open dist/docs/index.html'
 	@echo 'make test    all tests'
-	@echo 'make soak    a fault campaign at length: CAMPAIGN=postgres ROUNDS=50 SEED=1'
+	@echo 'make soak    a fault campaign at length: CAMPAIGN=postgres ROUNDS=50 SEED=1; adds its figures to docs/measured/'
 	@echo 'make verdicts   the rules of compatibility against decoding and a registry: ROUNDS=1000'
-	@echo 'make lint    style, types, import rules, whether the locks are in step, and schemas that break readers'
+	@echo 'make lint    style, types, import rules, locks, schemas that break readers, reference pages that are out of date'
 	@echo 'make format  applies the style'
 	@echo 'make bench   all benchmarks, or one: NAME=postgres'
 	@echo 'make lock    pins the dependencies anew'
@@ -78,6 +79,11 @@ jobs: wheel
 	@rm -rf .cache/jobs
 	@echo dist/jobs.tar.gz
 
+docs: .venv/.dev
+	@$(RUN) docs/generated.py
+	@$(RUN) -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -d .cache/docs docs dist/docs
+	@echo dist/docs/index.html
+
 # The compatibility rules against real decoding and a real registry, at length.
 verdicts: .venv/.dev .cache/registry/.done
 	@CHANGELOG_TEST_ROUNDS=$(ROUNDS) $(if $(SEED),CHANGELOG_TEST_SEED=$(SEED)) $(RUN) -m pytest tests/unit/schemas/test_compatibility_decoding.py tests/integration/kafka/test_registry_verdicts.py
@@ -101,6 +107,7 @@ lint: .venv/.dev
 	@$(BIN)/lint-imports --cache-dir .cache/import-linter
 	@$(RUN) .ci/check_locks.py
 	@$(RUN) .ci/check_schemas.py
+	@$(RUN) docs/generated.py --check
 
 format: .venv/.dev
 	@$(BIN)/ruff check --fix .
@@ -111,7 +118,7 @@ bench: .venv/.dev $(if $(filter * kafka,$(NAME)),$(BENCH_SERVERS:%=.cache/%/.don
 
 lock: .venv/.dev
 	@$(COMPILE) --extra embedded --extra kafka --output-file requirements.lock
-	@$(COMPILE) --extra embedded --extra kafka --extra spark --group test --group lint --constraint requirements.lock --output-file requirements-dev.lock
+	@$(COMPILE) --extra embedded --extra kafka --extra spark --group test --group lint --group docs --constraint requirements.lock --output-file requirements-dev.lock
 	@$(RUN) .ci/check_locks.py
 
 clean:

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 LOCKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "requirements.lock": (("embedded", "kafka"), ()),
-    "requirements-dev.lock": (("embedded", "kafka", "spark"), ("test", "lint")),
+    "requirements-dev.lock": (("embedded", "kafka", "spark"), ("test", "lint", "docs")),
 }
 """For each lock: the extras and the dependency groups that it pins beside the core dependencies."""
 

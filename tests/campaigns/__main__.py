@@ -1,22 +1,21 @@
-"""Runs one campaign, and appends its figures to docs/measured.md."""
+"""Runs one campaign, and adds its figures to docs/measured/."""
 
 import argparse
 import datetime
 import importlib
-import json
 import os
 import pkgutil
 import platform
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import tests.campaigns
+from tests.campaigns._measured import MEASURED, append
 from tests.campaigns._pieces import Kept, run
 
 CHECKOUT = Path(__file__).parents[2]
-MEASURED = CHECKOUT / "docs" / "measured.md"
 KEPT = CHECKOUT / ".cache" / "soak"
 
 
@@ -24,13 +23,6 @@ def names() -> list[str]:
     """The campaigns there are."""
     found = (module.name for module in pkgutil.iter_modules(tests.campaigns.__path__))
     return sorted(name for name in found if not name.startswith("_"))
-
-
-def line(name: str, rounds: int, seed: int, figures: Mapping[str, object], seconds: float, now: datetime.date) -> str:
-    """One campaign's figures, as a row of the table in docs/measured.md."""
-    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
-    told = ", ".join(f"{key} {json.dumps(value)}" for key, value in figures.items())
-    return f"| {now.isoformat()} | {name} | {rounds} | {seed} | {seconds:.0f} | {told} | {machine} |\n"
 
 
 def unfinished(name: str, rounds: int) -> int | None:
@@ -66,9 +58,16 @@ def main(arguments: Sequence[str]) -> int:
         print(f"not finished: `{again}` goes on with the first part that is not done", file=sys.stderr)
         raise
     now = datetime.datetime.now(datetime.UTC).date()
-    row = line(chosen.name, chosen.rounds, seed, figures, kept.seconds, now)
-    with MEASURED.open("a", encoding="utf-8") as measured:
-        measured.write(row)
+    measured = {
+        "day": now.isoformat(),
+        "campaign": chosen.name,
+        "rounds": chosen.rounds,
+        "seed": seed,
+        "seconds": round(kept.seconds),
+        "figures": figures,
+        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}",
+    }
+    row = append(MEASURED, measured)
     kept.forget()
     print(row, end="")
     return 0

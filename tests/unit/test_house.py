@@ -1,6 +1,5 @@
 """What keeps the checkout in order: the check of the locks, and the entry point of the campaigns."""
 
-import datetime
 import importlib.util
 import re
 import tomllib
@@ -13,12 +12,13 @@ from typing import Any
 import pytest
 
 import tests.campaigns.__main__ as campaigns
+from tests.campaigns import _measured as measured
 from tests.campaigns._pieces import Campaign, Figures, Kept, Piece, run
 
 CHECKOUT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = {
     "project": {"dependencies": ["left>=2"], "optional-dependencies": {"embedded": [], "kafka": []}},
-    "dependency-groups": {"test": [], "lint": []},
+    "dependency-groups": {"test": [], "lint": [], "docs": []},
 }
 LEFT = "left==2.1 \\\n    --hash=sha256:00\n    # via changelog-publisher (pyproject.toml)\n"
 
@@ -68,12 +68,21 @@ def test_the_docs_install_the_wheel_that_is_built() -> None:
     ]
 
 
-def test_a_campaign_is_found_by_its_name_and_its_figures_become_a_row() -> None:
+def test_a_run_of_a_campaign_is_added_to_the_figures_and_to_the_table(tmp_path: Path) -> None:
     assert "__main__" not in campaigns.names()
-    row = campaigns.line("postgres", 50, 7, {"kills": 50, "lost": 0}, 601.4, datetime.date(2026, 11, 21))
-    assert row.startswith("| 2026-11-21 | postgres | 50 | 7 | 601 | kills 50, lost 0 | ")
-    header = (CHECKOUT / "docs" / "measured.md").read_text("utf-8").split("\n|---")[0].splitlines()[-1]
-    assert row.count("|") == header.count("|")
+    (tmp_path / "campaigns.md").write_text(f"# Runs\n\n{measured.HEAD}", "utf-8")
+    figures = {"rounds": 50, "kills": 50, "faults": {"crash": 2, "hang": 3}, "changes": 1000, "reads": 24, "lost": 0}
+    run = {"day": "2026-11-21", "campaign": "postgres", "rounds": 50, "seed": 7, "seconds": 601, "machine": "2 cores"}
+    row = measured.append(tmp_path, {**run, "figures": figures})
+    assert row == "| 2026-11-21 | postgres | 50 | 7 | 10 | 1,024 | 5 faults, 50 kills | 2 |\n"
+    measured.append(tmp_path, {**run, "figures": figures})
+    assert (tmp_path / "campaigns.md").read_text("utf-8") == f"# Runs\n\n{measured.HEAD}{row}{row}"
+    assert measured.read(tmp_path)[1]["figures"] == figures
+
+
+def test_the_table_of_campaigns_has_every_run() -> None:
+    page = (measured.MEASURED / "campaigns.md").read_text("utf-8")
+    assert page == measured.with_table(page, measured.read(measured.MEASURED))
 
 
 def _stub(fault_at: int | None, tried: list[int]) -> Campaign:

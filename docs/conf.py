@@ -1,0 +1,33 @@
+"""Sphinx's configuration: `make docs` builds the site into dist/docs/, without a network."""
+
+import tomllib
+from pathlib import Path
+
+project = "changelog-publisher"
+author = "the project's contributors"
+version = release = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))["project"][
+    "version"
+]
+
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["compose"]
+nitpick_ignore_regex = [
+    ("py:.*", r".*")
+]  # types of Python, Arrow and Spark have no pages here; links in pages are checked
+suppress_warnings = ["misc.highlighting_failure"]  # JSON with … for what is left out
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["deflist"]
+
+default_role = "code"  # docstrings quote names with single backticks
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autodoc_class_signature = "separated"
+autodoc_preserve_defaults = True
+
+html_theme = "furo"
+html_title = f"{project} {release}"
+html_copy_source = False
+html_show_sourcelink = False
+html_show_copyright = False
+html_theme_options = {"footer_icons": []}

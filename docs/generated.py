@@ -1,0 +1,181 @@
+"""Writes the reference pages of the command line and of the jobs from their parsers, so that no option is missed.
+
+`python docs/generated.py` writes them; with `--check` it writes nothing, and exits with 1 if one would change.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # this checkout, installed or not
+
+from connectors import cli
+from spark_jobs import job
+
+REFERENCE = Path(__file__).parent / "reference"
+JOBS = ("archive", "derive_deltas", "rebuild_view", "detect_drift")
+COMMON = frozenset({"help", "config", "verbose", "dry_run", "metrics"})
+"""Options that every command or job has; the pages say them once."""
+
+COMMANDS_HEAD = """# Commands
+
+This page is made from the program: `changelog COMMAND --help` says the same. Every command also takes
+
+| option | does |
+|---|---|
+| `-c FILE`, `--config FILE` | names the configuration; without it, `changelog.toml` in this folder |
+| `--verbose` | logs more, and shows the traceback of an error |
+| `-h`, `--help` | prints the command's options |
+
+`changelog --version` prints the version.
+
+## Exit codes
+
+| code | means |
+|---|---|
+| 0 | done; or nothing to report |
+| 1 | it found something: a failed check, a difference, a schema that breaks readers |
+| 2 | the command line or the configuration is wrong |
+| 3 | it failed; the last line says at what |
+| 130 | Ctrl-C |
+| 141 | whatever read its output, `head` for example, went away |
+| 143 | `changelog run` got a second SIGTERM while it was stopping |
+
+Errors are one line on standard error: what is wrong, where, and what to do.
+"""
+
+JOBS_HEAD = """# Spark jobs
+
+This page is made from the jobs: `spark-submit spark_jobs/NAME.py --help` says the same.
+[Run jobs on Spark](../how-to/spark.md) says how to start them. Every job also takes
+
+| option | does |
+|---|---|
+| `--config FILE` | names the service's configuration; without it, `changelog.toml` in this folder |
+| `--dry-run` | prints what would be read and written, and does nothing |
+| `--metrics FILE` | writes the figures of the summary as Prometheus text, for node_exporter's textfile collector |
+| `--verbose` | shows Spark's log, and the traceback of an error |
+
+The last line of a job's output is a JSON object with its figures and a `verdict`. The exit code says the same:
+
+| code | verdict |
+|---|---|
+| 0 | `done`, `planned` (a dry run), `clean` |
+| 1 | `found`, `drift` |
+| 2 | `failed`: the command line or the configuration is wrong |
+| 3 | `failed`, at what the error says |
+| 4 | `severe` drift |
+| 5 | `not caught up` or `refused`: nothing was compared |
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Writes or checks the pages; gives the exit code."""
+    pages = {REFERENCE / "commands.md": commands_page(), REFERENCE / "jobs.md": jobs_page()}
+    old = [path for path, text in pages.items() if not path.exists() or path.read_text("utf-8") != text]
+    if "--check" in arguments:
+        for path in old:
+            print(f"{path.relative_to(Path.cwd())}: out of date; run: python docs/generated.py", file=sys.stderr)
+        return 1 if old else 0
+    for path in old:
+        path.write_text(pages[path], "utf-8")
+    return 0
+
+
+def commands_page() -> str:
+    """The page of `changelog` and its commands."""
+    parts = [COMMANDS_HEAD]
+    for name, summary in cli.COMMANDS.items():
+        command = importlib.import_module(f"connectors.commands.{name}")
+        parser = chosen(cli._parser(name, command), name)
+        parts.append(f"## `changelog {name}`\n\n{sentence(summary)}\n")
+        verbs = list(subparsers(parser))
+        if verbs:
+            for verb, verb_parser in verbs:
+                parts.append(f"### `changelog {name} {verb}`\n\n{described(verb_parser)}")
+                parts.append(options(verb_parser))
+        else:
+            parts.append(options(parser))
+    return "\n".join(part for part in parts if part)
+
+
+def jobs_page() -> str:
+    """The page of the Spark jobs."""
+    parts = [JOBS_HEAD]
+    for name in JOBS:
+        made = importlib.import_module(f"spark_jobs.{name}").JOB
+        parts.append(f"## `{name}.py`\n\n{summary(made.description)}\n")
+        parts.append(options(job._parser(made)))
+    return "\n".join(part for part in parts if part)
+
+
+def chosen(parser: argparse.ArgumentParser, name: str) -> argparse.ArgumentParser:
+    """The parser of one command."""
+    return dict(subparsers(parser))[name]
+
+
+def subparsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """The commands of a parser, by name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.items()
+
+
+def options(parser: argparse.ArgumentParser) -> str:
+    """A table of the arguments that are this command's own; empty if it has none."""
+    rows = [row(action) for action in parser._actions if action.dest not in COMMON and action.help != argparse.SUPPRESS]
+    return "\n".join(["| argument | does |", "|---|---|", *rows, ""]) if rows else ""
+
+
+def row(action: argparse.Action) -> str:
+    """One argument's row."""
+    value = shown_value(action)
+    names = [f"{name} {value}".strip() for name in action.option_strings] or [value]
+    text = (action.help or "") % {**vars(action), "prog": "changelog"}
+    if action.required and action.option_strings:
+        text += " (required)"
+    spelt = ", ".join(f"`{name}`" for name in names)
+    return f"| {spelt} | {text} |".replace("\\", "\\\\") if "|" not in spelt + text else _escaped(spelt, text)
+
+
+def _escaped(spelt: str, text: str) -> str:
+    return "| {} | {} |".format(spelt.replace("|", "\\|"), text.replace("|", "\\|"))
+
+
+def shown_value(action: argparse.Action) -> str:
+    """How a value is written: its metavar, or the choices; in brackets where it may be left out."""
+    if action.nargs == 0:
+        return ""
+    names = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
+    name = names if isinstance(names, str) else " ".join(names)
+    match action.nargs:
+        case "?":
+            return f"[{name}]"
+        case "*":
+            return f"[{name} ...]"
+        case "+":
+            return f"{name} [{name} ...]"
+        case int(count):
+            return " ".join([name] * count)
+    return name
+
+
+def described(parser: argparse.ArgumentParser) -> str:
+    """What a verb does, as its help says."""
+    return f"{sentence(parser.description)}\n" if parser.description else ""
+
+
+def summary(description: str) -> str:
+    """A job's description without how it is started, which its heading says."""
+    return sentence(description.strip().partition("`: ")[2])
+
+
+def sentence(text: str) -> str:
+    """With a capital and a full stop."""
+    return text[0].upper() + text[1:].rstrip(".") + "."
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

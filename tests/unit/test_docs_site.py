@@ -1,0 +1,42 @@
+"""The site that `make docs` builds: with no warning, so no link leads nowhere, and without anything from elsewhere."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.servers import missing
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if importlib.util.find_spec("sphinx") is None:
+        missing("Sphinx is missing: make .venv/.dev")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--nitpicky", "--quiet"]
+    built = subprocess.run(
+        [*command, "-d", folder / "doctrees", CHECKOUT / "docs", folder / "html"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stderr
+    return folder / "html"
+
+
+def test_every_page_is_in_the_site(site: Path) -> None:
+    pages = {path.relative_to(CHECKOUT / "docs").with_suffix(".html") for path in (CHECKOUT / "docs").rglob("*.md")}
+    assert {page for page in pages if not (site / page).exists()} == set()
+
+
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    loads = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)=["']?((?:https?:)?//[^"' >]+)""")
+    imports = re.compile(r"""(?:@import|url\()\s*["']?((?:https?:)?//[^"')]+)""")
+    pages = {page.name: loads.findall(page.read_text("utf-8")) for page in site.rglob("*.html")}
+    styles = {style.name: imports.findall(style.read_text("utf-8")) for style in site.rglob("*.css")}
+    assert {name: addresses for name, addresses in {**pages, **styles}.items() if addresses} == {}
