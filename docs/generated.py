@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # this checkout, installed or not
 
 from connectors import cli
-from spark_jobs import job
+from spark_jobs.runner import job
 
 REFERENCE = Path(__file__).parent / "reference"
 JOBS = ("archive", "derive_deltas", "rebuild_view", "detect_drift")
