@@ -1,7 +1,6 @@
 """The catalogue as tables, and what the service sets up, against real servers."""
 
 import re
-import threading
 from collections.abc import Iterator
 
 import psycopg
@@ -11,9 +10,8 @@ from connectors.embedded import temporary_server
 from connectors.sources.postgres.catalog import Table, key_problem, read_tables
 from connectors.sources.postgres.check import Finding, Wanted, findings, refuse
 from connectors.sources.postgres.connection import connect
-from connectors.sources.postgres.setup import claim_slot, ensure_publication, ensure_slot, slot_state
+from connectors.sources.postgres.setup import ensure_publication, ensure_slot, slot_state
 from connectors.sources.postgres.source import PostgresSource, Settings
-from connectors.sources.postgres.stream import Stream
 from connectors.sources.postgres.values import SETTINGS as SESSION
 from connectors.sources.postgres.wire import ReplicationConnection
 from envelope.checkpoint import Checkpoint
@@ -399,42 +397,6 @@ def test_a_slot_that_is_missing_under_a_changelog_is_a_gap(
         ensure_slot(conn, replication, slot, stored, failover=False)
     assert raised.value.kind is Kind.GAP
     assert slot_state(conn, slot) is None
-
-
-def test_a_slot_that_is_read_names_its_reader(conn: Connection, replication: ReplicationConnection, slot: str) -> None:
-    ensure_slot(conn, replication, slot, None, failover=False)
-    reader = ReplicationConnection.connect(conn.info.dsn, settings={"application_name": "another"})
-    conn.execute("CREATE PUBLICATION p")
-    options = {"proto_version": "1", "publication_names": "p"}
-    with Stream(reader, slot=slot, start_lsn=0, options=options):
-        with pytest.raises(ChangelogError, match=r"read by process \d+ \(another\)") as raised:
-            claim_slot(conn, replication, slot, patience_s=0.3)
-        assert raised.value.kind is Kind.IN_USE
-
-
-def test_a_slot_that_is_given_up_meanwhile(conn: Connection, replication: ReplicationConnection, slot: str) -> None:
-    ensure_slot(conn, replication, slot, None, failover=False)
-    conn.execute("CREATE PUBLICATION p")
-    options = {"proto_version": "1", "publication_names": "p"}
-    stream = Stream(ReplicationConnection.connect(conn.info.dsn), slot=slot, start_lsn=0, options=options)
-    leaver = threading.Timer(0.5, stream.close)
-    leaver.start()
-    claim_slot(conn, replication, slot)
-    leaver.join()
-
-
-def test_a_slot_that_is_not_there_yet_is_claimed_by_one_alone(
-    conn: Connection, replication: ReplicationConnection, slot: str
-) -> None:
-    first = ReplicationConnection.connect(conn.info.dsn, settings={"application_name": "first"})
-    claim_slot(conn, first, slot)
-    claim_slot(conn, first, slot)
-    with pytest.raises(ChangelogError, match=r"read by process \d+ \(first\)") as raised:
-        claim_slot(conn, replication, slot, patience_s=0.1)
-    assert raised.value.kind is Kind.IN_USE
-    claim_slot(conn, replication, f"{slot}_other", patience_s=0)
-    first.close()
-    claim_slot(conn, replication, slot)
 
 
 def test_slots_of_others(conn: Connection, replication: ReplicationConnection, slot: str) -> None:

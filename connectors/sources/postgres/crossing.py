@@ -20,12 +20,12 @@ from connectors.failpoints import Reach
 from connectors.sources.postgres import evidence
 from connectors.sources.postgres.catalog import read_tables
 from connectors.sources.postgres.check import Wanted, findings, refuse
+from connectors.sources.postgres.claim import claim_slot
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.lineage import joins_on
 from connectors.sources.postgres.repairs import Repairs, over_gap
 from connectors.sources.postgres.setup import (
     LOST,
-    claim_slot,
     ensure_publication,
     ensure_slot,
     read_database,

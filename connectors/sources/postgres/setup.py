@@ -1,7 +1,6 @@
 """What the service leaves in the database: a publication and a slot."""
 
 import contextlib
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from psycopg import sql
 
 from connectors.sources.postgres.connection import translated
 from connectors.sources.postgres.patience import ANSWER_S
+from connectors.sources.postgres.sessions import COLUMNS, Session
 from connectors.sources.postgres.waits import Excuse
 from connectors.sources.postgres.wire import ReplicationConnection
 from envelope.checkpoint import Checkpoint, parse_lsn
@@ -30,25 +30,29 @@ _GENERATED_COLUMNS = 180000
 class SlotState:
     """A replication slot as the server has it now.
 
-    `active_pid` and `application` are of the session that reads it. `retained_bytes` is the log that it keeps on
-    the server, `wal_status` one of reserved, extended, unreserved and lost; both None while unknown.
+    `reader` is the session that reads it. `retained_bytes` is the log that it keeps on the server, `wal_status` one
+    of reserved, extended, unreserved and lost; both None while unknown.
     """
 
     name: str
     plugin: str | None
     database: str | None
     confirmed_flush: int
-    active_pid: int | None
-    application: str | None
+    reader: Session | None
     wal_status: str | None
     retained_bytes: int | None
     failover: bool
     two_phase: bool
 
+    @property
+    def active_pid(self) -> int | None:
+        """The server's process that reads it."""
+        return None if self.reader is None else self.reader.pid
+
     def refuse_if_read(self) -> None:
         """Raises ChangelogError (IN_USE), naming the session, when one reads the slot."""
-        if self.active_pid is not None:
-            raise _in_use(self.name, self.active_pid, self.application)
+        if self.reader is not None:
+            raise self.reader.in_use(self.name)
 
 
 def read_database(conn: psycopg.Connection[Any]) -> tuple[str, dict[str, Any]]:
@@ -97,64 +101,18 @@ def slot_state(conn: psycopg.Connection[Any], name: str) -> SlotState | None:
         row = conn.execute(_SLOT, [name]).fetchone()
     if row is None:
         return None
-    plugin, database, confirmed_flush, pid, application, wal_status, retained_bytes, failover, two_phase = row
+    plugin, database, confirmed_flush, wal_status, retained_bytes, failover, two_phase, pid, *session = row
     return SlotState(
         name=name,
         plugin=plugin,
         database=database,
         confirmed_flush=parse_lsn(confirmed_flush or "0/0"),
-        active_pid=pid,
-        application=application,
+        reader=None if pid is None else Session(pid, *session),
         wal_status=wal_status,
         retained_bytes=retained_bytes,
         failover=failover,
         two_phase=two_phase,
     )
-
-
-def claim_slot(
-    conn: psycopg.Connection[Any],
-    replication: ReplicationConnection,
-    name: str,
-    *,
-    patience_s: float = 5.0,
-    sessions: set[int] | None = None,
-) -> None:
-    """Makes `replication` the one session that may go on to read the slot `name`, whether it exists yet or not.
-
-    Two services that start at once would both find the slot unread, and the one that loses it would already have
-    taken the changelog from the one that wins: so an advisory lock decides. It ends with the session, and the server
-    ends a session that reads a slot and is silent for `wal_sender_timeout`.
-
-    A slot that is held is asked for again during `patience_s`: the server needs a moment to notice that a session
-    of ours was killed. `sessions` are the server's processes of all sessions that this process had, to which it adds
-    `replication`: the server keeps one whose link broke without a word for its `wal_sender_timeout`.
-
-    Raises ChangelogError: IN_USE when another's session holds it, CONNECTION when one of `sessions` does,
-    PRECONDITION when it is not a slot of ours.
-    """
-    own = set() if sessions is None else sessions
-    own.add(replication.backend_pid())
-    deadline = time.monotonic() + patience_s
-    while True:
-        [(locked, pid, application)] = replication.query(_CLAIM.format(name=sql.Literal(name)).as_string())
-        state = slot_state(conn, name)
-        if state is not None:
-            _refuse_foreign(state, conn.info.dbname)
-        if locked and (state is None or state.active_pid is None):
-            return
-        if time.monotonic() >= deadline:
-            break
-        time.sleep(_ASK_AGAIN_S)
-    holder = pid if state is None or state.active_pid is None else state.active_pid
-    if holder in own:
-        raise ChangelogError(
-            Kind.CONNECTION,
-            f"replication slot {name} is still held by process {holder}, a lost session of this service",
-        )
-    if state is not None:
-        state.refuse_if_read()
-    raise _in_use(name, pid, application)
 
 
 def ensure_slot(
@@ -189,7 +147,7 @@ def ensure_slot(
         state = slot_state(conn, name)
     if state is None:
         raise ChangelogError(Kind.CONNECTION, f"replication slot {name} was dropped as soon as it was made")
-    _refuse_foreign(state, conn.info.dbname)
+    refuse_foreign(state, conn.info.dbname)
     state.refuse_if_read()
     return state
 
@@ -211,12 +169,8 @@ def refuse_lost(conn: psycopg.Connection[Any], name: str) -> None:
         )
 
 
-def _in_use(name: str, pid: int | None, application: str | None) -> ChangelogError:
-    who = f"process {pid}" + (f" ({application})" if application else "")
-    return ChangelogError(Kind.IN_USE, f"replication slot {name} is read by {who}", hint="stop that one first")
-
-
-def _refuse_foreign(state: SlotState, database: str) -> None:
+def refuse_foreign(state: SlotState, database: str) -> None:
+    """Raises ChangelogError (PRECONDITION) when the slot is of another kind, or of another database."""
     if state.plugin != "pgoutput" or state.database != database or state.two_phase:
         kind = f"{state.plugin or 'physical'}{', two-phase' if state.two_phase else ''}, of database {state.database}"
         elsewhere = state.plugin == "pgoutput" and state.database != database
@@ -226,31 +180,18 @@ def _refuse_foreign(state: SlotState, database: str) -> None:
         )
 
 
-_CLAIM = sql.SQL("""
-WITH claim AS (SELECT hashtextextended('changelog slot ' || {name}, 0) AS id),
-holder AS (
-    SELECT l.pid, a.application_name FROM claim
-    JOIN pg_locks AS l ON l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-        AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-        AND l.classid::int8 = (id >> 32) & 4294967295 AND l.objid::int8 = id & 4294967295
-    JOIN pg_stat_activity AS a ON a.pid = l.pid
-)
-SELECT coalesce(h.pid = pg_backend_pid(), pg_try_advisory_lock(id)), h.pid, h.application_name
-FROM claim LEFT JOIN holder AS h ON true
-""")
-
-
 _DATABASE = """
 SELECT system_identifier::text, datname::text, oid::int8 FROM pg_control_system(), pg_database
 WHERE datname = current_database()
 """
 
-_SLOT = """
-SELECT s.plugin::text, s.database::text, s.confirmed_flush_lsn::text, s.active_pid, a.application_name, s.wal_status,
+_SLOT = f"""
+SELECT s.plugin::text, s.database::text, s.confirmed_flush_lsn::text, s.wal_status,
     pg_wal_lsn_diff(
         CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, s.restart_lsn
     )::int8,
-    coalesce((to_jsonb(s) ->> 'failover')::boolean, false), coalesce((to_jsonb(s) ->> 'two_phase')::boolean, false)
+    coalesce((to_jsonb(s) ->> 'failover')::boolean, false), coalesce((to_jsonb(s) ->> 'two_phase')::boolean, false),
+    s.active_pid, {COLUMNS}
 FROM pg_replication_slots AS s LEFT JOIN pg_stat_activity AS a ON a.pid = s.active_pid
 WHERE s.slot_name = %s
 """

@@ -14,6 +14,7 @@ from connectors.sources.postgres.assembler import Assembled, Assembler
 from connectors.sources.postgres.binding import Binder
 from connectors.sources.postgres.catalog import Table, read_tables
 from connectors.sources.postgres.check import Wanted, findings, refuse
+from connectors.sources.postgres.claim import claim_slot
 from connectors.sources.postgres.connection import connect, translated
 from connectors.sources.postgres.definitions import Definitions, look_at
 from connectors.sources.postgres.ghosts import Read
@@ -28,7 +29,6 @@ from connectors.sources.postgres.relations import Altered
 from connectors.sources.postgres.repairs import Repairs, obey
 from connectors.sources.postgres.rows import Change, Origin, Xids
 from connectors.sources.postgres.setup import (
-    claim_slot,
     ensure_publication,
     ensure_slot,
     read_database,

@@ -16,6 +16,7 @@ from psycopg import generators, pq
 
 from connectors.sources.postgres.connection import connect, explain, translated
 from connectors.sources.postgres.patience import Patience, PatientConnection
+from connectors.sources.postgres.sessions import COLUMNS, Session
 from connectors.sources.postgres.trimming import trimmed
 from envelope.checkpoint import lsn_text, parse_lsn
 from envelope.errors import OVER_GAP, ChangelogError, Kind
@@ -234,10 +235,9 @@ class ReplicationConnection:
                 f"replication slot {slot} does not exist",
                 hint=f"a new slot cannot reach back to what was published; {OVER_GAP}",
             )
-        pid, application, wal_status = found[0]
-        if error.kind is Kind.IN_USE:
-            who = f"process {pid}" + (f" ({application})" if application else "")
-            return ChangelogError(Kind.IN_USE, f"replication slot {slot} is read by {who}", hint="stop that one first")
+        wal_status, pid, *session = found[0]
+        if error.kind is Kind.IN_USE and pid is not None:
+            return Session(pid, *session).in_use(slot)
         if wal_status == "lost":
             return ChangelogError(
                 Kind.GAP,
@@ -247,10 +247,10 @@ class ReplicationConnection:
         return error
 
 
-_SLOT = """
-SELECT s.active_pid, a.application_name, s.wal_status
+_SLOT = f"""
+SELECT s.wal_status, s.active_pid, {COLUMNS}
 FROM pg_catalog.pg_replication_slots AS s LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = s.active_pid
-WHERE s.slot_name = {slot}
+WHERE s.slot_name = {{slot}}
 """
 
 

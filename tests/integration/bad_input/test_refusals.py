@@ -265,10 +265,24 @@ def test_two_services_of_one_name(begun: Site) -> None:
         running.until(lambda: bool(begun.sql("SELECT 1 FROM pg_stat_replication")))
         begun.configure(ONE, path="other")
         assert re.fullmatch(
-            rf"replication slot {begun.name} is read by process \d+ \(changelog\); stop that one first",
+            rf"replication slot {begun.name} is read by process (\d+) \(changelog, role \w+, .*, since .*\); "
+            r"stop that one first; if it is nobody's any more: SELECT pg_terminate_backend\(\1\)",
             begun.refused(),
         )
-        assert begun.refused("drop", "--slot", "--yes").endswith("(changelog); stop that one first")
+        assert "(changelog, role " in begun.refused("drop", "--slot", "--yes")
+
+
+def test_a_stranger_who_holds_the_locks_of_the_service(begun: Site) -> None:
+    """Any role can take any advisory lock: also the one by which the slot was claimed before."""
+    begun.sql(f"CREATE ROLE {begun.name} LOGIN")
+    try:
+        with psycopg.connect(begun.dsn, user=begun.name, autocommit=True) as stranger:
+            stranger.execute("SELECT pg_advisory_lock(hashtextextended('changelog slot ' || %s, 0))", [begun.name])
+            with begun.running() as running:
+                begun.sql("INSERT INTO guest VALUES (2)")
+                running.until(lambda: "2" in begun.state("guest"))
+    finally:
+        begun.sql(f"DROP ROLE {begun.name}")
 
 
 def test_a_slot_that_another_program_reads(begun: Site) -> None:
@@ -276,7 +290,7 @@ def test_a_slot_that_another_program_reads(begun: Site) -> None:
     connection.start(begun.name, 0, {"proto_version": "1", "publication_names": begun.name})
     try:
         line = begun.refused()
-        assert re.fullmatch(rf"replication slot {begun.name} is read by process \d+ \(pg_recvlogical\); .*", line)
+        assert re.fullmatch(rf"replication slot {begun.name} is read by process \d+ \(pg_recvlogical, .*", line)
     finally:
         connection.close()
 

@@ -157,10 +157,7 @@ def slot(facts: Facts, state: SlotState | None, wanted: Wanted) -> Iterator[Find
             f"while the service is stopped, on a replication connection: ALTER_REPLICATION_SLOT … (FAILOVER {want})",
         )
     else:
-        holder = (
-            f"read by {state.application or 'process'} {state.active_pid}" if state.active_pid else "nobody reads it"
-        )
-        yield ok("slot", f"{name} is there, {holder}")
+        yield ok("slot", f"{name} is there, " + (f"read by {state.reader}" if state.reader else "nobody reads it"))
 
 
 def _room_for_a_slot(facts: Facts, name: str) -> Iterator[Finding]:

@@ -1,0 +1,187 @@
+"""Which session may go on to read a slot, against real servers: one service, and no stranger in its way."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from connectors.sources.postgres.claim import claim_slot
+from connectors.sources.postgres.connection import connect
+from connectors.sources.postgres.setup import ensure_slot
+from connectors.sources.postgres.stream import Stream
+from connectors.sources.postgres.values import SETTINGS as SESSION
+from connectors.sources.postgres.wire import ReplicationConnection
+from envelope.errors import ChangelogError, Kind
+from tests.servers import VERSIONS, fresh_database, server_name
+
+Connection = psycopg.Connection[tuple[object, ...]]
+
+LOCKS = "SELECT l.classid::int8::bit(32)::int4, l.objid::int8::int4 FROM pg_locks AS l WHERE locktype = 'advisory'"
+
+
+@pytest.fixture(params=["18", "15"])
+def conn(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """A connection to a fresh database on either server."""
+    dsn = request.getfixturevalue("database" if request.param == "18" else "database_15")
+    with connect(dsn, settings=SESSION) as connection:
+        yield connection
+
+
+@pytest.fixture
+def slot(conn: Connection) -> str:
+    return f"slot_{conn.info.dbname}"
+
+
+@pytest.fixture
+def stranger(conn: Connection) -> Iterator[Connection]:
+    """A session of a role that may do nothing but connect."""
+    role = sql.Identifier(f"stranger_{conn.info.dbname}")
+    conn.execute(sql.SQL("CREATE ROLE {} LOGIN").format(role))
+    try:
+        with psycopg.connect(
+            conn.info.dsn, user=f"stranger_{conn.info.dbname}", application_name="stranger", autocommit=True
+        ) as session:
+            yield session
+    finally:
+        conn.execute(sql.SQL("DROP ROLE {}").format(role))
+
+
+def replicating(conn: Connection, name: str = "") -> "closing[ReplicationConnection]":
+    return closing(ReplicationConnection.connect(conn.info.dsn, settings={"application_name": name}))
+
+
+def test_a_slot_that_is_read_names_its_reader(conn: Connection, slot: str) -> None:
+    with replicating(conn) as replication:
+        ensure_slot(conn, replication, slot, None, failover=False)
+        reader = ReplicationConnection.connect(conn.info.dsn, settings={"application_name": "another"})
+        conn.execute("CREATE PUBLICATION p")
+        options = {"proto_version": "1", "publication_names": "p"}
+        with Stream(reader, slot=slot, start_lsn=0, options=options):
+            with pytest.raises(ChangelogError, match=r"read by process \d+ \(another, ") as raised:
+                claim_slot(conn, replication, slot, patience_s=0.3)
+            assert raised.value.kind is Kind.IN_USE
+        claim_slot(conn, replication, slot)
+
+
+def test_who_is_in_the_way_can_be_found(conn: Connection, slot: str) -> None:
+    with replicating(conn, "first") as first, replicating(conn) as second:
+        claim_slot(conn, first, slot)
+        [(since, role, pid)] = conn.execute(
+            "SELECT to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), usename, pid"
+            " FROM pg_stat_activity WHERE application_name = 'first'"
+        ).fetchall()
+        with pytest.raises(ChangelogError) as raised:
+            claim_slot(conn, second, slot, patience_s=0)
+        where = "" if conn.info.host.startswith("/") else f", from {conn.info.hostaddr}"
+        assert raised.value.message == (
+            f"replication slot {slot} is read by process {pid} (first, role {role}{where}, since {since})"
+        )
+        assert raised.value.hint is not None
+        assert f"SELECT pg_terminate_backend({pid})" in raised.value.hint
+
+
+def test_a_slot_that_is_given_up_meanwhile(conn: Connection, slot: str) -> None:
+    with replicating(conn) as replication:
+        ensure_slot(conn, replication, slot, None, failover=False)
+        conn.execute("CREATE PUBLICATION p")
+        options = {"proto_version": "1", "publication_names": "p"}
+        stream = Stream(ReplicationConnection.connect(conn.info.dsn), slot=slot, start_lsn=0, options=options)
+        leaver = threading.Timer(0.5, stream.close)
+        leaver.start()
+        claim_slot(conn, replication, slot)
+        leaver.join()
+
+
+def test_a_slot_that_is_not_there_yet_is_claimed_by_one_alone(conn: Connection, slot: str) -> None:
+    with replicating(conn) as second:
+        with replicating(conn, "first") as first:
+            claim_slot(conn, first, slot)
+            claim_slot(conn, first, slot)
+            with pytest.raises(ChangelogError, match=r"read by process \d+ \(first, ") as raised:
+                claim_slot(conn, second, slot, patience_s=0.1)
+            assert raised.value.kind is Kind.IN_USE
+            claim_slot(conn, second, f"{slot}_other", patience_s=0)
+        claim_slot(conn, second, slot)
+
+
+def test_who_gave_up_is_in_nobodys_way(conn: Connection, slot: str) -> None:
+    with replicating(conn) as gone, replicating(conn) as late, replicating(conn) as third:
+        claim_slot(conn, gone, slot)
+        with pytest.raises(ChangelogError):
+            claim_slot(conn, late, slot, patience_s=0)
+        gone.close()
+        claim_slot(conn, third, slot)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_of_many_at_once_one_wins(request: pytest.FixtureRequest, version: int) -> None:
+    """Each of them asks, holds what it got for a moment, and leaves: at no time do two of them hold it."""
+    with fresh_database(request.getfixturevalue(server_name(version))) as dsn:
+        _contend(dsn)
+
+
+def _contend(dsn: str) -> None:
+    holding, overlaps, won = threading.Lock(), [], []
+
+    def contend(number: int) -> None:
+        for _ in range(3):
+            with connect(dsn, settings=SESSION) as conn, replicating(conn) as replication:
+                claim_slot(conn, replication, "contended", patience_s=60.0)
+                if not holding.acquire(blocking=False):
+                    overlaps.append(number)
+                    return
+                won.append(number)
+                holding.release()
+
+    threads = [threading.Thread(target=contend, args=(number,)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert overlaps == []
+    assert sorted(won) == [number for number in range(5) for _ in range(3)]
+
+
+def test_no_lock_of_a_stranger_is_in_the_way(conn: Connection, stranger: Connection, slot: str) -> None:
+    """Neither one that was guessed, nor those that it saw the service take."""
+    stranger.execute("SELECT pg_advisory_lock(hashtextextended('changelog slot ' || %s, 0))", [slot])
+    with replicating(conn) as first:
+        claim_slot(conn, first, slot, patience_s=0)
+        seen = stranger.execute(LOCKS + " AND l.pid <> pg_backend_pid()").fetchall()
+    for pair in seen:
+        stranger.execute("SELECT pg_advisory_lock(%s::int4, %s::int4)", pair)
+    for number in range(100):
+        stranger.execute("SELECT pg_advisory_lock(hashtext('changelog slot ' || %s), %s)", [slot, number])
+    with replicating(conn, "second") as second, replicating(conn) as third:
+        claim_slot(conn, second, slot, patience_s=0)
+        with pytest.raises(ChangelogError, match=r"read by process \d+ \(second, "):
+            claim_slot(conn, third, slot, patience_s=0.3)
+
+
+def test_a_stranger_cannot_pose_as_a_replication_session(conn: Connection, stranger: Connection) -> None:
+    """What the claim rests on: the server lets nobody in for replication who lacks the right."""
+    with pytest.raises(ChangelogError) as raised:
+        ReplicationConnection.connect(make_conninfo(conn.info.dsn, user=stranger.info.user))
+    assert raised.value.kind is Kind.ACCESS
+
+
+def test_a_role_without_more_rights_sees_who_claims(conn: Connection, slot: str) -> None:
+    """The role of `init --grants` reads neither addresses nor ages of others' sessions, but their claims."""
+    role = sql.Identifier(f"run_{conn.info.dbname}")
+    conn.execute(sql.SQL("CREATE ROLE {} LOGIN REPLICATION").format(role))
+    dsn = make_conninfo(conn.info.dsn, user=f"run_{conn.info.dbname}")
+    try:
+        with (
+            replicating(conn, "first") as first,
+            connect(dsn) as mine,
+            closing(ReplicationConnection.connect(dsn)) as own,
+        ):
+            claim_slot(conn, first, slot)
+            with pytest.raises(ChangelogError, match=rf"read by process \d+ \(first, role {conn.info.user}\)"):
+                claim_slot(mine, own, slot, patience_s=0)
+    finally:
+        conn.execute(sql.SQL("DROP ROLE {}").format(role))
