@@ -105,6 +105,7 @@ lint: .venv/.dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --cache-dir .cache/import-linter
+	@$(RUN) .ci/check_executors.py
 	@$(RUN) .ci/check_locks.py
 	@$(RUN) .ci/check_schemas.py
 	@$(RUN) docs/generated.py --check

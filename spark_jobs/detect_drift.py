@@ -103,7 +103,7 @@ def _option(text: str) -> tuple[str, str]:
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
     """Asks the database for the tables, and takes no snapshot."""
-    from spark_jobs.drift.fence import entities_of  # noqa: PLC0415
+    from spark_jobs.drift.hold_fence import entities_of  # noqa: PLC0415
 
     _refuse_several(arguments)
     if arguments.source is not None:
@@ -163,13 +163,13 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
 
 
 def _wanted(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> "Wanted":
+    from spark_jobs.changelog.as_of import resolve  # noqa: PLC0415
     from spark_jobs.changelog.read import Archive, where_of  # noqa: PLC0415
     from spark_jobs.drift.compare import Asked  # noqa: PLC0415
     from spark_jobs.drift.run import Wanted  # noqa: PLC0415
-    from spark_jobs.views import plan  # noqa: PLC0415
 
     where = where_of(config) if arguments.archive is None else Archive(path=arguments.archive)
-    since = None if arguments.since is None else plan.resolve(spark, where, arguments.since)
+    since = None if arguments.since is None else resolve(spark, where, arguments.since)
     return Wanted(
         config=config,
         where=where,

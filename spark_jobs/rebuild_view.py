@@ -123,13 +123,14 @@ def _choice(arguments: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
+    from spark_jobs.changelog.as_of import resolve  # noqa: PLC0415
     from spark_jobs.changelog.read import Archive, read_changelog, where_of  # noqa: PLC0415
     from spark_jobs.views import plan  # noqa: PLC0415, --help and a dry run need no Spark
     from spark_jobs.views.transforms import Chosen  # noqa: PLC0415
 
     _refuse_mixed(arguments, config)
     changelog = Archive(path=arguments.archive) if arguments.archive else where_of(config)
-    position = plan.resolve(spark, changelog, arguments.as_of)
+    position = resolve(spark, changelog, arguments.as_of)
     entities = _entities(arguments, config)
     read_changelog(spark, changelog, entities=entities)  # an unknown entity is refused, rather than its lack of columns
     wanted = plan.Wanted(

@@ -37,3 +37,9 @@ def of_file(file: Path) -> StructType:
 def columns(struct: StructType) -> tuple[Column, ...]:
     """What `of_columns` was given. Raises ValueError for a type that no published value has."""
     return spark.columns(struct.jsonValue())
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark's SQL takes it."""
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"

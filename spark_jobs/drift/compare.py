@@ -25,9 +25,10 @@ from spark_jobs.drift import key_states
 from spark_jobs.drift.fence import Fence
 from spark_jobs.drift.judge_task import JUDGED, Fetch, fetcher, judge
 from spark_jobs.drift.key_ranges import Bounds, KeyRange, bounds
-from spark_jobs.drift.key_states import GONE, SAME, Cut
-from spark_jobs.drift.row_diff import CHANGED, EXTRA, Shape, steps_of
-from spark_jobs.drift.source_scan import Reading, source_rows, tasks_for
+from spark_jobs.drift.key_states import Cut
+from spark_jobs.drift.row_diff import CHANGED, EXTRA, GONE, SAME, Shape, steps_of
+from spark_jobs.drift.scan_tasks import source_rows, tasks_for
+from spark_jobs.drift.source_scan import Reading
 
 FEW = 200_000
 """Keys that every task may be told of."""

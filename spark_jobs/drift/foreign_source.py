@@ -7,18 +7,19 @@ by its name. Every function here is from frame to frame.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql import types as spark
 
-from envelope import mask
 from envelope.errors import ChangelogError, Kind
 from envelope.mask import MaskKind
 from envelope.versions import Version
 from schemas.types import ColumnType, Decimal, Primitive
-from spark_jobs.views.transforms import quoted
+from spark_jobs.changelog.spark_types import quoted
+from spark_jobs.drift.mask_task import hashed
 
 _TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _WHOLE: Final = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
@@ -35,8 +36,7 @@ class Masks:
         """What is published for the JSON of a column's value, hashed where it is; null of null."""
         if self.kinds.get(name) != "sha256":
             return token
-        key = self.hmac_key
-        return F.udf(lambda text: None if text is None else mask.apply("sha256", text.encode(), key).decode())(token)
+        return F.udf(partial(hashed, hmac_key=self.hmac_key))(token)
 
 
 def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:

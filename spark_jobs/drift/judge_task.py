@@ -10,8 +10,7 @@ import pyarrow as pa
 from envelope.codec import json_codec
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
-from spark_jobs.drift.key_states import PENDING
-from spark_jobs.drift.row_diff import EXTRA, MISSING, Compared, Shape, State, compared
+from spark_jobs.drift.row_diff import EXTRA, MISSING, PENDING, Compared, Shape, State, compared
 from spark_jobs.drift.source_scan import Reading, rows_at
 
 JUDGED: Final = pa.schema(

@@ -16,12 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from envelope.entity import TRUNCATE_KEY
 from envelope.model import Op
 from spark_jobs.drift.key_ranges import Bounds
-
-SAME: Final = "same"
-GONE: Final = "gone"
-PENDING: Final = "pending"
-"""States of a key: equal on both sides; on neither; in the changelog by changes alone that the fence does not show, and
-what it was before is to be found out. The others are the kinds of drift (`spark_jobs.drift.row_diff`)."""
+from spark_jobs.drift.row_diff import CHANGED, EXTRA, GONE, MISSING, PENDING, SAME
 
 FOUND: Final = ("entity", "state", "key", "position", "leaf", "ctid", "rows")
 """The columns of what `found` gives: for each key that is to be looked at a row, for all others `rows` by state."""
@@ -173,13 +168,13 @@ def _state(in_source: Column, pending: Column) -> Column:
     later = pending & ~in_source & (F.col("last.op") == Op.CREATE.value)
     same = (F.col("print") == F.col("last.print")) & F.col("length").eqNullSafe(F.col("last.length"))
     return (
-        F.when(F.col("last").isNull() | (in_source & ~pending & deleted), "missing")
+        F.when(F.col("last").isNull() | (in_source & ~pending & deleted), MISSING)
         .when(later, GONE)
         .when(pending, PENDING)
         .when(in_source & same, SAME)
-        .when(in_source, "changed")
+        .when(in_source, CHANGED)
         .when(deleted, GONE)
-        .otherwise("extra")
+        .otherwise(EXTRA)
     )
 
 

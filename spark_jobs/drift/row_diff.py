@@ -23,6 +23,13 @@ from schemas.types import Struct
 MISSING: Final = "missing"
 EXTRA: Final = "extra"
 CHANGED: Final = "changed"
+"""Kinds of drift."""
+
+SAME: Final = "same"
+GONE: Final = "gone"
+PENDING: Final = "pending"
+"""States of a key: equal on both sides; on neither; in the changelog by changes alone that the fence does not show, and
+what it was before is to be found out. The other states are the kinds of drift."""
 
 NULL: Final = b"null"
 

@@ -27,9 +27,10 @@ from envelope.errors import ChangelogError, Kind
 from envelope.gap import Gap
 from envelope.model import Record
 from spark_jobs.changelog.read import Archive, Where, name_of
-from spark_jobs.drift import fence as fences
+from spark_jobs.drift import catch_up, hold_fence
+from spark_jobs.drift.catch_up import NOT_CAUGHT_UP, CaughtUp, NotComparedError
 from spark_jobs.drift.compare import Asked, Counts, Found, under_fence
-from spark_jobs.drift.fence import NOT_CAUGHT_UP, CaughtUp, Fence, NotComparedError, Source
+from spark_jobs.drift.fence import Fence, Source
 from spark_jobs.drift.source_scan import Reading
 from spark_jobs.drift.summary import Tally, tallied, time_text
 from spark_jobs.storage import manifest as manifests
@@ -178,7 +179,7 @@ def _compared(spark: SparkSession, wanted: Wanted, begun: Begun, seen: Seen) -> 
     """
     config = wanted.config
     chosen = []
-    for entity in fences.entities_of(config, wanted.names):
+    for entity in hold_fence.entities_of(config, wanted.names):
         why = _skipped(entity)
         if why is None:
             chosen.append(entity)
@@ -226,12 +227,12 @@ class _Compare:
         deadline = time.monotonic() + wanted.wait_s
         shapes = shapes_of(self.source.entities, codec=wanted.config.codec, hmac_key=self.source.hmac_key)
         while True:
-            checkpoint = fences.until_read(self.log, names, deadline=deadline, wait=time.sleep)
+            checkpoint = catch_up.until_read(self.log, names, deadline=deadline, wait=time.sleep)
             settings = {name: checkpoint.settings.get(name) for name in names}
             check_settings(replace(checkpoint, settings=settings, partial=False), shapes, accept=False)
             with ExitStack() as own:
                 seen.fence, seen.caught_up = self._fence(own, self.source, deadline, seen)
-                if fences.unread(seen.caught_up.checkpoint, names) is None:
+                if catch_up.unread(seen.caught_up.checkpoint, names) is None:
                     kept.enter_context(own.pop_all())
                     break  # else a repair was asked for before the fence: a later one shows what becomes of it
         say(f"comparing {', '.join(names)} as of {lsn_text(seen.fence.lsn)}")
@@ -244,10 +245,10 @@ class _Compare:
         return self._under(source, fence, caught_up, undecided)
 
     def _fence(self, kept: ExitStack, source: Source, deadline: float, seen: Seen) -> tuple[Fence, CaughtUp]:
-        fence = seen.fence = kept.enter_context(fences.held(source, deadline=deadline))
+        fence = seen.fence = kept.enter_context(hold_fence.held(source, deadline=deadline))
         source.move_log_on()
         say(f"waiting until the changelog goes up to {lsn_text(fence.lsn)}")
-        caught_up = fences.until_behind(self.log, fence, deadline=deadline, wait=time.sleep)
+        caught_up = catch_up.until_caught_up(self.log, fence, deadline=deadline, wait=time.sleep)
         if isinstance(self.wanted.where, Archive):
             _until_archived(self.spark, self.wanted, self.wanted.where, list(fence.tables), deadline)
         return fence, caught_up

@@ -8,7 +8,7 @@ snapshot.
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -26,11 +26,6 @@ from envelope.model import Op
 from envelope.splice import splice
 from spark_jobs.drift.fence import Connection, Fence, Fenced, Source
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from spark_jobs.drift.key_ranges import Bounds
-
 ROWS: Final = pa.schema(
     [
         pa.field("entity", pa.utf8()),
@@ -46,10 +41,6 @@ ROWS: Final = pa.schema(
 PORTION_BYTES: Final = 8 << 20
 PORTION_ROWS: Final = 20_000
 """Of the texts that are encoded at once; a row that is larger is encoded alone."""
-
-TASK_PAGES: Final = 8192
-TASK_PAGES_MIN: Final = 128
-"""Pages that one task reads: 64 MiB of table; less where all cores have something to do then, but not next to none."""
 
 LOCK_TIMEOUT_S: Final = 10
 """How long a task waits behind somebody who wants to alter a table: who waits for the driver's lock, and so for us."""
@@ -89,56 +80,14 @@ class Reading:
             yield connection
 
 
-def ranges(tables: Mapping[str, Fenced], tasks: int) -> list[list[Pages]]:
-    """All pages of the tables, for each of about `tasks` tasks its own; a table grows at its end."""
-    total = sum(leaf.pages for table in tables.values() for leaf in table.leaves)
-    each = max(1, -(-total // tasks))
-    bins: list[list[Pages]] = [[]]
-    room = each
-    for name, table in tables.items():
-        for number, leaf in enumerate(table.leaves):
-            first = 0
-            while leaf.pages - first > room:
-                bins[-1].append(Pages(entity=name, leaf=number, first=first, end=first + room))
-                bins.append([])
-                first, room = first + room, each
-            bins[-1].append(Pages(entity=name, leaf=number, first=first, end=None))
-            room -= leaf.pages - first
-    return bins
-
-
-def _leaves(tables: Mapping[str, Fenced]) -> list[list[Pages]]:
-    return [
-        [Pages(entity=name, leaf=number, first=0, end=None)]
-        for name, table in tables.items()
-        for number in range(len(table.leaves))
-    ]
-
-
-def tasks_for(spark: "SparkSession", tables: Mapping[str, Fenced]) -> int:
-    """How many tasks read these tables, where nobody says: a few for each core, more for large tables."""
-    total = sum(leaf.pages for table in tables.values() for leaf in table.leaves)
-    few = min(2 * spark.sparkContext.defaultParallelism, 1 + total // TASK_PAGES_MIN)
-    return max(few, -(-total // TASK_PAGES))
-
-
-def source_rows(
-    spark: "SparkSession", reading: Reading, tables: Mapping[str, Fenced], tasks: int, keys: "Bounds | None" = None
-) -> "DataFrame":
-    """The rows (`ROWS`) of these tables that the fence shows; with `keys`, in tasks of a leaf each, those in it."""
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, executors have no need of it
-
-    bins = ranges(tables, tasks) if keys is None else _leaves(tables)
-    only = sql.SQL("true") if keys is None else keys.condition()
-
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                with reading.session() as connection:
-                    yield from _read(connection, reading.fence.tables, bins[number], only)
-
-    numbers = spark.range(0, len(bins), 1, len(bins))
-    return numbers.mapInArrow(read, from_arrow_schema(ROWS))
+def scan(
+    batches: Iterable[pa.RecordBatch], *, reading: Reading, parts: Sequence[Sequence[Pages]], condition: sql.Composable
+) -> Iterator[pa.RecordBatch]:
+    """The rows (`ROWS`) that meet the condition, of the parts whose numbers the batches hold in their first column."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            with reading.session() as connection:
+                yield from _read(connection, reading.fence.tables, parts[number], condition)
 
 
 def rows_at(connection: Connection, table: Fenced, leaf: int, ctids: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -20,11 +19,12 @@ from schemas.avro import Column
 from schemas.spark import struct
 from schemas.types import Array, ColumnType, Primitive, Struct
 from spark_jobs.changelog import spark_types
-from spark_jobs.changelog.read import Kafka, Where, end_of, name_of, read_changelog, refuse_beyond, refuse_dropped
+from spark_jobs.changelog.read import Kafka, Where, name_of, read_changelog, refuse_dropped
+from spark_jobs.changelog.spark_types import quoted
 from spark_jobs.views import fold
 from spark_jobs.views.copy_rows import Shape
 from spark_jobs.views.to_parquet import View
-from spark_jobs.views.transforms import EVERYTHING, Chosen, chosen, followed, latest, live, nested, quoted, until
+from spark_jobs.views.transforms import EVERYTHING, Chosen, chosen, followed, latest, live, nested, until
 
 ALL = ("*",)
 """`columns` that take all of them."""
@@ -48,34 +48,6 @@ class Wanted:
         shapes = {entity: struct(columns) for entity, columns in self.columns.items()}
         found = {"changelog": name_of(changelog), "view": self.view.model_dump(), "choice": asdict(self.choice)}
         return dict(msgspec.json.decode(msgspec.json.encode({**found, "raw": self.raw, "columns": shapes})))
-
-
-def resolve(spark: SparkSession, changelog: Where, as_of: Position | datetime | None) -> Position:
-    """The position that a view is of: as of a time, that of the last change of the last transaction before the first
-    that committed later; where nothing is said, the end.
-
-    Raises ChangelogError: USAGE for a position beyond the end or a time before the beginning, PRECONDITION for the end
-    of a changelog that is empty.
-    """
-    if isinstance(as_of, Position):
-        refuse_beyond(spark, changelog, as_of)
-        return as_of
-    end = end_of(spark, changelog)
-    if end is None:
-        raise ChangelogError(Kind.PRECONDITION, f"{name_of(changelog)} is empty", hint="`changelog run` fills it")
-    return end if as_of is None else _resolve_time(read_changelog(spark, changelog), as_of, end, name_of(changelog))
-
-
-def _resolve_time(changes: DataFrame, at: datetime, end: Position, name: str) -> Position:
-    later = changes.where(F.col("committed_at") > F.lit(at)).agg(F.min("position")).collect()[0][0]
-    if later is None:
-        return end
-    first = Position.parse(later)
-    before = changes.where(F.col("position") < str(Position(first.epoch, first.commit, 0)))
-    last = before.agg(F.max("position")).collect()[0][0]
-    if last is None:
-        raise ChangelogError(Kind.USAGE, f"{at.isoformat()} is before the first transaction of {name}")
-    return Position.parse(last)
 
 
 def columns_of(

@@ -22,7 +22,7 @@ from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 from envelope.position import Position
 from schemas.avro import Column
-from spark_jobs.changelog.spark_types import of_columns
+from spark_jobs.changelog.spark_types import of_columns, quoted
 from spark_jobs.views import fold
 
 
@@ -184,9 +184,3 @@ def _renamed(frame: DataFrame, *names: tuple[str, str]) -> DataFrame:
 
 def _column(side: str, name: str) -> Expression:
     return F.col(f"{side}.{quoted(name)}")
-
-
-def quoted(name: str) -> str:
-    """A column's name as Spark's SQL takes it."""
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"

@@ -22,6 +22,7 @@ from envelope import canonical
 from envelope.entity import SCHEMAS
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
+from spark_jobs.changelog.as_of import resolve
 from spark_jobs.changelog.decode_kafka import OFFSET, PARTITION
 from spark_jobs.changelog.read import Kafka, Where, end_of, kafka_options, read_changelog, stream_changelog, where_of
 from spark_jobs.runner.spark_errors import explain
@@ -189,7 +190,7 @@ def _views_are_the_same(spark: SparkSession, places: Sequence[Where]) -> None:
     orders = config.NestedConfig(entity="order", on={"guest_id": "id"})
     found = []
     for where in places:
-        position = plan.resolve(spark, where, None)
+        position = resolve(spark, where, None)
         columns = plan.columns_of(spark, where, ["guest", "order"], position, None)
         wanted = plan.Wanted(view=config.ViewConfig(entity="guest", nested={"orders": orders}), columns=columns)
         with plan.build(spark, where, wanted, position) as rows:

@@ -1,0 +1,38 @@
+"""Which position of the changelog a time means."""
+
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
+from spark_jobs.changelog.read import Where, end_of, name_of, read_changelog, refuse_beyond
+
+
+def resolve(spark: SparkSession, changelog: Where, as_of: Position | datetime | None) -> Position:
+    """The position that a view is of: as of a time, that of the last change of the last transaction before the first
+    that committed later; where nothing is said, the end.
+
+    Raises ChangelogError: USAGE for a position beyond the end or a time before the beginning, PRECONDITION for the end
+    of a changelog that is empty.
+    """
+    if isinstance(as_of, Position):
+        refuse_beyond(spark, changelog, as_of)
+        return as_of
+    end = end_of(spark, changelog)
+    if end is None:
+        raise ChangelogError(Kind.PRECONDITION, f"{name_of(changelog)} is empty", hint="`changelog run` fills it")
+    return end if as_of is None else _resolve_time(read_changelog(spark, changelog), as_of, end, name_of(changelog))
+
+
+def _resolve_time(changes: DataFrame, at: datetime, end: Position, name: str) -> Position:
+    later = changes.where(F.col("committed_at") > F.lit(at)).agg(F.min("position")).collect()[0][0]
+    if later is None:
+        return end
+    first = Position.parse(later)
+    before = changes.where(F.col("position") < str(Position(first.epoch, first.commit, 0)))
+    last = before.agg(F.max("position")).collect()[0][0]
+    if last is None:
+        raise ChangelogError(Kind.USAGE, f"{at.isoformat()} is before the first transaction of {name}")
+    return Position.parse(last)

@@ -1,0 +1,8 @@
+"""Masks a column's values on Spark's workers, as the service masks them before it publishes."""
+
+from envelope import mask
+
+
+def hashed(token: str | None, hmac_key: bytes) -> str | None:
+    """What is published for the JSON of a value whose mask is `sha256`; None of None."""
+    return None if token is None else mask.apply("sha256", token.encode(), hmac_key).decode()

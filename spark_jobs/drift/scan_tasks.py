@@ -1,0 +1,60 @@
+"""Which pages of the tables each of Spark's tasks reads under a fence."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from psycopg import sql
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_jobs.drift.fence import Fenced
+from spark_jobs.drift.key_ranges import Bounds
+from spark_jobs.drift.source_scan import ROWS, Pages, Reading, scan
+
+TASK_PAGES: Final = 8192
+TASK_PAGES_MIN: Final = 128
+"""Pages that one task reads: 64 MiB of table; less where all cores have something to do then, but not next to none."""
+
+
+def ranges(tables: Mapping[str, Fenced], tasks: int) -> list[list[Pages]]:
+    """All pages of the tables, for each of about `tasks` tasks its own; a table grows at its end."""
+    total = sum(leaf.pages for table in tables.values() for leaf in table.leaves)
+    each = max(1, -(-total // tasks))
+    bins: list[list[Pages]] = [[]]
+    room = each
+    for name, table in tables.items():
+        for number, leaf in enumerate(table.leaves):
+            first = 0
+            while leaf.pages - first > room:
+                bins[-1].append(Pages(entity=name, leaf=number, first=first, end=first + room))
+                bins.append([])
+                first, room = first + room, each
+            bins[-1].append(Pages(entity=name, leaf=number, first=first, end=None))
+            room -= leaf.pages - first
+    return bins
+
+
+def _leaves(tables: Mapping[str, Fenced]) -> list[list[Pages]]:
+    return [
+        [Pages(entity=name, leaf=number, first=0, end=None)]
+        for name, table in tables.items()
+        for number in range(len(table.leaves))
+    ]
+
+
+def tasks_for(spark: SparkSession, tables: Mapping[str, Fenced]) -> int:
+    """How many tasks read these tables, where nobody says: a few for each core, more for large tables."""
+    total = sum(leaf.pages for table in tables.values() for leaf in table.leaves)
+    few = min(2 * spark.sparkContext.defaultParallelism, 1 + total // TASK_PAGES_MIN)
+    return max(few, -(-total // TASK_PAGES))
+
+
+def source_rows(
+    spark: SparkSession, reading: Reading, tables: Mapping[str, Fenced], tasks: int, keys: Bounds | None = None
+) -> DataFrame:
+    """The rows (`ROWS`) of these tables that the fence shows; with `keys`, in tasks of a leaf each, those in it."""
+    bins = ranges(tables, tasks) if keys is None else _leaves(tables)
+    only = sql.SQL("true") if keys is None else keys.condition()
+    read = partial(scan, reading=reading, parts=bins, condition=only)
+    return spark.range(0, len(bins), 1, len(bins)).mapInArrow(read, from_arrow_schema(ROWS))
