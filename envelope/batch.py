@@ -31,14 +31,17 @@ SCHEMA = pa.schema(
         pa.field("current", pa.utf8()),
         pa.field("original", pa.utf8()),
         pa.field("moved", pa.utf8()),
+        pa.field("context", pa.utf8()),
     ]
 )
-"""One row a record. `provenance`, `current`, `original` and `moved` are JSON text.
+"""One row a record. `provenance`, `current`, `original`, `moved` and `context` are JSON text.
 
 `current` is null where there is none (delete, truncate); `original` is null where it is absent,
 null or unknown, and `op` says which. `moved` is `{"movedTo": {"key", "partition"}}`, the same under
-`movedFrom`, or null.
+`movedFrom`, or null. `context` is the stamp's, as it stands in `provenance`.
 """
+
+_WITHOUT_CONTEXT = SCHEMA.remove(SCHEMA.get_field_index("context"))
 
 _STATES = frozenset({"current", "original"})
 _SHAPES = b"columns"
@@ -91,6 +94,18 @@ def records(batch: pa.RecordBatch) -> Iterator[Record]:
             moved_to=_place(moves.moved_to),
             moved_from=_place(moves.moved_from),
         )
+
+
+def is_stored(schema: pa.Schema) -> bool:
+    """Whether these are the columns of `SCHEMA`, as this version stores them or an older one did, without `context`."""
+    return bool(schema.equals(SCHEMA) or schema.equals(_WITHOUT_CONTEXT))
+
+
+def of_stored(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch of `SCHEMA` from one whose columns `is_stored` takes: what an older version stored has no context."""
+    if "context" in rows.schema.names:
+        return rows
+    return rows.append_column(SCHEMA.field("context"), pa.nulls(len(rows), pa.utf8()))
 
 
 def moved_json(*, to: Place | None = None, from_: Place | None = None) -> str | None:
@@ -166,6 +181,7 @@ def _row(record: Record) -> tuple[object, ...]:
         _text(envelope.current),
         _text(envelope.original),
         moved_json(to=record.moved_to, from_=record.moved_from),
+        stamp.context,
     )
 
 

@@ -35,11 +35,15 @@ MISSING: Final = Missing.MISSING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """Who made a change: set by the application inside its own transaction, or a default."""
+    """Who made a change: set by the application inside its own transaction, or a default.
+
+    `context` is a JSON object, as the application wrote it (`envelope.stamp` says how large it may be); None for none.
+    """
 
     api_version: str
     service_name: str
     identifier: str
+    context: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,6 +85,7 @@ def _block(
         "current": currents,
         "original": originals,
         "moved": [None] * size,
+        "context": [None] * size,
     }
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
 

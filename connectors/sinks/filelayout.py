@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from envelope.batch import SCHEMA
+from envelope.batch import is_stored
 from envelope.checkpoint import Checkpoint
 from envelope.errors import OVER_GAP, ChangelogError, Kind
 from envelope.position import Position
@@ -108,7 +108,7 @@ def verify(file: Path) -> Checkpoint:
     """The checkpoint of a log file, after every page of it was read and its checksum compared; raises NotWholeError."""
     with opened(file, page_checksum_verification=True) as parquet:
         checkpoint = _checkpoint(file, parquet)
-        if not parquet.schema_arrow.equals(SCHEMA):
+        if not is_stored(parquet.schema_arrow):
             raise NotWholeError(file, "has other columns")
         for _ in parquet.iter_batches(use_threads=False):
             pass

@@ -31,7 +31,7 @@ from connectors.sinks.filelayout import (
     resume_file,
     sequences,
 )
-from envelope.batch import SCHEMA
+from envelope.batch import SCHEMA, of_stored
 from envelope.checkpoint import Checkpoint
 from envelope.entity import OF_CHANGELOG, SCHEMAS
 from envelope.errors import ChangelogError, Kind
@@ -255,7 +255,7 @@ def _rows(file: Path, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
                 mask = wanted.of(rows)
                 kept = rows if mask is None else rows.filter(mask)
                 if kept.num_rows:
-                    yield kept
+                    yield of_stored(kept)
 
 
 def _found(parquet: Any, index: int, wanted: _Wanted) -> bool:

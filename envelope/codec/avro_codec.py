@@ -30,7 +30,7 @@ from envelope.position import Position
 from schemas import avro
 
 PRESENT: Final = long(1)
-"""The branch of a state that there is."""
+"""The branch of what there is, a state or a text."""
 
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -38,7 +38,8 @@ _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 class AvroCodec:
     """Envelopes of one entity, encoded under `schema` and decoded as data that were written under it.
 
-    Raises ValueError for a schema that `schemas.avro.value_schema` did not make.
+    A schema of an older version, whose provenance has no context, is for decoding only. Raises ValueError for a schema
+    that `schemas.avro.value_schema` did not make.
     """
 
     def __init__(self, schema: avro.Schema) -> None:
@@ -138,6 +139,7 @@ def provenance_bytes(provenance: Provenance) -> bytes:
     return b"".join(
         (
             texts((stamp.api_version, stamp.service_name, stamp.identifier)),
+            optional_text(stamp.context),
             opening(source),
             texts((str(source.position), source.transaction)),
             long(_micros(source.committed_at)),
@@ -155,8 +157,12 @@ def closing(source: Source) -> bytes:
     """The fields of `changelog.Source` after its commit time."""
     lists = (source.unavailable, source.unavailable_original, source.json_null, source.json_null_original)
     blocks = [long(len(names)) + texts(names) + NULL if names else NULL for names in lists]
-    optional = [NULL if text is None else long(1) + counted(text.encode()) for text in (source.mask, source.id)]
-    return b"".join((*blocks, *optional))
+    return b"".join((*blocks, optional_text(source.mask), optional_text(source.id)))
+
+
+def optional_text(text: str | None) -> bytes:
+    """A union of null and a string."""
+    return NULL if text is None else PRESENT + counted(text.encode())
 
 
 def texts(values: Sequence[str]) -> bytes:
@@ -174,7 +180,12 @@ def _micros(moment: datetime) -> int:
 def _provenance(datum: dict[str, Any]) -> Provenance:
     source = datum["source"]
     return Provenance(
-        stamp=Stamp(api_version=datum["apiVersion"], service_name=datum["serviceName"], identifier=datum["identifier"]),
+        stamp=Stamp(
+            api_version=datum["apiVersion"],
+            service_name=datum["serviceName"],
+            identifier=datum["identifier"],
+            context=datum.get("context"),
+        ),
         source=Source(
             connector=source["connector"],
             name=source["name"],

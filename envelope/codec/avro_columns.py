@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from envelope.codec import json_codec
-from envelope.codec.avro_codec import PRESENT, AvroCodec, closing, opening
+from envelope.codec.avro_codec import PRESENT, AvroCodec, closing, opening, optional_text
 from envelope.codec.avro_scan import Ints, Mask, Scan, Tokens, raw, windows
 from envelope.codec.avro_shortcuts import BLANKS, Step, Values, long_segment
 from envelope.codec.avro_values import NULL
@@ -38,7 +38,9 @@ _SOURCE = b',"source":{'
 _AFTER_POSITION = len('","transaction":"')
 _AFTER_TRANSACTION = len('","committedAt":"') + len("2026-11-21T03:10:02.886044Z")
 _POSITION_LENGTH = len("00000000/0000000000000000/00000000")
+_STAMP = ("api_version", "service_name", "identifier")
 _STAMP_LENGTH = len('{"apiVersion":"","serviceName":"","identifier":""')
+_CONTEXT = b',"context":'
 
 
 class ColumnarEncoder:
@@ -138,11 +140,12 @@ class _Provenance:
         offsets, self._data = raw(self._texts)
         self._buffer = np.frombuffer(self._data + bytes(INLINE), np.uint8)
         self._offsets = offsets[:-1]
-        stamps = [self._lengths(name) for name in ("api_version", "service_name", "identifier")]
-        begins = self._find(_SOURCE, _STAMP_LENGTH + np.sum(stamps, axis=0))
+        self._contexts = batch.column("context")
+        self._has_contexts = self._contexts.null_count < self._rows
+        begins = self._sources()
         ops = self._lengths("op")
         first = self._data.find(_POSITION, begins[0], offsets[1]) - begins[0] - ops[0]
-        positions = self._find(_POSITION, begins - self._offsets + first + ops)
+        positions = self._find(_POSITION, begins + first + ops, begins)
         self._before, self._first = self._shared(begins, positions)
         ends = positions + len(_POSITION) + _POSITION_LENGTH + _AFTER_POSITION + _AFTER_TRANSACTION
         self.codes, self.sources = self._shared(ends + self._lengths("transaction"), offsets[1:])
@@ -151,14 +154,25 @@ class _Provenance:
         found: Ints = pc.binary_length(self._batch.column(name)).to_numpy().astype(np.int64)
         return found
 
-    def _find(self, mark: bytes, guess: Ints) -> Ints:
-        """Where `mark` stands in each text, perhaps at `guess`; no string in JSON can hold its quotes."""
-        places = self._offsets + guess
+    def _sources(self) -> Ints:
+        """Where the source begins in each text: behind a context, which may itself hold what looks like a source."""
+        guess = self._offsets + _STAMP_LENGTH + np.sum([self._lengths(name) for name in _STAMP], axis=0)
+        if not self._has_contexts:
+            return self._find(_SOURCE, guess, self._offsets)
+        there = self._contexts.is_valid().to_numpy(zero_copy_only=False)
+        without = ~there
+        lengths = pc.binary_length(self._contexts.drop_null()).to_numpy()
+        places = np.empty(self._rows, np.int64)
+        places[without] = self._find(_SOURCE, guess[without], self._offsets[without])
+        places[there] = self._find(_CONTEXT, guess[there], self._offsets[there]) + len(_CONTEXT) + lengths
+        return places
+
+    def _find(self, mark: bytes, guess: Ints, starts: Ints) -> Ints:
+        """Where `mark` stands first after each start, perhaps at `guess`; no string in JSON can hold its quotes."""
+        places: Ints = guess.astype(np.int64)
         seen = windows(self._buffer, len(mark))
         wrong = np.flatnonzero(seen[np.clip(places, 0, len(seen) - 1)] != np.void(mark))
-        if len(wrong):
-            found = pc.find_substring(self._texts.take(pa.array(wrong)), mark.decode()).to_numpy()
-            places[wrong] = self._offsets[wrong] + found
+        places[wrong] = [self._data.find(mark, start) for start in starts[wrong].tolist()]
         return places
 
     def _shared(self, starts: Ints, ends: Ints) -> tuple[Ints, list[Source]]:
@@ -172,9 +186,14 @@ class _Provenance:
     def segments(self, pool: Pool) -> list[Segment]:
         """The record `changelog.Provenance` of each row."""
         found: list[Segment] = []
-        for name in ("api_version", "service_name", "identifier"):
+        for name in _STAMP:
             found += self._strings(pool, name)
-        found.append(_coded(pool, [opening(source) for source in self._first], self._before))
+        if self._has_contexts:
+            distinct = self._contexts.dictionary_encode(null_encoding="encode")
+            contexts = [optional_text(text) for text in distinct.dictionary.to_pylist()]
+            found.append(_coded(pool, contexts, distinct.indices.to_numpy()))
+        none = b"" if self._has_contexts else NULL  # one segment less
+        found.append(_coded(pool, [none + opening(source) for source in self._first], self._before))
         found += self._strings(pool, "position") + self._strings(pool, "transaction")
         found.append(long_segment(pool, self._batch.column("committed_at").cast(pa.int64()).to_numpy()))
         found.append(_coded(pool, [closing(source) for source in self.sources], self.codes))

@@ -58,4 +58,4 @@ def _wire(text: bytes) -> _Delta:
         return _decoder.decode(text)
     except msgspec.DecodeError:
         wire = _decoder.decode(json_codec.shielded(text))
-        return _Delta(provenance=wire.provenance, patch=json_codec.unshielded(wire.patch))
+        return _Delta(provenance=json_codec.unshielded(wire.provenance), patch=json_codec.unshielded(wire.patch))

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from envelope import deep_json
 from envelope.errors import ChangelogError, Kind
@@ -37,10 +37,11 @@ class _Source(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     id: str | None = None
 
 
-class _Provenance(msgspec.Struct, rename="camel"):
+class _Provenance(msgspec.Struct, rename="camel", kw_only=True):
     api_version: str
     service_name: str
     identifier: str
+    context: Raw | UnsetType = UNSET
     source: _Source
 
 
@@ -109,6 +110,7 @@ def provenance_json(provenance: Provenance) -> bytes:
             api_version=stamp.api_version,
             service_name=stamp.service_name,
             identifier=stamp.identifier,
+            context=UNSET if stamp.context is None else Raw(stamp.context),
             source=_Source(
                 connector=source.connector,
                 name=source.name,
@@ -130,11 +132,16 @@ def provenance_json(provenance: Provenance) -> bytes:
 
 
 def decode_provenance(text: bytes | str) -> Provenance:
-    """The provenance that `text` spells. Raises ChangelogError of kind *malformed*."""
+    """The provenance that `text` spells.
+
+    Raises ChangelogError, of kind *malformed* when `text` is none, *limit* when it nests too deep to be read.
+    """
     try:
-        return _provenance(_provenance_decoder.decode(text))
+        return _provenance(_wire_provenance(text))
     except ValueError as error:
         raise ChangelogError(Kind.MALFORMED, "a message's provenance cannot be read") from error
+    except RecursionError as error:
+        raise ChangelogError(Kind.LIMIT, "a message's provenance nests too deep to be read") from error
 
 
 def time_text(time: datetime) -> str:
@@ -160,17 +167,36 @@ def _shallow_wire(text: bytes) -> _Envelope:
             raise
         wire = _envelope_decoder.decode(safe)
         return _Envelope(
-            provenance=wire.provenance, current=unshielded(wire.current), original=unshielded(wire.original)
+            provenance=_unshielded_provenance(wire.provenance),
+            current=unshielded(wire.current),
+            original=unshielded(wire.original),
         )
 
 
 def _deep_wire(text: bytes) -> _Envelope:
     parts = deep_json.members(text)
     return _Envelope(
-        provenance=_provenance_decoder.decode(parts["provenance"]),
+        provenance=_wire_provenance(parts["provenance"]),
         current=Raw(parts["current"]),
         original=Raw(parts.get("original", _ABSENT)),
     )
+
+
+def _wire_provenance(text: bytes | str) -> _Provenance:
+    try:
+        return _provenance_decoder.decode(text)
+    except msgspec.DecodeError:
+        plain = text.encode() if isinstance(text, str) else text
+        safe = shielded(plain)
+        if safe == plain:
+            raise
+        return _unshielded_provenance(_provenance_decoder.decode(safe))
+
+
+def _unshielded_provenance(wire: _Provenance) -> _Provenance:
+    if wire.context is not UNSET:
+        wire.context = unshielded(wire.context)
+    return wire
 
 
 def shielded(text: bytes) -> bytes:
@@ -190,7 +216,12 @@ def _shield(escape: re.Match[bytes]) -> bytes:
 def _provenance(wire: _Provenance) -> Provenance:
     source = wire.source
     return Provenance(
-        stamp=Stamp(api_version=wire.api_version, service_name=wire.service_name, identifier=wire.identifier),
+        stamp=Stamp(
+            api_version=wire.api_version,
+            service_name=wire.service_name,
+            identifier=wire.identifier,
+            context=_context(wire.context),
+        ),
         source=Source(
             connector=source.connector,
             name=source.name,
@@ -208,6 +239,16 @@ def _provenance(wire: _Provenance) -> Provenance:
             id=source.id,
         ),
     )
+
+
+def _context(raw: Raw | UnsetType) -> str | None:
+    """A context is an object; whoever writes null means none."""
+    if raw is UNSET or bytes(raw) == b"null":
+        return None
+    text = bytes(raw).decode()
+    if not text.startswith("{"):
+        raise ValueError("a context is a JSON object")
+    return text
 
 
 def _position_text(source: Source) -> str:

@@ -36,7 +36,7 @@ _MOVES: Final = ("movedTo", "movedFrom")
 
 Decode = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 Row = tuple[object, ...]
-"""The values of the columns from `op` to `original`."""
+"""The values of the columns from `op` to `original`, and of `context`."""
 
 
 def decoder(prefix: str, registry: Registry | None) -> Decode:
@@ -56,12 +56,12 @@ def decoder(prefix: str, registry: Registry | None) -> Decode:
 
 def _decoded(batch: pa.RecordBatch, values: "_Values", start: int) -> pa.RecordBatch:
     topics, partitions, offsets, keys, bodies, moves = (batch.column(name).to_pylist() for name in MESSAGES)
-    found = [
-        (topic[start:], partition, key.decode(), *values.row(body, topic, partition, offset), _moved(moved))
-        for topic, partition, offset, key, body, moved in zip(
-            topics, partitions, offsets, keys, bodies, moves, strict=True
-        )
-    ]
+    found = []
+    for topic, partition, offset, key, body, moved in zip(
+        topics, partitions, offsets, keys, bodies, moves, strict=True
+    ):
+        *row, context = values.row(body, topic, partition, offset)
+        found.append((topic[start:], partition, key.decode(), *row, _moved(moved), context))
     columns = list(zip(*found, strict=True)) or [()] * len(SCHEMA)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays([*arrays, batch.column("partition"), batch.column("offset")], schema=DECODED)
@@ -80,10 +80,11 @@ class _Source(msgspec.Struct, rename="camel"):
     position: str = ""
 
 
-class _Stamped(msgspec.Struct, rename="camel"):
+class _Stamped(msgspec.Struct, rename="camel", kw_only=True):
     api_version: str
     service_name: str
     identifier: str
+    context: Raw = Raw(_NULL)
     source: _Source
 
 
@@ -110,8 +111,8 @@ class _Values:
         try:
             parts = self._parts.decode(value)
             stamped = self._stamped.decode(parts.provenance)
-            source = stamped.source
-            if not source.position:
+            source, context = stamped.source, _text(stamped.context)
+            if not source.position or (context and not context.startswith("{")):
                 return None
             return (
                 source.op,
@@ -124,6 +125,7 @@ class _Values:
                 bytes(parts.provenance).decode(),
                 _text(parts.current),
                 _text(parts.original),
+                context,
             )
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
@@ -167,6 +169,7 @@ def _of_envelope(envelope: Envelope, partition: int, offset: int) -> Row:
         json_codec.provenance_json(provenance).decode(),
         None if envelope.current is None else bytes(envelope.current).decode(),
         None if isinstance(original, Missing | None) else bytes(original).decode(),
+        stamp.context,
     )
 
 

@@ -156,11 +156,12 @@ def render(origin: Origin, parts: Sequence[Texts], meta: Meta) -> tuple[pa.Recor
         "current": joined("current"),
         "original": joined("original"),
         "moved": pa.nulls(count, pa.utf8()),
+        "context": _pick([stamp.context for stamp in stamps], stamp_codes),
     }
     return pa.RecordBatch.from_pydict(columns, batch.SCHEMA), places
 
 
-def _pick(values: Sequence[str], codes: Ints) -> pa.StringArray:
+def _pick(values: Sequence[str | None], codes: Ints) -> pa.StringArray:
     if len(values) == 1:
         return pa.repeat(pa.scalar(values[0], pa.utf8()), len(codes))
     return pa.array(values, pa.utf8()).take(pa.array(codes))
@@ -202,10 +203,11 @@ def _constants(origin: Origin, binding: Binding, op: Op) -> _Constants:
 
 def _stamp_text(stamp: Stamp) -> bytes:
     encode = msgspec.json.encode
-    return b'{"apiVersion":%b,"serviceName":%b,"identifier":%b,' % (
+    return b'{"apiVersion":%b,"serviceName":%b,"identifier":%b,%b' % (
         encode(stamp.api_version),
         encode(stamp.service_name),
         encode(stamp.identifier),
+        b"" if stamp.context is None else b'"context":%b,' % stamp.context.encode(),
     )
 
 

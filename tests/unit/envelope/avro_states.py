@@ -13,7 +13,7 @@ from envelope.codec.avro_values import json_object, quoted
 from envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source, Stamp
 from envelope.position import Position
 from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
-from tests.unit.envelope.strategies import values
+from tests.unit.envelope.strategies import contexts, values
 
 P = Primitive
 
@@ -115,7 +115,13 @@ def record(draw: st.DrawFn, shape: Struct, key: str) -> Record:
         place=Place(key="1", partition=0),
         envelope=Envelope(
             provenance=Provenance(
-                stamp=Stamp(api_version="v2", service_name=draw(texts), identifier=draw(texts)), source=source
+                stamp=Stamp(
+                    api_version="v2",
+                    service_name=draw(texts),
+                    identifier=draw(texts),
+                    context=draw(st.none() | contexts),
+                ),
+                source=source,
             ),
             current=None if op in (Op.DELETE, Op.TRUNCATE) else Raw(current),
             original=Raw(original) if there else None if op is Op.TRUNCATE else MISSING,

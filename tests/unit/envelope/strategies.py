@@ -19,6 +19,34 @@ objects = st.dictionaries(texts, values, max_size=4)
 
 _names = st.lists(texts, max_size=2).map(tuple)
 
+HOSTILE_CONTEXTS = (
+    "{}",
+    '{ "ticket" : "PAY-7",\n\t"amount" : 1.10, "big": 123456789012345678901234567890, "e": 1E+999, "z": -0 }',
+    '{"a":1,"a":{"a":2},"A":[]}',
+    '{"half":"\\ud800","pair":"\\ud83d\\ude00","nul":"\\u0000","slash":"\\/","é":"日本 😀 \u2028"}',
+    f'{{"deep":{"[" * 31}{"]" * 31}}}',
+    # What our own readers look for in a provenance, and where it ends.
+    '{"x":1,"source":{"connector":"x","op":"create","position":"00000001/0000000000000001/00000000"}}',
+    '{"unavailable":["id","status"],"jsonNull":["id"],"committedAt":"2026-11-21T03:10:02.886044Z"}',
+    '{"context":{"context":{}},"identifier":"\\"","id":"e-1","mask":"m"}',
+)
+"""Objects that a stamp takes, each of them hard for somebody."""
+
+_tokens = st.sampled_from(
+    [*HOSTILE_CONTEXTS, "null", "true", "-1.50", "1e-400", "9" * 40, '"\\uDC00"', '"\\u0000"', '"{"', "[ ]", '"\\\\"']
+)
+_labels = texts.map(lambda text: msgspec.json.encode(text).decode()) | st.sampled_from(['"a"', '"\\ud800"', '"source"'])
+
+
+def _objects(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.lists(st.tuples(_labels, inner), max_size=3).map(
+        lambda members: f"{{{','.join(f'{name}: {value}' for name, value in members)}}}"
+    )
+
+
+contexts = _objects(st.recursive(_tokens, lambda inner: _objects(inner) | inner.map(lambda text: f"[{text}]")))
+"""Contexts as an application may write them, of any size."""
+
 
 @st.composite
 def raw_states(draw: st.DrawFn) -> Raw:
@@ -42,7 +70,7 @@ def envelopes(draw: st.DrawFn) -> Envelope:
 @st.composite
 def provenances(draw: st.DrawFn, op: Op) -> Provenance:
     return Provenance(
-        stamp=Stamp(api_version=draw(texts), service_name=draw(texts), identifier=draw(texts)),
+        stamp=draw(stamps),
         source=Source(
             connector="postgres",
             name=draw(texts),
@@ -73,5 +101,6 @@ def records(draw: st.DrawFn) -> Record:
     )
 
 
+stamps = st.builds(Stamp, api_version=texts, service_name=texts, identifier=texts, context=st.none() | contexts)
 positions = st.builds(Position, st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
 places = st.builds(Place, key=texts, partition=st.integers(0, 2**31 - 1))

@@ -1,6 +1,7 @@
 """Avro: the round trip gives the same canonical text, by rows and by columns the same bytes."""
 
 import io
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -21,9 +22,11 @@ from envelope.codec.avro_columns import ColumnarEncoder
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Envelope, Missing, Op, Record
 from schemas import avro
+from schemas.compatibility import Mode, problems
 from schemas.types import Array, Decimal, Map, Primitive, Struct
 from tests.unit import records
 from tests.unit.envelope.avro_states import record
+from tests.unit.envelope.strategies import HOSTILE_CONTEXTS
 from tests.unit.schemas.strategies import shapes
 
 P = Primitive
@@ -100,6 +103,45 @@ def stock(body: bytes, schema: Any) -> Any:
     datum = fastavro.schemaless_reader(stream, schema, None)
     assert stream.read() == b""
     return datum
+
+
+@pytest.mark.parametrize("identifier", ["i", 'a "quote" makes the text longer than its value'])
+def test_contexts_in_columns_among_rows_without_one(identifier: str) -> None:
+    shape = Struct(fields=(("id", P.LONG),))
+    rows = [records.record(Op.CREATE, f'{{"id":{n}}}', commit=n + 1) for n in range(2 * len(HOSTILE_CONTEXTS))]
+    check(shape, [_said(row, identifier, (*HOSTILE_CONTEXTS, None)[n % 9]) for n, row in enumerate(rows)])
+    check(shape, [_said(row, identifier, HOSTILE_CONTEXTS[n % 8]) for n, row in enumerate(rows)])
+    moved = [_said(row, identifier, HOSTILE_CONTEXTS[n % 8], table="x" * n) for n, row in enumerate(rows)]
+    check(shape, moved)
+
+
+def _said(row: Record, identifier: str, context: str | None, table: str = "public.orders") -> Record:
+    told = row.envelope.provenance
+    stamp, source = replace(told.stamp, identifier=identifier, context=context), replace(told.source, table=table)
+    return replace(row, envelope=replace(row.envelope, provenance=replace(told, stamp=stamp, source=source)))
+
+
+def test_what_an_older_version_wrote_is_read() -> None:
+    """Its provenance had no context, and a reader of it passes ours over."""
+    shape = Struct(fields=(("id", P.LONG),))
+    now = avro.value_schema("order", shape, ["id"], "booking")
+    old = json.loads(json.dumps(now))
+    fields = old["fields"][0]["type"]["fields"]
+    old["fields"][0]["type"]["fields"] = [field for field in fields if field["name"] != "context"]
+    assert len(fields) == len(old["fields"][0]["type"]["fields"]) + 1
+    row = records.record(Op.CREATE, '{"id":42}')
+    body = AvroCodec(now).encode(row.envelope)
+    assert AvroCodec(now).decode(body) == row.envelope
+    older, newer = fastavro.parse_schema(old), fastavro.parse_schema(now)
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, older, stock(body, newer))
+    assert len(stream.getvalue()) == len(body) - 1
+    assert AvroCodec(old).decode(stream.getvalue()) == row.envelope
+    stamped = _said(row, "i", '{"ticket":"PAY-7"}').envelope
+    seen: Any = fastavro.schemaless_reader(io.BytesIO(AvroCodec(now).encode(stamped)), newer, older)
+    assert "context" not in seen["provenance"]
+    assert seen["current"] == {"id": 42}
+    assert problems(now, [("before", old)], Mode.FULL_TRANSITIVE) == []
 
 
 @settings(few, max_examples=20)

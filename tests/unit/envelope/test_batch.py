@@ -43,6 +43,7 @@ def test_a_row_is_readable_without_decoding() -> None:
         "current": '{"id":42,"status":"PAID","amount":"13.50"}',
         "original": '{"id":42,"status":"NEW","amount":"12.50"}',
         "moved": '{"movedTo":{"key":"[\\"4\\",\\"2\\"]","partition":0}}',
+        "context": None,
     }
 
 

@@ -13,7 +13,7 @@ from envelope.codec import json_codec
 from envelope.errors import ChangelogError, Kind
 from envelope.model import MISSING, Op, Source, Stamp
 from envelope.position import UNPLACED
-from tests.unit.envelope.strategies import envelopes
+from tests.unit.envelope.strategies import HOSTILE_CONTEXTS, envelopes
 
 UPDATE = (
     b'{"provenance":{"apiVersion":"v2","serviceName":"order-api","identifier":"req-8f1c",'
@@ -98,6 +98,43 @@ def test_a_state_is_never_rendered_again(state: str) -> None:
     assert isinstance(decoded.current, Raw)
     assert bytes(decoded.current).decode() == state
     assert decoded == envelope
+
+
+@pytest.mark.parametrize("context", HOSTILE_CONTEXTS)
+def test_a_context_stands_before_the_source_as_it_is(context: str) -> None:
+    plain = provenance(source(json_null=("é",)))
+    stamped = replace(plain, stamp=replace(plain.stamp, context=context))
+    text = json_codec.provenance_json(stamped)
+    assert text == json_codec.provenance_json(plain).replace(
+        b'"req-8f1c",', b'"req-8f1c","context":%b,' % context.encode()
+    )
+    assert json_codec.decode_provenance(text) == json_codec.decode_provenance(text.decode()) == stamped
+    for state in ("{}", '{"half":"\\ud800"}', f'{{"deep":{"[" * 5000}{"]" * 5000}}}'):
+        envelope = Envelope(provenance=stamped, current=Raw(state), original=MISSING)
+        assert json_codec.decode(json_codec.encode(envelope)) == envelope
+
+
+@pytest.mark.parametrize(("context", "kind"), [("[]", Kind.MALFORMED), ('"{}"', Kind.MALFORMED), ("null", None)])
+def test_a_context_is_an_object_or_absent(context: str, kind: Kind | None) -> None:
+    text = UPDATE.replace(b'"req-8f1c",', b'"req-8f1c","context":%b,' % context.encode())
+    if kind is None:
+        assert json_codec.decode(text) == json_codec.decode(UPDATE)
+        return
+    with pytest.raises(ChangelogError) as caught:
+        json_codec.decode(text)
+    assert caught.value.kind is kind
+
+
+def test_a_context_that_nests_too_deep_is_refused() -> None:
+    deep = b'"context":{"a":%b%b},"source"' % (b"[" * 200_000, b"]" * 200_000)
+    text = UPDATE.replace(b'"source"', deep)
+    inside = text.removeprefix(b'{"provenance":').partition(b',"current"')[0]
+    with pytest.raises(ChangelogError) as caught:
+        json_codec.decode(text)
+    assert caught.value.kind is Kind.LIMIT
+    with pytest.raises(ChangelogError) as caught:
+        json_codec.decode_provenance(inside)
+    assert caught.value.kind is Kind.LIMIT
 
 
 @given(envelopes())

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from envelope import stamp
 from envelope.model import Stamp
 from envelope.stamp import Reading
+from tests.unit.envelope.strategies import HOSTILE_CONTEXTS, stamps
 
 ONLY = Stamp(api_version="", service_name="s", identifier="")
 
@@ -74,6 +75,74 @@ def test_every_valid_member_is_kept_and_the_others_are_named(more: bytes, kept: 
 )
 def test_without_a_service_there_is_no_stamp(payload: bytes, problem: str) -> None:
     assert stamp.parse(payload) == Reading(stamp=None, problem=problem)
+
+
+@pytest.mark.parametrize("context", HOSTILE_CONTEXTS)
+def test_a_context_is_kept_as_it_was_written(context: str) -> None:
+    payload = f'{{"context": {context} , "serviceName":"s"}}'.encode()
+    assert stamp.parse(payload) == Reading(stamp=replace(ONLY, context=context))
+
+
+@pytest.mark.parametrize(
+    ("context", "problem"),
+    [
+        ("null", "context is no object"),
+        ("7", "context is no object"),
+        ("[]", "context is no object"),
+        ('"{}"', "context is no object"),
+        (f'{{"a":"{"x" * 4089}"}}', "context has more than 4096 bytes"),
+        (f'{{"a":"{"é" * 2045}"}}', "context has more than 4096 bytes"),
+        (f'{{"a":"{"x" * 900_000}"}}', "context has more than 4096 bytes"),
+        (f'{{"a":{"[" * 32}{"]" * 32}}}', "context nests deeper than 32 levels"),
+        (f'{{"a":{"[" * 2000}{"]" * 2000}}}', "context nests deeper than 32 levels"),
+        (f'{{"a":{"[" * 400_000}{"]" * 400_000}}}', "context has more than 4096 bytes"),
+    ],
+)
+def test_a_context_that_is_none_is_left_out_and_the_others_are_kept(context: str, problem: str) -> None:
+    payload = f'{{"serviceName":"s","context":{context},"identifier":"i"}}'.encode()
+    assert stamp.parse(payload) == Reading(stamp=replace(ONLY, identifier="i"), problem=problem)
+
+
+def test_a_context_has_at_most_4_kib() -> None:
+    context = f'{{"a":"{"x" * 4088}"}}'
+    assert len(context) == stamp.CONTEXT_NBYTES_MAX
+    rest = '"apiVersion":"%s"' % ("x" * (stamp.NBYTES_MAX - len('{"serviceName":"s","context":,"apiVersion":""}')))
+    reading = stamp.parse(f'{{"serviceName":"s","context":{context},{rest}}}'.encode())
+    assert reading.problem is None
+    assert reading.stamp is not None
+    assert reading.stamp.context == context
+
+
+def test_a_text_that_is_half_a_character_is_left_out() -> None:
+    payload = b'{"serviceName":"s","identifier":"\\ud800","context":{"half":"\\udc00"}}'
+    assert stamp.parse(payload) == Reading(
+        stamp=replace(ONLY, context='{"half":"\\udc00"}'), problem="identifier is no text"
+    )
+
+
+@given(stamps)
+def test_a_message_says_what_its_stamp_says(made: Stamp) -> None:
+    problem = None if made.context is None else stamp.context_problem(made.context)
+    if made.service_name and problem is None:
+        assert stamp.parse(stamp.content(made)) == Reading(stamp=made)
+    else:
+        with pytest.raises(ValueError, match=problem or "serviceName"):
+            stamp.content(made)
+
+
+NO_CONTEXTS = ["", "x", "{", "{} {}", "{} ", '{},"identifier":"x"', '{"a":NaN}', '{"a":"\ud800"}']
+
+
+@pytest.mark.parametrize("context", NO_CONTEXTS)
+def test_what_is_no_context_makes_no_message(context: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        stamp.content(replace(ONLY, context=context))
+
+
+def test_a_message_of_more_than_1_mib_is_no_stamp() -> None:
+    assert stamp.parse(b'{"serviceName":"s","context":"%b"}' % (b"x" * (1 << 20))) == Reading(
+        stamp=None, problem="it has more than 1048576 bytes"
+    )
 
 
 def test_a_stamp_has_at_most_4_kib() -> None:

@@ -156,7 +156,8 @@ class _Writer:
         draw = self._draw
         relids = [sent.relid for sent in self._relations]
         number = draw(st.integers(0, len(relids) - 1))
-        stamps = st.sampled_from([stamp(), stamp(b'{"serviceName":"job"}'), stamp(b"not JSON")])
+        said = stamp(b'{"serviceName":"job","context":{"n":1.50, "source":{"position":"x"}}}')
+        stamps = st.sampled_from([stamp(), stamp(b'{"serviceName":"job"}'), said, stamp(b"not JSON")])
         foreign = Message(transactional=draw(st.booleans()), lsn=1, prefix="someone", content=b"else")
         truncated = draw(st.lists(st.sampled_from([*relids, UNBOUND]), min_size=1, max_size=2, unique=True))
         sent = self._altered(self._relations[number])

@@ -33,6 +33,7 @@ def row(position: Position, *, entity: str = "order", key: str | None = None, **
         "current": f'{{"n":{position.ordinal}}}',
         "original": None,
         "moved": None,
+        "context": None,
         **columns,
     }
 

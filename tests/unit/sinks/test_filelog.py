@@ -243,18 +243,22 @@ def test_golden_log_goes_on(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN, tmp_path / "log-1")
     sink = FileSink(tmp_path / "log-1")
     sink.recover()
-    store(sink, commit(4), checkpoint(4))
+    said = batch([row(Position(1, 4, 0), key="said", context='{"ticket": "PAY-7"}')])
+    store(sink, [said], checkpoint(4, rows=1))
     sink.close()
-    assert read(tmp_path / "log-1") == expected(1, 2, 3, 4)
+    assert read(tmp_path / "log-1") == [*expected(1, 2, 3), *said.to_pylist()]
+    assert read(tmp_path / "log-1", key="said") == said.to_pylist()
 
 
 def test_any_parquet_reader_can_query_it() -> None:
     """As plain Parquet: the contract's columns, none of them of a kind that only Arrow knows."""
     metadata = pq.ParquetFile(log_file(GOLDEN, 3)).metadata
-    assert [metadata.schema.column(n).name for n in range(len(SCHEMA))] == [
+    columns = [
         *("entity", "partition", "key", "op", "position", "transaction", "committed_at", "api_version"),
         *("service_name", "identifier", "provenance", "current", "original", "moved"),
     ]
+    assert [metadata.schema.column(n).name for n in range(metadata.num_columns)] == columns
+    assert SCHEMA.names == [*columns, "context"]  # which older versions did not write
     assert metadata.metadata[SEQUENCE] == b"3"
     assert b"ARROW:schema" not in metadata.metadata
 
