@@ -59,7 +59,7 @@ demo: .venv/.run $(if $(SPARK),.venv/.dev) $(if $(KAFKA),.cache/kafka/.done)
 	@$(RUN) -m spark_jobs.demo $(if $(KAFKA),--kafka) $(NO_SPARK)
 
 kafka: .venv/.run .cache/kafka/.done
-	@$(RUN) -m connectors.embedded_kafka
+	@$(RUN) -m connectors.servers.kafka
 
 jars: .cache/jars/.done
 	@:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 JOBS = "spark_jobs"
-EXECUTORS = "executors import the envelope, the schemas, and one scan of each source"
+EXECUTORS = "executors import the envelope, the schemas, the capture core, and one scan of each source"
 SHIPS = frozenset(
     {
         *("mapInArrow", "mapInPandas", "applyInArrow", "applyInPandas", "mapPartitions", "mapPartitionsWithIndex"),

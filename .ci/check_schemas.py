@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from connectors import cli
-from connectors.contracts.git import Repository
+from connectors.schema_files.git import Repository
 from envelope.errors import ChangelogError
 
 

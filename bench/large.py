@@ -20,8 +20,8 @@ import psycopg
 
 from bench.measure.processes import peak_mib
 from bench.measure.service import wait
-from connectors.embedded import Server, temporary_server
-from connectors.sinks.filelog import counts
+from connectors.servers.postgres import Server, temporary_server
+from connectors.sinks.files.log import counts
 from envelope.checkpoint import Checkpoint, parse_lsn
 
 TRANSACTION_ROWS = 5_000_000

@@ -24,13 +24,13 @@ import psycopg
 import pyarrow as pa
 
 from bench.measure import backlog
-from connectors.embedded import Server, temporary_server
-from connectors.publish import Cadence, Observer, publish
+from connectors.servers.postgres import Server, temporary_server
+from connectors.service.loop import Cadence, Observer, publish
 from connectors.sinks import Sink
-from connectors.sinks.files import FileSink
+from connectors.sinks.files.sink import FileSink
 from connectors.sources import Recover
 from connectors.sources.postgres.source import PostgresSource, Settings
-from connectors.sources.postgres.wire import ReplicationConnection
+from connectors.sources.postgres.stream.replication import ReplicationConnection
 from envelope.checkpoint import Checkpoint, parse_lsn
 from envelope.entity import Entity
 from envelope.model import Stamp

@@ -19,9 +19,9 @@ import psycopg
 
 from bench.measure.processes import peak_mib
 from bench.measure.service import wait
-from connectors.embedded import Server, temporary_server
-from connectors.signals import Signal, send
-from connectors.sources.postgres.repairs import Repairs
+from connectors.capture.tables.repairs import Repairs
+from connectors.servers.postgres import Server, temporary_server
+from connectors.wiring.signals import Signal, send
 from envelope.checkpoint import Checkpoint, parse_lsn
 
 ROW_MIB = 200

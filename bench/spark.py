@@ -33,8 +33,8 @@ from bench.measure.changes import COLUMNS, updates
 from bench.measure.options import Size
 from bench.measure.processes import peak_mib
 from bench.measure.session import in_turn, session
-from connectors.sinks.filelayout import log_file
-from connectors.sinks.files import FileSink
+from connectors.sinks.files.layout import log_file
+from connectors.sinks.files.sink import FileSink
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
 from envelope.position import Position

@@ -10,16 +10,16 @@ import structlog
 from connectors import show
 from connectors.config import Config
 from connectors.failpoints import Reach
-from connectors.service import open_source, read_entities, source_settings
+from connectors.service.service import open_source, read_entities, source_settings
 from connectors.sinks import Log
-from connectors.sources.postgres.catalog import read_tables
-from connectors.sources.postgres.connection import connect
+from connectors.sources.postgres.admin.catalog import read_tables
+from connectors.sources.postgres.admin.slot import slot_state
 from connectors.sources.postgres.crossing import Held, crossing
-from connectors.sources.postgres.setup import slot_state
+from connectors.sources.postgres.session.connection import connect
 from connectors.sources.postgres.source import CATALOG_SETTINGS, PostgresSource
-from connectors.sources.postgres.values import SETTINGS
-from connectors.sources.postgres.wire import ReplicationConnection
-from connectors.stores import open_log, open_sink, read_versions
+from connectors.sources.postgres.stream.replication import ReplicationConnection
+from connectors.sources.postgres.values.text_to_json import SETTINGS
+from connectors.wiring.sinks import open_log, open_sink, read_versions
 from envelope import batch
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.errors import ChangelogError, Kind

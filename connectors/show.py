@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from connectors.sources.postgres.progress import page_of
+from connectors.sources.postgres.snapshot.page_progress import page_of
 from connectors.terminal import safe, safe_lines
 from envelope.codec.avro_values import members
 from envelope.entity import GAPS

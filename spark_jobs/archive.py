@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from connectors import failpoints
 from connectors.config import Config, FilesConfig, KafkaConfig
-from connectors.sinks.filelayout import sequences
-from connectors.stores import extra_needed
+from connectors.sinks.files.layout import sequences
+from connectors.wiring.sinks import extra_needed
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.archiving.retention import closed_sequences, open_day, to_drop, to_merge
 from spark_jobs.runner.arguments import place, positive
@@ -177,7 +177,7 @@ def _origin(config: Config) -> str:
 def _unread(arguments: argparse.Namespace, config: Config, sink: KafkaConfig, manifest: Manifest) -> "Spans":
     """What is committed behind what the manifest has."""
     with extra_needed():
-        from connectors import kafka  # noqa: PLC0415
+        from connectors.wiring import kafka  # noqa: PLC0415
         from spark_jobs.changelog import kafka_offsets  # noqa: PLC0415
 
         return kafka_offsets.unread(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from connectors import failpoints
 from connectors.config import Config, KafkaConfig
-from connectors.stores import extra_needed
+from connectors.wiring.sinks import extra_needed
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from spark_jobs.runner.arguments import place, positive, seconds
@@ -192,7 +192,7 @@ def _path(config: Config) -> Path:
 
 
 def _topics(arguments: argparse.Namespace, config: Config) -> "Topics":
-    from connectors import kafka  # noqa: PLC0415
+    from connectors.wiring import kafka  # noqa: PLC0415
     from spark_jobs.deltas.topics import Topics  # noqa: PLC0415
 
     sink = config.sink

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self
 
-from connectors.unprivileged import free_port
+from connectors.servers.unprivileged import free_port
 
 CHUNK = 65_536
 ACCEPTED_S = 0.01

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.embedded import Server
-from connectors.sinks.files import FileSink
+from connectors.servers.postgres import Server
+from connectors.sinks.files.sink import FileSink
 from envelope import batch
 from envelope.model import Op
 from envelope.position import Position

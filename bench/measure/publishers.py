@@ -13,9 +13,9 @@ from typing import Protocol
 import psycopg
 
 from bench.measure.topic import Topic
-from connectors.embedded_kafka import Broker, find_java
+from connectors.servers.kafka import Broker, find_java
+from connectors.servers.unprivileged import free_port
 from connectors.sinks.kafka import names
-from connectors.unprivileged import free_port
 
 START_S_MAX = 120.0
 STOP_S_MAX = 60.0

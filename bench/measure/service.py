@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from connectors.sinks.filelog import read_checkpoint
+from connectors.sinks.files.log import read_checkpoint
 from envelope.checkpoint import Checkpoint
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from connectors import config
 from connectors.commands.status import probe
 from connectors.config import Config, FilesConfig
-from connectors.sinks.filelayout import find_recovery
-from connectors.sources.postgres.connection import connect, translated
-from connectors.sources.postgres.setup import slot_state
-from connectors.stores import open_log, open_sink
+from connectors.sinks.files.layout import find_recovery
+from connectors.sources.postgres.admin.slot import slot_state
+from connectors.sources.postgres.session.connection import connect, translated
 from connectors.terminal import say
+from connectors.wiring.sinks import open_log, open_sink
 from envelope.checkpoint import Checkpoint, Stop
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position

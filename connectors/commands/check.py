@@ -18,19 +18,20 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from connectors import config, entities, show
+from connectors import config, show
 from connectors.commands.status import probe
 from connectors.config import Config, FilesConfig, KafkaConfig
-from connectors.entities import table_text
 from connectors.findings import Finding, Status
-from connectors.sources.postgres.catalog import Table, read_tables
-from connectors.sources.postgres.check import Wanted, findings, unlogged
-from connectors.sources.postgres.connection import connect, translated
-from connectors.sources.postgres.patience import NO_LIMIT
-from connectors.sources.postgres.setup import slot_state
-from connectors.sources.postgres.values import SETTINGS
-from connectors.stores import extra_needed, open_log
+from connectors.sources.postgres.admin.catalog import Table, read_tables
+from connectors.sources.postgres.admin.check import Wanted, findings, unlogged
+from connectors.sources.postgres.admin.slot import slot_state
+from connectors.sources.postgres.session.connection import connect, translated
+from connectors.sources.postgres.session.patience import NO_LIMIT
+from connectors.sources.postgres.values.text_to_json import SETTINGS
 from connectors.terminal import safe
+from connectors.wiring import entities
+from connectors.wiring.entities import table_text
+from connectors.wiring.sinks import extra_needed, open_log
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError
@@ -185,7 +186,7 @@ def sink_findings(
         yield from folder_findings(settings.sink.path)
         return
     with extra_needed():
-        from connectors import kafka  # noqa: PLC0415
+        from connectors.wiring import kafka  # noqa: PLC0415
 
         yield from kafka.findings(settings, settings.sink, resolved, running=running, begun=begun, lag_s=lag_s)
         if settings.sink.registry is not None and resolved:

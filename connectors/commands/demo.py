@@ -4,8 +4,9 @@ import argparse
 import os
 from pathlib import Path
 
-from connectors import config, demo, show, stores
+from connectors import config, demo, show
 from connectors.demo.stage import FileStage, Stage
+from connectors.wiring import sinks
 from envelope.errors import ChangelogError, Kind
 
 SECONDS = 6.0
@@ -41,7 +42,7 @@ def tell(arguments: argparse.Namespace, sequel: demo.Sequel | None = None) -> No
     demo.run(
         show.console(),
         stage=_stage(arguments),
-        open_log=lambda file: stores.open_log(config.load(file, os.environ)),
+        open_log=lambda file: sinks.open_log(config.load(file, os.environ)),
         path=arguments.path,
         seconds=arguments.seconds,
         seed=SEED,
@@ -54,7 +55,7 @@ def _stage(arguments: argparse.Namespace) -> Stage:
         if arguments.bootstrap_servers is not None:
             raise ChangelogError(Kind.USAGE, "--bootstrap-servers is for --kafka", hint="give both")
         return FileStage()
-    with stores.extra_needed():
+    with sinks.extra_needed():
         from connectors.demo.kafka import KafkaStage  # noqa: PLC0415
 
         return KafkaStage(arguments.bootstrap_servers)

@@ -9,14 +9,15 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from connectors import config, entities, show
+from connectors import config, show
 from connectors.commands.accept import refuse_running
 from connectors.config import Config, FilesConfig, KafkaConfig
-from connectors.sources.postgres.catalog import read_tables
-from connectors.sources.postgres.connection import connect, translated
-from connectors.sources.postgres.setup import SlotState, slot_state
-from connectors.stores import extra_needed, open_log
+from connectors.sources.postgres.admin.catalog import read_tables
+from connectors.sources.postgres.admin.slot import SlotState, slot_state
+from connectors.sources.postgres.session.connection import connect, translated
 from connectors.terminal import say
+from connectors.wiring import entities
+from connectors.wiring.sinks import extra_needed, open_log
 from envelope.errors import ChangelogError, Kind
 
 
@@ -84,7 +85,7 @@ def _left(settings: Config, connection: psycopg.Connection[Any]) -> Left:
         checkpoint = open_log(settings).checkpoint()
         ours |= set() if checkpoint is None else checkpoint.settings.keys()
         with extra_needed():
-            from connectors import kafka  # noqa: PLC0415
+            from connectors.wiring import kafka  # noqa: PLC0415
 
             topics = kafka.topics_left(settings, settings.sink, sorted(ours))
     except ChangelogError as error:
@@ -94,7 +95,7 @@ def _left(settings: Config, connection: psycopg.Connection[Any]) -> Left:
 
 def _drop_on_kafka(settings: Config, sink: KafkaConfig, left: Left, *, topics: bool, positions: bool) -> None:
     with extra_needed():
-        from connectors import kafka  # noqa: PLC0415
+        from connectors.wiring import kafka  # noqa: PLC0415
 
         if topics and left.topics:
             kafka.delete(sink, list(left.topics))

@@ -10,8 +10,8 @@ from connectors import config, show
 from connectors.commands import choosing
 from connectors.commands.tail import message_line
 from connectors.sinks import Log
-from connectors.stores import open_log, read_gaps
 from connectors.terminal import safe
+from connectors.wiring.sinks import open_log, read_gaps
 from envelope import batch
 from envelope.entity import GAPS
 from envelope.errors import ChangelogError, Kind

@@ -13,13 +13,13 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from connectors import config, show
-from connectors.contracts.generated import FOLDER, Outcome, generate
-from connectors.entities import entity_name, matches, resolve, table_text
-from connectors.sources.postgres.catalog import Table, key_problem, read_tables
-from connectors.sources.postgres.connection import connect
-from connectors.sources.postgres.ddl import SCRIPT
-from connectors.sources.postgres.grants import grants, read_owned
+from connectors.schema_files.generated import FOLDER, Outcome, generate
+from connectors.sources.postgres.admin.catalog import Table, key_problem, read_tables
+from connectors.sources.postgres.admin.ddl import SCRIPT
+from connectors.sources.postgres.admin.grants import grants, read_owned
+from connectors.sources.postgres.session.connection import connect
 from connectors.terminal import safe
+from connectors.wiring.entities import entity_name, matches, resolve, table_text
 from envelope.entity import RESERVED
 from envelope.errors import ChangelogError, Kind
 

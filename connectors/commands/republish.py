@@ -11,8 +11,8 @@ import msgspec
 
 from connectors import config
 from connectors.commands import signalling
-from connectors.signals import divide
 from connectors.terminal import say
+from connectors.wiring.signals import divide
 from envelope.errors import ChangelogError, Kind
 
 KEYS_FILE = "keys.jsonl"

@@ -8,12 +8,12 @@ from dataclasses import replace
 from functools import partial
 
 from connectors import config
+from connectors.capture.tables.repairs import Repairs, cancel
 from connectors.commands import signalling
 from connectors.commands.accept import refuse_unready
 from connectors.config import Config
-from connectors.signals import Signal
-from connectors.sources.postgres.repairs import Repairs, cancel
-from connectors.stores import open_sink
+from connectors.wiring.signals import Signal
+from connectors.wiring.sinks import open_sink
 from envelope.errors import ChangelogError, Kind
 
 

@@ -13,14 +13,14 @@ import msgspec
 from rich.console import Console
 
 from connectors import show
+from connectors.capture.tables.repairs import Repairs, absent_of
 from connectors.config import Config
-from connectors.signals import Do, Signal, send
 from connectors.sinks import Log, unknown_entity
-from connectors.sources.postgres.connection import connect, translated
-from connectors.sources.postgres.repairs import Repairs, absent_of
-from connectors.sources.postgres.setup import slot_state
-from connectors.stores import open_log
+from connectors.sources.postgres.admin.slot import slot_state
+from connectors.sources.postgres.session.connection import connect, translated
 from connectors.terminal import say
+from connectors.wiring.signals import Do, Signal, send
+from connectors.wiring.sinks import open_log
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.errors import ChangelogError, Kind
 

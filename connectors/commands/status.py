@@ -22,10 +22,10 @@ from connectors import config, show
 from connectors.commands import signalling
 from connectors.config import Config
 from connectors.sinks import MESSAGES
-from connectors.sources.postgres.connection import connect, translated
-from connectors.sources.postgres.setup import SlotState, slot_state
-from connectors.stores import open_log
+from connectors.sources.postgres.admin.slot import SlotState, slot_state
+from connectors.sources.postgres.session.connection import connect, translated
 from connectors.terminal import safe, say
+from connectors.wiring.sinks import open_log
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.errors import OVER_GAP, ChangelogError
 from envelope.model import Op

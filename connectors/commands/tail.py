@@ -13,8 +13,8 @@ from msgspec import Raw
 
 from connectors import config, show
 from connectors.commands import choosing
-from connectors.stores import open_log
 from connectors.terminal import safe
+from connectors.wiring.sinks import open_log
 from envelope import batch
 from envelope.codec import json_codec
 from envelope.codec.avro_values import members

@@ -25,7 +25,7 @@ from connectors.demo.screen import REFRESHES_PER_S, Screen
 from connectors.demo.service import Service, serving
 from connectors.demo.stage import Stage
 from connectors.demo.stopwatch import Stopwatch
-from connectors.embedded import Server, temporary_server
+from connectors.servers.postgres import Server, temporary_server
 from connectors.sinks import Log
 from envelope import batch
 from envelope.errors import ChangelogError, Kind

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from connectors.embedded_kafka import Broker, find_java, find_lib, temporary_broker
+from connectors.servers.kafka import Broker, find_java, find_lib, temporary_broker
 from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.consumed import Consumed, consumed
+from connectors.sinks.kafka.consume import Consumed, consumed
 from connectors.sinks.kafka.names import topic
 from connectors.sinks.kafka.topics import read
 from connectors.terminal import safe

@@ -8,7 +8,7 @@ from typing import Protocol
 from rich.console import Console
 
 from connectors import show
-from connectors.sinks.filelayout import log_folder
+from connectors.sinks.files.layout import log_folder
 
 SINK = """\
 [sink]

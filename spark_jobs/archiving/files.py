@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from connectors.failpoints import Reach, nowhere
-from connectors.sinks.filelayout import log_file, sequences
+from connectors.sinks.files.layout import log_file, sequences
 from connectors.sinks.kafka.names import topic as topic_of
 from envelope.batch import SCHEMA
 from envelope.entity import OF_CHANGELOG

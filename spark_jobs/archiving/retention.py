@@ -8,7 +8,7 @@ from collections import defaultdict
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-from connectors.sinks.filelayout import (
+from connectors.sinks.files.layout import (
     ArchiveFile,
     Manifest,
     NotWholeError,

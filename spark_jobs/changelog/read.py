@@ -18,8 +18,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from connectors.config import Config, FilesConfig
-from connectors.sinks.filelayout import Manifest, find_recovery, log_file, read_checkpoint_of, read_manifest
-from connectors.sinks.filelog import counts
+from connectors.sinks.files.layout import Manifest, find_recovery, log_file, read_checkpoint_of, read_manifest
+from connectors.sinks.files.log import counts
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
 from envelope.entity import DEAD, OF_CHANGELOG, RESERVED

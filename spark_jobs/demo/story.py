@@ -25,7 +25,7 @@ from connectors import cli, show
 from connectors.commands import add_common_arguments
 from connectors.commands import demo as command
 from connectors.demo import Told, booking
-from connectors.embedded_kafka import find_java
+from connectors.servers.kafka import find_java
 from connectors.sinks import Log
 from connectors.terminal import safe
 from envelope import canonical

@@ -12,11 +12,11 @@ from typing import Any
 
 import psycopg
 
-from connectors.sources.postgres.binding import Binding
-from connectors.sources.postgres.connection import connect, translated
-from connectors.sources.postgres.patience import Patience
-from connectors.sources.postgres.values import SETTINGS
-from connectors.sources.postgres.windows import Snapshot
+from connectors.capture.tables.windows import Snapshot
+from connectors.sources.postgres.decode.binder import Binding
+from connectors.sources.postgres.session.connection import connect, translated
+from connectors.sources.postgres.session.patience import Patience
+from connectors.sources.postgres.values.text_to_json import SETTINGS
 from envelope.entity import Entity
 from envelope.signal import FENCE_PREFIX
 

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from connectors.stores import open_log
+from connectors.wiring.sinks import open_log
 from envelope.errors import ChangelogError, Kind
 from envelope.versions import Version
 from schemas.types import Primitive

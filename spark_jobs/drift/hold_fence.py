@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 import psycopg
 from psycopg import sql
 
-from connectors import entities
 from connectors.config import Config
-from connectors.sources.postgres.catalog import Table, read_tables
-from connectors.sources.postgres.connection import connect, explain, translated
-from connectors.sources.postgres.reading import bind_table
-from connectors.sources.postgres.snapshot import quoted
+from connectors.sources.postgres.admin.catalog import Table, read_tables
+from connectors.sources.postgres.session.connection import connect, explain, translated
+from connectors.sources.postgres.snapshot.chunk_reader import quoted
+from connectors.sources.postgres.snapshot.table_reads import bind_table
 from connectors.sources.postgres.source import CATALOG_SETTINGS
+from connectors.wiring import entities
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.drift.catch_up import LOOK_S, NOT_CAUGHT_UP, REFUSED, NotComparedError

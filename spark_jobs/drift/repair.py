@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from connectors.config import Config
-from connectors.signals import Signal, divide, send
-from connectors.sources.postgres.connection import connect
+from connectors.sources.postgres.session.connection import connect
+from connectors.wiring.signals import Signal, divide, send
 from spark_jobs.drift.report import repaired
 from spark_jobs.drift.run import KEYS_NAME
 from spark_jobs.drift.summary import time_text

@@ -15,12 +15,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from connectors.capture.settings_guard import check_settings, shapes_of
 from connectors.config import Config, FilesConfig, KafkaConfig
-from connectors.entities import table_text
 from connectors.sinks import Log
 from connectors.sinks.kafka.names import topic as topic_of
-from connectors.sources.postgres.shaping import check_settings, shapes_of
-from connectors.stores import extra_needed, open_log, read_gaps
+from connectors.wiring.entities import table_text
+from connectors.wiring.sinks import extra_needed, open_log, read_gaps
 from envelope.checkpoint import lsn_text
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
@@ -268,7 +268,7 @@ def _until_archived(spark: SparkSession, wanted: Wanted, where: Archive, names: 
             Kind.USAGE, "a file log has its archive in its own folder, and is read with it", hint="leave out --archive"
         )
     with extra_needed():
-        from connectors import kafka  # noqa: PLC0415, comparing files needs no Kafka client
+        from connectors.wiring import kafka  # noqa: PLC0415, comparing files needs no Kafka client
         from spark_jobs.changelog import kafka_offsets  # noqa: PLC0415
 
         spans = kafka_offsets.unread(kafka.client(sink), wanted.config.prefix, {}, lost=True)

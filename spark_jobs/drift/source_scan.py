@@ -16,11 +16,11 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from connectors.sources.postgres import rows
-from connectors.sources.postgres.connection import translated
-from connectors.sources.postgres.copyout import copy_out, parse_copy, row_values
-from connectors.sources.postgres.objects import Columns, Template
-from connectors.sources.postgres.rows import Change, Origin, Transaction
+from connectors.capture.rows import row_records
+from connectors.capture.rows.json_columns import Columns, Template
+from connectors.capture.rows.row_records import Change, Origin, Transaction
+from connectors.sources.postgres.session.connection import translated
+from connectors.sources.postgres.snapshot.copyout import copy_out, parse_copy, row_values
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 from envelope.splice import splice
@@ -168,7 +168,7 @@ def _encoded(table: Fenced, template: Template, copied: Sequence[bytes], leaf: i
 
 def _one(table: Fenced, values: Sequence[bytes | None]) -> tuple[str, str, str | None]:
     """A row as the message of one that was read: its key, its state and its `json_null`."""
-    record = rows.read(_ORIGIN, table.binding, values, _NOWHERE)
+    record = row_records.read(_ORIGIN, table.binding, values, _NOWHERE)
     current: Any = record.envelope.current
     names = record.envelope.provenance.source.json_null
     return record.place.key, bytes(current).decode(), msgspec.json.encode(names).decode() if names else None

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from connectors.sinks.durable import make_folder, sync
-from connectors.sinks.filelayout import (
+from connectors.sinks.files.fsync import make_folder, sync
+from connectors.sinks.files.layout import (
     MANIFEST_FORMAT,
     ArchiveFile,
     Manifest,

@@ -13,8 +13,8 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from connectors.sources.postgres.connection import connect, explain
-from connectors.sources.postgres.patience import NO_LIMIT
+from connectors.sources.postgres.session.connection import connect, explain
+from connectors.sources.postgres.session.patience import NO_LIMIT
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.views.copy_rows import COPIED, Shape, copier
 from spark_jobs.views.to_parquet import FORMAT, View

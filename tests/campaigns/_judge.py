@@ -10,9 +10,9 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from connectors.sinks.filelog import read_log
-from connectors.sources.postgres.types import TypeCatalog
-from connectors.sources.postgres.values import SETTINGS, canonical, codec_for
+from connectors.sinks.files.log import read_log
+from connectors.sources.postgres.values.text_to_json import SETTINGS, canonical, codec_for
+from connectors.sources.postgres.values.types import TypeCatalog
 from envelope.key import key_text
 from tests.campaigns._oracle import TABLES, TRUNCATE_KEY, Expected
 

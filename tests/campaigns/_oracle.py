@@ -14,10 +14,10 @@ from typing import BinaryIO
 
 import psycopg
 
-from connectors.sources.postgres import messages, pgoutput
-from connectors.sources.postgres.stream import Stream
-from connectors.sources.postgres.values import SETTINGS
-from connectors.sources.postgres.wire import ReplicationConnection
+from connectors.sources.postgres.decode import messages, pgoutput
+from connectors.sources.postgres.stream.pump import Stream
+from connectors.sources.postgres.stream.replication import ReplicationConnection
+from connectors.sources.postgres.values.text_to_json import SETTINGS
 from envelope.checkpoint import parse_lsn
 from envelope.errors import ChangelogError, Kind
 from envelope.key import key_text, partition

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from connectors.sinks.filelayout import log_file, sequences
+from connectors.sinks.files.layout import log_file, sequences
 from envelope.batch import SCHEMA
 from envelope.entity import TRUNCATE_KEY
 

@@ -15,10 +15,10 @@ import msgspec
 import psycopg
 from msgspec import Raw
 
-from connectors.signals import Signal, send
-from connectors.sinks.filelog import read_checkpoint, read_log
-from connectors.sinks.files import FileSink
-from connectors.sources.postgres.repairs import Repairs
+from connectors.capture.tables.repairs import Repairs
+from connectors.sinks.files.log import read_checkpoint, read_log
+from connectors.sinks.files.sink import FileSink
+from connectors.wiring.signals import Signal, send
 from envelope import batch
 from envelope.checkpoint import Checkpoint
 from envelope.model import MISSING, Envelope, Op, Record

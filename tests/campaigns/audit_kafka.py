@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 
-from connectors.embedded import Server, temporary_server
-from connectors.embedded_kafka import Broker, find_lib
+from connectors.servers.kafka import Broker, find_lib
+from connectors.servers.postgres import Server, temporary_server
+from connectors.servers.unprivileged import reachable, temporary_folder
 from connectors.sinks.kafka.sink import FAIL_POINTS
-from connectors.unprivileged import reachable, temporary_folder
 from envelope.checkpoint import Checkpoint
 from tests.campaigns._audit.block import Block
 from tests.campaigns._audit.rows import Gap, Row

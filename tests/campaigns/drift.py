@@ -18,7 +18,7 @@ from pathlib import Path
 import psycopg
 from pyspark.sql import SparkSession
 
-from connectors.embedded import temporary_server
+from connectors.servers.postgres import temporary_server
 from spark_jobs.detect_drift import JOB
 from spark_jobs.runner.job import main
 from tests.campaigns._load import CONFLICTS, ENTITIES, Load, Scale, prepare

@@ -16,9 +16,9 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from connectors.embedded import temporary_server
-from connectors.sinks.filelayout import highest_epoch, log_file, sequences
-from connectors.sinks.filelog import read_log
+from connectors.servers.postgres import temporary_server
+from connectors.sinks.files.layout import highest_epoch, log_file, sequences
+from connectors.sinks.files.log import read_log
 from connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
 from envelope.checkpoint import Checkpoint
 from envelope.errors import OVER_GAP

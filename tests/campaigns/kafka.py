@@ -17,10 +17,10 @@ from pathlib import Path
 
 import psycopg
 
-from connectors.embedded import Server, temporary_server
-from connectors.embedded_kafka import Broker, find_lib
+from connectors.servers.kafka import Broker, find_lib
+from connectors.servers.postgres import Server, temporary_server
+from connectors.servers.unprivileged import reachable, temporary_folder
 from connectors.sinks.kafka.sink import FAIL_POINTS as SINK_FAIL_POINTS
-from connectors.unprivileged import reachable, temporary_folder
 from envelope.checkpoint import Checkpoint
 from tests.campaigns._hang import HANG_S, TIMEOUTS, hanging
 from tests.campaigns._judge import Verdict, judge_rows

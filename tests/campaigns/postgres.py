@@ -11,7 +11,7 @@ import time
 from contextlib import closing, nullcontext
 from pathlib import Path
 
-from connectors.embedded import Server, temporary_server
+from connectors.servers.postgres import Server, temporary_server
 from tests.campaigns._hang import HANG_S, TIMEOUTS, hanging
 from tests.campaigns._judge import judge
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare

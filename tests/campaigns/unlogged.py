@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 import psycopg
 
-from connectors.embedded import temporary_server
-from connectors.sinks.filelog import read_checkpoint, read_log
-from connectors.sources.postgres import ddl
+from connectors.servers.postgres import temporary_server
+from connectors.sinks.files.log import read_checkpoint, read_log
+from connectors.sources.postgres.admin import ddl
 from envelope import batch
 from envelope.checkpoint import Checkpoint, parse_lsn
 from tests.campaigns._pieces import Campaign, Figures, Piece

@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from connectors.embedded import temporary_server
+from connectors.servers.postgres import temporary_server
 from tests.campaigns._judge import judge
 from tests.campaigns._load import CONFLICTS, ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import TABLES, Oracle

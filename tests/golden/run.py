@@ -11,12 +11,12 @@ import structlog
 from msgspec import Raw
 from psycopg.pq import TransactionStatus
 
-from connectors import entities
 from connectors.config import Config
-from connectors.sources.postgres.catalog import read_tables
-from connectors.sources.postgres.connection import connect
+from connectors.sources.postgres.admin.catalog import read_tables
+from connectors.sources.postgres.session.connection import connect
 from connectors.sources.postgres.source import PostgresSource, Settings
-from connectors.sources.postgres.values import SETTINGS
+from connectors.sources.postgres.values.text_to_json import SETTINGS
+from connectors.wiring import entities
 from envelope import batch
 from envelope.checkpoint import Checkpoint, parse_lsn
 from envelope.codec import json_codec

@@ -18,8 +18,8 @@ import psycopg
 
 from connectors import cli, config, logs
 from connectors.commands.tail import message_line
-from connectors.service import Service
-from connectors.sinks.filelog import read_checkpoint, read_log
+from connectors.service.service import Service
+from connectors.sinks.files.log import read_checkpoint, read_log
 from envelope import batch
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from connectors import config
-from connectors.service import Service
-from connectors.sources.postgres import ddl
-from connectors.sources.postgres.snapshot import signature
+from connectors.service.service import Service
+from connectors.sources.postgres.admin import ddl
+from connectors.sources.postgres.snapshot.chunk_reader import signature
 from envelope.entity import SCHEMAS
 from tests.integration.site import Running, Site
 from tests.servers import VERSIONS, fresh_database, server_name

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from connectors.embedded import temporary_server
-from connectors.sources.postgres.catalog import Table, key_problem, read_tables
-from connectors.sources.postgres.check import Finding, Wanted, findings, refuse
-from connectors.sources.postgres.connection import connect
-from connectors.sources.postgres.setup import ensure_publication, ensure_slot, slot_state
+from connectors.servers.postgres import temporary_server
+from connectors.sources.postgres.admin.catalog import Table, key_problem, read_tables
+from connectors.sources.postgres.admin.check import Finding, Wanted, findings, refuse
+from connectors.sources.postgres.admin.slot import ensure_publication, ensure_slot, slot_state
+from connectors.sources.postgres.session.connection import connect
 from connectors.sources.postgres.source import PostgresSource, Settings
-from connectors.sources.postgres.values import SETTINGS as SESSION
-from connectors.sources.postgres.wire import ReplicationConnection
+from connectors.sources.postgres.stream.replication import ReplicationConnection
+from connectors.sources.postgres.values.text_to_json import SETTINGS as SESSION
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind

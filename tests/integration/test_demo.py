@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.embedded_kafka import LIB_VARIABLE, Broker
+from connectors.servers.kafka import LIB_VARIABLE, Broker
 from spark_jobs.demo.story import lacking
 from tests.servers import java_needed, kafka_lib
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.embedded import Server, find_bin, temporary_server
+from connectors.servers.postgres import Server, find_bin, temporary_server
 from envelope.errors import ChangelogError, Kind
 
 

@@ -8,8 +8,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from connectors.embedded_kafka import LIB_VARIABLE, Broker, find_java, find_lib
-from connectors.unprivileged import temporary_folder
+from connectors.servers.kafka import LIB_VARIABLE, Broker, find_java, find_lib
+from connectors.servers.unprivileged import temporary_folder
 from envelope.errors import ChangelogError, Kind
 from tests.proxy import Proxy
 from tests.servers import kafka_lib

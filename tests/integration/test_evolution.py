@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from connectors.sinks.filelog import FileLog, read_checkpoint
-from connectors.stores import read_versions
+from connectors.sinks.files.log import FileLog, read_checkpoint
+from connectors.wiring.sinks import read_versions
 from envelope.entity import SCHEMAS
 from envelope.errors import Kind
 from tests.campaigns._service import Service

@@ -10,14 +10,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.embedded import Server, temporary_server
-from connectors.sinks.filelayout import log_file, sequences
-from connectors.sinks.filelog import FileLog, read_checkpoint, read_log
-from connectors.sinks.files import FileSink
+from connectors.servers.postgres import Server, temporary_server
+from connectors.servers.unprivileged import give_away
+from connectors.sinks.files.layout import log_file, sequences
+from connectors.sinks.files.log import FileLog, read_checkpoint, read_log
+from connectors.sinks.files.sink import FileSink
 from connectors.sources.postgres import watch
 from connectors.sources.postgres.crossing import FAIL_POINTS
-from connectors.stores import read_gaps
-from connectors.unprivileged import give_away
+from connectors.wiring.sinks import read_gaps
 from envelope.checkpoint import Checkpoint, parse_lsn
 from envelope.errors import OVER_GAP, ChangelogError
 from envelope.gap import Gap

@@ -14,15 +14,16 @@ import pytest
 import structlog
 from psycopg.conninfo import make_conninfo
 
-from connectors import config, service
-from connectors.embedded import Server, temporary_server
+from connectors import config
+from connectors.capture.tables.repairs import Repairs
 from connectors.failpoints import Reach, nowhere
-from connectors.service import Service
-from connectors.signals import send
-from connectors.sources.postgres import reading
-from connectors.sources.postgres.connection import connect
-from connectors.sources.postgres.patience import Patience
-from connectors.sources.postgres.repairs import Repairs
+from connectors.servers.postgres import Server, temporary_server
+from connectors.service import service
+from connectors.service.service import Service
+from connectors.sources.postgres.session.connection import connect
+from connectors.sources.postgres.session.patience import Patience
+from connectors.sources.postgres.snapshot import table_reads
+from connectors.wiring.signals import send
 from envelope.errors import ChangelogError, Kind
 from envelope.signal import Signal
 from tests.integration.site import PATIENCE_S, Running, Site
@@ -238,7 +239,7 @@ def test_a_hung_session_is_lost_and_the_service_goes_on(
 
 
 def test_a_hung_sweep_is_lost_and_begins_again(site: HungSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "GLANCE_S", 0.0)  # the sweep asks the server at each file of the changelog
+    monkeypatch.setattr(table_reads, "GLANCE_S", 0.0)  # the sweep asks the server at each file of the changelog
     site.write_config()
     stop_at = StopAt(site, "sweep:read", SWEEPING)
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from connectors.sinks.filelog import read_checkpoint
+from connectors.sinks.files.log import read_checkpoint
 from tests.campaigns._service import Service, is_read
 from tests.integration.site import Site
 from tests.integration.test_repair import repaired

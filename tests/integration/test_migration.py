@@ -14,9 +14,9 @@ import msgspec
 import psycopg
 
 from connectors import cli, config
-from connectors.embedded_kafka import Broker
-from connectors.service import Service
-from connectors.stores import open_log, read_versions
+from connectors.servers.kafka import Broker
+from connectors.service.service import Service
+from connectors.wiring.sinks import open_log, read_versions
 from envelope import batch
 from envelope.entity import SCHEMAS
 from envelope.model import Missing

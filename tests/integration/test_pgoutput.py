@@ -9,10 +9,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.embedded import Server, find_bin, temporary_server
-from connectors.sources.postgres import pgoutput
-from connectors.sources.postgres.messages import Decoded, StreamStart, StreamStop
-from connectors.sources.postgres.pgoutput import decode
+from connectors.servers.postgres import Server, find_bin, temporary_server
+from connectors.sources.postgres.decode import pgoutput
+from connectors.sources.postgres.decode.messages import Decoded, StreamStart, StreamStop
+from connectors.sources.postgres.decode.pgoutput import decode
 from tests.servers import SETTINGS, postgres_bin
 from tests.unit.postgres.pgoutput_encoder import encode
 

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from connectors.embedded import Server, temporary_server
+from connectors.servers.postgres import Server, temporary_server
 from tests.campaigns._judge import judge, rows
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import Oracle

@@ -12,11 +12,11 @@ import psycopg
 import pytest
 from msgspec import Raw
 
-from connectors.signals import Do, Signal, Signing, encode, send
-from connectors.sinks.filelayout import log_file, sequences
-from connectors.sinks.filelog import read_log
-from connectors.sinks.files import FileSink
-from connectors.sources.postgres.repairs import Repairs
+from connectors.capture.tables.repairs import Repairs
+from connectors.sinks.files.layout import log_file, sequences
+from connectors.sinks.files.log import read_log
+from connectors.sinks.files.sink import FileSink
+from connectors.wiring.signals import Do, Signal, Signing, encode, send
 from envelope import batch
 from envelope.model import MISSING, Envelope, Op, Record
 from envelope.position import Position

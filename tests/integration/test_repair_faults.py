@@ -7,10 +7,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.embedded import Server, temporary_server
-from connectors.signals import Do, Signal
-from connectors.sinks.filelog import read_log
-from connectors.sources.postgres.reading import FAIL_POINTS
+from connectors.servers.postgres import Server, temporary_server
+from connectors.sinks.files.log import read_log
+from connectors.sources.postgres.snapshot.table_reads import FAIL_POINTS
+from connectors.wiring.signals import Do, Signal
 from tests.campaigns._repaired import Pair, written_to
 from tests.servers import SETTINGS, fresh_database
 

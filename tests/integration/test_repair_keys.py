@@ -7,15 +7,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.signals import Signal, send
-from connectors.sinks.files import FileSink
-from connectors.sources.postgres.connection import connect
-from connectors.sources.postgres.keyed import KeyedRows, read_keys
-from connectors.sources.postgres.lookups import Keys
-from connectors.sources.postgres.reading import read_table
-from connectors.sources.postgres.repairs import Repair, Repairs
-from connectors.sources.postgres.rows import Origin
-from connectors.sources.postgres.values import SETTINGS
+from connectors.capture.rows.row_records import Origin
+from connectors.capture.tables.key_lookup import Keys
+from connectors.capture.tables.repairs import Repair, Repairs
+from connectors.sinks.files.sink import FileSink
+from connectors.sources.postgres.session.connection import connect
+from connectors.sources.postgres.snapshot.key_rows import KeyedRows, read_keys
+from connectors.sources.postgres.snapshot.table_reads import read_table
+from connectors.sources.postgres.values.text_to_json import SETTINGS
+from connectors.wiring.signals import Signal, send
 from tests.integration.site import Running, Site
 from tests.unit.postgres.messages import entity as make_entity
 

@@ -7,8 +7,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from connectors.signals import Do, Signal, send
-from connectors.sources.postgres.repairs import ENDED_MAX, Repairs
+from connectors.capture.tables.repairs import ENDED_MAX, Repairs
+from connectors.wiring.signals import Do, Signal, send
 from tests.integration.site import Site
 
 SECRET = "sixteen characters"

@@ -9,9 +9,9 @@ import pytest
 import structlog
 
 from connectors import config, failpoints, gaps
-from connectors.embedded import Server, temporary_server
+from connectors.servers.postgres import Server, temporary_server
+from connectors.servers.unprivileged import give_away
 from connectors.sources.postgres import source
-from connectors.unprivileged import give_away
 from envelope.checkpoint import lsn_text
 from envelope.errors import Kind
 from tests.integration.site import Site

@@ -6,14 +6,14 @@ from functools import partial
 import psycopg
 import pytest
 
-from connectors.sources.postgres.chunkrows import ReadTable
-from connectors.sources.postgres.connection import connect
-from connectors.sources.postgres.copyout import Connection
-from connectors.sources.postgres.progress import LeafProgress, TableProgress
-from connectors.sources.postgres.rows import Origin
-from connectors.sources.postgres.snapshot import Reader, nonce
-from connectors.sources.postgres.values import SETTINGS
-from connectors.sources.postgres.windows import Windows
+from connectors.capture.rows.row_records import Origin
+from connectors.capture.tables.windows import Windows
+from connectors.sources.postgres.session.connection import connect
+from connectors.sources.postgres.snapshot.chunk_reader import Reader, nonce
+from connectors.sources.postgres.snapshot.chunk_rows import ReadTable
+from connectors.sources.postgres.snapshot.copyout import Connection
+from connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress
+from connectors.sources.postgres.values.text_to_json import SETTINGS
 from envelope.errors import ChangelogError, Kind
 
 PATIENCE_S = 20.0

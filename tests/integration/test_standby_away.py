@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from connectors import service
-from connectors.embedded import Server, temporary_server
+from connectors.servers.postgres import Server, temporary_server
+from connectors.service import service
 from tests.integration.site import Running, Site
 from tests.servers import SETTINGS, postgres_bin
 

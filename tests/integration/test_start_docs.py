@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.embedded import Server
+from connectors.servers.postgres import Server
 from tests.integration.site import Site
 from tests.servers import fresh_database
 

@@ -10,7 +10,7 @@ import structlog
 from psycopg.conninfo import make_conninfo
 
 from connectors import cli
-from connectors.unprivileged import free_port
+from connectors.servers.unprivileged import free_port
 from tests.integration.site import Site
 
 GUEST = "[entities.guest]\ntable = 'public.guest'"

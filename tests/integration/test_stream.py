@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from connectors.embedded import Server, temporary_server
-from connectors.sources.postgres.stream import Stream
-from connectors.sources.postgres.wire import ReplicationConnection
+from connectors.servers.postgres import Server, temporary_server
+from connectors.sources.postgres.stream.pump import Stream
+from connectors.sources.postgres.stream.replication import ReplicationConnection
 from envelope.checkpoint import parse_lsn
 from envelope.errors import ChangelogError, Kind
 from tests.servers import SETTINGS, fresh_database, postgres_bin

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from connectors.sources.postgres import ddl
+from connectors.sources.postgres.admin import ddl
 from envelope.checkpoint import parse_lsn
 from tests.integration.site import Running, Site
 

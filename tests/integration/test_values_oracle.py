@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
-from connectors.sources.postgres.types import PgType, TypeCatalog
-from connectors.sources.postgres.values import SETTINGS, canonical, codec_for
+from connectors.sources.postgres.values.text_to_json import SETTINGS, canonical, codec_for
+from connectors.sources.postgres.values.types import PgType, TypeCatalog
 from tests.servers import fresh_database
 
 DEFINITIONS = """

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from connectors.embedded import Server, find_bin
-from connectors.embedded_kafka import BRIEF, find_java
+from connectors.servers.kafka import BRIEF, find_java
+from connectors.servers.postgres import Server, find_bin
 from envelope.errors import ChangelogError
 
 CACHE = Path(__file__).parents[2] / ".cache"

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.sinks.filelayout import sequences
-from connectors.sinks.filelog import counts
-from connectors.sinks.files import FileSink
+from connectors.sinks.files.layout import sequences
+from connectors.sinks.files.log import counts
+from connectors.sinks.files.sink import FileSink
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
 from envelope.entity import TRUNCATE_KEY

@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import schemas
-from connectors.embedded_kafka import Broker
-from connectors.sinks.filelayout import log_file
-from connectors.sinks.files import FileSink
+from connectors.servers.kafka import Broker
+from connectors.sinks.files.layout import log_file
+from connectors.sinks.files.sink import FileSink
 from connectors.sinks.kafka import client
-from connectors.sinks.kafka.consumed import consumed
+from connectors.sinks.kafka.consume import consumed
 from connectors.sinks.kafka.sink import Settings
 from envelope.position import Position
 from spark_jobs import archive, derive_deltas, rebuild_view

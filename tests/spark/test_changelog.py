@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.sinks.filelayout import log_file
-from connectors.sinks.files import FileSink
+from connectors.sinks.files.layout import log_file
+from connectors.sinks.files.sink import FileSink
 from envelope.batch import SCHEMA
 from envelope.entity import GAPS, SCHEMAS
 from envelope.errors import ChangelogError, Kind

@@ -14,10 +14,10 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from connectors import config
-from connectors.embedded_kafka import Broker
-from connectors.service import Service
+from connectors.servers.kafka import Broker
+from connectors.service.service import Service
 from connectors.sinks.kafka import client
-from connectors.stores import open_log
+from connectors.wiring.sinks import open_log
 from envelope import canonical
 from envelope.entity import SCHEMAS
 from envelope.errors import ChangelogError, Kind

@@ -26,10 +26,10 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from pyspark.sql import SparkSession
 
 from connectors import failpoints
-from connectors.embedded_kafka import Broker
-from connectors.sinks.files import FileSink
+from connectors.servers.kafka import Broker
+from connectors.sinks.files.sink import FileSink
 from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.consumed import Consumed, consumed
+from connectors.sinks.kafka.consume import Consumed, consumed
 from connectors.sinks.kafka.messages import JSON
 from connectors.sinks.kafka.sink import KafkaSink, Settings
 from connectors.sinks.kafka.topics import Topic, read

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from connectors.embedded import Server
+from connectors.servers.postgres import Server
 from spark_jobs.detect_drift import JOB
 from spark_jobs.runner.job import main
 from tests.campaigns._plant import Edit, last_only, latest, lost, rewrite, setting

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from connectors.embedded import Server, temporary_server
+from connectors.servers.postgres import Server, temporary_server
 from spark_jobs.detect_drift import JOB
 from tests.campaigns._plant import last_only, latest, lost, rewrite
 from tests.integration.site import Site

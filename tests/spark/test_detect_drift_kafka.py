@@ -6,7 +6,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.embedded_kafka import Broker
+from connectors.servers.kafka import Broker
 from spark_jobs import archive, detect_drift
 from tests.integration.kafka.site import Site
 from tests.servers import fetched

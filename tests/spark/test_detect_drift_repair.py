@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from connectors.embedded import Server
-from connectors.signals import Signal, send
-from connectors.sources.postgres.repairs import Repairs
+from connectors.capture.tables.repairs import Repairs
+from connectors.servers.postgres import Server
+from connectors.wiring.signals import Signal, send
 from spark_jobs.detect_drift import JOB
 from tests.campaigns._plant import Edit, last_only, latest, lost, rewrite, setting
 from tests.campaigns._service import Service, is_read

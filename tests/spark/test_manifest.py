@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from connectors.sinks.filelayout import Manifest, Replaced, parse_manifest, read_manifest
+from connectors.sinks.files.layout import Manifest, Replaced, parse_manifest, read_manifest
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.storage.manifest import (
     NOTHING,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from connectors.sinks.files import FileSink
+from connectors.sinks.files.sink import FileSink
 from envelope.batch import from_records
 from envelope.entity import Entity
 from envelope.model import Op, Record, Stamp

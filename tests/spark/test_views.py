@@ -15,7 +15,7 @@ from msgspec import Raw
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from connectors.sinks.files import FileSink
+from connectors.sinks.files.sink import FileSink
 from envelope.batch import from_records
 from envelope.errors import ChangelogError
 from envelope.model import Op, Place, Record, Stamp

@@ -15,8 +15,8 @@ from connectors import cli, extras
 from connectors.commands import history, tail
 from connectors.commands import run as service
 from connectors.extras import installation
-from connectors.sinks.filelog import read_checkpoint
-from connectors.sinks.files import FileSink
+from connectors.sinks.files.log import read_checkpoint
+from connectors.sinks.files.sink import FileSink
 from envelope import batch
 from envelope.checkpoint import Checkpoint, Stop
 from envelope.errors import ChangelogError, Kind

@@ -13,7 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from connectors.config import load
-from connectors.metrics import Metrics
+from connectors.service.metrics import Metrics
 
 CHECKOUT = Path(__file__).parents[2]
 SETUP = CHECKOUT / "docs" / "compose"

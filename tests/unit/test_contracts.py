@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from connectors import cli
-from connectors.contracts import files
-from connectors.contracts.reports import FORMATS
+from connectors.schema_files import files
+from connectors.schema_files.reports import FORMATS
 from schemas import avro
 from schemas.compatibility import Mode, Rule
 from tests.unit.schemas.strategies import names, shapes

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
-from connectors.publish import BACKOFF_S_MAX, BACKOFF_S_MIN, DRAIN_S_MAX, Cadence, Observer, publish
+from connectors.service.loop import BACKOFF_S_MAX, BACKOFF_S_MIN, DRAIN_S_MAX, Cadence, Observer, publish
 from connectors.sources import Piece, Recover
 from envelope import batch
 from envelope.checkpoint import Checkpoint

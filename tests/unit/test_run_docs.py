@@ -9,7 +9,7 @@ import pytest
 
 from connectors import cli
 from connectors.commands import Command
-from connectors.metrics import Metrics
+from connectors.service.metrics import Metrics
 
 DOCS = Path(__file__).parents[2] / "docs"
 POSITION = "00000001/0000000000000001/00000002"

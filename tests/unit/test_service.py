@@ -11,10 +11,10 @@ import pytest
 import structlog
 
 from connectors import logs
-from connectors.health import LIVE_WITHIN_S, HealthServer, State
-from connectors.metrics import Metrics
-from connectors.service import Lag
-from connectors.snapshot_progress import SAY_AGAIN_S, SnapshotProgress
+from connectors.service.health import LIVE_WITHIN_S, HealthServer, State
+from connectors.service.metrics import Metrics
+from connectors.service.service import Lag
+from connectors.service.snapshot_progress import SAY_AGAIN_S, SnapshotProgress
 from envelope.errors import ChangelogError, Kind
 
 

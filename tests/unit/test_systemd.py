@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.systemd import Manager
+from connectors.service.systemd import Manager
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from connectors import config
 from connectors.commands.accept import position_argument, refuse_unready, stop_ahead
-from connectors.sources.postgres.progress import ALL_COLUMNS, is_complete, restated
-from connectors.stores import open_log, open_sink
+from connectors.sources.postgres.snapshot.page_progress import ALL_COLUMNS, is_complete, restated
 from connectors.terminal import say
+from connectors.wiring.sinks import open_log, open_sink
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position

@@ -9,14 +9,14 @@ from pathlib import Path
 from connectors import config
 from connectors.commands.schemas import live
 from connectors.config import KafkaConfig
-from connectors.contracts import git
-from connectors.contracts.files import Contract
-from connectors.contracts.generated import FOLDER
-from connectors.contracts.reports import FORMATS, Report
-from connectors.contracts.verdicts import DEFAULT_MODE, Verdict, verdicts
-from connectors.contracts.versions import Earlier, in_folder, read
-from connectors.stores import extra_needed
+from connectors.schema_files import git
+from connectors.schema_files.files import Contract
+from connectors.schema_files.generated import FOLDER
+from connectors.schema_files.history import Earlier, in_folder, read
+from connectors.schema_files.reports import FORMATS, Report
+from connectors.schema_files.verdicts import DEFAULT_MODE, Verdict, verdicts
 from connectors.terminal import say
+from connectors.wiring.sinks import extra_needed
 from envelope.errors import ChangelogError, Kind
 from schemas.compatibility import Mode
 
@@ -107,7 +107,7 @@ def _in_registry(contracts: Sequence[Contract], url: str, file: Path) -> Earlier
             raise ChangelogError(Kind.USAGE, f"{file}: no registry is named", hint="say --against registry:URL")
         url, options = sink.registry, sink.registry_client
     with extra_needed():
-        from connectors.contracts.registered import in_registry  # noqa: PLC0415
+        from connectors.schema_files.registered import in_registry  # noqa: PLC0415
         from connectors.sinks.kafka.registry import Registry  # noqa: PLC0415
     with closing(Registry(url, options)) as registry:
         return in_registry(contracts, registry)

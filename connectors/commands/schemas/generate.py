@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from connectors import config, show
-from connectors.contracts.generated import FOLDER, Outcome, State, generate
+from connectors.schema_files.generated import FOLDER, Outcome, State, generate
 
 STATES: dict[State, tuple[str, str]] = {
     "written": ("green", "written"),

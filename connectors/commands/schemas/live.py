@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from connectors.config import Config
-from connectors.contracts import files
-from connectors.contracts.files import Contract
-from connectors.contracts.live import live_entities
-from connectors.contracts.reports import Report
-from connectors.contracts.verdicts import Finding, Verdict, judge
-from connectors.contracts.versions import Past, Version
+from connectors.schema_files import files
+from connectors.schema_files.files import Contract
+from connectors.schema_files.from_tables import live_entities
+from connectors.schema_files.history import Past, Version
+from connectors.schema_files.reports import Report
+from connectors.schema_files.verdicts import Finding, Verdict, judge
 from envelope.entity import Entity
 from schemas import avro
 from schemas.compatibility import Mode

@@ -14,18 +14,18 @@ from psycopg import sql
 
 from connectors import config
 from connectors.config import Config
-from connectors.contracts.generated import FOLDER
-from connectors.contracts.plan import Contracts, plan
-from connectors.contracts.plan_reports import FORMATS, Tried
-from connectors.contracts.versions import read
-from connectors.embedded import temporary_server
-from connectors.sources.postgres.connection import connect, explain, translated
-from connectors.sources.postgres.recreate import Lost, definitions, recreate
-from connectors.sources.postgres.rehearsal import RehearsalError
-from connectors.sources.postgres.script import Refused, Statement, refusal, statements
-from connectors.sources.postgres.values import SETTINGS
-from connectors.stores import open_log, read_versions
+from connectors.schema_files.generated import FOLDER
+from connectors.schema_files.history import read
+from connectors.schema_files.plan import Contracts, plan
+from connectors.schema_files.plan_reports import FORMATS, Tried
+from connectors.servers.postgres import temporary_server
+from connectors.sources.postgres.migration.recreate import Lost, definitions, recreate
+from connectors.sources.postgres.migration.rehearsal import RehearsalError
+from connectors.sources.postgres.migration.script import Refused, Statement, refusal, statements
+from connectors.sources.postgres.session.connection import connect, explain, translated
+from connectors.sources.postgres.values.text_to_json import SETTINGS
 from connectors.terminal import say
+from connectors.wiring.sinks import open_log, read_versions
 from envelope import errors
 from envelope.errors import ChangelogError
 from schemas import avro

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from connectors import config, show
 from connectors.config import Config, KafkaConfig
-from connectors.contracts.live import live_entities
+from connectors.schema_files.from_tables import live_entities
 from connectors.sinks.kafka.names import delta_subject, subject
-from connectors.stores import extra_needed
 from connectors.terminal import say
+from connectors.wiring.sinks import extra_needed
 from envelope.errors import ChangelogError, Kind
 from schemas import avro
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, Message
 
 from connectors.sinks import MESSAGES, unknown_entity
-from connectors.sinks.kafka import dead, topics
+from connectors.sinks.kafka import oversized, topics
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.messages import Headers, Values, record
 from connectors.sinks.kafka.names import positions_topic, topic
@@ -171,7 +171,7 @@ class KafkaLog:
     def _records(self, consumer: Consumer, spans: Spans, key: str | None) -> Iterator[list[tuple[Part, Record]]]:
         """The wanted records in the spans, as they arrive; those of one partition in their order."""
         wanted = None if key is None else key.encode()
-        cut: dict[bytes, list[dead.Message]] = defaultdict(list)
+        cut: dict[bytes, list[oversized.Message]] = defaultdict(list)
         for messages in committed(consumer, spans):
             found = []
             for message in messages:
@@ -182,7 +182,7 @@ class KafkaLog:
                     found.append((part_of(message), made))
             yield found
 
-    def _record(self, message: Message, cut: dict[bytes, list[dead.Message]]) -> Record | None:
+    def _record(self, message: Message, cut: dict[bytes, list[oversized.Message]]) -> Record | None:
         """What a message holds; None of all parts but the last of one that was `cut` into parts."""
         name, number = part_of(message)
         offset, key, value = message.offset() or 0, message.key() or b"", message.value() or b""
@@ -190,7 +190,9 @@ class KafkaLog:
         try:
             if name == topic(self._prefix, DEAD) and any(header == "deadPart" for header, _ in heads):
                 at = message.timestamp()[1]
-                part = dead.Message(topic=name, partition=number, key=key, value=value, headers=heads, timestamp_ms=at)
+                part = oversized.Message(
+                    topic=name, partition=number, key=key, value=value, headers=heads, timestamp_ms=at
+                )
                 return self._set_aside(part, cut[key])
             made = record(self._entity(name), number, key, value, heads, self._values.decode)
         except ChangelogError as error:
@@ -200,7 +202,7 @@ class KafkaLog:
             return replace(made, envelope=_placed(made.envelope, at_offset(number, offset)))
         return made
 
-    def _set_aside(self, part: dead.Message, before: list[dead.Message]) -> Record | None:
+    def _set_aside(self, part: oversized.Message, before: list[oversized.Message]) -> Record | None:
         """The record of a message that was too large, once its last part is here; nothing where one is missing."""
         number, _, count = dict(part.headers)["deadPart"].decode().partition("/")
         if number == "1":
@@ -208,7 +210,7 @@ class KafkaLog:
         before.append(part)
         if number != count or len(before) != int(count):
             return None
-        envelope = self._values.decode(dead.whole(before).value or b"")
+        envelope = self._values.decode(oversized.whole(before).value or b"")
         before.clear()
         return Record(entity=DEAD, place=Place(key=part.key.decode(), partition=part.partition), envelope=envelope)
 

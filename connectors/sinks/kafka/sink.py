@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from connectors.sinks.kafka import dead, topics
+from connectors.sinks.kafka import oversized, topics
 from connectors.sinks.kafka.client import Client, error_of, translated
 from connectors.sinks.kafka.messages import Values, headers
 from connectors.sinks.kafka.names import dead_topic, gaps_topic, positions_topic, schemas_topic, topic
@@ -320,7 +320,7 @@ class KafkaSink:
                 headed,
             )
         )
-        largest = dead.OVERHEAD_BYTES + max(map(len, values)) + max(map(len, keys)) + _headers_bytes_max(batch)
+        largest = oversized.OVERHEAD_BYTES + max(map(len, values)) + max(map(len, keys)) + _headers_bytes_max(batch)
         if largest > min(self._limit(name) for name in names.values()):
             rows = zip(calls, batch.column("op").to_pylist(), batch.column("position").to_pylist(), strict=True)
             return [call for row in rows for call in self._judged(*row)]
@@ -331,12 +331,14 @@ class KafkaSink:
     def _judged(self, row: _Call, op: str, position: str) -> Iterator[_Call]:
         """A row's message, or what was decided of one that is too large; behind a delete, its tombstone."""
         name, value, key, partition, _, _, at, heads = row
-        message = dead.Message(topic=name, partition=partition, key=key, value=value, headers=heads, timestamp_ms=at)
+        message = oversized.Message(
+            topic=name, partition=partition, key=key, value=value, headers=heads, timestamp_ms=at
+        )
         if message.nbytes <= self._limit(name):
             yield row
         elif self._decision(message, op, position) == "dead-letter":
             graves = dead_topic(self._settings.prefix)
-            for part in dead.parts(message, topic=graves, position=position, nbytes_max=self._limit(graves)):
+            for part in oversized.parts(message, topic=graves, position=position, nbytes_max=self._limit(graves)):
                 yield part.topic, part.value, part.key, part.partition, None, None, at, part.headers
         if op == Op.DELETE:
             yield from self._tombstone(row)
@@ -346,7 +348,7 @@ class KafkaSink:
         name, _, *rest = row
         return [] if name == dead_topic(self._settings.prefix) else [(name, None, *rest)]
 
-    def _decision(self, message: dead.Message, op: str, position: str) -> str:
+    def _decision(self, message: oversized.Message, op: str, position: str) -> str:
         """What is to become of a message that is too large: `dead-letter` or `skip`; a STOP while nobody said."""
         at = Position.parse(position)
         accepted = None if self._checkpoint is None else self._checkpoint.decision(at)

@@ -16,25 +16,19 @@ from typing import Any
 
 import psycopg
 
+from connectors.capture.settings_guard import check_settings, shapes_of
+from connectors.capture.tables.repairs import Repairs, over_gap
 from connectors.failpoints import Reach
-from connectors.sources.postgres import evidence
-from connectors.sources.postgres.catalog import read_tables
-from connectors.sources.postgres.check import Wanted, findings, refuse
-from connectors.sources.postgres.claim import claim_slot
-from connectors.sources.postgres.connection import connect, translated
-from connectors.sources.postgres.lineage import joins_on
-from connectors.sources.postgres.repairs import Repairs, over_gap
-from connectors.sources.postgres.setup import (
-    LOST,
-    ensure_publication,
-    ensure_slot,
-    read_database,
-    slot_state,
-)
-from connectors.sources.postgres.shaping import check_settings, shapes_of
+from connectors.sources.postgres.admin import evidence
+from connectors.sources.postgres.admin.catalog import read_tables
+from connectors.sources.postgres.admin.check import Wanted, findings, refuse
+from connectors.sources.postgres.admin.claim import claim_slot
+from connectors.sources.postgres.admin.lineage import joins_on
+from connectors.sources.postgres.admin.slot import LOST, ensure_publication, ensure_slot, read_database, slot_state
+from connectors.sources.postgres.session.connection import connect, translated
 from connectors.sources.postgres.source import CATALOG_SETTINGS, Settings
-from connectors.sources.postgres.values import SETTINGS
-from connectors.sources.postgres.wire import ReplicationConnection, System
+from connectors.sources.postgres.stream.replication import ReplicationConnection, System
+from connectors.sources.postgres.values.text_to_json import SETTINGS
 from envelope.checkpoint import Checkpoint
 from envelope.entity import TRUNCATE_KEY, Entity
 from envelope.gap import Gap, Side

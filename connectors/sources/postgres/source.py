@@ -8,39 +8,34 @@ from typing import Any
 
 import structlog
 
+from connectors.capture.rows.row_records import Change, Origin, Xids
+from connectors.capture.settings_guard import PLAIN_CODEC, check_settings, shapes_of
+from connectors.capture.tables.repairs import Repairs, obey
+from connectors.capture.tables.survivors import Read
+from connectors.capture.throttled_warnings import Ignored, Stamps
 from connectors.failpoints import Reach, nowhere
 from connectors.sources import Piece, Recover
-from connectors.sources.postgres.assembler import Assembled, Assembler
-from connectors.sources.postgres.binding import Binder
-from connectors.sources.postgres.catalog import Table, read_tables
-from connectors.sources.postgres.check import Wanted, findings, refuse
-from connectors.sources.postgres.claim import claim_slot
-from connectors.sources.postgres.connection import connect, translated
-from connectors.sources.postgres.definitions import Definitions, look_at
-from connectors.sources.postgres.ghosts import Read
-from connectors.sources.postgres.heard import Ignored, Stamps
-from connectors.sources.postgres.history import MEMBER as HISTORY
-from connectors.sources.postgres.history import History, last_transaction
-from connectors.sources.postgres.lineage import Lineage, check_cluster, check_database, is_elsewhere
-from connectors.sources.postgres.patience import ANSWER_S, Patience
-from connectors.sources.postgres.progress import CHUNK_PAGES, is_complete, restated, was_complete
-from connectors.sources.postgres.reading import Place, Reading
-from connectors.sources.postgres.relations import Altered
-from connectors.sources.postgres.repairs import Repairs, obey
-from connectors.sources.postgres.rows import Change, Origin, Xids
-from connectors.sources.postgres.setup import (
-    ensure_publication,
-    ensure_slot,
-    read_database,
-    refuse_lost,
-)
-from connectors.sources.postgres.shaping import PLAIN_CODEC, check_settings, shapes_of
-from connectors.sources.postgres.snapshot import LOCK_TIMEOUT_S, quoted
-from connectors.sources.postgres.stream import Stream
-from connectors.sources.postgres.unlogged import Noticed
-from connectors.sources.postgres.values import SETTINGS
+from connectors.sources.postgres.admin.catalog import Table, read_tables
+from connectors.sources.postgres.admin.check import Wanted, findings, refuse
+from connectors.sources.postgres.admin.claim import claim_slot
+from connectors.sources.postgres.admin.history import MEMBER as HISTORY
+from connectors.sources.postgres.admin.history import History, last_transaction
+from connectors.sources.postgres.admin.lineage import Lineage, check_cluster, check_database, is_elsewhere
+from connectors.sources.postgres.admin.slot import ensure_publication, ensure_slot, read_database, refuse_lost
+from connectors.sources.postgres.decode.assembler import Assembled, Assembler
+from connectors.sources.postgres.decode.binder import Binder
+from connectors.sources.postgres.decode.relations import Altered
+from connectors.sources.postgres.noticed import Noticed
+from connectors.sources.postgres.session.connection import connect, translated
+from connectors.sources.postgres.session.patience import ANSWER_S, Patience
+from connectors.sources.postgres.snapshot.chunk_reader import LOCK_TIMEOUT_S, quoted
+from connectors.sources.postgres.snapshot.page_progress import CHUNK_PAGES, is_complete, restated, was_complete
+from connectors.sources.postgres.snapshot.table_reads import Place, Reading
+from connectors.sources.postgres.stream.pump import Stream
+from connectors.sources.postgres.stream.replication import ReplicationConnection
+from connectors.sources.postgres.values.definitions import Definitions, look_at
+from connectors.sources.postgres.values.text_to_json import SETTINGS
 from connectors.sources.postgres.watch import refuse_unpublished
-from connectors.sources.postgres.wire import ReplicationConnection
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind

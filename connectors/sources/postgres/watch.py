@@ -12,14 +12,14 @@ from typing import Any
 
 import psycopg
 
-from connectors.sources.postgres import evidence
-from connectors.sources.postgres.catalog import Table, key_problem, read_tables
-from connectors.sources.postgres.check import Wanted, publication, rights, server
-from connectors.sources.postgres.connection import connect, translated
-from connectors.sources.postgres.evidence import Evidence, Unlogged
-from connectors.sources.postgres.patience import Patience
-from connectors.sources.postgres.snapshot import LOCK_TIMEOUT_S, quoted, signature
-from connectors.sources.postgres.values import SETTINGS
+from connectors.sources.postgres.admin import evidence
+from connectors.sources.postgres.admin.catalog import Table, key_problem, read_tables
+from connectors.sources.postgres.admin.check import Wanted, publication, rights, server
+from connectors.sources.postgres.admin.evidence import Evidence, Unlogged
+from connectors.sources.postgres.session.connection import connect, translated
+from connectors.sources.postgres.session.patience import Patience
+from connectors.sources.postgres.snapshot.chunk_reader import LOCK_TIMEOUT_S, quoted, signature
+from connectors.sources.postgres.values.text_to_json import SETTINGS
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.entity import Entity
 from envelope.errors import OVER_GAP, ChangelogError, Kind

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg
 
-from connectors.embedded import Server
+from connectors.servers.postgres import Server
 from tests.campaigns._audit.faults import ROWS, Crossed, Faults
 from tests.campaigns._audit.history import history, tables
 from tests.campaigns._audit.judge import Since, judge

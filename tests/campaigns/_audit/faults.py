@@ -12,9 +12,9 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from connectors.embedded import Server
+from connectors.servers.postgres import Server
 from connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
-from connectors.sources.postgres.reading import FAIL_POINTS as READING_FAIL_POINTS
+from connectors.sources.postgres.snapshot.table_reads import FAIL_POINTS as READING_FAIL_POINTS
 from tests.campaigns._audit.load import CONFLICTS, alter_types
 from tests.campaigns._audit.site import ANSWER_S, CATCH_UP_S, NAME, Sink, Site
 from tests.campaigns._audit.tables import ENTITIES

@@ -12,7 +12,7 @@ from typing import Protocol
 import psycopg
 from psycopg import sql
 
-from connectors.embedded import Server
+from connectors.servers.postgres import Server
 from envelope.checkpoint import Checkpoint
 from tests.campaigns._audit.judge import Since
 from tests.campaigns._audit.rows import Gap, Row

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from connectors import service
-from connectors.embedded import Server, temporary_server
+from connectors.servers.postgres import Server, temporary_server
+from connectors.service import service
 from tests.integration.bad_input import GUEST, ONE
 from tests.integration.site import Site
 from tests.servers import SETTINGS

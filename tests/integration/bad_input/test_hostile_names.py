@@ -11,7 +11,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from connectors import cli
-from connectors.embedded import Server
+from connectors.servers.postgres import Server
 from connectors.terminal import safe
 from tests.integration.site import Site
 

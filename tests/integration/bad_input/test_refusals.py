@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from connectors.embedded import Server
+from connectors.servers.postgres import Server
 from connectors.sources.postgres import watch
-from connectors.sources.postgres.wire import ReplicationConnection
+from connectors.sources.postgres.stream.replication import ReplicationConnection
 from envelope.errors import Kind
 from tests.integration.bad_input import GUEST, ONE
 from tests.integration.site import Site

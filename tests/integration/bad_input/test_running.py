@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from connectors import failpoints, service
-from connectors.embedded import Server
+from connectors import failpoints
+from connectors.servers.postgres import Server
+from connectors.service import service
 from envelope.errors import Kind
 from tests.integration.bad_input import ONE
 from tests.integration.site import Site

@@ -3,7 +3,7 @@
 import pytest
 
 from connectors import cli
-from connectors.sinks.filelog import read_log
+from connectors.sinks.files.log import read_log
 from tests.integration.site import Site
 
 DEEP = "(repeat('[', 2000) || repeat(']', 2000))::json"

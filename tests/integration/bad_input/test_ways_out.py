@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from connectors.embedded import Server
+from connectors.servers.postgres import Server
 from envelope.errors import OVER_GAP
 from tests.integration.bad_input import GUEST, ONE
 from tests.integration.site import Site

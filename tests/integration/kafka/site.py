@@ -14,14 +14,15 @@ import psycopg
 from msgspec import Raw
 from psycopg.rows import dict_row
 
-from connectors import config, entities
-from connectors.embedded_kafka import Broker
-from connectors.service import Service
+from connectors import config
+from connectors.capture.tables.repairs import Repairs
+from connectors.servers.kafka import Broker
+from connectors.service.service import Service
 from connectors.sinks import Log
-from connectors.sources.postgres.catalog import read_tables
-from connectors.sources.postgres.connection import connect
-from connectors.sources.postgres.repairs import Repairs
-from connectors.stores import open_log, open_sink, read_versions
+from connectors.sources.postgres.admin.catalog import read_tables
+from connectors.sources.postgres.session.connection import connect
+from connectors.wiring import entities
+from connectors.wiring.sinks import open_log, open_sink, read_versions
 from envelope import batch
 from envelope.checkpoint import Checkpoint
 from envelope.key import partition

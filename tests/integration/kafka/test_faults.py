@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.embedded_kafka import Broker
+from connectors.servers.kafka import Broker
 from connectors.sinks.kafka.sink import FAIL_POINTS
 from tests.campaigns import audit_kafka, kafka
 from tests.campaigns._judge import Verdict, judge_rows

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from connectors import cli
-from connectors.embedded_kafka import Broker
+from connectors.servers.kafka import Broker
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.names import gaps_topic, positions_topic, topic
 from connectors.sources.postgres.crossing import FAIL_POINTS
-from connectors.stores import read_gaps
+from connectors.wiring.sinks import read_gaps
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError
 from envelope.gap import Gap

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from connectors.embedded_kafka import Broker
+from connectors.servers.kafka import Broker
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.log import KafkaLog
 from connectors.sinks.kafka.messages import JSON, headers

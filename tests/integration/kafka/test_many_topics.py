@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from connectors.embedded_kafka import temporary_broker
+from connectors.servers.kafka import temporary_broker
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.topics import ensure, findings, missing, topics_of
 from tests.integration.kafka.test_sink import entity

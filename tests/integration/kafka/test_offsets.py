@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from connectors.embedded_kafka import Broker
+from connectors.servers.kafka import Broker
 from connectors.sinks.kafka import offsets
 from connectors.sinks.kafka.client import Admin, Client
 from connectors.sinks.kafka.offsets import Part

@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from connectors.embedded_kafka import Broker
 from connectors.producer import EVENTS_MAX, ChangelogProducer, Event
-from connectors.unprivileged import free_port, temporary_folder
+from connectors.servers.kafka import Broker
+from connectors.servers.unprivileged import free_port, temporary_folder
 from envelope.codec import json_codec
 from envelope.errors import ChangelogError, Kind
 from envelope.key import partition

@@ -14,10 +14,10 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from connectors.servers.unprivileged import free_port
 from connectors.sinks.kafka.avro import AvroValues
 from connectors.sinks.kafka.names import subject
 from connectors.sinks.kafka.registry import Registry
-from connectors.unprivileged import free_port
 from envelope import batch
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op

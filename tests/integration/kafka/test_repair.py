@@ -6,8 +6,8 @@ import psycopg
 import pytest
 from msgspec import Raw
 
-from connectors.embedded_kafka import Broker
-from connectors.signals import Signal, send
+from connectors.servers.kafka import Broker
+from connectors.wiring.signals import Signal, send
 from tests.integration.kafka.site import Site
 from tests.servers.registry import Registry
 

@@ -17,14 +17,14 @@ from structlog.testing import capture_logs
 
 from connectors import config
 from connectors.config import Config
-from connectors.embedded_kafka import Broker
-from connectors.service import Service
-from connectors.sinks.kafka import consumed, sink
+from connectors.servers.kafka import Broker
+from connectors.servers.unprivileged import reachable, temporary_folder
+from connectors.service.service import Service
+from connectors.sinks.kafka import consume, sink
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.messages import JsonValues
 from connectors.sinks.kafka.sink import KafkaSink, Settings
 from connectors.sinks.kafka.topics import Topic, ensure
-from connectors.unprivileged import reachable, temporary_folder
 from envelope import batch
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
@@ -95,11 +95,11 @@ def test_a_topic_that_is_read_no_further(link: Link, failing: str, monkeypatch: 
     topic = f"read.{failing}"
     ensure(link.client(), [Topic(name=topic, partitions=1, settings={})], create=True, replication_factor=None)
     fill(topic, link.broker.direct_servers)
-    assert sum(1 for _ in consumed.consumed(link.client(), topic)) == COUNT
+    assert sum(1 for _ in consume.consumed(link.client(), topic)) == COUNT
 
-    monkeypatch.setattr(consumed, "SILENCE_S", 2.0)
+    monkeypatch.setattr(consume, "SILENCE_S", 2.0)
     options = {"fetch_max_bytes": "10000", "message_max_bytes": "10000", "queued_min_messages": "1"}
-    reading = consumed.consumed(link.client(**options, reconnect_backoff_max_ms="500"), topic)
+    reading = consume.consumed(link.client(**options, reconnect_backoff_max_ms="500"), topic)
     next(reading)
     getattr(link.proxy, failing)()
     with pytest.raises(ChangelogError, match=f"reading {topic}: Kafka has been silent") as caught:
@@ -141,7 +141,7 @@ def test_who_is_to_stop_leaves_a_commit_without_an_answer_to_the_next_start(
     with closing(KafkaSink(settings, JsonValues())) as made:
         stored = made.recover()
     assert stored in (checkpoint(1), checkpoint(2))
-    found = consumed.consumed(link.client(), f"commit-{failing}.order")
+    found = consume.consumed(link.client(), f"commit-{failing}.order")
     assert len(list(found)) == stored.through_lsn
 
 
@@ -196,5 +196,5 @@ def test_a_service_that_is_to_stop_waits_for_kafka_no_longer(link: Link, databas
             connection.execute("INSERT INTO orders VALUES (1), (2)")
         link.proxy.resume()
         with running(settings) as service:
-            service.until(lambda: len(list(consumed.consumed(link.client(), f"{name}.order"))) >= 2)
-    assert [each.key for each in consumed.consumed(link.client(), f"{name}.order")] == ["1", "2"]
+            service.until(lambda: len(list(consume.consumed(link.client(), f"{name}.order"))) >= 2)
+    assert [each.key for each in consume.consumed(link.client(), f"{name}.order")] == ["1", "2"]

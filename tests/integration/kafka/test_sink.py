@@ -13,11 +13,11 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from connectors.embedded_kafka import Broker, temporary_broker
-from connectors.sinks.kafka import client, dead, sink
+from connectors.servers.kafka import Broker, temporary_broker
+from connectors.sinks.kafka import client, oversized, sink
+from connectors.sinks.kafka.cleanup import forget_checkpoint
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.messages import JsonValues
-from connectors.sinks.kafka.removal import forget_checkpoint
 from connectors.sinks.kafka.sink import KafkaSink, Settings
 from connectors.sinks.kafka.topics import AHEAD, Topic, TopicSettings, ensure, findings, topics_of
 from envelope import batch
@@ -296,7 +296,7 @@ def test_what_is_set_aside_can_be_replayed(settings: Settings) -> None:
     with opened(settings) as made:
         store(made, 1, *large(1))
     parts = [
-        dead.Message(
+        oversized.Message(
             topic=message.topic() or "",
             partition=0,
             key=message.key() or b"",
@@ -306,7 +306,7 @@ def test_what_is_set_aside_can_be_replayed(settings: Settings) -> None:
         )
         for message in read(settings, "dead")
     ]
-    found = dead.whole(parts)
+    found = oversized.whole(parts)
     assert (found.topic, found.key) == (f"{settings.prefix}.order", b"7")
     assert json.loads(found.value or b"")["current"] == {"id": 1, "note": "x" * 5000}
     assert dict(found.headers)["op"] == b"create"

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from connectors.embedded_kafka import Broker
+from connectors.servers.kafka import Broker
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.messages import JsonValues
 from connectors.sinks.kafka.sink import KafkaSink, Settings

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from connectors.embedded_kafka import find_java
+from connectors.servers.kafka import find_java
 from envelope.key import murmur2, partition, partitions
 from tests.servers import kafka_lib
 

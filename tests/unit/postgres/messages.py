@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from connectors.sources.postgres.assembler import Assembled, Assembler, Listener
-from connectors.sources.postgres.binding import Binder
-from connectors.sources.postgres.definitions import Definitions
-from connectors.sources.postgres.messages import (
+from connectors.capture.rows.row_records import Origin, Xids
+from connectors.sources.postgres.decode.assembler import Assembled, Assembler, Listener
+from connectors.sources.postgres.decode.binder import Binder
+from connectors.sources.postgres.decode.messages import (
     Begin,
     Commit,
     Decoded,
@@ -19,8 +19,8 @@ from connectors.sources.postgres.messages import (
     RelationColumn,
     Update,
 )
-from connectors.sources.postgres.rows import Origin, Xids
-from connectors.sources.postgres.types import Attribute, PgType, in_doubt
+from connectors.sources.postgres.values.definitions import Definitions
+from connectors.sources.postgres.values.types import Attribute, PgType, in_doubt
 from envelope import batch
 from envelope.entity import Entity
 from envelope.model import Stamp

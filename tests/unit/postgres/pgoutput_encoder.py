@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Sequence
 
-from connectors.sources.postgres.messages import (
+from connectors.sources.postgres.decode.messages import (
     UNCHANGED,
     Begin,
     BeginPrepare,

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.sources.postgres.assembler import Assembled
-from connectors.sources.postgres.messages import (
+from connectors.capture.rows.row_records import Change, Xids
+from connectors.sources.postgres.decode.assembler import Assembled
+from connectors.sources.postgres.decode.messages import (
     Begin,
     Commit,
     Decoded,
@@ -27,7 +28,6 @@ from connectors.sources.postgres.messages import (
     Type,
     Update,
 )
-from connectors.sources.postgres.rows import Change, Xids
 from envelope import batch
 from envelope.entity import DEAD
 from envelope.errors import ChangelogError, Kind

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.sources.postgres import columnar
-from connectors.sources.postgres.messages import (
+from connectors.sources.postgres.decode import columnar
+from connectors.sources.postgres.decode.messages import (
     UNCHANGED,
     Decoded,
     Delete,
@@ -302,7 +302,7 @@ def _fast() -> Iterator[None]:
 
 @contextmanager
 def _plain() -> Iterator[None]:
-    """Every row goes through `rows`."""
+    """Every row goes through `row_records`."""
     with mock.patch.object(columnar, "FEW_ROWS", ROWS_EVER):
         yield
 

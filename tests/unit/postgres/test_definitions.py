@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from connectors.sources.postgres.definitions import Definitions, Look
+from connectors.sources.postgres.values.definitions import Definitions, Look
 
 COMPOSITE, RELATION, INT = 100, 1, 23
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.sources.postgres.ddl import Statements
-from connectors.sources.postgres.evidence import LEAVES_MAX, Evidence, Leaf, TableEvidence, Unlogged, unlogged
+from connectors.sources.postgres.admin.ddl import Statements
+from connectors.sources.postgres.admin.evidence import LEAVES_MAX, Evidence, Leaf, TableEvidence, Unlogged, unlogged
 from envelope.errors import ChangelogError, Kind
 
 TABLE = TableEvidence(

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from connectors.sources.postgres.ghosts import Read, of_keys, older_than
-from connectors.sources.postgres.lookups import Ghost
+from connectors.capture.tables.key_lookup import Ghost
+from connectors.capture.tables.survivors import Read, of_keys, older_than
 from envelope import batch
 from envelope.entity import TRUNCATE_KEY
 from envelope.errors import ChangelogError, Kind

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.sources.postgres.history import MEMBER, History, last_transaction
-from connectors.sources.postgres.rows import Transaction
+from connectors.capture.rows.row_records import Transaction
+from connectors.sources.postgres.admin.history import MEMBER, History, last_transaction
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position

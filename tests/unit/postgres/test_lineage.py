@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sources.postgres.lineage import Lineage
-from connectors.sources.postgres.wire import System, parse_history
+from connectors.sources.postgres.admin.lineage import Lineage
+from connectors.sources.postgres.stream.replication import System, parse_history
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position

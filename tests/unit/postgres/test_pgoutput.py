@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sources.postgres import pgoutput
-from connectors.sources.postgres.messages import (
+from connectors.sources.postgres.decode import pgoutput
+from connectors.sources.postgres.decode.messages import (
     UNCHANGED,
     Begin,
     BeginPrepare,
@@ -33,7 +33,7 @@ from connectors.sources.postgres.messages import (
     Type,
     Update,
 )
-from connectors.sources.postgres.pgoutput import decode
+from connectors.sources.postgres.decode.pgoutput import decode
 from envelope.errors import ChangelogError, Kind
 from tests.unit.postgres.pgoutput_encoder import encode
 

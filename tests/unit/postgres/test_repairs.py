@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sources.postgres.progress import COMPLETE
-from connectors.sources.postgres.repairs import ENDED_MAX, LookedUp, Reached, Repair, Repairs, obey
+from connectors.capture.tables.repairs import ENDED_MAX, LookedUp, Reached, Repair, Repairs, obey
+from connectors.sources.postgres.snapshot.page_progress import COMPLETE
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from envelope.signal import Do, Signal

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.sources.postgres.script import Refused, Statement, refusal, statements
+from connectors.sources.postgres.migration.script import Refused, Statement, refusal, statements
 
 PIECES = [
     "SELECT 1",

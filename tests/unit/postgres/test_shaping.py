@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.sources.postgres.shaping import check_settings
+from connectors.capture.settings_guard import check_settings
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError, Kind
 

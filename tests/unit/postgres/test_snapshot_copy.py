@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.sources.postgres import copyout, objects, rows
-from connectors.sources.postgres.binding import Binder
-from connectors.sources.postgres.chunkrows import ChunkRows
-from connectors.sources.postgres.columnar import Bound
-from connectors.sources.postgres.copyout import parse_copy
-from connectors.sources.postgres.messages import Relation
-from connectors.sources.postgres.objects import Template
-from connectors.sources.postgres.rows import Change, Origin, Transaction
+from connectors.capture.rows import json_columns, row_records
+from connectors.capture.rows.json_columns import Template
+from connectors.capture.rows.row_records import Change, Origin, Transaction
+from connectors.sources.postgres.decode.binder import Binder
+from connectors.sources.postgres.decode.columnar import Bound
+from connectors.sources.postgres.decode.messages import Relation
+from connectors.sources.postgres.snapshot import copyout
+from connectors.sources.postgres.snapshot.chunk_rows import ChunkRows
+from connectors.sources.postgres.snapshot.copyout import parse_copy
 from envelope import batch
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
@@ -100,18 +101,18 @@ def test_a_chunk_is_published_as_the_plain_path_reads_its_rows(
     made, sent, table = chunk
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"secret").bind(made, sent, crossing=False)
     bound = Bound(binding=binding, template=Template(binding))
-    with patch.object(objects, "LARGE_BYTES", data.draw(st.sampled_from([20, 1 << 20]))):
+    with patch.object(json_columns, "LARGE_BYTES", data.draw(st.sampled_from([20, 1 << 20]))):
         found = ChunkRows.encode(ORIGIN, bound, bytearray().join(map(printed, table)), read_at=READ_AT)
     left = found.texts.left.tolist()
     ordered = [*(row for number, row in enumerate(table) if number not in left), *(table[number] for number in left)]
-    assert found.keys.to_pylist() == [rows.place(binding, row).key for row in ordered]
+    assert found.keys.to_pylist() == [row_records.place(binding, row).key for row in ordered]
     keep = np.array(data.draw(st.lists(st.booleans(), min_size=len(table), max_size=len(table))), bool)
     given_ = found.at(Change(transaction=TRANSACTION, ordinal=ordinal, stamp=None), keep)
     given_.validate(full=True)
     kept = [row for row, wanted in zip(ordered, keep.tolist(), strict=True) if wanted]
     read = replace(TRANSACTION, committed_at=READ_AT)
     plain = [
-        rows.read(ORIGIN, binding, row, Change(transaction=read, ordinal=ordinal + number, stamp=None))
+        row_records.read(ORIGIN, binding, row, Change(transaction=read, ordinal=ordinal + number, stamp=None))
         for number, row in enumerate(kept, start=1)
     ]
     assert given_.equals(batch.from_records(plain))
@@ -127,8 +128,8 @@ def test_a_row_without_its_key_is_one_clear_error() -> None:
 
 
 def test_a_row_of_more_json_than_a_message_holds_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "JSON_BYTES_MAX", 100)
-    monkeypatch.setattr(objects, "LARGE_BYTES", 20)
+    monkeypatch.setattr(row_records, "JSON_BYTES_MAX", 100)
+    monkeypatch.setattr(json_columns, "LARGE_BYTES", 20)
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)
     found = ChunkRows.encode(
         ORIGIN,

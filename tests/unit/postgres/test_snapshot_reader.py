@@ -1,10 +1,10 @@
 """The threads that read tables."""
 
-from connectors.sources.postgres.chunkrows import ReadTable
-from connectors.sources.postgres.copyout import Connection
-from connectors.sources.postgres.rows import Origin
-from connectors.sources.postgres.snapshot import Reader
-from connectors.sources.postgres.windows import Windows
+from connectors.capture.rows.row_records import Origin
+from connectors.capture.tables.windows import Windows
+from connectors.sources.postgres.snapshot.chunk_reader import Reader
+from connectors.sources.postgres.snapshot.chunk_rows import ReadTable
+from connectors.sources.postgres.snapshot.copyout import Connection
 
 
 def test_a_reader_that_fails_says_so_whatever_it_fails_with() -> None:

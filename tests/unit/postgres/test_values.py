@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sources.postgres import literals, values
-from connectors.sources.postgres.types import Attribute, Kind, PgType, TypeCatalog, in_doubt
-from connectors.sources.postgres.values import SETTINGS, Shape, canonical, codec_for
+from connectors.sources.postgres.values import literals, text_to_json
+from connectors.sources.postgres.values.text_to_json import SETTINGS, Shape, canonical, codec_for
+from connectors.sources.postgres.values.types import Attribute, Kind, PgType, TypeCatalog, in_doubt
 from envelope.errors import ChangelogError
 from envelope.errors import Kind as ErrorKind
 from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
@@ -291,16 +291,16 @@ def test_shapes_promise_what_the_definition_does() -> None:
 
 @given(st.text(), st.integers(4, 9))
 def test_a_long_text_is_quoted_piece_by_piece(text: str, piece: int) -> None:
-    with patch.object(values, "_PIECE_BYTES", piece):
-        assert values.string(text.encode()) == msgspec.json.encode(text)
-        assert values.string(memoryview(text.encode())) == msgspec.json.encode(text)
+    with patch.object(text_to_json, "_PIECE_BYTES", piece):
+        assert text_to_json.string(text.encode()) == msgspec.json.encode(text)
+        assert text_to_json.string(memoryview(text.encode())) == msgspec.json.encode(text)
 
 
 @given(st.text(), st.integers(4, 9))
 def test_a_long_text_that_is_not_utf_8_says_where(text: str, piece: int) -> None:
     before = text.encode()
-    with patch.object(values, "_PIECE_BYTES", piece), pytest.raises(ChangelogError) as caught:
-        values.string(before + b"\xff" + before)
+    with patch.object(text_to_json, "_PIECE_BYTES", piece), pytest.raises(ChangelogError) as caught:
+        text_to_json.string(before + b"\xff" + before)
     assert f"at byte {len(before)}" in caught.value.message
 
 

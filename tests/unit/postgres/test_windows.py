@@ -18,10 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from connectors.sources.postgres import windows as windows_module
-from connectors.sources.postgres.progress import PAGE_SLOTS, LeafProgress, Range, TableProgress
-from connectors.sources.postgres.rows import Change, Transaction
-from connectors.sources.postgres.windows import Chunk, Snapshot, Windows
+from connectors.capture.rows.row_records import Change, Transaction
+from connectors.capture.tables import windows as windows_module
+from connectors.capture.tables.windows import Chunk, Snapshot, Windows
+from connectors.sources.postgres.snapshot.page_progress import PAGE_SLOTS, LeafProgress, Range, TableProgress
 from envelope.errors import ChangelogError, Kind
 
 ENTITY, TABLE, LEAF = "order", ("public", "orders"), "public.orders"

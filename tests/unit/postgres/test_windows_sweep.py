@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 from msgspec import Raw
 
-from connectors.sources.postgres import windows as windows_module
-from connectors.sources.postgres.lookups import Ghost, Keys, Lookup
-from connectors.sources.postgres.rows import Change
-from connectors.sources.postgres.windows import Chunk, Snapshot, Windows
+from connectors.capture.rows.row_records import Change
+from connectors.capture.tables import windows as windows_module
+from connectors.capture.tables.key_lookup import Ghost, Keys, Lookup
+from connectors.capture.tables.windows import Chunk, Snapshot, Windows
 from tests.unit.postgres.test_windows import (
     ENTITY,
     KEYS,

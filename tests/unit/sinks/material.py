@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from connectors.sinks.filelog import read_log
-from connectors.sinks.files import FileSink
+from connectors.sinks.files.log import read_log
+from connectors.sinks.files.sink import FileSink
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
 from envelope.position import Position

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.sinks import files
-from connectors.sinks.filelayout import SEQUENCE, log_file, read_manifest
-from connectors.sinks.filelog import READ_ROWS, counts, follow, read_checkpoint, read_log
-from connectors.sinks.files import ROW_GROUP_ROWS, FileSink
+from connectors.sinks.files import sink as file_sink
+from connectors.sinks.files.layout import SEQUENCE, log_file, read_manifest
+from connectors.sinks.files.log import READ_ROWS, counts, follow, read_checkpoint, read_log
+from connectors.sinks.files.sink import ROW_GROUP_ROWS, FileSink
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
 from envelope.entity import SCHEMAS, TRUNCATE_KEY
@@ -325,7 +325,7 @@ def test_versions_are_found_in_any_copy_of_the_log_and_no_other_file_is_read(tmp
 def test_versions_are_found_in_a_log_of_an_older_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its checkpoints do not say where they are."""
     with monkeypatch.context() as older:
-        older.setattr(files, "with_marked", lambda stored, _: stored)
+        older.setattr(file_sink, "with_marked", lambda stored, _: stored)
         _store_versions(tmp_path)
     assert _found(tmp_path) == [2, 4]
     sink = FileSink(tmp_path)

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
-from connectors.sinks import files
-from connectors.sinks.filelayout import NotWholeError, Resume, log_file, resume_file, verify, with_marked
-from connectors.sinks.filelog import read_checkpoint
-from connectors.sinks.files import FileSink
+from connectors.sinks.files import sink as file_sink
+from connectors.sinks.files.layout import NotWholeError, Resume, log_file, resume_file, verify, with_marked
+from connectors.sinks.files.log import read_checkpoint
+from connectors.sinks.files.sink import FileSink
 from envelope.batch import with_shapes
 from envelope.checkpoint import FORMAT
 from envelope.errors import ChangelogError, Kind
@@ -56,7 +56,7 @@ def test_shapes_go_into_no_file(sink: FileSink, path: Path) -> None:
 
 
 def test_large_rows_are_row_groups_by_themselves(sink: FileSink, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr(file_sink, "ROW_GROUP_BYTES", 1)
     sink.recover()
     store(sink, commit(1), checkpoint(1))
     assert pq.read_metadata(log_file(path, 1)).num_row_groups == sum(rows.num_rows for rows in commit(1))

@@ -14,9 +14,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from connectors.sinks.filelayout import Resume, log_file, resume_file
-from connectors.sinks.filelog import read_checkpoint
-from connectors.sinks.files import FAIL_POINTS, FileSink
+from connectors.sinks.files.layout import Resume, log_file, resume_file
+from connectors.sinks.files.log import read_checkpoint
+from connectors.sinks.files.sink import FAIL_POINTS, FileSink
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from tests.unit.sinks.doomed_writer import write

@@ -1,0 +1,368 @@
+"""JSON objects and keys spliced from the slices of many rows at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from connectors.sources.postgres.decode.binder import Binding, Field
+from connectors.sources.postgres.decode.messages import LARGE_BYTES
+from connectors.sources.postgres.values.text_to_json import Shape, canonical
+from envelope.key import key_text, partitions
+from envelope.model import Op
+from envelope.splice import Bytes, Offsets, Pool, Segment, gather, splice
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Data = bytes | bytearray
+
+_SLICED = frozenset({Shape.RAW, Shape.PLAIN, Shape.TEXT})
+_QUOTED = frozenset({Shape.PLAIN, Shape.TEXT, Shape.TIMESTAMP, Shape.TIMESTAMPTZ})
+_VALUE, _NULL, _TOKEN = range(3)  # how a member is written: by its shape, as null, as a token made one by one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Where the server's texts stand: matrices of shape (columns, rows); a null has length 0."""
+
+    starts: Offsets
+    lengths: Offsets
+    null: Mask
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return int(self.starts.shape[1])
+
+    @classmethod
+    def empty(cls, width: int, count: int) -> Self:
+        """Matrices to be filled."""
+        shape = (width, count)
+        return cls(starts=np.empty(shape, np.int32), lengths=np.empty(shape, np.int32), null=np.zeros(shape, bool))
+
+    def take(self, index: Ints) -> "Columns":
+        """The rows that `index` names."""
+        return Columns(starts=self.starts[:, index], lengths=self.lengths[:, index], null=self.null[:, index])
+
+    def fill(self, other: "Columns", chosen: Mask) -> None:
+        """Takes the chosen values from `other`."""
+        if chosen.any():
+            np.copyto(self.starts, other.starts, where=chosen)
+            np.copyto(self.lengths, other.lengths, where=chosen)
+            np.copyto(self.null, other.null, where=chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """Rows of one kind of one relation, ready but for their provenance.
+
+    `places` are their numbers in the block; `left` those (among the rows asked for) that must go
+    through `row_records`.
+    """
+
+    binding: Binding
+    op: Op
+    places: Ints
+    left: Ints
+    keys: pa.StringArray | None = None
+    partitions: npt.NDArray[np.int32] | None = None
+    current: pa.StringArray | None = None
+    original: pa.StringArray | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of rows."""
+        return len(self.places)
+
+    def at(self, places: Ints) -> "Texts":
+        """The same rows, numbered by the block's places of the rows that were asked for."""
+        return replace(self, places=places[self.places])
+
+    def numbered(self, chosen: Ints) -> "Texts":
+        """The chosen rows, numbered from 0."""
+        if len(chosen) == self.size:
+            return replace(self, places=np.arange(self.size))
+        index = pa.array(chosen)
+        return replace(
+            self,
+            places=np.arange(len(chosen)),
+            keys=None if self.keys is None else self.keys.take(index),
+            partitions=None if self.partitions is None else self.partitions[chosen],
+            current=None if self.current is None else self.current.take(index),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Marks:
+    """Where the constants inside values stand among a template's, each as start and length.
+
+    `fractions[n]` makes six digits of a fraction that has n bytes with its point; `fractions_z` ends them with Z.
+    """
+
+    true: tuple[int, int]
+    false: tuple[int, int]
+    t: tuple[int, int]
+    fractions: Offsets
+    fractions_z: Offsets
+
+
+class Template:
+    """The constants of one binding, and the code that splices values between them."""
+
+    def __init__(self, binding: Binding) -> None:
+        self._binding = binding
+        blob = bytearray()
+
+        def put(text: bytes) -> tuple[int, int]:
+            blob.extend(text)
+            return len(blob) - len(text), len(text)
+
+        self._labels = [
+            np.array(
+                [
+                    [put(_label(field, first=number == 0, closes=closes, state=state)) for state in range(3)]
+                    for closes in (False, True)
+                ],
+                np.int32,
+            )
+            for number, field in enumerate(binding.fields)
+        ]
+        self._ends = np.array([put(b"}"), put(b'"}')], np.int32)
+        self._marks = _Marks(
+            true=put(b"true"),
+            false=put(b"false"),
+            t=put(b"T"),
+            fractions=np.array([put(b".000000"[length:]) for length in range(8)], np.int32),
+            fractions_z=np.array([put(b".000000"[length:] + b"Z") for length in range(8)], np.int32),
+        )
+        self._brackets = put(b'["'), put(b'","'), put(b'"]')
+        self._constants = bytes(blob)
+
+    def texts(
+        self, op: Op, data: Data, buffer: Bytes, before: Columns | None, after: Columns | None, good: Mask
+    ) -> Texts:
+        """The rows among `good` that need nothing unusual; `buffer` is `data`, padded by `INLINE` bytes."""
+        binding = self._binding
+        sides = [side for side in (before, after) if side is not None]
+        for side in sides:
+            good &= side.lengths.sum(axis=0) < LARGE_BYTES
+            for field in {*binding.key, *binding.partition}:
+                good &= ~side.null[field.index]
+            for field in binding.fields:
+                if field.json:
+                    good &= ~_maybe_json_null(buffer, side, field)
+        index, left = np.flatnonzero(good), np.flatnonzero(~good)
+        asked = before, after
+        if len(left):
+            before, after = (None if side is None else side.take(index) for side in (before, after))
+        if not len(index):
+            return Texts(binding=binding, op=op, places=index, left=left)
+        holder = after if after is not None else before
+        assert holder is not None
+        keys = self._keys(data, buffer, binding.key, holder)
+        placed = keys if binding.placed_by_key else self._keys(data, buffer, binding.partition, holder)
+        if before is not None and after is not None:
+            moved = pc.not_equal(keys, self._keys(data, buffer, binding.key, before))
+            if not binding.placed_by_key:
+                moved = pc.or_(moved, pc.not_equal(placed, self._keys(data, buffer, binding.partition, before)))
+            if pc.any(moved).as_py():
+                stayed = ~moved.to_numpy(zero_copy_only=False)
+                good[index] = stayed
+                return self.texts(op, data, buffer, *asked, good)
+        pool = Pool(data)
+        base = pool.add(self._constants)
+        plans = [None if side is None else self._object(pool, base, data, buffer, side) for side in (before, after)]
+        whole = pool.buffer()
+        original, current = (None if plan is None else splice(whole, len(index), plan) for plan in plans)
+        return Texts(
+            binding=binding,
+            op=op,
+            places=index,
+            left=left,
+            keys=keys,
+            partitions=partitions(placed, binding.entity.partitions),
+            current=current,
+            original=original,
+        )
+
+    def _keys(self, data: Data, buffer: Bytes, fields: Sequence[Field], columns: Columns) -> pa.StringArray:
+        """The canonical key texts: sliced where the server's text is canonical, else one by one."""
+        places = [field.index for field in fields]
+        starts, lengths = columns.starts[places], columns.lengths[places]
+        sliced = all(field.codec.shape in _SLICED and not field.json for field in fields)
+        if sliced and len(fields) == 1:
+            return splice(buffer, starts.shape[1], [(starts[0], lengths[0])])
+        if sliced and not any(
+            field.codec.shape is Shape.TEXT and len(_escaped(buffer, start, length))
+            for field, start, length in zip(fields, starts, lengths, strict=True)
+        ):
+            return self._key_arrays(data, starts, lengths)
+        return pa.array(
+            [
+                key_text(
+                    [
+                        canonical(bytes(data[start : start + length]), field.codec)
+                        for field, start, length in zip(fields, row_starts, row_lengths, strict=True)
+                    ]
+                )
+                for row_starts, row_lengths in zip(starts.T.tolist(), lengths.T.tolist(), strict=True)
+            ],
+            pa.utf8(),
+        )
+
+    def _key_arrays(self, data: Data, starts: Offsets, lengths: Offsets) -> pa.StringArray:
+        pool = Pool(data)
+        base = pool.add(self._constants)
+        opening, comma, closing = self._brackets
+        plan = _Plan()
+        for number in range(len(starts)):
+            plan.constant(base, opening if number == 0 else comma)
+            plan.add(starts[number], lengths[number])
+        plan.constant(base, closing)
+        return splice(pool.buffer(), starts.shape[1], plan.segments)
+
+    def _object(self, pool: Pool, base: int, data: Data, buffer: Bytes, columns: Columns) -> list[Segment]:
+        count = columns.starts.shape[1]
+        plan = _Plan()
+        closes: bool | Mask = False
+        if not self._labels:
+            return [(pool.add(b"{}"), 2)]
+        for labels, field in zip(self._labels, self._binding.fields, strict=True):
+            value = _Value(pool, data, buffer, columns, field)
+            begin = value.texts(self._marks, base)
+            states = value.states
+            if isinstance(closes, bool) and states is None:
+                plan.constant(base, labels[int(closes)][_VALUE])
+            else:
+                chosen = labels[np.asarray(closes).astype(np.int8), 0 if states is None else states]
+                plan.add(np.broadcast_to(chosen[..., 0] + base, count), np.broadcast_to(chosen[..., 1], count))
+            plan.segments += begin
+            quoted = field.codec.shape in _QUOTED
+            closes = quoted if states is None else (states == _VALUE) & quoted
+        if isinstance(closes, bool):
+            plan.constant(base, self._ends[int(closes)])
+        else:
+            chosen = self._ends[closes.astype(np.int8)]
+            plan.add(chosen[:, 0] + base, chosen[:, 1])
+        return plan.segments
+
+
+class _Plan:
+    """The segments of a column of texts."""
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+
+    def add(self, starts: Offsets | int, lengths: Offsets | int) -> None:
+        self.segments.append((starts, lengths))
+
+    def constant(self, base: int, where: Sequence[int] | Offsets) -> None:
+        self.segments.append((base + int(where[0]), int(where[1])))
+
+
+class _Value:
+    """One column of one side: the slices of its values, and how each member is written."""
+
+    def __init__(self, pool: Pool, data: Data, buffer: Bytes, columns: Columns, field: Field) -> None:
+        self._pool, self._data, self._buffer, self._field = pool, data, buffer, field
+        self._starts = columns.starts[field.index]
+        self._lengths = columns.lengths[field.index]
+        self._null = columns.null[field.index]
+        self.states: npt.NDArray[np.int8] | None = None
+        if self._null.any():
+            self.states = np.where(self._null, _NULL, _VALUE).astype(np.int8)
+
+    def texts(self, marks: _Marks, base: int) -> list[Segment]:
+        """The segments of the values; empty where the member is null."""
+        match self._field.codec.shape:
+            case Shape.RAW | Shape.PLAIN:
+                return [(self._starts, self._lengths)]
+            case Shape.TEXT:
+                return self._except(
+                    [(self._starts, self._lengths)], _escaped(self._buffer, self._starts, self._lengths)
+                )
+            case Shape.FLOAT:
+                last = self._buffer[self._starts + np.maximum(self._lengths, 1) - 1]
+                return self._except([(self._starts, self._lengths)], np.flatnonzero((last > ord("9")) & ~self._null))
+            case Shape.BOOL:
+                return self._booleans(marks, base)
+            case Shape.TIMESTAMP:
+                return self._timestamps(marks, base, 0, marks.fractions)
+            case Shape.TIMESTAMPTZ:
+                return self._timestamps(marks, base, 3, marks.fractions_z)
+            case Shape.OTHER:
+                empty = np.zeros(len(self._starts), np.int32)
+                return self._except([(empty, empty.copy())], np.flatnonzero(~self._null))
+
+    def _booleans(self, marks: _Marks, base: int) -> list[Segment]:
+        truth = self._buffer[self._starts] == ord("t")
+        (true, true_length), (false, false_length) = marks.true, marks.false
+        lengths = np.where(truth, true_length, false_length)
+        lengths[self._null] = 0
+        return [(np.where(truth, base + true, base + false), lengths)]
+
+    def _timestamps(self, marks: _Marks, base: int, zone: int, fractions: Offsets) -> list[Segment]:
+        """`2026-11-21 03:10:02.88[+00]` with a `T`, six digits and `Z`; other forms one by one."""
+        starts, lengths, buffer = self._starts, self._lengths, self._buffer
+        fraction = lengths - 19 - zone
+        usual = (fraction == 0) | (
+            (fraction >= 2) & (fraction <= 7) & (buffer[np.minimum(starts + 19, len(buffer) - 1)] == ord("."))
+        )
+        usual &= (buffer[np.minimum(starts + 4, len(buffer) - 1)] == ord("-")) & (
+            buffer[np.minimum(starts + 10, len(buffer) - 1)] == ord(" ")
+        )
+        usual &= buffer[starts + np.maximum(lengths, 1) - 1] <= ord("9")  # not BC
+        if zone:
+            usual &= buffer[np.minimum(starts + lengths - zone, len(buffer) - 1)] == ord("+")
+        t, _ = marks.t
+        padding = fractions[np.where(usual, fraction, 0)]
+        parts: list[Segment] = [
+            (starts, np.where(usual, 10, 0).astype(np.int32)),
+            (base + t, np.where(usual, 1, 0).astype(np.int32)),
+            (starts + 11, np.where(usual, lengths - 11 - zone, 0).astype(np.int32)),
+            (padding[:, 0] + base, np.where(usual, padding[:, 1], 0).astype(np.int32)),
+        ]
+        return self._except(parts, np.flatnonzero(~usual & ~self._null))
+
+    def _except(self, segments: list[Segment], index: Ints) -> list[Segment]:
+        """The segments with the values that `index` names converted one by one."""
+        if not len(index):
+            return segments
+        if self.states is None:
+            self.states = np.zeros(len(self._starts), np.int8)
+        self.states[index] = _TOKEN
+        starts, lengths = (np.array(part, np.int32) for part in segments[0])
+        for number in index.tolist():
+            begin = self._starts[number]
+            token = self._field.codec.to_json(bytes(self._data[begin : begin + self._lengths[number]]))
+            starts[number] = self._pool.add(token)
+            lengths[number] = len(token)
+        return [(starts, lengths), *segments[1:]]
+
+
+def _escaped(buffer: Bytes, starts: Offsets, lengths: Offsets) -> Ints:
+    """The values that hold a byte which JSON text escapes (RFC 8259, section 7)."""
+    offsets, data = gather(buffer, len(starts), [(starts, lengths)])
+    found = np.frombuffer(data, np.uint8)
+    special = (found < 0x20) | (found == ord('"')) | (found == ord("\\"))
+    if not special.any():
+        return np.empty(0, np.int64)
+    return np.unique(np.searchsorted(offsets, np.flatnonzero(special), side="right") - 1)
+
+
+def _maybe_json_null(buffer: Bytes, columns: Columns, field: Field) -> Mask:
+    """Values that could be JSON's null: their first byte is its own, or white space."""
+    first = buffer[columns.starts[field.index]]
+    long = columns.lengths[field.index] >= len(b"null")
+    maybe: Mask = long & ((first == ord("n")) | (first <= ord(" ")))
+    return maybe
+
+
+def _label(field: Field, *, first: bool, closes: bool, state: int) -> bytes:
+    opening = b"{" if first else b","
+    value = b"null" if state == _NULL else b'"' if state == _VALUE and field.codec.shape in _QUOTED else b""
+    return (b'"' if closes else b"") + opening + field.label + value

@@ -1,0 +1,389 @@
+"""From one decoded row to its records, one at a time: the definition that `columnar` is tested against.
+
+What is unusual goes this way too: moves, unavailable values, policies that stop.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from msgspec import Raw
+
+from connectors.sources.postgres.decode.binder import Binding, Field
+from connectors.sources.postgres.decode.messages import UNCHANGED, Delete, Insert, Update, Value
+from connectors.sources.postgres.values.text_to_json import Codec, Shape, canonical, string
+from envelope.entity import DEAD, TRUNCATE_KEY
+from envelope.errors import ChangelogError, Kind
+from envelope.key import key_text, partition
+from envelope.model import MISSING, Envelope, Missing, Op, Place, Provenance, Record, Source, Stamp
+from envelope.position import Position
+
+JSON_BYTES_MAX = 7 << 28
+"""The longest state: below the 2 GiB of a column of Arrow and a page of Parquet, with room for the rows beside it."""
+
+_UNIX = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """A committed transaction: `xid` in 64 bits, `committed_at` in microseconds since 1970, UTC."""
+
+    xid: int
+    epoch: int
+    commit: int
+    committed_at: int
+
+
+class Xids:
+    """64-bit transaction ids from pgoutput's 32 bits: the nearest to the last one seen."""
+
+    def __init__(self, reference: int) -> None:
+        self._reference = reference
+
+    def full(self, xid: int) -> int:
+        """The 64-bit id whose low half is `xid`."""
+        ahead = (xid - self._reference) & 0xFFFFFFFF
+        self._reference += ahead if ahead < 1 << 31 else ahead - (1 << 32)
+        return self._reference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Where a row stands: the `ordinal` counts what the transaction sent before it."""
+
+    transaction: Transaction
+    ordinal: int
+    stamp: Stamp | None
+
+    def position(self, half: int = 0) -> Position:
+        """The row's position, or that of the second half of a move."""
+        return Position(self.transaction.epoch, self.transaction.commit, 2 * self.ordinal + half)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What every message says of its source, and what an operator decided about its stops."""
+
+    name: str
+    database: str
+    decisions: Mapping[Position, str]
+
+    def decision(self, position: Position) -> str | None:
+        """What was accepted for this stop: a decision holds to the end of its transaction."""
+        held = [
+            accepted
+            for accepted in self.decisions
+            if (accepted.epoch, accepted.commit) == (position.epoch, position.commit) and accepted <= position
+        ]
+        return self.decisions[max(held)] if held else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """One side of a change: its JSON object, and the columns that the log did not send or sent as JSON null."""
+
+    json: Raw
+    unavailable: tuple[str, ...]
+    json_null: tuple[str, ...]
+
+
+Tuple = Sequence[Value]
+
+
+def records(origin: Origin, binding: Binding, row: Insert | Update | Delete, change: Change) -> list[Record]:
+    """The messages of one row: none where a policy leaves it out, two where it moved.
+
+    Raises ChangelogError of kind STOP where a policy says so and no operator decided otherwise.
+    """
+    _check_width(binding, row)
+    try:
+        found = _published(origin, binding, row, change)
+    except _NoPlaceError as missing:
+        unplaced = [_unplaced(origin, binding, row, change)]
+        return _decided(origin, change.position(), unplaced, missing.message, str(missing.hint))
+    if binding.entity.immutable and not isinstance(row, Insert):
+        return _immutable(origin, binding, found, change)
+    if change.stamp is None and binding.entity.missing_stamp == "stop":
+        return _unstamped(origin, binding, found, change)
+    return found
+
+
+def read(origin: Origin, binding: Binding, values: Tuple, change: Change) -> Record:
+    """The message of a row that was read from the table."""
+    return Record(
+        entity=binding.entity.name,
+        place=place(binding, values),
+        envelope=_envelope(origin, binding, Op.READ, change, change.position(), _side(binding, values, None), MISSING),
+    )
+
+
+def joined(origin: Origin, binding: Binding, deleted: Delete, inserted: Insert, change: Change) -> list[Record]:
+    """A row that crossed partitions arrives as delete and insert; of one key, it is one update.
+
+    `change` is the insert's; the delete's ordinal stays unused.
+    """
+    row = Update(relid=inserted.relid, old_kind=deleted.old_kind, old=deleted.old, new=inserted.new)
+    return records(origin, binding, row, change)
+
+
+def same_key(binding: Binding, deleted: Delete, inserted: Insert) -> bool:
+    """Whether the two rows have one key and one place."""
+    _check_width(binding, deleted)
+    _check_width(binding, inserted)
+    return all(deleted.old[f.index] == inserted.new[f.index] for f in (*binding.key, *binding.partition))
+
+
+def truncates(origin: Origin, binding: Binding, change: Change) -> list[Record]:
+    """The messages of a truncate: one a partition; STOP where the entity's policy is to stop."""
+    position = change.position()
+    envelope = Envelope(
+        provenance=provenance(origin, binding, Op.TRUNCATE, change, position), current=None, original=None
+    )
+    found = [
+        Record(entity=binding.entity.name, place=Place(key=TRUNCATE_KEY, partition=number), envelope=envelope)
+        for number in range(binding.entity.partitions)
+    ]
+    if binding.entity.on_truncate == "publish" or origin.decision(position) == "default":
+        return found
+    what = f"{binding.table} was truncated"
+    choices = "default|skip|dead-letter"
+    return _decided(origin, position, found[:1], what, 'or set on_truncate = "publish"', choices=choices)
+
+
+def _check_width(binding: Binding, row: Insert | Update | Delete) -> None:
+    sides = (None if isinstance(row, Insert) else row.old, None if isinstance(row, Delete) else row.new)
+    for side in sides:
+        if side is not None and len(side) != binding.width:
+            what = f"a row of {binding.table} has {len(side)} columns, and its relation {binding.width}"
+            raise ChangelogError(Kind.MALFORMED, what)
+
+
+class _NoPlaceError(ChangelogError):
+    """A row whose key or partition cannot be told; the hint goes on after the command that passes it."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(Kind.PRECONDITION, message, hint=hint)
+
+
+def _unknown(binding: Binding, column: str) -> _NoPlaceError:
+    """The log says nothing of a column: for its null, or for what the table's replica identity leaves out."""
+    what = f"the log holds no value for key or partition column {column} of {binding.table}"
+    if column in binding.unlogged:
+        rebuild = f"once the service runs, `changelog rebuild {binding.entity.name}`"
+        return _NoPlaceError(what, f"and ALTER TABLE … REPLICA IDENTITY FULL; {rebuild}")
+    return _NoPlaceError(what, "and make it NOT NULL")
+
+
+def _published(origin: Origin, binding: Binding, row: Insert | Update | Delete, change: Change) -> list[Record]:
+    match row:
+        case Insert():
+            return [_create(origin, binding, row.new, change)]
+        case Update():
+            return _update(origin, binding, row, change)
+        case Delete():
+            return [_delete(origin, binding, row, change)]
+
+
+def _create(origin: Origin, binding: Binding, new: Tuple, change: Change) -> Record:
+    side = _side(binding, new, None)
+    return Record(
+        entity=binding.entity.name,
+        place=place(binding, new),
+        envelope=_envelope(origin, binding, Op.CREATE, change, change.position(), side, MISSING),
+    )
+
+
+def _update(origin: Origin, binding: Binding, row: Update, change: Change) -> list[Record]:
+    entity = binding.entity.name
+    if row.old is None and binding.unlogged:
+        raise _unknown(binding, binding.unlogged[0])  # nobody knows whether the row had another key before
+    new_place = place(binding, row.new, row.old)
+    old_place = new_place if row.old is None else place(binding, row.old, row.new)
+    whole = row.old is not None and is_whole(binding, row.old_kind, row.old)
+    current = _side(binding, row.new, row.old if whole else None)
+    original = None if row.old is None else _old_side(binding, row.old, whole=whole)
+    if old_place == new_place:
+        known: _Side | Missing = original if original is not None and whole else MISSING
+        envelope = _envelope(origin, binding, Op.UPDATE, change, change.position(), current, known)
+        return [Record(entity=entity, place=new_place, envelope=envelope)]
+    left = _envelope(origin, binding, Op.DELETE, change, change.position(), None, original or MISSING)
+    arrived = _envelope(origin, binding, Op.CREATE, change, change.position(1), current, MISSING)
+    return [
+        Record(entity=entity, place=old_place, envelope=left, moved_to=new_place),
+        Record(entity=entity, place=new_place, envelope=arrived, moved_from=old_place),
+    ]
+
+
+def is_whole(binding: Binding, kind: str | None, old: Tuple) -> bool:
+    """Whether an old tuple has the whole row.
+
+    Of a partitioned table it says what the table's replica identity is, and holds what the partition's is, with null
+    for the rest. Which partition it is of, it does not say: where one is known that logs no more than what has a
+    value here, the nulls may be its.
+    """
+    if kind != "O" or None not in old:
+        return kind == "O"
+    return all(
+        any(value is not None for place, value in enumerate(old) if place not in logged) for logged in binding.leaves
+    )
+
+
+def _delete(origin: Origin, binding: Binding, row: Delete, change: Change) -> Record:
+    original = _old_side(binding, row.old, whole=is_whole(binding, row.old_kind, row.old))
+    return Record(
+        entity=binding.entity.name,
+        place=place(binding, row.old),
+        envelope=_envelope(origin, binding, Op.DELETE, change, change.position(), None, original),
+    )
+
+
+def _unplaced(origin: Origin, binding: Binding, row: Insert | Update | Delete, change: Change) -> Record:
+    """The record of a row that has no place, for the operator who sets it aside: what the log has of it."""
+    op = Op.CREATE if isinstance(row, Insert) else Op.UPDATE if isinstance(row, Update) else Op.DELETE
+    current = None if isinstance(row, Delete) else _side(binding, row.new, None)
+    original: _Side | Missing = MISSING
+    if not isinstance(row, Insert) and row.old is not None:
+        original = _old_side(binding, row.old, whole=is_whole(binding, row.old_kind, row.old))
+    return Record(
+        entity=binding.entity.name,
+        place=Place(key="", partition=0),
+        envelope=_envelope(origin, binding, op, change, change.position(), current, original),
+    )
+
+
+def place(binding: Binding, values: Tuple, other: Tuple | None = None) -> Place:
+    """Where a row belongs; `other` is the other side of an update, for values that the log left out."""
+    if binding.lost is not None:
+        change = f"or name the new key in [entities.{binding.entity.name}] and run `changelog run --accept-config`"
+        raise _NoPlaceError(binding.lost, change)
+    key = key_text(_texts(binding, binding.key, values, other))
+    placed = key if binding.placed_by_key else key_text(_texts(binding, binding.partition, values, other))
+    return Place(key=key, partition=partition(placed.encode(), binding.entity.partitions))
+
+
+def _texts(binding: Binding, fields: Sequence[Field], values: Tuple, other: Tuple | None) -> list[str]:
+    texts = []
+    for field in fields:
+        value = values[field.index]
+        if value is UNCHANGED and other is not None:
+            value = other[field.index]
+        if value is None or value is UNCHANGED:
+            raise _unknown(binding, field.name)
+        texts.append(canonical(bytes(value), field.codec))
+    return texts
+
+
+def _side(binding: Binding, values: Tuple, full_old: Tuple | None) -> _Side:
+    parts: list[bytes] = []
+    unavailable, json_null = [], []
+    for field in binding.fields:
+        value = values[field.index]
+        if value is UNCHANGED and full_old is not None:
+            value = full_old[field.index]
+        if value is UNCHANGED:
+            unavailable.append(field.name)
+            continue
+        if value is not None and field.json and bytes(value).strip() == b"null":
+            json_null.append(field.name)
+        parts += [b"," if parts else b"{", field.label, b"null" if value is None else _token(field.codec, value)]
+    json = b"".join([*parts, b"}"]) if parts else b"{}"  # once: values may be large
+    if len(json) > JSON_BYTES_MAX:
+        raise ChangelogError(
+            Kind.LIMIT,
+            f"a row of {binding.table} makes {len(json)} bytes of JSON, and a message holds {JSON_BYTES_MAX}",
+            hint="leave its largest column out with exclude_columns, or mask it, and start with --accept-config",
+        )
+    return _Side(json=Raw(json), unavailable=tuple(unavailable), json_null=tuple(json_null))
+
+
+def _token(codec: Codec, value: bytes | memoryview) -> bytes:
+    if isinstance(value, memoryview):
+        return string(value) if codec.shape is Shape.TEXT else codec.to_json(bytes(value))
+    return codec.to_json(value)
+
+
+def _old_side(binding: Binding, old: Tuple, *, whole: bool) -> _Side:
+    if whole:
+        return _side(binding, old, None)
+    known = [
+        value if value is not None and (binding.full or place in binding.identity) else UNCHANGED
+        for place, value in enumerate(old)
+    ]
+    return _side(binding, known, None)  # no column of a replica identity is ever null
+
+
+def _envelope(
+    origin: Origin,
+    binding: Binding,
+    op: Op,
+    change: Change,
+    position: Position,
+    current: _Side | None,
+    original: _Side | Missing,
+) -> Envelope:
+    told = provenance(origin, binding, op, change, position)
+    source = told.source
+    if current is not None:
+        source = replace(source, unavailable=current.unavailable, json_null=current.json_null)
+    if isinstance(original, _Side):
+        source = replace(source, unavailable_original=original.unavailable, json_null_original=original.json_null)
+    return Envelope(
+        provenance=replace(told, source=source),
+        current=None if current is None else current.json,
+        original=original.json if isinstance(original, _Side) else MISSING,
+    )
+
+
+def provenance(origin: Origin, binding: Binding, op: Op, change: Change, position: Position) -> Provenance:
+    """Who made the change (the entity's default where nobody said) and where it was read."""
+    return Provenance(
+        stamp=change.stamp or binding.entity.default_stamp,
+        source=Source(
+            connector="postgres",
+            name=origin.name,
+            database=origin.database,
+            table=binding.table,
+            op=op,
+            position=position,
+            transaction=str(change.transaction.xid),
+            committed_at=_UNIX + timedelta(microseconds=change.transaction.committed_at),
+            mask=binding.mask,
+        ),
+    )
+
+
+def _immutable(origin: Origin, binding: Binding, found: list[Record], change: Change) -> list[Record]:
+    if binding.entity.on_change_of_immutable == "ignore":
+        return []
+    what = f"a row of {binding.table} was changed, and entity {binding.entity.name} is immutable"
+    return _decided(origin, change.position(), found, what, 'or set on_change_of_immutable = "ignore"')
+
+
+def _unstamped(origin: Origin, binding: Binding, found: list[Record], change: Change) -> list[Record]:
+    if origin.decision(change.position()) == "default":
+        return found
+    what = f"a change of {binding.table} has no provenance stamp"
+    return _decided(origin, change.position(), found, what, "", choices="default|skip|dead-letter")
+
+
+def _decided(
+    origin: Origin,
+    position: Position,
+    found: list[Record],
+    what: str,
+    otherwise: str,
+    *,
+    choices: str = "skip|dead-letter",
+) -> list[Record]:
+    decision = origin.decision(position)
+    if decision is None or decision not in choices.split("|"):
+        raise ChangelogError(
+            Kind.STOP,
+            what,
+            hint=f"`changelog accept {position} --as {choices}` {otherwise}".rstrip(),
+            position=position,
+            choices=choices.split("|"),
+        )
+    if decision == "skip":
+        return []
+    return [replace(record, entity=DEAD, place=Place(key=record.entity, partition=0)) for record in found]

@@ -1,0 +1,370 @@
+"""Windows: table rows read beside the stream, and published at one place in it.
+
+A chunk is read under a snapshot; then a logical message is written, and where that message arrives
+in the stream the chunk's rows are published. A row is left out iff a transaction that the snapshot
+did not see touched its key and was delivered before. It goes by visibility and not by log position,
+because PostgreSQL delivers a commit before it makes it visible. (The idea of reading between marks is
+from DBLog, arXiv:2010.12597; its marks by position would lose updates here.)
+
+What the changelog holds and the table lacks is deleted under the same rule, and only where nothing touched its key
+since the changelog was looked at: then the changelog's last row of the key is what the stream gave, and not a ghost.
+
+A transaction below `horizon` (the ids that were given out when keeping began) may have been delivered
+earlier, unseen by us, or only in part, when its table joined the publication in its course: a chunk whose
+snapshot does not see one is read later. Its arrival alone would decide only the first case.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Condition
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from connectors.capture.rows.row_records import Change
+from connectors.capture.tables.key_lookup import Keys, Lookup
+from connectors.sources.postgres.snapshot.page_progress import Range, TableProgress
+from envelope.entity import TRUNCATE_KEY
+from envelope.errors import ChangelogError
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_KEPT_ROWS_MAX = 200_000
+"""Touched keys kept before those that every snapshot shows are looked for one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What `pg_current_snapshot()` says: ids below `xmin` are over, those from `xmax` on are not,
+
+    and of those between, the ones in `running` are not. A transaction that is over is visible, or was
+    rolled back and touched nothing.
+    """
+
+    xmin: int
+    xmax: int
+    running: Ints
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The snapshot that the server prints as `xmin:xmax:xip,xip,…`."""
+        xmin, xmax, running = text.split(":")
+        ids = np.array([int(xid) for xid in running.split(",") if xid], np.int64)
+        return cls(xmin=int(xmin), xmax=int(xmax), running=ids)
+
+    def misses(self, xids: Ints) -> Mask:
+        """Which of the transactions this snapshot does not see."""
+        return (xids >= self.xmax) | np.isin(xids, self.running)
+
+
+class Rows(Protocol):
+    """A chunk's rows, ready but for their place in the stream."""
+
+    @property
+    def nbytes(self) -> int:
+        """What they hold in memory."""
+
+    @property
+    def keys(self) -> pa.StringArray:
+        """The entity key of each row."""
+
+    @property
+    def gone(self) -> pa.StringArray:
+        """The keys that were looked up and not found."""
+
+    def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
+        """The rows to keep, and those of `gone` to delete, as changelog rows, counted on from `change`."""
+
+
+class Task(Protocol):
+    """What is left to read of one entity, handed out part by part: `TableProgress` and `Lookup`."""
+
+    generation: int
+
+    @property
+    def entity(self) -> str:
+        """Of which entity."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all is published."""
+
+    def next_range(self) -> Any:
+        """Hands out the next part; None while all that is left is under way."""
+
+    def admit(self, taken: Any, signature: str, filenode: int) -> bool:
+        """Whether the part may be read under these columns and storage."""
+
+    def give_back(self, taken: Any) -> None:
+        """The part is to be read again."""
+
+    def divide(self, taken: Any) -> None:
+        """The part is to be read again in smaller ones: it holds too much to be read at once."""
+
+    def publish(self, taken: Any, gone: Sequence[str]) -> None:
+        """The part is published; the table lacks these keys."""
+
+    def withdraw(self, taken: Any) -> None:
+        """The part was not published after all."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Chunk:
+    """One range of one table, or some keys of it: asked for, being read, or waiting for its message to arrive."""
+
+    task: Task
+    entity: str
+    table: tuple[str, str]
+    taken: Range | Keys
+    generation: int
+    discarded: bool = False
+    snapshot: Snapshot | None = None
+    rows: Rows | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """What the rows hold in memory."""
+        return 0 if self.rows is None else self.rows.nbytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Touched:
+    entities: pa.StringArray
+    keys: pa.StringArray
+    xids: Ints
+
+    def where(self, chosen: Mask) -> "_Touched":
+        picked = pa.array(chosen)
+        return _Touched(entities=self.entities.filter(picked), keys=self.keys.filter(picked), xids=self.xids[chosen])
+
+
+class Windows:
+    """The table reads that are under way; the `Listener` of an assembler, shared with reader threads."""
+
+    def __init__(
+        self,
+        tables: Mapping[str, TableProgress],
+        *,
+        horizon: int,
+        nonces: Callable[[], str],
+        lookups: Sequence[Lookup] = (),
+        bytes_max: int = 32 << 20,
+    ) -> None:
+        self._tables = dict(tables)
+        self._tasks: Sequence[Task] = [*tables.values(), *lookups]
+        self._swept = pa.array([lookup.entity for lookup in lookups if lookup.sweeping], pa.utf8())
+        self._since: dict[str, pa.StringArray] = {}
+        self._horizon, self._bytes_max = horizon, bytes_max
+        self._nonces = nonces
+        self._changed = Condition()
+        self._chunks: dict[str, Chunk] = {}
+        self._touched: list[_Touched] = []
+        self._kept = 0
+        self._kept_max = _KEPT_ROWS_MAX
+        self._latest: Snapshot | None = None
+        self._last: tuple[Task, Range | Keys] | None = None
+        self._waiting: tuple[int, ...] = ()
+        self._closed = False
+
+    # For the assembler, in the order of the stream.
+
+    def touched(self, rows: pa.RecordBatch, xids: Ints) -> None:
+        """Keeps the keys that transactions touched."""
+        with self._changed:
+            if self.complete:
+                return
+            self._touched.append(_Touched(entities=rows.column("entity"), keys=rows.column("key"), xids=xids))
+            self._kept += len(xids)
+            if self._kept > self._kept_max:
+                self._forget()
+
+    def discard(self, table: tuple[str, str]) -> None:
+        """What was read of the table is read again."""
+        with self._changed:
+            for chunk in self._chunks.values():
+                chunk.discarded |= chunk.table == table
+
+    def signal(self, payload: bytes, change: Change) -> pa.RecordBatch | None:
+        """The rows of the chunk whose message this is; None for a foreign message or a chunk to read again."""
+        with self._changed:
+            chunk = self._chunks.pop(payload.decode(errors="replace"), None)
+            self._changed.notify_all()
+            if chunk is None or chunk.rows is None or chunk.snapshot is None:
+                return None
+            task, rows, chunk.rows = chunk.task, chunk.rows, None  # its reader may hold the chunk for long
+            if chunk.generation != task.generation:
+                return None
+            if chunk.discarded:
+                task.give_back(chunk.taken)
+                return None
+            task.publish(chunk.taken, rows.gone.to_pylist())
+            self._last = task, chunk.taken
+            keep = self._untouched(chunk.entity, chunk.snapshot, rows.keys)
+            delete = self._unmentioned(chunk.entity, rows.gone)
+            if self.complete:
+                self._touched.clear()
+        try:
+            return rows.at(change, keep, delete)
+        except ChangelogError:
+            self.withdraw()
+            raise
+
+    def withdraw(self) -> None:
+        """The rows that `signal` gave last are not published after all: the changelog stops before them."""
+        with self._changed:
+            assert self._last is not None
+            task, taken = self._last
+            task.withdraw(taken)
+
+    def _untouched(self, entity: str, snapshot: Snapshot, keys: pa.StringArray) -> Mask:
+        """Which keys no transaction touched that the snapshot does not see."""
+        return _others(
+            keys,
+            [
+                block.keys.filter(pc.and_(pa.array(unseen), pc.equal(block.entities, entity)))
+                for block in self._touched
+                if (unseen := snapshot.misses(block.xids)).any()
+            ],
+        )
+
+    def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
+        """Which keys no transaction touched at all since keeping began; of an entity that is swept.
+
+        None after a TRUNCATE that was published: the keys that the changelog held before are gone from it.
+        """
+        if not len(keys):
+            return np.ones(0, bool)
+        touched = [block.keys.filter(pc.equal(block.entities, entity)) for block in self._touched]
+        touched.append(self._since.get(entity, keys[:0]))
+        if any(pc.any(pc.equal(part, TRUNCATE_KEY)).as_py() for part in touched):
+            return np.zeros(len(keys), bool)
+        return _others(keys, touched)
+
+    def _forget(self) -> None:
+        """Drops what every snapshot in use, and so every later one, sees."""
+        if self._latest is None or any(chunk.snapshot is None for chunk in self._chunks.values()):
+            return
+        in_use = [self._latest, *(chunk.snapshot for chunk in self._chunks.values() if chunk.snapshot)]
+        kept = []
+        for block in self._touched:
+            needed = np.logical_or.reduce([snapshot.misses(block.xids) for snapshot in in_use])
+            self._remember(block, ~needed)
+            if needed.any():
+                kept.append(block if needed.all() else block.where(needed))
+        self._touched = kept
+        self._kept = sum(len(block.xids) for block in kept)
+        self._kept_max = max(_KEPT_ROWS_MAX, 2 * self._kept)
+
+    def _remember(self, block: _Touched, forgotten: Mask) -> None:
+        """Of entities that are swept, every key that was touched is known to the end, once each."""
+        for entity in self._swept.to_pylist():
+            keys = block.keys.filter(pc.and_(pa.array(forgotten), pc.equal(block.entities, entity)))
+            if len(keys):
+                self._since[entity] = pa.concat_arrays([self._since.get(entity, keys[:0]), keys]).unique()
+
+    # For the reader threads.
+
+    def glance(self, snapshot: Snapshot) -> None:
+        """A snapshot of now, by which what is touched can be forgotten though no chunk is read."""
+        with self._changed:
+            self._latest = snapshot
+
+    def offered(self, change: Callable[[], None]) -> None:
+        """Makes a change of a task that has more to hand out by it, or is complete."""
+        with self._changed:
+            change()
+            self._changed.notify_all()
+
+    def take(self, tables: Mapping[str, tuple[str, str]]) -> tuple[str, Chunk] | None:
+        """Waits for memory and for work; the next chunk under its nonce, None when there is no more.
+
+        `tables` gives the table of each entity. A chunk under way may come back: so the wait ends only
+        when every table is complete, or at `close`.
+        """
+        with self._changed:
+            while not self._closed and not self.complete:
+                found = self._hand_out(tables) if self._has_room() else None
+                if found is not None:
+                    return found
+                self._changed.wait(timeout=1.0)
+            return None
+
+    def _has_room(self) -> bool:
+        return sum(chunk.nbytes for chunk in self._chunks.values()) < self._bytes_max
+
+    def _hand_out(self, tables: Mapping[str, tuple[str, str]]) -> tuple[str, Chunk] | None:
+        for task in self._tasks:
+            taken = task.next_range()
+            if taken is not None:
+                entity, nonce = task.entity, self._nonces()
+                chunk = Chunk(task=task, entity=entity, table=tables[entity], taken=taken, generation=task.generation)
+                self._chunks[nonce] = chunk
+                return nonce, chunk
+        return None
+
+    def reading(self, nonce: str, snapshot: Snapshot, signature: str, filenode: int) -> bool:
+        """Tells under which snapshot, columns and storage the chunk is read; False when it must not be."""
+        with self._changed:
+            chunk = self._chunks[nonce]
+            chunk.snapshot = self._latest = snapshot
+            task = chunk.task
+            if chunk.generation != task.generation or not task.admit(chunk.taken, signature, filenode):
+                return False
+            self._waiting = tuple(xid for xid in snapshot.running.tolist() if xid < self._horizon)
+            return not self._waiting
+
+    def read(self, nonce: str, rows: Rows) -> None:
+        """The chunk's rows are here; its message is about to be written."""
+        with self._changed:
+            self._chunks[nonce].rows = rows
+
+    def give_back_unread(self, nonce: str, *, smaller: bool = False) -> None:
+        """Unless the chunk has its rows; `smaller` says that it was too large."""
+        with self._changed:
+            chunk = self._chunks.get(nonce)
+            if chunk is None or chunk.rows is not None:
+                return
+            del self._chunks[nonce]
+            if chunk.generation == chunk.task.generation:
+                (chunk.task.divide if smaller else chunk.task.give_back)(chunk.taken)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends the readers' waits."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    # For the source and for people.
+
+    @property
+    def complete(self) -> bool:
+        """Whether every table is published to its end, and every key that was asked for."""
+        return all(task.complete for task in self._tasks)
+
+    @property
+    def open(self) -> int:
+        """Chunks asked for and not yet published."""
+        return len(self._chunks)
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """The transactions whose end the last chunk waits for."""
+        return self._waiting
+
+    def progress(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the tables, by entity."""
+        with self._changed:
+            return {entity: table.to_json() for entity, table in self._tables.items()}
+
+
+def _others(keys: pa.StringArray, touched: Sequence[pa.StringArray]) -> Mask:
+    """Which of the keys are none of the touched ones."""
+    if not touched:
+        return np.ones(len(keys), bool)
+    found: Mask = pc.is_in(keys, pa.concat_arrays(touched)).to_numpy(zero_copy_only=False)
+    return ~found

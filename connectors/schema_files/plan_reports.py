@@ -1,0 +1,177 @@
+"""What a migration would do, as text, JSON, JUnit's XML and annotations of GitHub."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from connectors.schema_files import reports
+from connectors.schema_files.plan import THE_SERVICE, Planned, Trouble
+from connectors.schema_files.reports import Report
+from connectors.schema_files.verdicts import Finding, Verdict
+from connectors.sources.postgres.migration.alterations import Alteration, Kind
+from connectors.sources.postgres.migration.recreate import Lost
+from connectors.terminal import safe
+
+SPELLED: Mapping[Kind, str] = {
+    Kind.GONE: "- table {0.before}",
+    Kind.MOVED: "~ table {0.before} → {0.after}",
+    Kind.REPLACED: "~ table {0.name} is another one",
+    Kind.ADDED: "+ column {0.name} {0.after}",
+    Kind.DROPPED: "- column {0.name} {0.before}",
+    Kind.RENAMED: "~ column {0.before} → {0.after}",
+    Kind.RETYPED: "~ column {0.name}: {0.before} → {0.after}",
+    Kind.NULLABLE: "~ column {0.name}: {0.before} → {0.after}",
+    Kind.DEFAULT: "~ column {0.name}: default {0.before} → {0.after}",
+    Kind.KEYS: "~ unique indexes: {0.before} → {0.after}",
+    Kind.IDENTITY: "~ replica identity: {0.before} → {0.after}",
+    Kind.PUBLISHED: "~ publication: {0.before} → {0.after}",
+    Kind.PARTITION_CAME: "+ partition {0.name}",
+    Kind.PARTITION_WENT: "- partition {0.name}",
+    Kind.REWRITTEN: "! every row is written anew, while the table is locked to all others",
+    Kind.TRUNCATED: "! every row is removed by TRUNCATE",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A migration that was tried: how many statements of which file, where, and what it would do.
+
+    `lost` is what a copy of the live database lacked.
+    """
+
+    file: str
+    statements: int
+    where: str
+    lost: Sequence[Lost]
+    planned: Sequence[Planned]
+
+    @property
+    def verdict(self) -> str:
+        """`stops` the service, `breaks` a reader, or `ok`."""
+        if any(each.stops for each in self.planned):
+            return "stops"
+        return "breaks" if any(each.troubles for each in self.planned) else "ok"
+
+    @property
+    def tried_on(self) -> str:
+        """How much was tried, and where."""
+        return f"{self.statements} statement{'s' * (self.statements != 1)} tried on {self.where} and rolled back"
+
+    @property
+    def summary(self) -> str:
+        """The last line."""
+        stopped = ", ".join(each.entity for each in self.planned if each.stops)
+        broken = ", ".join(each.entity for each in self.planned if each.troubles and not each.stops)
+        told = [f"the service would stop ({stopped})"] if stopped else []
+        told += [f"readers would break ({broken})"] if broken else []
+        return f"{self.tried_on}: {'; '.join(told) or 'nothing breaks'}"
+
+
+def text(tried: Tried) -> str:
+    """What changes, by entity, each with its line; what breaks; what comes of it; and the verdict."""
+    return "\n".join(map(safe, _lines(tried)))
+
+
+def _lines(tried: Tried) -> Iterator[str]:
+    yield from _missing(tried)
+    for each in tried.planned:
+        if each.changed:
+            yield f"{each.entity} ({each.table})"
+            yield from (f"  {tried.file}:{line}: {told}" for line, told in _changes(each))
+            yield from (f"  {tried.file}:{trouble.line}: {_error(trouble)}" for trouble in each.troubles)
+            yield from (f"  note: {note}" for note in _notes(each))
+    untouched = [each.entity for each in tried.planned if not each.changed]
+    if untouched:
+        yield f"no change: {', '.join(untouched)}"
+    yield ""
+    yield tried.summary
+
+
+def _missing(tried: Tried) -> Iterator[str]:
+    for lost in tried.lost:
+        instead = ", and something stands in for it" if lost.stands_in else ""
+        yield f"note: the copy lacks {lost.what}{instead}: {lost.why}"
+
+
+def _changes(planned: Planned) -> Iterator[tuple[int, str]]:
+    if planned.is_new:
+        yield planned.line, "+ entity, which the service reads from its next start on"
+    for each in planned.alterations:
+        yield each.line, _spelled(each)
+
+
+def _spelled(each: Alteration) -> str:
+    return SPELLED[each.kind].format(each)
+
+
+def _error(trouble: Trouble) -> str:
+    return f"ERROR {trouble.rule} {trouble.path}: {_said(trouble)}; {trouble.hint}"
+
+
+def _said(trouble: Trouble) -> str:
+    broken = "the service stops" if trouble.breaks == THE_SERVICE else f"{trouble.breaks} break"
+    return f"{broken}: {trouble.text}"
+
+
+def _notes(planned: Planned) -> Iterator[str]:
+    yield from planned.notes
+    if planned.reads_again:
+        columns = ", ".join(planned.reads_again)
+        what = "asks for the table to be read again" if planned.asks else "reads the table again"
+        yield f"the service {what}, for no row event tells what older rows hold in {columns}"
+    for unseen in planned.unseen:
+        again = f"`changelog schemas accept {planned.entity} --read-again`, while it is stopped"
+        yield f"{unseen}, which the service cannot see; have it read the table again: {again}"
+
+
+def json_(tried: Tried) -> str:
+    """One object, those entities included that nothing happens to."""
+    value = {
+        "file": tried.file,
+        "statements": tried.statements,
+        "tried_on": tried.where,
+        "lost": [asdict(lost) for lost in tried.lost],
+        "verdict": tried.verdict,
+        "entities": [asdict(each) for each in tried.planned],
+    }
+    return json.dumps(value)
+
+
+def _report(tried: Tried) -> Report:
+    """The same as verdicts, of which each entity has one."""
+    notes = [f"{each.entity}: {note}" for each in tried.planned for note in _notes(each)]
+    return Report(
+        against=f"the live tables, {tried.tried_on}",
+        verdicts=[_verdict(tried.file, each) for each in tried.planned],
+        notes=[*_missing(tried), *notes],
+    )
+
+
+def _verdict(file: str, planned: Planned) -> Verdict:
+    state = "incompatible" if planned.troubles else "compatible" if planned.changed else "unchanged"
+    return Verdict(
+        file=file,
+        subject=planned.entity,
+        state=state,  # type: ignore[arg-type]
+        findings=tuple(
+            Finding(
+                rule=trouble.rule,
+                path=trouble.path,
+                line=trouble.line,
+                text=_said(trouble),
+                hint=trouble.hint,
+                breaks=trouble.breaks,
+                against=(trouble.against,) if trouble.against else (),
+                strict=trouble.strict,
+            )
+            for trouble in planned.troubles
+        ),
+    )
+
+
+FORMATS: Mapping[str, Callable[[Tried], str]] = {
+    "text": text,
+    "json": json_,
+    "junit": lambda tried: reports.junit(_report(tried)),
+    "github": lambda tried: reports.github(_report(tried)),
+}

@@ -1,0 +1,45 @@
+"""Versions of entities' value schemas in a registry."""
+
+from collections.abc import Sequence
+
+from connectors.schema_files import files
+from connectors.schema_files.files import Contract
+from connectors.schema_files.history import Earlier, Past, Version
+from connectors.sinks.kafka.names import subject
+from connectors.sinks.kafka.registry import Registry
+from schemas import avro
+
+STATE_AT = "/fields/current"
+
+
+def in_registry(contracts: Sequence[Contract], registry: Registry) -> Earlier:
+    """All versions of each entity's subject; what a registry holds beside them may be others'.
+
+    Raises ChangelogError: what `Registry.versions` raises.
+    """
+    pasts, notes = {}, []
+    for contract in contracts:
+        if contract.rule:
+            continue
+        found = avro.entity_of(contract.schema)
+        try:
+            if found is None:
+                raise ValueError
+            schema = avro.registered(contract.schema)
+        except ValueError:
+            notes.append(f"{contract.file} was not compared: it is not the schema of an entity's columns")
+            continue
+        pasts[contract.file] = _past(schema, registry.versions(subject(*found)))
+    return Earlier(against=f"registry:{registry.where}", pasts=pasts, notes=tuple(notes))
+
+
+def _past(schema: avro.Schema, found: Sequence[tuple[int, str]]) -> Past:
+    parsed = [(number, files.parse("", text.encode())) for number, text in found]
+    versions = tuple(
+        Version(label=f"v{number}", where=f"version {number} in the registry", schema=each.schema)
+        for number, each in parsed
+        if not each.rule
+    )
+    is_last = bool(versions) and versions[-1].schema == schema
+    number = found[-1][0] if found else 0
+    return Past(schema=schema, label=f"v{number + (not is_last)}", versions=versions, at=STATE_AT)

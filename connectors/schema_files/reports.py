@@ -1,0 +1,109 @@
+"""Verdicts as text, JSON, JUnit's XML and annotations of GitHub."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from xml.etree import ElementTree
+
+from connectors.schema_files.verdicts import Finding, State, Verdict
+from connectors.terminal import safe
+
+_GITHUB = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+_GITHUB_PROPERTY = {**_GITHUB, **str.maketrans({":": "%3A", ",": "%2C"})}
+
+ORDER: tuple[State, ...] = ("invalid", "incompatible", "removed", "compatible", "new", "unchanged")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Verdicts, what they are against, and what could not be compared."""
+
+    against: str
+    verdicts: Sequence[Verdict]
+    notes: Sequence[str] = ()
+
+    @property
+    def summary(self) -> str:
+        """The last line."""
+        counts = Counter(verdict.state for verdict in self.verdicts)
+        told = ", ".join(f"{counts[state]} {state}" for state in ORDER if counts[state])
+        number = len(self.verdicts)
+        return f"{number} schema{'' if number == 1 else 's'} against {self.against}: {told or 'nothing to compare'}"
+
+
+def text(report: Report) -> str:
+    """A finding a line, as compilers print them; behind a file's findings, which versions they speak of."""
+    return "\n".join(map(_printable, [*_lines(report), report.summary]))
+
+
+def _lines(report: Report) -> Iterator[str]:
+    for verdict in report.verdicts:
+        for finding in verdict.findings:
+            yield f"{verdict.file}: ERROR {finding.rule} {finding.path}: {_said(finding)}"
+        named = {label for finding in verdict.findings for label in finding.against}
+        for label, where in verdict.versions:
+            if label in named:
+                yield f"{verdict.file}: note: {label} is {where}"
+    for note in report.notes:
+        yield f"note: {note}"
+
+
+def json_(report: Report) -> str:
+    """One object: `against`, `clean`, `verdicts` with their findings, `notes`."""
+    clean = not any(verdict.findings for verdict in report.verdicts)
+    told = [
+        {**asdict(verdict), "versions": [{"label": label, "where": where} for label, where in verdict.versions]}
+        for verdict in report.verdicts
+    ]
+    return json.dumps({"against": report.against, "clean": clean, "verdicts": told, "notes": list(report.notes)})
+
+
+def junit(report: Report) -> str:
+    """A test case a file."""
+    cases = report.verdicts
+    failed = sum(bool(verdict.findings) and verdict.state != "invalid" for verdict in cases)
+    invalid = sum(verdict.state == "invalid" for verdict in cases)
+    counts = {"tests": str(len(cases)), "failures": str(failed), "errors": str(invalid), "skipped": "0"}
+    root = ElementTree.Element("testsuites", counts)
+    suite = ElementTree.SubElement(root, "testsuite", {"name": "changelog schemas check", **counts})
+    for verdict in cases:
+        names = {"classname": _printable(verdict.subject), "name": _printable(verdict.file)}
+        case = ElementTree.SubElement(suite, "testcase", names)
+        if verdict.findings:
+            first = verdict.findings[0]
+            about = {"type": first.rule, "message": _printable(f"{first.rule} {first.path}: {first.text}")}
+            fault = ElementTree.SubElement(case, "error" if verdict.state == "invalid" else "failure", about)
+            fault.text = "\n".join(
+                _printable(f"{each.rule} {each.path} (line {each.line}): {_said(each)}") for each in verdict.findings
+            )
+    ElementTree.SubElement(suite, "system-out").text = _printable("\n".join([*report.notes, report.summary]))
+    ElementTree.indent(root)
+    return str(ElementTree.tostring(root, encoding="us-ascii", xml_declaration=True), "us-ascii")
+
+
+def github(report: Report) -> str:
+    """An annotation a finding, at its line, and the summary for the log."""
+    return "\n".join(map(_printable, [*_annotations(report), report.summary]))
+
+
+def _annotations(report: Report) -> Iterator[str]:
+    for verdict in report.verdicts:
+        for finding in verdict.findings:
+            about = {"file": verdict.file, "line": str(finding.line), "title": f"{finding.rule} {finding.path}"}
+            told = ",".join(f"{name}={value.translate(_GITHUB_PROPERTY)}" for name, value in about.items())
+            yield f"::error {told}::{_said(finding).translate(_GITHUB)}"
+    for note in report.notes:
+        yield f"::notice::{note.translate(_GITHUB)}"
+
+
+FORMATS: Mapping[str, Callable[[Report], str]] = {"text": text, "json": json_, "junit": junit, "github": github}
+
+
+def _said(finding: Finding) -> str:
+    return f"{finding.text}; {finding.hint}" if finding.hint else finding.text
+
+
+def _printable(line: str) -> str:
+    """Without what acts on a terminal, is not allowed in XML, or is half a character of a file's name."""
+    return safe(line).encode("utf-8", "backslashreplace").decode()

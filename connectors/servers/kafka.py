@@ -1,0 +1,260 @@
+"""An Apache Kafka of our own, run from a folder of jars: for the demo, the tests and the benchmarks.
+
+One process is broker and controller (KRaft). It listens on loopback only, without passwords, and keeps all it has in
+one folder. Started by root it runs as the system's `nobody`.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from connectors.servers.unprivileged import (
+    ServerProcess,
+    free_port,
+    give_away,
+    launch,
+    reachable,
+    run,
+    temporary_folder,
+)
+from envelope.errors import ChangelogError, Kind
+
+DEFAULT_SETTINGS: Mapping[str, str] = {
+    "auto.create.topics.enable": "false",
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "3000",  # a restart after a crash waits for the end of the session before
+    "group.initial.rebalance.delay.ms": "0",
+    "listener.security.protocol.map": "CLIENT:PLAINTEXT,DIRECT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "offsets.topic.num.partitions": "5",
+    "offsets.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "5",
+    "transaction.state.log.replication.factor": "1",
+}
+
+BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""What Java is told where it runs for minutes: its second compiler would cost more than it saves."""
+
+LIB_VARIABLE = "CHANGELOG_KAFKA_LIB"
+OLDEST_JAVA = 17
+START_TIMEOUT_S = 120.0
+
+IN_USE = "Address already in use"
+DESCRIBE_CLUSTER = 60
+
+
+def find_lib() -> Path:
+    """The folder of Kafka's jars: $CHANGELOG_KAFKA_LIB, or where `make kafka` puts them in a checkout.
+
+    Raises ChangelogError, PRECONDITION, when they are in neither.
+    """
+    chosen = os.environ.get(LIB_VARIABLE)
+    checkout = Path(__file__).parents[2]
+    for lib in [Path(chosen)] if chosen else [Path(".cache/kafka/lib"), checkout / ".cache/kafka/lib"]:
+        if any(lib.glob("kafka_*.jar")):
+            return lib.absolute()
+    raise ChangelogError(
+        Kind.PRECONDITION,
+        f"Kafka's jars are not in {chosen}" if chosen else "Kafka's jars are not here",
+        hint=f"`make kafka` in a checkout fetches them; or set {LIB_VARIABLE} to the folder libs of a Kafka 4",
+    )
+
+
+def find_java() -> str:
+    """The `java` of $JAVA_HOME or of the path. Raises ChangelogError, PRECONDITION, when it is missing or too old."""
+    home = os.environ.get("JAVA_HOME")
+    program = shutil.which("java", path=str(Path(home) / "bin") if home else None)
+    hint = f"install Java {OLDEST_JAVA} or newer (Debian: apt-get install openjdk-17-jdk-headless)"
+    if program is None:
+        raise ChangelogError(Kind.PRECONDITION, f"no java in {home or 'the path'}", hint=hint)
+    said = subprocess.run([program, "-version"], capture_output=True, check=False).stderr.decode("utf-8", "replace")
+    version = re.search(r'version "(?:1\.)?(\d+)', said)
+    if version is None or int(version[1]) < OLDEST_JAVA:
+        raise ChangelogError(Kind.PRECONDITION, f"{program} is Java {version[1] if version else '?'}", hint=hint)
+    return program
+
+
+class Broker(ServerProcess):
+    """One Kafka over `folder`, which is formatted when it is empty or absent.
+
+    `settings` are the broker's, over DEFAULT_SETTINGS; `heap` and `java`, its flags, are its virtual machine's. Clients
+    are told to come to `advertised` (HOST:PORT, of a proxy before `port`, say), by default to the port itself;
+    `direct_servers` goes around it. Both attributes may be set until the start that is to use them. Ports stay the same
+    over restarts. As a context manager it starts, and stops in order. Raises ChangelogError, PRECONDITION: Java missing
+    or too old, or the end of the broker's log when it does not start.
+    """
+
+    def __init__(
+        self,
+        lib: Path,
+        folder: Path,
+        *,
+        port: int | None = None,
+        heap: str = "512m",
+        java: Sequence[str] = BRIEF,
+        advertised: str | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.lib = lib.absolute()
+        self.folder = folder.absolute()
+        self.port = port or free_port()
+        self.options = (f"-Xmx{heap}", *java)
+        self.advertised = advertised
+        self.settings = {**DEFAULT_SETTINGS, **(settings or {})}
+        self.log = self.folder / "broker.log"
+        self._direct_port = free_port()
+        self._controller_port = free_port()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients are to connect, as HOST:PORT."""
+        return self.advertised or f"127.0.0.1:{self.port}"
+
+    @property
+    def direct_servers(self) -> str:
+        """A way to the broker that never passes `advertised`, as HOST:PORT."""
+        return f"127.0.0.1:{self._direct_port}"
+
+    def start(self) -> None:
+        """Starts the broker and returns when it takes part in its cluster; after a crash it recovers first."""
+        if self.running:
+            return
+        java = find_java()
+        cluster = self._configure(java)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            offset = self.log.stat().st_size if self.log.exists() else 0
+            self._process = launch(self._command(java), self.log)
+            if self._answers(cluster, deadline):
+                return
+            said = self.log.read_bytes()[offset:].decode("utf-8", "replace")
+            self.kill()
+            if IN_USE not in said or time.monotonic() > deadline:
+                lines = said.strip().splitlines() or ["it said nothing"]
+                last = next((line for line in reversed(lines) if " ERROR " in line), lines[-1])
+                raise ChangelogError(
+                    Kind.PRECONDITION, f"Kafka in {self.folder} did not start: {last}", hint=f"see {self.log}"
+                )
+            time.sleep(0.1)
+
+    def _configure(self, java: str) -> str:
+        """Writes the broker's settings, and formats its folder at the first start; gives the cluster's id."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        give_away(self.folder)
+        lines = "".join(f"{name}={value}\n" for name, value in self._properties().items())
+        properties = self.folder / "server.properties"
+        properties.write_text(lines, encoding="utf-8")
+        meta = self.folder / "data" / "meta.properties"
+        if not meta.exists():
+            cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
+            tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", f"--config={properties}"]
+            try:
+                run([java, "-XX:TieredStopAtLevel=1", "-cp", f"{self.lib}/*", *tool])
+            except subprocess.CalledProcessError as error:
+                said = error.stderr.decode("utf-8", "replace").splitlines()
+                last = next((line for line in reversed(said) if not line.startswith("\tat ")), "it said nothing")
+                raise ChangelogError(Kind.PRECONDITION, f"Kafka cannot format {self.folder}: {last}") from error
+        found = re.search(r"^cluster\.id=(.+)$", meta.read_text(encoding="utf-8"), re.MULTILINE)
+        if found is None:
+            raise ChangelogError(
+                Kind.PRECONDITION, f"{meta} names no cluster", hint="remove the folder, or choose another"
+            )
+        return found[1]
+
+    def _properties(self) -> Mapping[str, str]:
+        controller = f"127.0.0.1:{self._controller_port}"
+        return {
+            **self.settings,
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "log.dirs": str(self.folder / "data"),
+            "controller.quorum.voters": f"1@{controller}",
+            "controller.listener.names": "CONTROLLER",
+            # The broker sends the marks of transactions to itself: not by way of `advertised`, which may be a proxy.
+            "inter.broker.listener.name": "DIRECT",
+            "listeners": f"CLIENT://127.0.0.1:{self.port},DIRECT://{self.direct_servers},CONTROLLER://{controller}",
+            "advertised.listeners": f"CLIENT://{self.bootstrap_servers},DIRECT://{self.direct_servers}",
+        }
+
+    def _command(self, java: str) -> list[str]:
+        options = [*self.options, "-Djava.awt.headless=true", "-Dlog4j2.level=WARN", "-cp", f"{self.lib}/*"]
+        return [java, *options, "kafka.Kafka", str(self.folder / "server.properties")]
+
+    def _answers(self, cluster: str, deadline: float) -> bool:
+        while self.running and time.monotonic() < deadline:
+            try:
+                found = _describe(self._direct_port)
+            except OSError:
+                found = None
+            if found is not None:
+                return found == cluster  # else it is another server, which took the port before ours
+            time.sleep(0.05)
+        return False
+
+
+@contextlib.contextmanager
+def temporary_broker(
+    lib: Path | None = None,
+    *,
+    heap: str = "512m",
+    java: Sequence[str] = BRIEF,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[Broker]:
+    """A running broker in a new temporary folder; both are gone afterwards. By default from `find_lib`."""
+    with temporary_folder("changelog-kafka-") as folder:
+        jars = reachable(lib or find_lib(), folder)
+        with Broker(jars, folder / "kafka", heap=heap, java=java, settings=settings) as broker:
+            yield broker
+
+
+def _describe(port: int) -> str | None:
+    """The id of the cluster that the broker at `port` belongs to; None while it has not been let in.
+
+    DescribeCluster, version 0 (https://kafka.apache.org/protocol#The_Messages_DescribeCluster), because it lists only
+    brokers that serve clients. Raises OSError when nobody answers, or something that is no broker.
+    """
+    request = struct.pack("!hhih", DESCRIBE_CLUSTER, 0, 1, -1) + bytes([0, 0, 0])  # no client id, no tags
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as link, link.makefile("rb") as answers:
+        link.sendall(struct.pack("!i", len(request)) + request)
+        head = answers.read(4)
+        answer = answers.read(min(int.from_bytes(head), 1000)) if len(head) == 4 else b""
+    # correlation id 4, tags 1, throttle 4, error 2, message 1 (absent), then the id with its length + 1 before it
+    error, size = answer[9:11], answer[12:13]
+    if error != b"\0\0" or not size:
+        return None
+    end = 12 + size[0]
+    brokers = answer[end + 4 : end + 5]
+    return answer[13:end].decode("utf-8", "replace") if brokers > b"\1" else None
+
+
+def main() -> None:
+    """Runs a broker of new data until SIGINT or SIGTERM: `make kafka`."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with temporary_broker() as broker:
+            sys.stdout.write(f"Kafka listens at {broker.bootstrap_servers}; Ctrl-C ends it, with all its data\n")
+            sys.stdout.flush()
+            while True:
+                signal.pause()
+    except KeyboardInterrupt:
+        sys.exit(0)
+    except ChangelogError as error:
+        sys.exit(f"{error}")
+
+
+if __name__ == "__main__":
+    main()

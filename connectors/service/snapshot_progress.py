@@ -1,0 +1,36 @@
+"""How far the reading of tables is, for logs and metrics; on a terminal `show.SnapshotBar` shows it."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from connectors.service.metrics import Metrics
+from connectors.show import pages_read
+
+SAY_AGAIN_S = 30.0
+"""How often the log says how far it is."""
+
+_log = structlog.get_logger("service")
+
+
+class SnapshotProgress:
+    """Takes a checkpoint's `windows` after each commit. `quiet` says that the log need not tell."""
+
+    def __init__(self, metrics: Metrics, *, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics, self._quiet, self._clock = metrics, quiet, clock
+        self._say_at = clock() + SAY_AGAIN_S
+
+    def update(self, windows: Mapping[str, Mapping[str, Any]]) -> None:
+        """Sets the metrics, and says how far each table is that is not yet read, now and then."""
+        percent = {}
+        for entity, stored in windows.items():
+            done, total = pages_read(stored)
+            self._metrics.snapshot_pages.labels(entity).set(total)
+            self._metrics.snapshot_pages_read.labels(entity).set(done)
+            if not stored["complete"]:
+                percent[entity] = 100 * done // total
+        if percent and not self._quiet and self._clock() >= self._say_at:
+            self._say_at = self._clock() + SAY_AGAIN_S
+            _log.info("tables are being read", percent=percent)

@@ -1,0 +1,1 @@
+"""A changelog as Parquet files in a folder."""

@@ -1,0 +1,1 @@
+"""The catalogue, the slot, the publication and the rights: what is asked of the server, and what is set up."""

@@ -1,0 +1,262 @@
+"""The tables of a database as its catalogue has them now.
+
+The stream's own Relation messages say how its rows are shaped; this is for setting up, checking and reading tables.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psycopg
+
+from connectors.sources.postgres.session.connection import translated
+
+ReplicaIdentity = Literal["d", "n", "f", "i"]
+"""DEFAULT (the primary key), NOTHING, FULL, or an index."""
+
+_PUBLISHES_GENERATED = 180000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column; `published` says whether the log carries it, which it does not for most generated ones."""
+
+    name: str
+    type_oid: int
+    typmod: int
+    not_null: bool
+    generated: Literal["stored", "virtual"] | None
+    published: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """An index whose key is plain columns; `immediate` is false where it is deferrable."""
+
+    name: str
+    columns: tuple[str, ...]
+    unique: bool
+    immediate: bool
+    valid: bool
+    partial: bool
+    primary: bool
+    replica_identity: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """What holds rows: a plain table itself, or a partition that is not partitioned further.
+
+    `pages` is its size in blocks, 0 where it was not asked for; `filenode` changes when it is rewritten. `identity`
+    names the columns that the log has of an old row: None when it has all, empty when it has none and the server
+    refuses UPDATE and DELETE.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    pages: int
+    filenode: int
+    replica_identity: ReplicaIdentity
+    identity: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A plain (`kind` r) or partitioned (p) table that is not itself a partition.
+
+    `rows_estimate` and `nbytes` (with TOAST, without indexes; 0 where it was not asked for) are of all its leaves.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    kind: Literal["r", "p"]
+    replica_identity: ReplicaIdentity
+    columns: tuple[Column, ...]
+    indexes: tuple[Index, ...]
+    leaves: tuple[Leaf, ...]
+    rows_estimate: int
+    nbytes: int
+
+
+def read_tables(
+    conn: psycopg.Connection[Any], *, sized: Callable[[tuple[str, str]], bool] = lambda _: False
+) -> list[Table]:
+    """All tables of the database that can be published, by schema and name; no temporary and no system tables.
+
+    `sized` says of which to ask the sizes, too: that waits while a table is locked in ACCESS EXCLUSIVE mode.
+    """
+    with translated("reading the catalogue"), conn.transaction():
+        tables = conn.execute(_TABLES).fetchall()
+        oids = [oid for oid, *_ in tables]
+        to_size = [oid for oid, schema, name, *_ in tables if sized((schema, name))]
+        leaves = _by_table(conn.execute(_LEAVES, [to_size, oids]).fetchall())
+        columns = _by_table(conn.execute(_COLUMNS, [oids]).fetchall())
+        indexes = _by_table(conn.execute(_INDEXES, [oids]).fetchall())
+    version = conn.info.server_version
+    return [
+        Table(
+            oid=oid,
+            schema=schema,
+            name=name,
+            kind=kind,
+            replica_identity=replica_identity,
+            columns=tuple(_column(row, version) for row in columns[oid]),
+            indexes=tuple(_index(row) for row in indexes[oid]),
+            leaves=tuple(_leaf(row) for row in leaves[oid]),
+            rows_estimate=sum(int(row[-2]) for row in leaves[oid]),
+            nbytes=sum(int(row[-1]) for row in leaves[oid]),
+        )
+        for oid, schema, name, kind, replica_identity in tables
+    ]
+
+
+def key_problem(table: Table, key: Sequence[str]) -> str | None:
+    """Why `key` cannot identify the rows of `table` in a changelog, and what would help; None when it can.
+
+    It must be backed by a valid, immediate (not deferrable), non-partial unique index on NOT NULL columns: under a
+    deferrable one, rows that swap keys arrive in an order in which one of them vanishes.
+    """
+    text = f"{table.schema}.{table.name}"
+    listed = ", ".join(key)
+    columns = {column.name: column for column in table.columns}
+    for name in key:
+        if name not in columns:
+            return f"{text} has no column {name}"
+        if not columns[name].published:
+            return f"column {name} of {text} is generated, and the log does not carry it"
+        if not columns[name].not_null:
+            return f"column {name} of {text} may be null; make it NOT NULL"
+    candidates = [index for index in table.indexes if index.unique and sorted(index.columns) == sorted(key)]
+    if not candidates:
+        return f"{text} has no unique index on ({listed}); create one, or choose another key"
+    flaws = [_flaw(index) for index in candidates]
+    if None in flaws:
+        return None
+    return f"the unique index {candidates[0].name} of {text} {flaws[0]}; create another on ({listed})"
+
+
+def identity_problem(table: Table) -> str | None:
+    """Why the server would refuse the application's own UPDATE and DELETE once the table is published; else None."""
+    virtual = [column.name for column in table.columns if column.generated == "virtual"]
+    whole = table.replica_identity == "f" or any(leaf.identity is None for leaf in table.leaves)
+    if not virtual or not whole:
+        return None
+    return (
+        f"{table.schema}.{table.name} has the virtual generated column {virtual[0]}, and with REPLICA IDENTITY FULL "
+        "the application's own UPDATE and DELETE would fail; use DEFAULT"
+    )
+
+
+def _flaw(index: Index) -> str | None:
+    if index.partial:
+        return "is partial"
+    if not index.valid:
+        return "is not valid"
+    if not index.immediate:
+        return "is deferrable"
+    return None
+
+
+def _by_table(rows: Iterable[tuple[Any, ...]]) -> dict[int, list[tuple[Any, ...]]]:
+    found: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+    for oid, *row in rows:
+        found[oid].append(tuple(row))
+    return found
+
+
+def _column(row: tuple[Any, ...], version: int) -> Column:
+    name, type_oid, typmod, not_null, code = row
+    generated: Literal["stored", "virtual"] | None = {"s": "stored", "v": "virtual"}.get(code)  # type: ignore[assignment]
+    published = generated is None or (generated == "stored" and version >= _PUBLISHES_GENERATED)
+    return Column(
+        name=name, type_oid=type_oid, typmod=typmod, not_null=not_null, generated=generated, published=published
+    )
+
+
+def _index(row: tuple[Any, ...]) -> Index:
+    name, columns, unique, immediate, valid, partial, primary, replica_identity = row
+    return Index(
+        name=name,
+        columns=tuple(columns),
+        unique=unique,
+        immediate=immediate,
+        valid=valid,
+        partial=partial,
+        primary=primary,
+        replica_identity=replica_identity,
+    )
+
+
+def _leaf(row: tuple[Any, ...]) -> Leaf:
+    oid, schema, name, pages, filenode, replica_identity, identity, _, _ = row
+    return Leaf(
+        oid=oid,
+        schema=schema,
+        name=name,
+        pages=pages,
+        filenode=filenode,
+        replica_identity=replica_identity,
+        identity=None if replica_identity == "f" else tuple(identity),
+    )
+
+
+_TABLES = """
+SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text, c.relreplident::text
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
+    AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+ORDER BY n.nspname, c.relname
+"""
+
+# The last two are reltuples and bytes; a relation that is dropped meanwhile has no size.
+_LEAVES = """
+SELECT t.oid::int8, l.oid::int8, n.nspname, l.relname,
+    CASE WHEN t.sized THEN coalesce(pg_relation_size(l.oid), 0) / current_setting('block_size')::int8 ELSE 0 END,
+    coalesce(pg_relation_filenode(l.oid), 0)::int8, l.relreplident::text,
+    ARRAY(
+        SELECT a.attname::text FROM pg_index AS i
+        JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+        WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
+            AND CASE l.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+        ORDER BY a.attnum
+    ),
+    greatest(l.reltuples, 0)::int8, CASE WHEN t.sized THEN coalesce(pg_table_size(l.oid), 0) ELSE 0 END
+FROM (SELECT oid, oid = ANY (%s::int8[]) AS sized FROM unnest(%s::int8[]) AS u(oid)) AS t
+CROSS JOIN LATERAL (
+    SELECT relid::oid FROM pg_partition_tree(t.oid::oid) WHERE isleaf UNION SELECT t.oid::oid
+) AS found(oid)
+JOIN pg_class AS l ON l.oid = found.oid AND l.relkind = 'r'
+JOIN pg_namespace AS n ON n.oid = l.relnamespace
+ORDER BY n.nspname, l.relname
+"""
+
+# A NOT NULL constraint that is not validated yet says nothing of the rows that were there before it.
+_COLUMNS = """
+SELECT a.attrelid::int8, a.attname, a.atttypid::int8, a.atttypmod,
+    a.attnotnull AND NOT EXISTS (
+        SELECT FROM pg_constraint AS k
+        WHERE k.conrelid = a.attrelid AND k.contype = 'n' AND k.conkey = ARRAY[a.attnum] AND NOT k.convalidated
+    ),
+    a.attgenerated::text
+FROM pg_attribute AS a
+WHERE a.attrelid = ANY (%s::int8[]::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attrelid, a.attnum
+"""
+
+_INDEXES = """
+SELECT i.indrelid::int8, c.relname,
+    ARRAY(
+        SELECT a.attname::text
+        FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k(attnum, place)
+        JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+        ORDER BY k.place
+    ),
+    i.indisunique, i.indimmediate, i.indisvalid AND i.indisready, i.indpred IS NOT NULL, i.indisprimary,
+    i.indisreplident
+FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+WHERE i.indrelid = ANY (%s::int8[]::oid[]) AND NOT 0 = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+ORDER BY c.relname
+"""

@@ -1,0 +1,183 @@
+"""Whether the publication sends what the entities need, or can be made."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row
+
+from connectors.findings import Finding, fail, ok
+from connectors.sources.postgres.admin.catalog import Table
+from connectors.sources.postgres.admin.check.finding import mend, quote
+from connectors.sources.postgres.admin.check.rights import Relation
+from connectors.sources.postgres.admin.check.server import ROW_FILTERS, Facts
+from connectors.sources.postgres.admin.slot import OPERATIONS, publication_sql, published_as
+from connectors.sources.postgres.session.connection import translated
+from envelope.entity import Entity
+from envelope.errors import ChangelogError, Kind
+
+Bound = Sequence[tuple[Entity, Table]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedTable:
+    """A table as a publication has it: its row filter as the server writes it, and the columns that this uses."""
+
+    schema: str
+    name: str
+    column_list: bool
+    filter: str | None
+    filter_columns: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """A publication that exists; `generated` says whether it sends stored generated columns."""
+
+    via_root: bool
+    all_operations: bool
+    generated: bool
+    tables: Mapping[tuple[str, str], PublishedTable]
+
+
+# What older servers lack is asked for through to_jsonb, which does not name it.
+_PUBLICATION = """
+SELECT pubviaroot, pubinsert AND pubupdate AND pubdelete AND pubtruncate,
+    coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's'
+FROM pg_publication AS p WHERE pubname = %s
+"""
+
+_TABLES = r"""
+SELECT t.schemaname AS schema, t.tablename AS name, to_jsonb(r) ->> 'prattrs' IS NOT NULL AS column_list,
+    to_jsonb(t) ->> 'rowfilter' AS filter,
+    ARRAY(
+        SELECT a.attname::text FROM pg_attribute AS a
+        WHERE a.attrelid = c.oid AND a.attnum IN (
+            SELECT found[1]::int FROM regexp_matches(to_jsonb(r) ->> 'prqual', ':varattno (\d+)', 'g') AS found
+        )
+    ) AS filter_columns
+FROM pg_publication_tables AS t
+JOIN pg_publication AS p ON p.pubname = t.pubname
+JOIN pg_namespace AS n ON n.nspname = t.schemaname
+JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.tablename
+LEFT JOIN pg_publication_rel AS r ON r.prpubid = p.oid AND r.prrelid = c.oid
+WHERE t.pubname = %s
+"""
+
+
+def read(connection: psycopg.Connection[Any], name: str) -> Publication | None:
+    """The publication `name` as it is now; None when there is none."""
+    row = connection.execute(_PUBLICATION, [name]).fetchone()
+    if row is None:
+        return None
+    via_root, all_operations, generated = row
+    with connection.cursor(row_factory=class_row(PublishedTable)) as cursor:
+        tables = {(table.schema, table.name): table for table in cursor.execute(_TABLES, [name])}
+    return Publication(via_root=via_root, all_operations=all_operations, generated=generated, tables=tables)
+
+
+def findings(
+    connection: psycopg.Connection[Any],
+    found: Publication | None,
+    facts: Facts,
+    name: str,
+    bound: Bound,
+    relations: Mapping[int, Relation],
+) -> Iterator[Finding]:
+    """What the publication `name` leaves out or sends otherwise than asked, or who can make it."""
+    if found is None:
+        yield _absent(connection, facts, name, bound, relations)
+        return
+    problems = [
+        *_options(name, found, bound),
+        *(problem for entity, table in bound for problem in _table(connection, name, found, entity, table)),
+    ]
+    yield from problems or [ok("publication", f"{name} has every configured table")]
+
+
+def _absent(
+    connection: psycopg.Connection[Any], facts: Facts, name: str, bound: Bound, relations: Mapping[int, Relation]
+) -> Finding:
+    foreign = sorted({relation.owner for relation in relations.values() if not relation.owned})
+    if facts.may_create and not foreign:
+        entities = [entity for entity, _ in bound]
+        create = publication_sql(name, entities, server_version=connection.info.server_version)
+        message = f"{name} is not there yet; `changelog run` or --fix makes it"
+        refused = facts.version < ROW_FILTERS and any(entity.where for entity in entities)  # told with the table
+        return ok("publication", message, fix=(create,) if bound and not refused else ())
+    why = f"the tables belong to {', '.join(foreign)}" if foreign else f"it lacks CREATE on database {facts.database}"
+    return fail(
+        "publication",
+        f"there is no publication {name}, and role {facts.role} may not create it: {why}",
+        "run the SQL that `changelog init --grants` prints, then `changelog check --fix` as the setup role",
+    )
+
+
+def _options(name: str, found: Publication, bound: Bound) -> Iterator[Finding]:
+    unsent = [
+        f"{table.schema}.{table.name}"
+        for _, table in bound
+        if any(column.generated and column.published for column in table.columns)
+    ]
+    for wrong, message, setting in (
+        (not found.via_root, "publishes partitions under their own names", "publish_via_partition_root = true"),
+        (not found.all_operations, "leaves out some kinds of change", f"publish = '{OPERATIONS}'"),
+        (
+            not found.generated and unsent,
+            f"leaves out the generated columns of {', '.join(unsent)}",
+            "publish_generated_columns = stored",
+        ),
+    ):
+        if wrong:
+            yield mend("publication", f"{name} {message}", f"ALTER PUBLICATION {quote(name)} SET ({setting})")
+
+
+def _table(
+    connection: psycopg.Connection[Any], name: str, found: Publication, entity: Entity, table: Table
+) -> Iterator[Finding]:
+    text = ".".join(entity.table)
+    published = found.tables.get(entity.table)
+    if table.kind == "p" and not found.via_root:
+        return  # it is listed by its partitions, until that is mended
+    if published is None:
+        add = f"ALTER PUBLICATION {quote(name)} ADD TABLE {published_as(entity)}"
+        yield mend("publication", f"{name} lacks table {text}", add)
+    elif published.column_list:
+        yield fail(
+            "publication",
+            f"{name} has a column list on {text}",
+            "take it off: columns are left out by [entities.X] exclude_columns, on our side",
+        )
+    else:
+        yield from _row_filter(connection, name, published, entity)
+
+
+def _row_filter(
+    connection: psycopg.Connection[Any], name: str, published: PublishedTable, entity: Entity
+) -> Iterator[Finding]:
+    text = f"the row filter of {'.'.join(entity.table)}"
+    hint = f"the publication has {' '.join((published.filter or 'none').split())}; set the same on both sides"
+    try:
+        same = _is_same(connection, published.filter, entity)
+    except ChangelogError as error:
+        if error.kind is Kind.PRECONDITION:
+            yield fail("publication", error.message, hint)
+        elif error.kind is not Kind.ACCESS:  # that the role may not read the table is told with its rights
+            raise
+        return
+    if not same:
+        yield fail("publication", f"{name} and [entities.{entity.name}] where disagree on {text}", hint)
+
+
+def _is_same(connection: psycopg.Connection[Any], rendered: str | None, entity: Entity) -> bool:
+    """Whether `rendered` says what `where` does: the server writes both again, read and simplified.
+
+    A plan is asked for, and not run: that takes no more than the right to read the table.
+    """
+    if rendered is None or entity.where is None:
+        return rendered == entity.where
+    both = f"SELECT ({entity.where}), ({rendered}) FROM ONLY {quote(*entity.table)}"
+    with translated(f"comparing [entities.{entity.name}] where with the row filter of {'.'.join(entity.table)}"):
+        [[[plan]]] = connection.execute(f"EXPLAIN (VERBOSE, COSTS OFF, FORMAT JSON) {both}".encode()).fetchall()
+    return len(set(plan["Plan"]["Output"])) == 1

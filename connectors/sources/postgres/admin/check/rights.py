@@ -1,0 +1,67 @@
+"""What the role may do with tables and their partitions."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row
+
+from connectors.findings import Finding, fail
+from connectors.sources.postgres.admin.catalog import Table
+from connectors.sources.postgres.admin.check.finding import quote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relation:
+    """A table or a partition; `owned` says whether the role that asks has its owner's rights."""
+
+    oid: int
+    schema: str
+    name: str
+    logged: bool
+    owned: bool
+    owner: str
+    readable: bool
+    reachable: bool
+    row_security: bool
+
+
+_RELATIONS = """
+SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relpersistence = 'p' AS logged,
+    pg_has_role(c.relowner, 'USAGE') AS owned, pg_get_userbyid(c.relowner) AS owner,
+    has_table_privilege(c.oid, 'SELECT') AS readable, has_schema_privilege(n.oid, 'USAGE') AS reachable,
+    row_security_active(c.oid) AS row_security
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY (%s::int8[]::oid[])
+"""
+
+
+def read(connection: psycopg.Connection[Any], tables: Sequence[Table]) -> dict[int, Relation]:
+    """The tables and their partitions, by oid."""
+    oids = [oid for table in tables for oid in (table.oid, *(leaf.oid for leaf in table.leaves))]
+    with connection.cursor(row_factory=class_row(Relation)) as cursor:
+        return {relation.oid: relation for relation in cursor.execute(_RELATIONS, [oids])}
+
+
+def access(name: str, table: Table, relations: Mapping[int, Relation], role: str) -> Iterator[Finding]:
+    """Whether all rows of entity `name` can be read, and their changes are in the log."""
+    for oid in dict.fromkeys((table.oid, *(leaf.oid for leaf in table.leaves))):
+        if oid in relations:
+            yield from _access(name, relations[oid], role)
+
+
+def _access(name: str, relation: Relation, role: str) -> Iterator[Finding]:
+    text, quoted = f"{relation.schema}.{relation.name}", quote(relation.schema, relation.name)
+    if not relation.logged:
+        yield fail(name, f"{text} is unlogged, so its changes are nowhere", f"ALTER TABLE {quoted} SET LOGGED")
+    if not relation.reachable:
+        grant = f"GRANT USAGE ON SCHEMA {quote(relation.schema)} TO {quote(role)}"
+        yield fail(name, f"role {role} may not use schema {relation.schema}", grant)
+    elif not relation.readable:
+        yield fail(name, f"role {role} may not read {text}", f"GRANT SELECT ON TABLE {quoted} TO {quote(role)}")
+    elif relation.row_security:
+        yield fail(
+            name,
+            f"row security hides rows of {text} from role {role}",
+            f"as a superuser: ALTER ROLE {quote(role)} BYPASSRLS",
+        )

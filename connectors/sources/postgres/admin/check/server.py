@@ -1,0 +1,189 @@
+"""What the server and the slot must be."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row
+
+from connectors.findings import Finding, fail, ok, warn
+from connectors.sources.postgres.admin.check.finding import Wanted, quote
+from connectors.sources.postgres.admin.slot import LOST, SlotState
+from envelope.errors import OVER_GAP
+
+OLDEST, NEWEST = 14, 18
+"""The major versions that the source is tested with."""
+
+ROW_FILTERS = 15
+"""The first whose publications have them."""
+
+_FAILOVER_SLOTS = 17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """The server, and the role that asks; `keep_mb` is -1 for no limit, `forbidden` what it may not call."""
+
+    version: int
+    version_text: str
+    wal_level: str
+    standby: bool
+    max_slots: int
+    slots: int
+    max_senders: int
+    senders: int
+    keep_mb: int
+    idle_timeout: str
+    synchronized: str
+    encoding: str
+    database: str
+    role: str
+    replication: bool
+    may_create: bool
+    forbidden: str | None
+
+
+_FACTS = """
+SELECT current_setting('server_version_num')::int / 10000 AS version, current_setting('server_version') AS version_text,
+    current_setting('wal_level') AS wal_level, pg_is_in_recovery() AS standby,
+    current_setting('max_replication_slots')::int AS max_slots, (SELECT count(*) FROM pg_replication_slots) AS slots,
+    current_setting('max_wal_senders')::int AS max_senders, (SELECT count(*) FROM pg_stat_replication) AS senders,
+    (SELECT setting::bigint FROM pg_settings WHERE name = 'max_slot_wal_keep_size') AS keep_mb,
+    coalesce(current_setting('idle_replication_slot_timeout', true), '0') AS idle_timeout,
+    coalesce(current_setting('synchronized_standby_slots', true), '') AS synchronized,
+    current_setting('server_encoding') AS encoding, current_database() AS database, current_user AS role,
+    rolreplication OR rolsuper AS replication,
+    has_database_privilege(current_database(), 'CREATE') AS may_create,
+    (
+        SELECT string_agg(oid::regprocedure::text, ', ') FROM pg_proc
+        WHERE proname = 'pg_logical_emit_message' AND NOT has_function_privilege(oid, 'EXECUTE')
+    ) AS forbidden
+FROM pg_roles WHERE rolname = current_user
+"""
+
+
+def read(connection: psycopg.Connection[Any]) -> Facts:
+    """The server as it is now."""
+    with connection.cursor(row_factory=class_row(Facts)) as cursor:
+        return cursor.execute(_FACTS).fetchall()[0]
+
+
+def findings(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    """Version, settings, and what the role may do."""
+    if facts.version < OLDEST:
+        yield fail("version", f"PostgreSQL {facts.version_text} is too old", f"upgrade to {OLDEST} or later")
+    elif facts.version > NEWEST:
+        yield warn("version", f"PostgreSQL {facts.version} is newer than what this program is tested with ({NEWEST})")
+    else:
+        yield ok("version", f"PostgreSQL {facts.version_text}")
+    if facts.wal_level != "logical":
+        yield fail(
+            "wal_level",
+            f"wal_level is {facts.wal_level}",
+            "ALTER SYSTEM SET wal_level = 'logical', then restart the server",
+        )
+    else:
+        yield ok("wal_level", "logical")
+    if facts.standby:
+        yield fail(
+            "primary", "the server is a standby", "connect to the primary: the service writes marks into its log"
+        )
+    if facts.encoding == "SQL_ASCII":
+        yield fail(
+            "encoding", "the database's encoding is SQL_ASCII: its text may be of any", "move it to a UTF8 database"
+        )
+    yield from _role(facts)
+    if wanted.failover:
+        yield from _failover(facts)
+
+
+def _role(facts: Facts) -> Iterator[Finding]:
+    role = quote(facts.role)
+    if facts.replication:
+        yield ok("replication", f"role {facts.role} may replicate")
+    else:
+        yield fail(
+            "replication", f"role {facts.role} may not replicate", f"as a superuser: ALTER ROLE {role} REPLICATION"
+        )
+    if facts.forbidden:
+        yield fail(
+            "messages",
+            f"role {facts.role} may not write marks into the log",
+            f"GRANT EXECUTE ON FUNCTION {facts.forbidden} TO {role}",
+        )
+
+
+def _failover(facts: Facts) -> Iterator[Finding]:
+    if facts.version < _FAILOVER_SLOTS:
+        yield fail(
+            "failover",
+            f"PostgreSQL {facts.version} has no failover slots",
+            "set [source] failover = false; after a promotion, follow docs/how-to/run.md",
+        )
+    elif not facts.synchronized:
+        yield warn(
+            "failover",
+            "synchronized_standby_slots is empty: we may publish commits that a promoted standby lacks",
+            "name the standbys' physical slots there",
+        )
+
+
+def slot(facts: Facts, state: SlotState | None, wanted: Wanted) -> Iterator[Finding]:
+    """Whether the slot is there, or can be made, and fits the changelog."""
+    name = wanted.slot
+    if state is None and wanted.through_lsn is not None:
+        yield fail("slot", f"slot {name} is gone, and the changelog was begun with it", OVER_GAP)
+    elif state is None:
+        yield from _room_for_a_slot(facts, name)
+    elif state.plugin != "pgoutput" or state.database != facts.database or state.two_phase:
+        kind = f"{state.plugin or 'physical'}{', two-phase' if state.two_phase else ''}, of database {state.database}"
+        yield fail("slot", f"slot {name} is not ours ({kind})", "set another [source] slot")
+    elif state.wal_status == LOST:
+        yield fail("slot", f"slot {name} is lost: the server removed log that it had not sent", OVER_GAP)
+    elif wanted.through_lsn is not None and state.confirmed_flush > wanted.through_lsn:
+        yield fail(
+            "slot", f"slot {name} is ahead of the changelog: what is between them cannot be read again", OVER_GAP
+        )
+    elif state.wal_status == "unreserved":
+        yield warn(
+            "slot", f"slot {name} is about to be lost", "let the service catch up, or raise max_slot_wal_keep_size"
+        )
+    elif state.failover != wanted.failover:
+        want = str(wanted.failover).lower()
+        yield warn(
+            "slot",
+            f"slot {name} has failover {str(state.failover).lower()}, [source] failover says {want}",
+            f"while the service is stopped, on a replication connection: ALTER_REPLICATION_SLOT … (FAILOVER {want})",
+        )
+    else:
+        yield ok("slot", f"{name} is there, " + (f"read by {state.reader}" if state.reader else "nobody reads it"))
+
+
+def _room_for_a_slot(facts: Facts, name: str) -> Iterator[Finding]:
+    if facts.slots >= facts.max_slots:
+        yield _taken("slot", facts.max_slots, "max_replication_slots")
+    else:
+        yield ok("slot", f"{name} is not there yet; `changelog run` makes it")
+    if facts.senders >= facts.max_senders:
+        yield _taken("senders", facts.max_senders, "max_wal_senders")
+
+
+def _taken(name: str, limit: int, setting: str) -> Finding:
+    return fail(name, f"all {limit} of {setting} are taken", f"raise {setting}, or drop what nobody uses")
+
+
+def retention(facts: Facts) -> Iterator[Finding]:
+    """What a service that is stopped for long comes to."""
+    if facts.keep_mb == -1:
+        yield warn(
+            "retention",
+            "max_slot_wal_keep_size is unlimited: while the service is stopped, the log fills the server's disk",
+            "watch changelog_slot_retained_bytes, or set a limit that the longest outage fits in",
+        )
+    if facts.idle_timeout not in ("0", "0s"):
+        yield warn(
+            "retention",
+            f"idle_replication_slot_timeout is {facts.idle_timeout}: a service stopped for longer loses its slot",
+            "set it to 0, or to more than the longest outage",
+        )

@@ -1,0 +1,136 @@
+"""Whether the log has of each table what its entity needs."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from connectors.findings import Finding, Status, fail, ok, warn
+from connectors.sources.postgres.admin.catalog import Leaf, Table, identity_problem
+from connectors.sources.postgres.admin.check.finding import quote
+from connectors.sources.postgres.admin.check.publication import Publication
+from connectors.sources.postgres.admin.check.rights import Relation, access
+from connectors.sources.postgres.admin.check.server import ROW_FILTERS, Facts
+from envelope.entity import Entity
+
+_STORED_GENERATED = 18
+
+
+def findings(
+    entity: Entity,
+    table: Table,
+    publication: Publication | None,
+    relations: Mapping[int, Relation],
+    facts: Facts,
+) -> Iterator[Finding]:
+    """All that concerns one entity and its table."""
+    text = ".".join(entity.table)
+    found = [
+        *access(entity.name, table, relations, facts.role),
+        *_identity(entity, table, relations),
+        *_generated(entity, table, facts),
+        *_row_filter(entity, table, publication, relations, facts),
+    ]
+    if not any(finding.status == "fail" for finding in found):
+        yield ok(entity.name, f"{text} by {', '.join(entity.key)}")
+    yield from found
+
+
+def _identity(entity: Entity, table: Table, relations: Mapping[int, Relation]) -> Iterator[Finding]:
+    """What the log lacks of the row before: without the key nothing can be published, without the rest no original.
+
+    Of a partitioned table, the table's own identity decides what is sent, and the partition's what is there to send.
+    """
+    problem = identity_problem(table)
+    if problem is not None:
+        yield fail(entity.name, problem, f"ALTER TABLE {quote(*entity.table)} REPLICA IDENTITY DEFAULT")
+        return
+    partial: list[Leaf | Table] = [leaf for leaf in table.leaves if leaf.identity is not None]
+    if table.kind == "p" and table.replica_identity != "f":
+        partial.insert(0, table)
+    lacking, missing = _lacking(table, {*entity.key, *entity.partition_by})
+    if lacking:
+        message = f"the replica identity of {_names(lacking)} lacks {missing}"
+        yield _set_full(entity, table, "fail", message, lacking, relations)
+    elif partial and not entity.immutable:
+        message = f"the log has only the key of old rows of {_names(partial)}: originals are not known"
+        yield _set_full(entity, table, "warn", message, partial, relations)
+
+
+def _generated(entity: Entity, table: Table, facts: Facts) -> Iterator[Finding]:
+    silent = [column.name for column in table.columns if not column.published and _is_wanted(entity, column.name)]
+    if silent:
+        newer = f"; PostgreSQL {_STORED_GENERATED} publishes stored ones" if facts.version < _STORED_GENERATED else ""
+        yield warn(
+            entity.name,
+            f"the log does not carry generated columns: {', '.join(silent)}",
+            f"expect them in no message{newer}",
+        )
+
+
+def _row_filter(
+    entity: Entity,
+    table: Table,
+    publication: Publication | None,
+    relations: Mapping[int, Relation],
+    facts: Facts,
+) -> Iterator[Finding]:
+    """Its columns must be in the replica identity: those that the server found, or else the words of `where`."""
+    if entity.where is not None and facts.version < ROW_FILTERS:
+        hint = f"take where off [entities.{entity.name}]"
+        yield fail(entity.name, f"PostgreSQL {facts.version} has no row filters", hint)
+        return
+    published = publication.tables.get(entity.table) if publication is not None else None
+    if published is not None and published.filter is not None:
+        what, used = "the publication's row filter", set(published.filter_columns)
+    else:
+        words = set(re.findall(r"\w+", (entity.where or "").lower()))
+        what, used = "where", {column.name for column in table.columns if column.name.lower() in words}
+    loose, columns = _lacking(table, used)
+    if loose:
+        message = (
+            f"{what} uses {columns}, outside the replica identity of {_names(loose)}:"
+            " the application's own UPDATE and DELETE would fail"
+        )
+        yield _set_full(entity, table, "fail", message, loose, relations)
+
+
+def _lacking(table: Table, needed: set[str]) -> tuple[list[Leaf], str]:
+    """The leaves of which the log has not all of `needed`, and what the first of them lacks."""
+    leaves = [leaf for leaf in table.leaves if leaf.identity is not None and not needed <= set(leaf.identity)]
+    missing = needed - set(leaves[0].identity or ()) if leaves else set()
+    return leaves, ", ".join(sorted(missing))
+
+
+def _set_full(
+    entity: Entity,
+    table: Table,
+    status: Status,
+    message: str,
+    leaves: Sequence[Leaf | Table],
+    relations: Mapping[int, Relation],
+) -> Finding:
+    """A finding whose fix is REPLICA IDENTITY FULL; only the owner may set it, and each partition has its own."""
+    if any(column.generated == "virtual" for column in table.columns):
+        hint = "REPLICA IDENTITY FULL is not for tables with virtual generated columns"
+        return Finding(name=entity.name, status=status, message=message, hint=hint)
+    fixes = [f"ALTER TABLE {quote(leaf.schema, leaf.name)} REPLICA IDENTITY FULL" for leaf in leaves]
+    owned = [relations[leaf.oid] for leaf in leaves if leaf.oid in relations]
+    owners = sorted({relation.owner for relation in owned if not relation.owned})
+    who = f"as {', '.join(owners)}: " if owners else ""
+    more = " and so on" if len(fixes) > 1 else ""
+    cost = "costs: each UPDATE and DELETE writes the whole old row to the log"
+    return Finding(
+        name=entity.name,
+        status=status,
+        message=message,
+        hint=f"{who}{fixes[0]}{more} ({cost})",
+        fix=() if owners else tuple(fixes),
+    )
+
+
+def _names(leaves: Sequence[Leaf | Table]) -> str:
+    first = f"{leaves[0].schema}.{leaves[0].name}"
+    return first if len(leaves) == 1 else f"{first} and {len(leaves) - 1} more partitions"
+
+
+def _is_wanted(entity: Entity, column: str) -> bool:
+    return (entity.columns is None or column in entity.columns) and column not in entity.exclude_columns

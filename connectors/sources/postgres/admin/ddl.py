@@ -1,0 +1,91 @@
+"""An optional event trigger writes each statement that matters to the changelog into the log, at its place.
+
+Without it, the catalogue is compared every few seconds, and the bounds of an edit are two comparisons. With it, they
+are the positions of the statements. Creating one takes a superuser on most servers.
+"""
+
+from collections import deque
+from typing import Any
+
+import msgspec
+import psycopg
+
+from connectors.sources.postgres.admin.evidence import Unlogged
+from connectors.sources.postgres.session.connection import translated
+from envelope.checkpoint import lsn_text
+
+PREFIX = "changelog-ddl"
+"""Of the logical messages: a JSON object with `command`, a statement's tag, and `objects`, the names of its objects."""
+
+NAME = "changelog_ddl"
+"""The function, and the trigger on `ddl_command_end`; the trigger on `sql_drop` is NAME_drop."""
+
+SCRIPT = f"""\
+-- Run this as a superuser. It writes the name of each statement below, and of its objects, into the log, in the
+-- transaction of the statement. An error in it is swallowed, so that no statement fails because of it.
+CREATE OR REPLACE FUNCTION {NAME}() RETURNS event_trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+DECLARE
+    objects text[];
+BEGIN
+    IF tg_event = 'sql_drop' THEN
+        SELECT array_agg(object_identity) INTO objects FROM pg_event_trigger_dropped_objects() WHERE NOT is_temporary;
+    ELSE
+        SELECT array_agg(object_identity) INTO objects FROM pg_event_trigger_ddl_commands();
+    END IF;
+    IF objects IS NOT NULL THEN
+        PERFORM pg_logical_emit_message(
+            true, '{PREFIX}', json_build_object('command', tg_tag, 'objects', objects[1:100])::text
+        );
+    END IF;
+EXCEPTION WHEN OTHERS THEN
+    NULL;
+END $$;
+CREATE EVENT TRIGGER {NAME} ON ddl_command_end
+    WHEN TAG IN ('CREATE PUBLICATION', 'ALTER PUBLICATION', 'ALTER TABLE', 'ALTER SCHEMA', 'ALTER TYPE')
+    EXECUTE FUNCTION {NAME}();
+CREATE EVENT TRIGGER {NAME}_drop ON sql_drop
+    WHEN TAG IN ('ALTER PUBLICATION', 'DROP PUBLICATION', 'ALTER TABLE', 'DROP TABLE', 'DROP SCHEMA', 'DROP OWNED')
+    EXECUTE FUNCTION {NAME}();
+ALTER EVENT TRIGGER {NAME} ENABLE ALWAYS;
+ALTER EVENT TRIGGER {NAME}_drop ENABLE ALWAYS;
+"""
+
+
+_HEARD_MAX = 1000
+
+
+class Statements:
+    """The statements that the event trigger wrote into the log, as far as they are needed for bounds."""
+
+    def __init__(self) -> None:
+        self._heard: deque[tuple[int, str]] = deque(maxlen=_HEARD_MAX)
+
+    def heard(self, content: bytes, commit: int) -> None:
+        """A message with this content was committed at `commit`; any role may write one, so it may be no statement."""
+        try:
+            said = msgspec.json.decode(content)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return
+        if isinstance(said, dict) and isinstance(said.get("command"), str):
+            self._heard.append((commit, said["command"]))
+
+    def bounds(self, change: Unlogged) -> tuple[str, str]:
+        """The log positions of the first and the last statement that can have made the change, else of two looks."""
+        inside = [
+            commit
+            for commit, command in self._heard
+            if change.since <= commit <= change.until and change.statements in command
+        ]
+        first, last = (min(inside), max(inside)) if inside else (change.since, change.until)
+        return lsn_text(first), lsn_text(last)
+
+
+def is_installed(connection: psycopg.Connection[Any]) -> bool:
+    """Whether both triggers are there and enabled."""
+    names = [NAME, f"{NAME}_drop"]
+    with translated("looking for the event trigger"):
+        rows = connection.execute(
+            "SELECT FROM pg_event_trigger WHERE evtname = ANY (%s) AND evtenabled IN ('O', 'A')",
+            [names],
+        ).fetchall()
+    return len(rows) == len(names)

@@ -1,0 +1,93 @@
+"""The SQL that makes a setup role and a least-privilege run role."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from connectors.sources.postgres.admin.catalog import Table
+from connectors.sources.postgres.session.connection import translated
+from connectors.terminal import safe
+
+SETUP, RUN = "changelog_setup", "changelog_run"
+
+_OWNERS = """
+SELECT n.nspname, c.relname, pg_get_userbyid(c.relowner), r.rolsuper, c.relrowsecurity
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner
+WHERE c.oid = ANY (%s::int8[]::oid[]) ORDER BY 1, 2
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """A table, or a partition of one, and what granting rights on it takes."""
+
+    schema: str
+    name: str
+    owner: str
+    by_superuser: bool
+    row_security: bool
+
+
+def read_owned(connection: psycopg.Connection[Any], tables: Sequence[Table]) -> list[Owned]:
+    """The tables and their partitions, by name."""
+    oids = [oid for table in tables for oid in (table.oid, *(leaf.oid for leaf in table.leaves))]
+    with translated("reading who owns the tables"):
+        rows = connection.execute(_OWNERS, [oids]).fetchall()
+    names = ("schema", "name", "owner", "by_superuser", "row_security")
+    return [Owned(**dict(zip(names, row, strict=True))) for row in rows]
+
+
+def grants(owned: Sequence[Owned], *, database: str) -> str:
+    """An SQL script for whoever administers `database`; it sets no passwords."""
+    return "\n".join([*_head(database), *_setup(owned, database), "", *_run(owned, database), ""])
+
+
+def _head(database: str) -> Iterator[str]:
+    yield f"-- Run this as a superuser in database {safe(database)}. It sets no passwords:"
+    yield f"-- in psql, \\password {SETUP} and \\password {RUN} do."
+    yield ""
+
+
+def _setup(owned: Sequence[Owned], database: str) -> Iterator[str]:
+    yield "-- The role of `changelog check --fix`, needed when something is set up or changed:"
+    yield "-- it makes the publication, which takes the owner of each table, and sets replica identities."
+    yield f"CREATE ROLE {SETUP} LOGIN REPLICATION;"
+    yield f"GRANT CONNECT, CREATE ON DATABASE {_quote(database)} TO {SETUP};"
+    for owner in sorted({each.owner for each in owned if not each.by_superuser}):
+        yield f"GRANT {_quote(owner)} TO {SETUP};"
+    for owner in sorted({each.owner for each in owned if each.by_superuser}):
+        yield f"-- Some tables belong to the superuser {safe(owner)}, whom nobody should join: give them another owner,"
+        yield f"-- or run `changelog check --fix` once as {safe(owner)}."
+    yield from _read(owned, SETUP)
+
+
+def _run(owned: Sequence[Owned], database: str) -> Iterator[str]:
+    yield "-- The role of `changelog run`: it reads the log and the tables, and writes marks into the log."
+    yield f"CREATE ROLE {RUN} LOGIN REPLICATION;"
+    yield f"GRANT CONNECT ON DATABASE {_quote(database)} TO {RUN};"
+    yield from _read(owned, RUN)
+    if any(each.row_security for each in owned):
+        yield f"ALTER ROLE {RUN} BYPASSRLS;  -- row security would hide rows from the changelog"
+
+
+def _read(owned: Sequence[Owned], role: str) -> Iterator[str]:
+    for schema in sorted({each.schema for each in owned}):
+        yield f"GRANT USAGE ON SCHEMA {_quote(schema)} TO {role};"
+    for each in owned:
+        yield f"GRANT SELECT ON TABLE {_quote(each.schema, each.name)} TO {role};"
+
+
+def _quote(*names: str) -> str:
+    return ".".join(map(_identifier, names))
+
+
+def _identifier(name: str) -> str:
+    """A quoted identifier; in the form with escapes (U&"…") where the name holds what would act on a terminal."""
+    quoted = sql.Identifier(name).as_string()
+    if safe(name) == name:
+        return quoted
+    escaped = "".join(f"\\{ord(char):04X}" if safe(char) != char or char == "\\" else char for char in quoted)
+    return f"U&{escaped}"

@@ -1,0 +1,151 @@
+"""Which history of the source a log position belongs to, and whether the changelog can go on in it.
+
+An epoch counts histories: each promotion, and each new cluster, begins one. A commit before the fork belongs to
+the history that it was first published in, even when a promoted server sends it again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from connectors.sources.postgres.stream.replication import System
+from envelope.checkpoint import Checkpoint, lsn_text
+from envelope.errors import OVER_GAP, ChangelogError, Kind
+
+FIRST_EPOCH = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """A part of the log in one epoch, on one timeline; `end_lsn` is where the next begins, None for the last."""
+
+    end_lsn: int | None
+    epoch: int
+    timeline: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """The stretches of the log from the last checkpoint on, in order."""
+
+    stretches: tuple[Stretch, ...]
+
+    @classmethod
+    def trace(
+        cls,
+        stored: Checkpoint | None,
+        system: System,
+        history: tuple[tuple[int, int], ...],
+        confirmed_flush: int,
+    ) -> Self:
+        """How the log goes on from `stored` on the server that answers.
+
+        `history` holds the ancestors of the server's timeline, oldest first, each with the position at which it was
+        left; `confirmed_flush` is the slot's. Raises ChangelogError: GAP when log after the checkpoint was given
+        away or the cluster is another one, DIVERGED when the changelog holds what this history does not.
+        """
+        if stored is None:
+            return cls.anew(None, system)
+        check_cluster(stored, system)
+        forks = [fork for fork in history if fork[0] >= stored.timeline]
+        _check_history(stored, system, forks)
+        if stored.through_lsn < confirmed_flush:
+            raise ChangelogError(
+                Kind.GAP,
+                f"the slot has moved to {lsn_text(confirmed_flush)}, beyond the changelog's "
+                f"{lsn_text(stored.through_lsn)}: what lies between is lost",
+                hint=OVER_GAP,
+            )
+        timelines = [*(timeline for timeline, _ in forks), system.timeline]
+        ends = [*(switch for _, switch in forks), None]
+        return cls(
+            stretches=tuple(
+                Stretch(end_lsn=end, epoch=stored.epoch + step, timeline=timeline)
+                for step, (timeline, end) in enumerate(zip(timelines, ends, strict=True))
+            )
+        )
+
+    @classmethod
+    def anew(cls, stored: Checkpoint | None, system: System) -> Self:
+        """A history without a link to the one before: of a new changelog, or after a new cluster was accepted."""
+        epoch = FIRST_EPOCH if stored is None else stored.epoch + 1
+        return cls(stretches=(Stretch(end_lsn=None, epoch=epoch, timeline=system.timeline),))
+
+    def epoch(self, commit_lsn: int) -> int:
+        """The epoch of the commit whose record begins at `commit_lsn` (pgoutput's `final_lsn`)."""
+        return next(part.epoch for part in self.stretches if part.end_lsn is None or commit_lsn < part.end_lsn)
+
+    def reached(self, through_lsn: int) -> Stretch:
+        """The stretch in which all before `through_lsn` lies: the epoch and timeline that its checkpoint stores.
+
+        A record that ends where a fork is belongs to the timeline before it.
+        """
+        return next(part for part in self.stretches if part.end_lsn is None or through_lsn <= part.end_lsn)
+
+
+def is_elsewhere(stored: Checkpoint | None, system: System) -> bool:
+    """Whether the changelog is of another cluster, at whose end it can go on: not inside a transaction."""
+    return stored is not None and stored.system_identifier != system.system_identifier and not stored.partial
+
+
+def joins_on(
+    stored: Checkpoint, database: Mapping[str, Any], system: System, history: tuple[tuple[int, int], ...]
+) -> bool:
+    """Whether the server's log is the one that the changelog was made from, and holds all that was published."""
+    try:
+        check_database(stored, database)
+        Lineage.trace(stored, system, history, confirmed_flush=0)
+    except ChangelogError:
+        return False
+    return True
+
+
+def check_cluster(stored: Checkpoint, system: System) -> None:
+    """Raises ChangelogError (GAP) when the changelog is of another cluster."""
+    if stored.system_identifier != system.system_identifier:
+        raise ChangelogError(
+            Kind.GAP,
+            f"this is another database cluster ({system.system_identifier}) than the changelog's "
+            f"({stored.system_identifier})",
+            hint="connect to the cluster of before; after an upgrade that lost nothing, "
+            f"`changelog run --accept-cluster`; else {OVER_GAP}",
+        )
+
+
+def check_database(stored: Checkpoint, database: Mapping[str, Any]) -> None:
+    """Raises ChangelogError (GAP) when the changelog is of another database of the same cluster; one that was renamed
+    is the same. `database` is as `setup.read_database` gives it.
+    """
+    known = stored.source.get("database", database)
+    if known["oid"] != database["oid"]:
+        raise ChangelogError(
+            Kind.GAP,
+            f"this is database {database['name']} (oid {database['oid']}), and the changelog is of {known['name']} "
+            f"(oid {known['oid']}) of the same cluster",
+            hint=f"connect to {known['name']} ([source] dsn); if that one is no more, {OVER_GAP}",
+        )
+
+
+def _check_history(stored: Checkpoint, system: System, forks: list[tuple[int, int]]) -> None:
+    """The checkpoint must lie on the way to where the server is now."""
+    reached = _published_to(stored)
+    if forks and forks[0][0] == stored.timeline:
+        end, where = forks[0][1], f"left that timeline at {lsn_text(forks[0][1])}"
+    elif stored.timeline == system.timeline:
+        end, where = system.wal_end, f"ends at {lsn_text(system.wal_end)}"
+    else:
+        end, where = -1, f"never was on it (its own is {system.timeline})"
+    if reached > end:
+        raise ChangelogError(
+            Kind.DIVERGED,
+            f"the changelog reaches {lsn_text(reached)} on timeline {stored.timeline}, but the server {where}: "
+            "it lacks commits that were published",
+            hint=f"connect to the server that has them; else {OVER_GAP}",
+        )
+
+
+def _published_to(stored: Checkpoint) -> int:
+    """Where the last record ends of which rows are published; of a partial transaction at least its first byte."""
+    if stored.partial and stored.position is not None:
+        return max(stored.through_lsn, stored.position.commit + 1)
+    return stored.through_lsn

@@ -1,0 +1,197 @@
+"""What the service leaves in the database: a publication and a slot."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from connectors.sources.postgres.session.connection import translated
+from connectors.sources.postgres.session.patience import ANSWER_S
+from connectors.sources.postgres.session.sessions import COLUMNS, Session
+from connectors.sources.postgres.session.waits import Excuse
+from connectors.sources.postgres.stream.replication import ReplicationConnection
+from envelope.checkpoint import Checkpoint, parse_lsn
+from envelope.entity import Entity
+from envelope.errors import OVER_GAP, ChangelogError, Kind
+
+OPERATIONS = "insert, update, delete, truncate"
+
+LOST = "lost"
+"""The `wal_status` of a slot whose log the server removed, or that it invalidated."""
+
+_ASK_AGAIN_S = 0.1
+_GENERATED_COLUMNS = 180000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotState:
+    """A replication slot as the server has it now.
+
+    `reader` is the session that reads it. `retained_bytes` is the log that it keeps on the server, `wal_status` one
+    of reserved, extended, unreserved and lost; both None while unknown.
+    """
+
+    name: str
+    plugin: str | None
+    database: str | None
+    confirmed_flush: int
+    reader: Session | None
+    wal_status: str | None
+    retained_bytes: int | None
+    failover: bool
+    two_phase: bool
+
+    @property
+    def active_pid(self) -> int | None:
+        """The server's process that reads it."""
+        return None if self.reader is None else self.reader.pid
+
+    def refuse_if_read(self) -> None:
+        """Raises ChangelogError (IN_USE), naming the session, when one reads the slot."""
+        if self.reader is not None:
+            raise self.reader.in_use(self.name)
+
+
+def read_database(conn: psycopg.Connection[Any]) -> tuple[str, dict[str, Any]]:
+    """Which cluster answers (its system identifier), and which of its databases: `name` and `oid`."""
+    with translated("asking which database this is"):
+        row = conn.execute(_DATABASE).fetchone()
+    assert row is not None
+    identifier, name, oid = row
+    return identifier, {"name": name, "oid": oid}
+
+
+def publication_sql(name: str, entities: Sequence[Entity], *, server_version: int) -> str:
+    """The statement that creates the publication; `server_version` as libpq has it.
+
+    It has no column lists: one that misses a column of the replica identity breaks the application's own UPDATE.
+    """
+    tables = ", ".join(published_as(entity) for entity in entities)
+    options = [f"publish = '{OPERATIONS}'", "publish_via_partition_root = true"]
+    if server_version >= _GENERATED_COLUMNS:
+        options.append("publish_generated_columns = stored")
+    return f"CREATE PUBLICATION {sql.Identifier(name).as_string()} FOR TABLE {tables} WITH ({', '.join(options)})"
+
+
+def published_as(entity: Entity) -> str:
+    """The table and its row filter, as a publication names them.
+
+    It stands with ONLY, so that tables that inherit from it are not published as it.
+    """
+    condition = f" WHERE ({entity.where})" if entity.where else ""
+    return f"ONLY {sql.Identifier(*entity.table).as_string()}{condition}"
+
+
+def ensure_publication(conn: psycopg.Connection[Any], name: str, entities: Sequence[Entity]) -> None:
+    """Creates the publication if there is none; one that is there stays as it is, and `check` says what it lacks.
+
+    Raises ChangelogError: ACCESS when the role may not create it, PRECONDITION when the server refuses.
+    """
+    with translated(f"setting up publication {name}"):
+        if conn.execute("SELECT FROM pg_publication WHERE pubname = %s", [name]).fetchone() is None:
+            conn.execute(publication_sql(name, entities, server_version=conn.info.server_version).encode())
+
+
+def slot_state(conn: psycopg.Connection[Any], name: str) -> SlotState | None:
+    """The slot `name` as it is now; None when there is none."""
+    with translated(f"reading slot {name}"):
+        row = conn.execute(_SLOT, [name]).fetchone()
+    if row is None:
+        return None
+    plugin, database, confirmed_flush, wal_status, retained_bytes, failover, two_phase, pid, *session = row
+    return SlotState(
+        name=name,
+        plugin=plugin,
+        database=database,
+        confirmed_flush=parse_lsn(confirmed_flush or "0/0"),
+        reader=None if pid is None else Session(pid, *session),
+        wal_status=wal_status,
+        retained_bytes=retained_bytes,
+        failover=failover,
+        two_phase=two_phase,
+    )
+
+
+def ensure_slot(
+    conn: psycopg.Connection[Any],
+    replication: ReplicationConnection,
+    name: str,
+    stored: Checkpoint | None,
+    *,
+    failover: bool,
+    answer_s: float = ANSWER_S,
+    alive: Callable[[], None] = lambda: None,
+) -> SlotState:
+    """The slot `name`, created if there is no changelog yet; that waits for all transactions that now run.
+
+    `alive` is called now and then while it waits for them; if it waits for nothing, the server hangs after `answer_s`.
+
+    Raises ChangelogError: GAP when the changelog `stored` was begun and its slot is missing or lost its log, IN_USE
+    when another session reads it, PRECONDITION when it is not a slot of ours or the server cannot make one.
+    """
+    if stored is not None:
+        refuse_lost(conn, name)
+    state = slot_state(conn, name)
+    if state is None:
+        pid = replication.backend_pid()
+        try:
+            excuse = Excuse(conn, pid, answer_s=answer_s, alive=alive)
+            replication.create_slot(name, failover=failover, excused=excuse)
+        except ChangelogError:
+            with contextlib.suppress(psycopg.Error):  # it would go on to wait, and make a slot that nobody knows of
+                conn.execute("SELECT pg_terminate_backend(%s)", [pid])
+            raise
+        state = slot_state(conn, name)
+    if state is None:
+        raise ChangelogError(Kind.CONNECTION, f"replication slot {name} was dropped as soon as it was made")
+    refuse_foreign(state, conn.info.dbname)
+    state.refuse_if_read()
+    return state
+
+
+def refuse_lost(conn: psycopg.Connection[Any], name: str) -> None:
+    """Raises ChangelogError (GAP) when the slot of a changelog that was begun is missing, or has lost its log."""
+    state = slot_state(conn, name)
+    if state is None:
+        raise ChangelogError(
+            Kind.GAP,
+            f"replication slot {name} does not exist, and the changelog was begun with it",
+            hint=f"a new slot cannot reach back to what was published; {OVER_GAP}",
+        )
+    if state.wal_status == LOST:
+        raise ChangelogError(
+            Kind.GAP,
+            f"replication slot {name} has lost its log (the server removed or invalidated it)",
+            hint=f"raise max_slot_wal_keep_size against the next time; {OVER_GAP}",
+        )
+
+
+def refuse_foreign(state: SlotState, database: str) -> None:
+    """Raises ChangelogError (PRECONDITION) when the slot is of another kind, or of another database."""
+    if state.plugin != "pgoutput" or state.database != database or state.two_phase:
+        kind = f"{state.plugin or 'physical'}{', two-phase' if state.two_phase else ''}, of database {state.database}"
+        elsewhere = state.plugin == "pgoutput" and state.database != database
+        connecting = f"connect to database {state.database} ([source] dsn), or " if elsewhere else ""
+        raise ChangelogError(
+            Kind.PRECONDITION, f"slot {state.name} is not ours ({kind})", hint=f"{connecting}set another [source] slot"
+        )
+
+
+_DATABASE = """
+SELECT system_identifier::text, datname::text, oid::int8 FROM pg_control_system(), pg_database
+WHERE datname = current_database()
+"""
+
+_SLOT = f"""
+SELECT s.plugin::text, s.database::text, s.confirmed_flush_lsn::text, s.wal_status,
+    pg_wal_lsn_diff(
+        CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, s.restart_lsn
+    )::int8,
+    coalesce((to_jsonb(s) ->> 'failover')::boolean, false), coalesce((to_jsonb(s) ->> 'two_phase')::boolean, false),
+    s.active_pid, {COLUMNS}
+FROM pg_replication_slots AS s LEFT JOIN pg_stat_activity AS a ON a.pid = s.active_pid
+WHERE s.slot_name = %s
+"""

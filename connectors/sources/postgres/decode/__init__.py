@@ -1,0 +1,1 @@
+"""From the bytes of pgoutput to pieces of the changelog. Pure."""

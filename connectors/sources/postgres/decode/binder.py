@@ -1,0 +1,166 @@
+"""A relation of the log bound to the entity that it feeds: how each of its columns is published."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from connectors.sources.postgres.decode.messages import Relation
+from connectors.sources.postgres.values.text_to_json import Codec, Shape, codec_for
+from connectors.sources.postgres.values.types import PgType
+from envelope import mask
+from envelope.entity import Entity
+from schemas.types import Primitive, Struct
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One published column: its place in the tuple, and `label`, its name as a JSON member."""
+
+    index: int
+    name: str
+    label: bytes
+    codec: Codec
+    json: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """What turns the tuples of one relation into an entity's messages.
+
+    `width` is the number of columns in a tuple. `identity` holds the places of the columns that a
+    key-only old tuple carries. `lost` says why no row of the relation has a key, which is then empty;
+    `unlogged` are the columns of key and partition that the log may leave out of an old row.
+    `crossing` says that rows may move between partitions of the table, and `leaves` holds the
+    identities of those partitions that do not log their whole old rows.
+    """
+
+    entity: Entity
+    table: str
+    relid: int
+    width: int
+    fields: tuple[Field, ...]
+    key: tuple[Field, ...]
+    partition: tuple[Field, ...]
+    identity: frozenset[int]
+    full: bool
+    lost: str | None
+    unlogged: tuple[str, ...]
+    crossing: bool
+    leaves: frozenset[frozenset[int]]
+    mask: str | None
+
+    @property
+    def shape(self) -> Struct:
+        """The published columns and their types, in order."""
+        return Struct(fields=tuple((field.name, field.codec.column_type) for field in self.fields))
+
+    @property
+    def placed_by_key(self) -> bool:
+        """Whether the partition follows from the entity key alone."""
+        return self.partition == self.key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binder:
+    """Binds relations: what it needs beside the relation is given once.
+
+    `resolve` gives the type behind an OID; `hmac_key` is the secret of the `sha256` masks.
+    """
+
+    resolve: Callable[[int], PgType]
+    hmac_key: bytes
+
+    def bind(self, entity: Entity, relation: Relation, *, crossing: bool, leaves: Collection[Relation] = ()) -> Binding:
+        """The binding of `relation`, as the log describes it and its partitions at this point, to `entity`."""
+        names = [column.name for column in relation.columns]
+        published = [
+            self._field(entity, relation, index) for index, name in enumerate(names) if _is_published(entity, name)
+        ]
+        identity = frozenset(index for index, column in enumerate(relation.columns) if column.key)
+        full = relation.replica_identity == "f"
+        lost = _lost(entity, relation)
+        key, partition = (
+            () if lost is not None else self._placing(entity, relation, columns)
+            for columns in (entity.key, entity.partition_by)
+        )
+        return Binding(
+            entity=entity,
+            table=_text(relation),
+            relid=relation.relid,
+            width=len(names),
+            fields=tuple(published),
+            key=key,
+            partition=partition,
+            identity=identity,
+            full=full,
+            lost=lost,
+            unlogged=_unlogged((*key, *partition), _identities(names, [relation, *leaves])),
+            crossing=crossing,
+            leaves=_identities(names, leaves),
+            mask=mask.mask_id(entity.masks, self.hmac_key),
+        )
+
+    def _placing(self, entity: Entity, relation: Relation, columns: Collection[str]) -> tuple[Field, ...]:
+        places = {column.name: index for index, column in enumerate(relation.columns)}
+        return tuple(self._field(entity, relation, places[name], masked=False) for name in columns)
+
+    def _field(self, entity: Entity, relation: Relation, index: int, *, masked: bool = True) -> Field:
+        column = relation.columns[index]
+        type_ = self.resolve(column.type_oid)
+        codec = codec_for(type_, column.typmod)
+        kind = entity.masks.get(column.name) if masked else None
+        json = codec.column_type is Primitive.JSON
+        if kind is not None:
+            plain, hmac_key = codec.to_json, self.hmac_key
+            codec = Codec(
+                shape=Shape.OTHER,
+                to_json=lambda text: mask.apply(kind, plain(text), hmac_key),
+                column_type=Primitive.STRING if kind == "sha256" else codec.column_type,
+            )
+        return Field(
+            index=index,
+            name=column.name,
+            label=msgspec.json.encode(column.name) + b":",
+            codec=codec,
+            json=json and kind is None,
+        )
+
+
+def _lost(entity: Entity, relation: Relation) -> str | None:
+    """Why no row of the relation has a key."""
+    names = {column.name for column in relation.columns}
+    for role, needed in (("key", entity.key), ("partition_by", entity.partition_by)):
+        for name in needed:
+            if name not in names:
+                return f"entity {entity.name}: {role} column {name} is no longer in {_text(relation)}"
+    return None
+
+
+def _identities(names: Sequence[str], leaves: Collection[Relation]) -> frozenset[frozenset[int]]:
+    """What tables and partitions log of an old row where that is not all of it: places in the table's row.
+
+    A name that the table has no more has no place.
+    """
+    places = {name: index for index, name in enumerate(names)}
+    return frozenset(
+        frozenset(places[column.name] for column in leaf.columns if column.key and column.name in places)
+        for leaf in leaves
+        if leaf.replica_identity != "f"
+    )
+
+
+def _unlogged(placing: Sequence[Field], identities: Collection[frozenset[int]]) -> tuple[str, ...]:
+    """The columns that a row is placed by and that one of the identities lacks."""
+    return tuple(
+        dict.fromkeys(field.name for field in placing if any(field.index not in logged for logged in identities))
+    )
+
+
+def _is_published(entity: Entity, column: str) -> bool:
+    chosen = entity.columns is None or column in entity.columns
+    return chosen and column not in entity.exclude_columns and entity.masks.get(column) != "drop"
+
+
+def _text(relation: Relation) -> str:
+    return f"{relation.namespace}.{relation.name}"

@@ -1,0 +1,182 @@
+"""The relations that the stream described, each bound to its entity as it is now."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from connectors.capture.rows.json_columns import Template
+from connectors.sources.postgres.decode.binder import Binder
+from connectors.sources.postgres.decode.columnar import Bound
+from connectors.sources.postgres.decode.frames import Frames
+from connectors.sources.postgres.decode.messages import Relation
+from connectors.sources.postgres.values.definitions import Definitions
+from envelope import batch
+from envelope.entity import Entity
+from envelope.position import Position
+from envelope.versions import Look
+from schemas.types import Struct
+
+
+class Flush(Protocol):
+    """Encodes the rows before this, which are read by what was described before; `but_a_delete` at their end."""
+
+    def __call__(self, *, but_a_delete: bool = False) -> None:
+        """Does it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Altered:
+    """A table whose columns changed in the stream."""
+
+    table: str
+    position: Position
+    added: tuple[str, ...]
+    dropped: tuple[str, ...]
+    retyped: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """How an entity's next rows look; `retyped` are columns that looked otherwise in the rows before."""
+
+    entity: Entity
+    look: Look
+    retyped: tuple[str, ...] = ()
+
+
+class Relations:
+    """What was described, by number. `bound` are those of entities, and `shapes` their columns as batches say them.
+
+    `definitions` follows the composite types of their columns; without it, none is ever altered.
+    """
+
+    def __init__(
+        self,
+        binder: Binder,
+        entities: Mapping[tuple[str, str], Entity],
+        partitioned: Collection[tuple[str, str]],
+        definitions: Definitions | None = None,
+    ) -> None:
+        self.bound: dict[int, Bound] = {}
+        self.shapes = batch.encode_shapes({})
+        self._binder, self._entities, self._partitioned = binder, entities, partitioned
+        self._definitions = definitions
+        self._relations: dict[int, Relation] = {}
+        self._last: int | None = None
+        self._leaves: dict[int, dict[int, Relation]] = {}
+
+    def describe(self, relation: Relation, flush: Flush, changed: Callable[[Relation], None]) -> Described | None:
+        """The relation is so from here on; None where it is of no entity. Raises ChangelogError as binding does.
+
+        `changed` is told how an entity's table was described until now where its columns differ: whether or not they
+        can be bound.
+        """
+        before, self._last = self._last, relation.relid
+        entity = self._entities.get((relation.namespace, relation.name))
+        if entity is None and before is not None:
+            self._leaf(before, relation, flush)
+        known = self._relations.get(relation.relid)
+        if known == relation:
+            return None if entity is None else self._described(entity, relation)
+        named = [relid for relid, bound in self.bound.items() if bound.binding.entity is entity]
+        if known is not None or named:
+            flush()  # rows before this were read by the one before, or by the table that had the name before
+        for relid in named:
+            self._relations.pop(relid, None)  # a table that takes its name back is bound anew
+        self._relations[relation.relid] = relation
+        self.bound.pop(relation.relid, None)
+        if entity is None:
+            return None
+        if known is not None and known.columns != relation.columns:
+            changed(known)
+        self.bound[relation.relid] = self._bind(entity, relation)
+        self._shape()
+        return self._described(entity, relation)
+
+    def enter(self, xid: int, commit: int, frames: Frames, begin: int) -> None:
+        """A transaction opens with the frame `begin`; see `Definitions.enter`."""
+        if self._definitions is not None:
+            first = frames.first_lsn(begin) if self._definitions.tracking else 0
+            self._definitions.enter(xid, first, commit)
+
+    def tracked_in(self, frames: Frames) -> bool:
+        """Whether the frames hold rows with values of types that may be altered without a message."""
+        if self._definitions is None or not self._definitions.tracking:
+            return False
+        return frames.hold([relid for relid in self.bound if self._tracks(self._relations[relid])])
+
+    def settle(self, flush: Flush) -> Sequence[Described]:
+        """Binds the relations to the types of the open transaction; gives those that look otherwise than before."""
+        if self._definitions is None or not self._definitions.tracking or not self._definitions.settle():
+            return ()
+        flush()
+        found = []
+        for relid, before in list(self.bound.items()):
+            relation, old = self._relations[relid], before.binding
+            if self._tracks(relation):
+                self.bound[relid] = self._bind(old.entity, relation)
+                described = self._described(old.entity, relation)
+                retyped = _differing(old.shape, described.look.columns)
+                found += [replace(described, retyped=retyped)] if retyped else []
+        self._shape()
+        return found
+
+    def _tracks(self, relation: Relation) -> bool:
+        assert self._definitions is not None
+        return any(self._definitions.tracks(column.type_oid) for column in relation.columns)
+
+    def _shape(self) -> None:
+        self.shapes = batch.encode_shapes(
+            {bound.binding.entity.name: bound.binding.shape for bound in self.bound.values()}
+        )
+
+    def _described(self, entity: Entity, relation: Relation) -> Described:
+        look = Look(columns=self.bound[relation.relid].binding.shape, relation=relation.relid)
+        return Described(entity=entity, look=look)
+
+    def _leaf(self, root: int, leaf: Relation, flush: Flush) -> None:
+        """A partition is described right behind the table as which its rows are published, and before any of them.
+
+        (`maybe_send_schema` in the server's pgoutput.c.) It says what the partition logs of an old row.
+        """
+        bound = self.bound.get(root)
+        if bound is None or not bound.binding.crossing:
+            return
+        self._leaves.setdefault(root, {})[leaf.relid] = leaf
+        found = self._bind(bound.binding.entity, self._relations[root])
+        if found.binding.leaves != bound.binding.leaves:
+            flush(but_a_delete=True)
+            self.bound[root] = found
+
+    def _bind(self, entity: Entity, relation: Relation) -> Bound:
+        binding = self._binder.bind(
+            entity,
+            relation,
+            crossing=(relation.namespace, relation.name) in self._partitioned,
+            leaves=self._leaves.get(relation.relid, {}).values(),
+        )
+        return Bound(binding=binding, template=Template(binding))
+
+
+def altered(before: Relation, after: Relation, position: Position) -> Altered:
+    """How the columns differ."""
+    old = {column.name: column.type_oid for column in before.columns}
+    new = {column.name: column.type_oid for column in after.columns}
+    return Altered(
+        table=f"{after.namespace}.{after.name}",
+        position=position,
+        added=tuple(name for name in new if name not in old),
+        dropped=tuple(name for name in old if name not in new),
+        retyped=tuple(name for name in new if name in old and new[name] != old[name]),
+    )
+
+
+def retyped(described: Described, position: Position) -> Altered:
+    """Columns whose types were altered, and not the table."""
+    table = ".".join(described.entity.table)
+    return Altered(table=table, position=position, added=(), dropped=(), retyped=described.retyped)
+
+
+def _differing(before: Struct, after: Struct) -> tuple[str, ...]:
+    """The columns whose types differ, where the columns are the same."""
+    return tuple(name for (name, new), (_, old) in zip(after.fields, before.fields, strict=True) if new != old)

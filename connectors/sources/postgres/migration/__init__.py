@@ -1,0 +1,1 @@
+"""A migration tried on a live database and rolled back, or tried on an empty copy."""

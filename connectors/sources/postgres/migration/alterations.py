@@ -1,0 +1,233 @@
+"""What a rehearsed script does to a table, each with the line that does it. Pure."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+
+from connectors.sources.postgres.migration.rehearsal import Column, Look, Step
+
+
+class Kind(StrEnum):
+    """What became of a table, or of something in it."""
+
+    GONE = "table dropped"
+    MOVED = "table renamed"
+    REPLACED = "table replaced"
+    ADDED = "column added"
+    DROPPED = "column dropped"
+    RENAMED = "column renamed"
+    RETYPED = "type"
+    NULLABLE = "null"
+    DEFAULT = "default"
+    KEYS = "unique indexes"
+    IDENTITY = "replica identity"
+    PUBLISHED = "publication"
+    PARTITION_CAME = "partition added"
+    PARTITION_WENT = "partition removed"
+    REWRITTEN = "table rewritten"
+    TRUNCATED = "table truncated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alteration:
+    """One thing that is not as it was; `name` is the column's or partition's new name, or else its old one.
+
+    `restates` says that rows which nobody writes hold other values afterwards; `has_default` is of an added column.
+    """
+
+    kind: Kind
+    line: int
+    name: str = ""
+    before: str = ""
+    after: str = ""
+    restates: bool = False
+    has_default: bool = False
+
+
+_COMPUTES = re.compile(r"\bTYPE\b.*\bUSING\b", re.IGNORECASE | re.DOTALL)
+_TRUNCATES = re.compile(r"TRUNCATE\b", re.IGNORECASE)
+_SAME_VALUES = {("smallint", "integer"), ("smallint", "bigint"), ("integer", "bigint")}
+"""Retypes that rewrite the table and leave each value what it was."""
+
+
+def alterations(before: Look, steps: Sequence[Step], known: Callable[[int], bool]) -> list[Alteration]:
+    """From `before` to the table after the last step; `known` says of an oid whether it was a relation's before."""
+    return list(_History(before, steps).alterations(known))
+
+
+class _History:
+    """A table before the script and after each statement; None where it is gone."""
+
+    def __init__(self, before: Look, steps: Sequence[Step]) -> None:
+        self._before = before
+        self._steps = steps
+        self._looks = [before, *(step.looks.get(before.oid) for step in steps)]
+
+    def alterations(self, known: Callable[[int], bool]) -> Iterator[Alteration]:
+        """Of the table, then of its columns in their order, then of what belongs to it."""
+        before, after = self._before, self._looks[-1]
+        if after is None:
+            yield Alteration(kind=Kind.GONE, line=self._line(_table), before=_table(before))
+            return
+        if _table(before) != _table(after):
+            yield Alteration(kind=Kind.MOVED, line=self._line(_table), before=_table(before), after=_table(after))
+        for number in sorted({*before.columns, *after.columns}):
+            yield from self._column(number, before.columns.get(number), after.columns.get(number))
+        yield from self._files()
+        for kind, aspect in ((Kind.KEYS, _keys), (Kind.IDENTITY, _identities), (Kind.PUBLISHED, _published)):
+            if aspect(before) != aspect(after):
+                yield Alteration(kind=kind, line=self._line(aspect), before=aspect(before), after=aspect(after))
+        yield from self._partitions(before, after, known)
+
+    def _column(self, number: int, before: Column | None, after: Column | None) -> Iterator[Alteration]:
+        if after is None:
+            assert before is not None
+            line = self._line(lambda look: number in look.columns)
+            yield Alteration(kind=Kind.DROPPED, line=line, name=before.name, before=before.type)
+        elif before is None:
+            line = self._line(lambda look: number in look.columns)
+            yield Alteration(
+                kind=Kind.ADDED,
+                line=line,
+                name=after.name,
+                after=_described(after),
+                restates=self._filled(number),
+                has_default=after.holds or after.default is not None,
+            )
+        else:
+            yield from self._changed(before, after)
+
+    def _changed(self, before: Column, after: Column) -> Iterator[Alteration]:
+        number, name = after.number, after.name
+        if before.name != after.name:
+            line = self._line(lambda look: look.columns[number].name)
+            yield Alteration(
+                kind=Kind.RENAMED, line=line, name=name, before=before.name, after=after.name, restates=True
+            )
+        if before.type != after.type:
+            line = self._line(lambda look: look.columns[number].type)
+            restates = self._recomputed(number)
+            yield Alteration(
+                kind=Kind.RETYPED, line=line, name=name, before=before.type, after=after.type, restates=restates
+            )
+        if before.not_null != after.not_null:
+            line = self._line(lambda look: look.columns[number].not_null)
+            yield Alteration(kind=Kind.NULLABLE, line=line, name=name, before=_null(before), after=_null(after))
+        if before.default != after.default:
+            line = self._line(lambda look: look.columns[number].default)
+            yield Alteration(
+                kind=Kind.DEFAULT, line=line, name=name, before=before.default or "none", after=after.default or "none"
+            )
+
+    def _files(self) -> Iterator[Alteration]:
+        """What wrote or emptied the table anew, each kind once, with its last line."""
+        truncated = [step for step in self._rewrites() if _TRUNCATES.match(step.statement.words)]
+        rewritten = [step for step in self._rewrites() if not _TRUNCATES.match(step.statement.words)]
+        if truncated:
+            yield Alteration(kind=Kind.TRUNCATED, line=truncated[-1].statement.line)
+        if rewritten:
+            computes = [step for step in rewritten if self._computes(step)]
+            last = (computes or rewritten)[-1]
+            yield Alteration(kind=Kind.REWRITTEN, line=last.statement.line, restates=bool(computes))
+
+    def _partitions(self, before: Look, after: Look, known: Callable[[int], bool]) -> Iterator[Alteration]:
+        """Rows that come and go with a partition are in no log."""
+        for oid in sorted(before.partitions.keys() ^ after.partitions.keys(), key=int):
+            came = oid in after.partitions
+            held = known(int(oid)) and oid in after.files if came else oid in before.files
+            yield Alteration(
+                kind=Kind.PARTITION_CAME if came else Kind.PARTITION_WENT,
+                line=self._line(partial(_has_partition, oid)),
+                name=(after if came else before).partitions[oid],
+                restates=held,
+            )
+
+    def _line(self, aspect: Callable[[Look], object]) -> int:
+        """The line of the last statement that changed an aspect of the table."""
+        pairs = list(zip(self._looks, self._looks[1:], self._steps, strict=False))
+        for was, is_, step in reversed(pairs):
+            if _of(aspect, was) != _of(aspect, is_):
+                return step.statement.line
+        return self._steps[-1].statement.line
+
+    def _rewrites(self) -> list[Step]:
+        """The statements after which rows stand in other files."""
+        return [
+            step
+            for was, is_, step in zip(self._looks, self._looks[1:], self._steps, strict=False)
+            if was is not None and is_ is not None and _rewritten(was, is_)
+        ]
+
+    def _filled(self, number: int) -> bool:
+        """Whether rows that were there before hold a value in the new column."""
+        rewrites = {id(step) for step in self._rewrites()}
+        for step in self._steps:
+            look = step.looks.get(self._before.oid)
+            column = look.columns.get(number) if look is not None else None
+            if column is not None and (column.holds or (column.default is not None and id(step) in rewrites)):
+                return True
+        return False
+
+    def _recomputed(self, number: int) -> bool:
+        """Whether a new type may have given stored values another text."""
+        found = False
+        for was, is_, step in zip(self._looks, self._looks[1:], self._steps, strict=False):
+            if was is None or is_ is None or number not in was.columns or number not in is_.columns:
+                continue
+            types = was.columns[number].type, is_.columns[number].type
+            if types[0] != types[1] and _rewritten(was, is_):
+                found |= types not in _SAME_VALUES or _COMPUTES.search(step.statement.words) is not None
+        return found
+
+    def _computes(self, step: Step) -> bool:
+        """Whether the statement may have computed values anew although no column has another type."""
+        at = self._steps.index(step)
+        was, is_ = self._looks[at], self._looks[at + 1]
+        assert was is not None
+        assert is_ is not None
+        same = all(
+            is_.columns[number].type == column.type for number, column in was.columns.items() if number in is_.columns
+        )
+        return same and _COMPUTES.search(step.statement.words) is not None
+
+
+def _of(aspect: Callable[[Look], object], look: Look | None) -> object:
+    try:
+        return None if look is None else (aspect(look),)
+    except KeyError:  # a column that is not there yet
+        return None
+
+
+def _rewritten(was: Look, is_: Look) -> bool:
+    return any(is_.files.get(oid, file) != file for oid, file in was.files.items())
+
+
+def _table(look: Look) -> str:
+    return f"{look.schema}.{look.name}"
+
+
+def _has_partition(oid: str, look: Look) -> bool:
+    return oid in look.partitions
+
+
+def _keys(look: Look) -> str:
+    return "; ".join(look.keys) or "none"
+
+
+def _identities(look: Look) -> str:
+    return "; ".join(look.identities)
+
+
+def _published(look: Look) -> str:
+    return "in it" if look.published else "not in it"
+
+
+def _null(column: Column) -> str:
+    return "NOT NULL" if column.not_null else "NULL"
+
+
+def _described(column: Column) -> str:
+    parts = [column.type, "NOT NULL" if column.not_null else "", f"DEFAULT {column.default}" if column.default else ""]
+    return " ".join(part for part in parts if part)

@@ -1,0 +1,235 @@
+"""Statements tried in a transaction that is rolled back, and what the catalogue says of some tables after each."""
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import errors, pq
+
+from connectors.sources.postgres.migration.script import Statement
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column as the catalogue has it; `number` stays the same over a rename.
+
+    `type` is spelled with its modifiers. `holds` says that rows that were there before the column hold a value in it
+    all the same: that of its default, or what it is generated as.
+    """
+
+    number: int
+    name: str
+    type: str
+    not_null: bool
+    default: str | None
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A table as the catalogue has it.
+
+    `keys` are its unique indexes, spelled. `identities` are the replica identities of the table and its partitions.
+    `partitions` and `files` are by oid: their names, and what changes where rows are written anew. `access` says who
+    may do what with it, in the server's own words.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    published: bool
+    columns: Mapping[int, Column]
+    keys: tuple[str, ...]
+    identities: tuple[str, ...]
+    partitions: Mapping[str, str]
+    files: Mapping[str, int]
+    access: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What is looked at: the tables with the oids `tables`, and any that is not among the `known` ones.
+
+    `publication` is the one that says whether a table is published.
+    """
+
+    tables: Collection[int]
+    known: Collection[int]
+    publication: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A statement that was tried, and the tables after it, by oid; one that is gone is missing."""
+
+    statement: Statement
+    looks: Mapping[int, Look]
+
+
+class RehearsalError(Exception):
+    """The server refused a statement; the cause says why."""
+
+    def __init__(self, statement: Statement, error: psycopg.Error) -> None:
+        super().__init__()
+        self.statement, self.error = statement, error
+
+
+def rehearse(
+    connection: Connection,
+    statements: Sequence[Statement],
+    watched: Watched,
+    *,
+    lock_timeout_s: float,
+    statement_timeout_s: float,
+) -> Iterator[Step]:
+    """Runs the statements one by one in the transaction that is open; RehearsalError for the first that is refused.
+
+    Each goes to the server alone: one that holds another is a syntax error there. None waits for a lock, or runs,
+    longer than told, whatever the script sets.
+    """
+    bounds = (
+        f"SET LOCAL lock_timeout = {round(lock_timeout_s * 1000)};"
+        f" SET LOCAL statement_timeout = {round(statement_timeout_s * 1000)}"
+    )
+    for statement in statements:
+        try:
+            connection.execute(bounds.encode())
+            _run(connection.pgconn, statement)
+            looks = look(connection, watched)
+        except psycopg.Error as error:
+            raise RehearsalError(statement, error) from error
+        yield Step(statement=statement, looks=looks)
+
+
+def _run(link: pq.abc.PGconn, statement: Statement) -> None:
+    result = link.exec_params(statement.text.encode(), [])
+    if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.EMPTY_QUERY):
+        raise errors.error_from_result(result, encoding="utf-8")
+    if link.transaction_status != pq.TransactionStatus.INTRANS:
+        raise errors.InvalidTransactionTermination("the statement ended the transaction in which it was tried")
+
+
+@contextlib.contextmanager
+def asking(connection: Connection) -> Iterator[None]:
+    """Around questions to the catalogue inside a transaction: what the script set does not matter, nor is it lost."""
+    with connection.transaction(force_rollback=True):
+        connection.execute("SET LOCAL SESSION AUTHORIZATION DEFAULT; SET LOCAL ROLE NONE")
+        connection.execute("SET LOCAL search_path = pg_catalog; SET LOCAL quote_all_identifiers = off")
+        yield
+
+
+def look(connection: Connection, watched: Watched) -> dict[int, Look]:
+    """The tables as they are now, by oid."""
+    with asking(connection):
+        given = {"name": watched.publication, "tables": list(watched.tables), "known": list(watched.known)}
+        rows = connection.execute(_LOOK, given).fetchall()
+    return {
+        oid: Look(
+            oid=oid,
+            schema=schema,
+            name=name,
+            published=published,
+            columns={column["number"]: Column(**column) for column in columns or ()},
+            keys=tuple(keys),
+            identities=tuple(identities),
+            partitions=partitions or {},
+            files=files or {},
+            access=access,
+        )
+        for oid, schema, name, published, columns, keys, identities, partitions, files, access in rows
+    }
+
+
+def shared(connection: Connection, publication: str) -> str:
+    """What changes when something does that is no single table's: a type, or the publication."""
+    with asking(connection):
+        row = connection.execute(_SHARED, {"name": publication}).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+_LOOK = """
+WITH published AS MATERIALIZED (
+    SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %(name)s
+)
+SELECT c.oid::int8, n.nspname::text, c.relname::text, p.tablename IS NOT NULL,
+    (
+        SELECT jsonb_agg(jsonb_build_object(
+            'number', a.attnum, 'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod),
+            'not_null', a.attnotnull,
+            'default', CASE WHEN a.attidentity <> '' THEN 'identity' ELSE pg_get_expr(d.adbin, d.adrelid) END,
+            'holds', a.attgenerated = 's' OR EXISTS (
+                SELECT FROM pg_attribute AS l
+                WHERE l.attrelid = ANY (t.oids) AND l.attname = a.attname AND l.atthasmissing
+            )
+        ))
+        FROM pg_attribute AS a LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    ),
+    ARRAY(
+        SELECT CASE WHEN i.indisprimary THEN 'PRIMARY KEY' ELSE 'UNIQUE' END || ' (' || (
+            SELECT string_agg(pg_get_indexdef(i.indexrelid, k, true), ', ' ORDER BY k)
+            FROM generate_series(1, i.indnkeyatts) AS k
+        ) || ')' || coalesce(' WHERE ' || pg_get_expr(i.indpred, i.indrelid), '')
+        || CASE WHEN i.indimmediate THEN '' ELSE ' DEFERRABLE' END
+        FROM pg_index AS i WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid
+        ORDER BY 1
+    ),
+    ARRAY(
+        SELECT DISTINCT CASE l.relreplident WHEN 'f' THEN 'FULL' WHEN 'n' THEN 'NOTHING' ELSE coalesce(
+            CASE l.relreplident WHEN 'd' THEN 'DEFAULT (' ELSE 'INDEX (' END || (
+                SELECT string_agg(pg_get_indexdef(i.indexrelid, k, true), ', ' ORDER BY k)
+                FROM pg_index AS i, generate_series(1, i.indnkeyatts) AS k
+                WHERE i.indrelid = l.oid
+                    AND CASE l.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END
+            ) || ')', CASE l.relreplident WHEN 'd' THEN 'DEFAULT (no primary key)' ELSE 'INDEX (gone)' END
+        ) END
+        FROM pg_class AS l WHERE l.oid = ANY (t.oids)
+        ORDER BY 1
+    ),
+    (
+        SELECT jsonb_object_agg(l.oid, m.nspname || '.' || l.relname)
+        FROM pg_class AS l JOIN pg_namespace AS m ON m.oid = l.relnamespace
+        WHERE l.oid = ANY (t.oids) AND l.oid <> c.oid
+    ),
+    (
+        SELECT jsonb_object_agg(l.oid, coalesce(pg_relation_filenode(l.oid), 0))
+        FROM pg_class AS l WHERE l.oid = ANY (t.oids) AND l.relkind = 'r'
+    ),
+    concat_ws(' ', n.nspacl, (
+        SELECT string_agg(concat_ws(' ', l.relowner, l.relacl, l.relrowsecurity, l.relpersistence), ' ' ORDER BY l.oid)
+        FROM pg_class AS l WHERE l.oid = ANY (t.oids)
+    ))
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL (
+    SELECT array_agg(relid::oid) AS oids FROM (SELECT relid FROM pg_partition_tree(c.oid) UNION SELECT c.oid) AS found
+) AS t
+LEFT JOIN published AS p ON p.schemaname = n.nspname AND p.tablename = c.relname
+WHERE c.relkind IN ('r', 'p') AND (c.oid = ANY (%(tables)s::int8[]::oid[]) OR (
+    NOT c.oid = ANY (%(known)s::int8[]::oid[]) AND NOT c.relispartition AND c.relpersistence <> 't'
+    AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+))
+"""
+
+_SHARED = """
+SELECT md5(concat_ws(
+    ' ',
+    (
+        SELECT string_agg(concat_ws(' ', a.attrelid, a.attname, a.atttypid, a.atttypmod), ' ' ORDER BY attrelid, attnum)
+        FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid AND c.relkind = 'c' WHERE NOT a.attisdropped
+    ),
+    (
+        SELECT string_agg(concat_ws(' ', oid, typbasetype, typtypmod), ' ' ORDER BY oid)
+        FROM pg_type WHERE typtype = 'd'
+    ),
+    (SELECT p::text FROM pg_publication AS p WHERE pubname = %(name)s),
+    (
+        SELECT string_agg(r::text, ' ' ORDER BY r.oid)
+        FROM pg_publication_rel AS r JOIN pg_publication AS p ON p.oid = r.prpubid WHERE pubname = %(name)s
+    )
+))
+"""

@@ -1,0 +1,123 @@
+"""Connections to PostgreSQL, and its errors in our words."""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from connectors.sources.postgres.session.patience import Patience, PatientConnection
+from envelope.errors import OVER_GAP, ChangelogError, Kind
+
+APPLICATION_NAME = "changelog"
+
+# Used where the connection string does not say otherwise: a peer that vanished is noticed within half a minute.
+DEFAULTS: Mapping[str, str | int] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+    "fallback_application_name": APPLICATION_NAME,
+}
+
+# The server's reply to a connection attempt carries no code that libpq would show: known English texts stand in.
+_REJECTIONS = (
+    ("authentication failed", Kind.ACCESS, "check user and password in [source] dsn"),
+    ("no password supplied", Kind.ACCESS, "put a password into [source] dsn"),
+    (r"pg_hba\.conf", Kind.ACCESS, "let this user connect from here: add a line to the server's pg_hba.conf"),
+    ("permission denied", Kind.ACCESS, "run the SQL that `changelog init --grants` prints"),
+    ("must be superuser or replication role", Kind.ACCESS, "ALTER ROLE … REPLICATION"),
+    ("is not permitted to log in", Kind.ACCESS, "ALTER ROLE … LOGIN"),
+    ('role ".*" does not exist', Kind.ACCESS, "check the user in [source] dsn"),
+    ('database ".*" does not exist', Kind.PRECONDITION, "check the database in [source] dsn"),
+)
+
+# What libpq adds to a refused connection; ours stands behind it.
+_ADVICE = re.compile(r"\s*Is the server running .*\?")
+
+# The first prefix of the SQLSTATE that fits decides (PostgreSQL, appendix A).
+_STATES: tuple[tuple[str, Kind, str | None], ...] = (
+    ("28", Kind.ACCESS, "check user and password in [source] dsn"),
+    ("42501", Kind.ACCESS, "run the SQL that `changelog init --grants` prints"),
+    ("53400", Kind.PRECONDITION, "raise max_replication_slots on the server, or drop slots that nobody reads"),
+    ("55006", Kind.IN_USE, "stop the other one first"),
+    ("58P01", Kind.GAP, f"the server removed log that was not read yet; {OVER_GAP}"),
+    ("08", Kind.CONNECTION, None),
+    ("40", Kind.CONNECTION, None),
+    ("53", Kind.CONNECTION, None),
+    ("57", Kind.CONNECTION, None),
+    ("55P03", Kind.CONNECTION, None),
+)
+
+
+def connect(
+    dsn: str,
+    *,
+    settings: Mapping[str, str] | None = None,
+    replication: bool = False,
+    patience: Patience | None = None,
+) -> PatientConnection:
+    """A connection in autocommit, with `settings` made for the session; it waits no longer than `patience` says.
+
+    Raises ChangelogError: USAGE when `dsn` is not a connection string, ACCESS when the server turns us away,
+    CONNECTION when it cannot be reached now.
+    """
+    try:
+        given: dict[str, Any] = {**DEFAULTS, **conninfo_to_dict(dsn), "client_encoding": "UTF8"}
+    except psycopg.ProgrammingError as error:
+        raise ChangelogError(
+            Kind.USAGE,
+            "[source] dsn is not a PostgreSQL connection string",  # libpq's own words may quote a password
+            hint="write it as postgresql://user:password@host:5432/database, special characters percent-encoded",
+        ) from error
+    if replication:
+        given["replication"] = "database"
+    given |= {"autocommit": True, "prepare_threshold": None}  # the replication protocol has no prepared statements
+    try:
+        connection = PatientConnection.open(given, patience or Patience())
+    except psycopg.OperationalError as error:
+        raise _rejection(error) from error
+    if settings:
+        with translated("setting up the session"):
+            connection.execute(_set_all(settings))
+    return connection
+
+
+@contextlib.contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turns psycopg's errors into ours; `doing` says what was attempted, as a gerund."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise explain(error.sqlstate, error.diag.message_primary or str(error), doing) from error
+
+
+def explain(state: str | None, message: str, doing: str) -> ChangelogError:
+    """Our error for the server's `message` and SQLSTATE; without a state the link itself broke."""
+    if state is None:
+        return ChangelogError(Kind.CONNECTION, f"{doing}: the connection to PostgreSQL broke: {_one_line(message)}")
+    said = f"error {state}" if state[:2] in ("22", "23") else _one_line(message)  # these two classes quote values
+    for prefix, kind, hint in _STATES:
+        if state.startswith(prefix):
+            return ChangelogError(kind, f"{doing}: {said}", hint=hint)
+    return ChangelogError(Kind.PRECONDITION, f"{doing}: {said}")
+
+
+def _rejection(error: psycopg.OperationalError) -> ChangelogError:
+    text = _one_line(_ADVICE.sub("", str(error))).removeprefix("connection failed: ")
+    for sign, kind, hint in _REJECTIONS:
+        if re.search(sign, text):
+            return ChangelogError(kind, f"PostgreSQL refused: {text}", hint=hint)
+    return ChangelogError(Kind.CONNECTION, f"cannot connect to PostgreSQL: {text}", hint="is it running and reachable?")
+
+
+def _set_all(settings: Mapping[str, str]) -> str:
+    quoted = [(name.replace("'", "''"), value.replace("'", "''")) for name, value in settings.items()]
+    return "SELECT " + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in quoted)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

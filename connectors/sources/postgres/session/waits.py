@@ -1,0 +1,79 @@
+"""What the server waits for while it sends us nothing, in words: old transactions, or a standby."""
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+import psycopg
+
+from connectors.sources.postgres.session.connection import translated
+
+STANDBYS = "synchronized_standby_slots"
+
+
+def reason(connection: psycopg.Connection[Any], pid: int) -> str | None:
+    """Why the replication session `pid` makes no progress now; None when it waits for nothing that we know of.
+
+    A slot that is being made waits for each transaction that was running; a failover slot waits for standbys.
+    """
+    with translated("asking what the server waits for"):
+        old = connection.execute(_TRANSACTIONS, [pid]).fetchone()
+        if old is not None:
+            return _transaction(*old)
+        slots = connection.execute(_STANDBYS, [STANDBYS, pid]).fetchall()
+    if not slots:
+        return None
+    return f"the server holds changes back for {STANDBYS}: {', '.join(_standby(*slot) for slot in slots)}"
+
+
+def _transaction(xid: str, pid: int | None, gid: str | None, since: str | None) -> str:
+    if gid is not None:
+        return f"the slot waits for prepared transaction {gid!r}, of {since}: COMMIT PREPARED or ROLLBACK PREPARED"
+    whose = "" if pid is None else f" of process {pid}"
+    return f"the slot waits for transaction {xid}{whose} to end" + (f", which began at {since}" if since else "")
+
+
+def _standby(name: str, there: bool, active: bool) -> str:
+    if not there:
+        return f"there is no slot {name}"
+    return f"the standby of slot {name} has not received them yet" if active else f"nobody reads slot {name}"
+
+
+class Excuse:
+    """Whether the server may be silent while it makes a slot: it may as long as it waits for other transactions.
+
+    Silence without a reason is excused for `answer_s`. `alive` is called each time that there is a reason.
+    """
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], pid: int, *, answer_s: float, alive: Callable[[], None]
+    ) -> None:
+        self._connection, self._pid, self._answer_s, self._alive = connection, pid, answer_s, alive
+        self._excused_at = monotonic()
+
+    def __call__(self) -> bool:
+        now = monotonic()
+        if reason(self._connection, self._pid) is not None:
+            self._excused_at = now
+            self._alive()
+        return now - self._excused_at < self._answer_s
+
+
+_TRANSACTIONS = """
+SELECT w.transactionid::text, h.pid, p.gid, to_char(coalesce(p.prepared, a.xact_start), 'YYYY-MM-DD HH24:MI:SSOF')
+FROM pg_catalog.pg_locks AS w
+LEFT JOIN pg_catalog.pg_locks AS h ON h.locktype = 'transactionid' AND h.granted AND h.transactionid = w.transactionid
+LEFT JOIN pg_catalog.pg_prepared_xacts AS p ON p.transaction = w.transactionid
+LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = h.pid
+WHERE w.pid = %s AND w.locktype = 'transactionid' AND NOT w.granted
+"""
+
+# Servers before 17 have neither the setting nor the wait.
+_STANDBYS = """
+SELECT n.name, s.slot_name IS NOT NULL, coalesce(s.active, false)
+FROM pg_catalog.pg_stat_activity AS a,
+    unnest(string_to_array(current_setting(%s, true), ',')) AS raw, trim(raw, ' "') AS n (name)
+LEFT JOIN pg_catalog.pg_replication_slots AS s ON s.slot_name = n.name
+WHERE a.pid = %s AND a.wait_event = 'WaitForStandbyConfirmation'
+ORDER BY s.active NULLS FIRST
+"""

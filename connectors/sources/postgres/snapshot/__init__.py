@@ -1,0 +1,1 @@
+"""Reads rows of tables in chunks, beside the stream."""

@@ -1,0 +1,224 @@
+"""Reads tables for windows: threads that each COPY a chunk under a snapshot, then write its message."""
+
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import psycopg
+import structlog
+from psycopg import sql
+
+from connectors.capture.rows.row_records import Origin
+from connectors.capture.tables.key_lookup import Keys
+from connectors.capture.tables.windows import Chunk, Snapshot, Windows
+from connectors.failpoints import Reach, nowhere
+from connectors.sources.postgres.session.connection import translated
+from connectors.sources.postgres.snapshot.chunk_rows import ChunkRows, ReadTable
+from connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, Connection, TooLargeError, copy_rows
+from connectors.sources.postgres.snapshot.key_rows import KeyedRows, read_keys
+from connectors.sources.postgres.snapshot.page_progress import PAGE_SLOTS, Range
+from envelope.errors import ChangelogError, Kind
+from envelope.signal import PREFIX
+
+LOCK_TIMEOUT_S = 2
+"""How long a chunk waits for a table that is being altered, before it lets others go first."""
+
+_PAUSE_S = 0.2
+
+_log = structlog.get_logger("postgres")
+
+# Attributes come after all columns, so that a table without composites has the signature of its columns alone.
+_SIGNATURE = """
+WITH RECURSIVE used(type) AS (
+  SELECT atttypid FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+  UNION
+  SELECT part.type FROM used JOIN pg_type t ON t.oid = used.type CROSS JOIN LATERAL (
+    VALUES (t.typelem), (t.typbasetype)
+    UNION ALL SELECT rngsubtype FROM pg_range WHERE t.oid IN (rngtypid, rngmultitypid)
+    UNION ALL SELECT atttypid FROM pg_attribute WHERE attrelid = t.typrelid AND attnum > 0 AND NOT attisdropped
+  ) AS part(type)
+), described AS (
+  SELECT 0 AS part, attrelid, attnum, attname, atttypid, atttypmod FROM pg_attribute
+  WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+  UNION ALL
+  SELECT 1, attrelid, attnum, attname, atttypid, atttypmod
+  FROM used JOIN pg_type t ON t.oid = used.type JOIN pg_attribute a ON a.attrelid = t.typrelid
+  WHERE a.attnum > 0 AND NOT a.attisdropped
+)
+SELECT md5(string_agg(attname || ' ' || atttypid || ' ' || atttypmod, ',' ORDER BY part, attrelid, attnum))
+FROM described
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """A leaf is locked, and the snapshot taken; `at` is in microseconds since 1970."""
+
+    snapshot: Snapshot
+    signature: str
+    filenode: int
+    at: int
+
+
+class Reader:
+    """A few threads that read what `windows` hands out; each holds two connections of its own.
+
+    `tables` gives the table of each entity; `bind` says, over a connection, how it is to be read now.
+    """
+
+    def __init__(
+        self,
+        windows: Windows,
+        tables: Mapping[str, tuple[str, str]],
+        origin: Origin,
+        *,
+        bind: Callable[[Connection, str], ReadTable],
+        connect: Callable[[], Connection],
+        workers: int = 2,
+        reach: Reach = nowhere,
+    ) -> None:
+        self._windows, self._names, self._origin = windows, tables, origin
+        self._bind, self._connect, self._reach = bind, connect, reach
+        self._tables: dict[str, ReadTable] = {}
+        self._stopping = threading.Event()
+        self.failure: BaseException | None = None
+        """Why the reading ended early."""
+        self._threads = [threading.Thread(target=self._work, daemon=True, name="snapshot") for _ in range(workers)]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Stops the threads; what was not published is read again another time."""
+        self._stopping.set()
+        self._windows.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        try:
+            with translated("reading a table"), self._connect() as signalling:
+                signalling.execute("SET synchronous_commit = local")  # a paused standby must not hold windows back
+                while self._read_on(signalling):
+                    pass
+        except BaseException as error:  # noqa: BLE001 - raised again by who asks, or the reading would end in silence
+            self.failure = error
+
+    def _read_on(self, signalling: Connection) -> bool:
+        """Reads chunks over one connection, up to one that closes it; False when there are no more."""
+        with self._connect() as reading:
+            reading.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'".encode())
+            while not self._stopping.is_set() and (found := self._windows.take(self._names)) is not None:
+                if not self._chunk(reading, signalling, *found):
+                    self._stopping.wait(_PAUSE_S)
+                if reading.closed:
+                    return True
+        return False
+
+    def _chunk(self, reading: Connection, signalling: Connection, nonce: str, chunk: Chunk) -> bool:
+        """Reads a chunk, or gives it back; False when it is better to wait before the next.
+
+        Closes the connection behind large rows: libpq keeps as much memory as it once needed for one.
+        """
+        smaller = False
+        try:
+            with reading.transaction():
+                reading.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                begun = _begin(reading, chunk)
+                if begun is None or not self._windows.reading(nonce, begun.snapshot, begun.signature, begun.filenode):
+                    return False
+                self._reach("window:begun")
+                table = self._table(reading, chunk.entity, begun.signature)
+                rows = self._rows(reading, table, chunk, begun.at)
+                if signature(signalling, chunk.table) != begun.signature:
+                    return False  # a type was altered, which no lock on the table holds back
+                large = rows.nbytes > 2 * CHUNK_BYTES_MAX
+                self._windows.read(nonce, rows)
+                self._reach("window:read")
+                _signal(signalling, nonce)  # under the lock: the table stays as it was read
+                self._reach("window:marked")
+            if large:
+                reading.close()
+        except TooLargeError:
+            smaller = True
+        finally:
+            self._windows.give_back_unread(nonce, smaller=smaller)
+        return True
+
+    def _rows(self, reading: Connection, table: ReadTable, chunk: Chunk, at: int) -> ChunkRows | KeyedRows:
+        """The chunk's rows. Raises TooLargeError."""
+        if isinstance(chunk.taken, Keys):
+            keyed = read_keys(reading, self._origin, table, quoted(chunk.table), chunk.taken, read_at=at)
+            if len(keyed.gone) and not chunk.taken.ghosts:
+                _log.warning("asked keys that no row has", entity=chunk.entity, keys=len(keyed.gone))
+            return keyed
+        return ChunkRows.encode(self._origin, table.bound, _copy(reading, table, chunk.taken), read_at=at)
+
+    def _table(self, reading: Connection, entity: str, columns: str) -> ReadTable:
+        """How the table is read while its signature is `columns`."""
+        if entity not in self._tables or self._tables[entity].signature != columns:
+            self._tables[entity] = self._bind(reading, entity)
+        return self._tables[entity]
+
+
+def _begin(reading: Connection, chunk: Chunk) -> _Begun | None:
+    """Locks the leaf, or the table where keys are looked up, then takes the snapshot: before the lock, a rewritten
+    table would read as empty.
+
+    None while it is locked otherwise. Raises ChangelogError (ALTERED) when there is no such leaf any more: it was
+    dropped, or renamed with rows that are yet to be read.
+    """
+    leaf = quoted(chunk.table) if isinstance(chunk.taken, Keys) else chunk.taken.leaf
+    try:
+        with reading.transaction():
+            reading.execute(f"LOCK TABLE {leaf} IN ACCESS SHARE MODE".encode())
+    except psycopg.errors.UndefinedTable as error:
+        raise ChangelogError(Kind.ALTERED, f"{leaf} is gone while it is read; its table is planned anew") from error
+    except psycopg.errors.LockNotAvailable:
+        return None
+    row = reading.execute(
+        "SELECT pg_current_snapshot()::text, coalesce(pg_relation_filenode(c.oid), 0), "
+        "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM pg_class c WHERE c.oid = to_regclass(%s)",
+        [leaf],
+    ).fetchone()
+    assert row is not None
+    return _Begun(
+        snapshot=Snapshot.parse(row[0]), signature=signature(reading, chunk.table), filenode=row[1], at=row[2]
+    )
+
+
+def signature(connection: Connection, table: tuple[str, str]) -> str:
+    """Stands for a table's columns and their types: another one when any is altered, or a composite that it holds."""
+    row = connection.execute(_SIGNATURE.encode(), [quoted(table)] * 2).fetchone()
+    return "" if row is None else str(row[0])
+
+
+def quoted(table: tuple[str, str]) -> str:
+    """A table's name as SQL has it."""
+    return sql.Identifier(*table).as_string()
+
+
+def _copy(reading: Connection, table: ReadTable, taken: Range) -> bytearray:
+    """The range's rows in COPY's text format. Raises TooLargeError."""
+    conditions = [sql.SQL("ctid >= {}").format(_tid(taken.first))]
+    if taken.end is not None:
+        conditions.append(sql.SQL("ctid < {}").format(_tid(taken.end)))
+    if table.where is not None:
+        conditions.append(sql.SQL("({})").format(sql.SQL(table.where)))
+    query = sql.SQL("COPY (SELECT {} FROM ONLY {} WHERE {}) TO STDOUT").format(
+        sql.SQL(", ").join(map(sql.Identifier, table.columns)), sql.SQL(taken.leaf), sql.SQL(" AND ").join(conditions)
+    )
+    return copy_rows(reading, query)
+
+
+def _tid(bound: int) -> sql.Literal:
+    return sql.Literal("({},{})".format(*divmod(bound, PAGE_SLOTS)))
+
+
+def _signal(signalling: Connection, nonce: str) -> None:
+    signalling.execute("SELECT pg_logical_emit_message(true, %s, %s)", [PREFIX, nonce])
+
+
+def nonce() -> str:
+    """A name for a window that nobody can guess."""
+    return secrets.token_hex(16)

@@ -1,0 +1,160 @@
+"""What COPY gives: rows in its text format, collected up to a bound, then taken apart into slices.
+
+Rows may be large, so they are held once: one behind the other in one buffer, where they are looked through a piece at
+a time and values with escapes are unescaped in their place.
+"""
+
+import re
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psycopg
+from psycopg import generators, sql
+from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGconn
+from psycopg.waiting import Ready, Wait
+
+from connectors.capture.rows.json_columns import Columns
+from envelope.errors import ChangelogError, Kind
+from envelope.splice import INLINE, Bytes
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+Ints = npt.NDArray[np.int64]
+
+CHUNK_BYTES_MAX = 32 << 20
+"""Text of a chunk of several rows; one that holds more is divided. A single row may be of any size."""
+
+_PIECE_BYTES = 1 << 18
+_TAB, _NEWLINE, _BACKSLASH = b"\t\n\\"
+_ESCAPES = re.compile(rb"\\(.)", re.DOTALL)
+_ESCAPED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+
+
+class TooLargeError(Exception):
+    """A chunk holds more than may be held at once: it is to be divided."""
+
+
+def copy_rows(reading: Connection, query: sql.Composed) -> bytearray:
+    """The rows that a COPY to STDOUT gives, one behind the other. Raises TooLargeError."""
+    rows = bytearray()
+    with copying(reading, query) as copied:
+        for row in copied:
+            add(rows, row)
+    return rows
+
+
+def add(rows: bytearray, more: memoryview | bytearray) -> None:
+    """Adds to a chunk's rows. Raises TooLargeError."""
+    if rows and len(rows) + len(more) > CHUNK_BYTES_MAX:
+        raise TooLargeError
+    rows += more
+
+
+@contextmanager
+def copying(reading: Connection, query: sql.Composed) -> Iterator[Iterator[memoryview]]:
+    """The rows that a COPY to STDOUT gives. An error that leaves it early also closes the connection.
+
+    Nothing else ends a COPY at once: a cancelled one has to be read to its end, for which a server may let us wait.
+    """
+    try:
+        yield copy_out(reading, query.as_bytes(reading))
+    except BaseException:
+        if reading.pgconn.transaction_status == TransactionStatus.ACTIVE:
+            reading.close()
+        raise
+
+
+def copy_out(reading: Connection, query: bytes) -> Iterator[memoryview]:
+    """What a COPY to STDOUT gives, row by row, straight from libpq: psycopg's `Copy` takes twice the time for it.
+
+    Who leaves it early has to close the connection.
+    """
+    link = reading.pgconn
+    link.send_query(query)
+    begun = reading.wait(generators.execute(link))[-1]
+    if begun.status != ExecStatus.COPY_OUT:
+        raise psycopg.errors.error_from_result(begun)
+    take = link.get_copy_data
+    while (received := take(1))[0] >= 0:
+        if received[0]:
+            yield received[1]
+        else:
+            reading.wait(_arrival(link))
+    for ended in reading.wait(generators.fetch_many(link)):
+        if ended.status != ExecStatus.COMMAND_OK:
+            raise psycopg.errors.error_from_result(ended)
+
+
+def _arrival(link: PGconn) -> Generator[Wait, Ready | int, None]:
+    while not (yield Wait.R):
+        pass
+    link.consume_input()
+
+
+def parse_copy(data: bytearray, width: int) -> Columns:
+    """Rows in COPY's text format (SQL-COPY, *Text Format*) as slices of `data`, of fewer than 2 GiB.
+
+    `data` is padded for `splice`. Raises ChangelogError (MALFORMED) when rows are not of so many columns.
+    """
+    length = len(data)
+    whole = data.endswith(b"\n") or not data
+    data += bytes(INLINE)
+    buffer = np.frombuffer(data, np.uint8)[:length]
+    ends = np.concatenate([np.empty(0, np.int64), *_found(buffer, _TAB, _NEWLINE)])
+    newlines = buffer[ends] == _NEWLINE
+    count = int(np.count_nonzero(newlines))
+    if not whole or len(ends) != width * count or not newlines[width - 1 :: width].all():
+        raise ChangelogError(Kind.MALFORMED, f"COPY gave {len(ends)} values in {count} rows of {width} columns")
+    starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
+    lengths = ends - starts
+    null = np.zeros(len(starts), bool)
+    touched = np.unique(
+        np.concatenate([ends[:0], *(np.unique(np.searchsorted(ends, found)) for found in _found(buffer, _BACKSLASH))])
+    )
+    null[touched] = (lengths[touched] == 2) & (buffer[starts[touched] + 1] == ord("N"))
+    for number in touched[~null[touched]].tolist():
+        lengths[number] = _unescape(data, int(starts[number]), int(ends[number]))
+    lengths[null] = 0
+    shape = (count, width)
+    return Columns(
+        starts=starts.astype(np.int32).reshape(shape).T,
+        lengths=lengths.astype(np.int32).reshape(shape).T,
+        null=null.reshape(shape).T,
+    )
+
+
+def _found(buffer: Bytes, *wanted: int) -> Iterator[Ints]:
+    """Where one of these bytes stands, piece by piece."""
+    for begin in range(0, len(buffer), _PIECE_BYTES):
+        piece = buffer[begin : begin + _PIECE_BYTES]
+        yield np.flatnonzero(np.logical_or.reduce([piece == byte for byte in wanted])) + begin
+
+
+def _unescape(data: bytearray, start: int, end: int) -> int:
+    """Unescapes a value in its place, of which it never needs more; how long it is then."""
+    at = to = start
+    while at < end:
+        piece = bytes(data[at : min(at + _PIECE_BYTES, end)])
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # its last backslash escapes what follows
+            piece += data[at + len(piece) : at + len(piece) + 1]
+        text = _ESCAPES.sub(lambda match: _ESCAPED.get(match[1], match[1]), piece)
+        data[to : to + len(text)] = text
+        at, to = at + len(piece), to + len(text)
+    return to - start
+
+
+def row_values(data: bytes | bytearray, columns: Columns, number: int) -> list[bytes | None]:
+    """The values of one row as the server prints them."""
+    with memoryview(data) as view:
+        return [
+            None if null else bytes(view[start : start + length])
+            for start, length, null in zip(
+                columns.starts[:, number].tolist(),
+                columns.lengths[:, number].tolist(),
+                columns.null[:, number].tolist(),
+                strict=True,
+            )
+        ]

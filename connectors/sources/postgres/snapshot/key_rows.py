@@ -1,0 +1,290 @@
+"""Reads the rows of some keys, and makes deletes of what the changelog holds and the table lacks.
+
+A key's canonical text is given back to the server, whose input function makes the value of it. The rows that come are
+taken by the encoder's own key text: a type may hold several texts for equal (1.5 and 1.50, say).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Raw
+from psycopg import sql
+
+from connectors.capture.rows import row_records
+from connectors.capture.rows.row_records import Change, Origin, Transaction
+from connectors.capture.tables.key_lookup import Ghost, Keys
+from connectors.sources.postgres.decode.binder import Binding
+from connectors.sources.postgres.session.connection import explain
+from connectors.sources.postgres.snapshot.chunk_rows import ChunkRows, ReadTable, combined
+from connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, Connection, add, copy_rows, copying
+from connectors.sources.postgres.values.text_to_json import Shape, codec_for
+from connectors.sources.postgres.values.types import PgType
+from envelope import batch
+from envelope.codec.avro_values import encoder, members
+from envelope.errors import RETRIED
+from envelope.model import MISSING, Envelope, Missing, Op, Place, Record
+
+Mask = npt.NDArray[np.bool_]
+
+_SCANNED_ROWS = 4096
+_AS_PRINTED = frozenset(Shape) - {Shape.OTHER}
+_OBJECT_NAMES = frozenset({
+    "regclass", "regcollation", "regconfig", "regdatabase", "regdictionary", "regnamespace",
+    "regoper", "regoperator", "regproc", "regprocedure", "regrole", "regtype",
+})  # fmt: skip
+"""Types whose input looks a name up, which takes rights and may give another answer a moment later."""
+
+Texts = tuple[str, ...]
+
+
+def key_casts(connection: Connection, types: Sequence[PgType]) -> tuple[str, ...] | None:
+    """For each type, the SQL that makes a value of a canonical text `{}`; None where one cannot be made exactly."""
+    casts = []
+    for type_ in types:
+        base = type_
+        while base.base is not None:
+            base = base.base
+        if base.name in _OBJECT_NAMES:
+            return None
+        if base.kind == "base" and base.name == "bytea":
+            casts.append("decode({}, 'base64')")
+        elif base.kind in ("base", "enum") and codec_for(base, -1).shape in _AS_PRINTED:
+            row = connection.execute("SELECT format_type(%s, -1)", [base.oid]).fetchone()
+            assert row is not None
+            casts.append("{}::" + row[0].replace("{", "{{").replace("}", "}}"))
+        else:
+            return None
+    return tuple(casts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedRows:
+    """The rows of some keys, and `ghosts` of what the changelog says of those among them that the table lacks."""
+
+    origin: Origin
+    found: ChunkRows
+    asked: pa.StringArray
+    ghosts: Mapping[str, Ghost]
+
+    @property
+    def nbytes(self) -> int:
+        """What they hold in memory."""
+        return self.found.nbytes + sum(ghost.nbytes for ghost in self.ghosts.values())
+
+    @property
+    def keys(self) -> pa.StringArray:
+        """The entity key of each row."""
+        return self.found.keys
+
+    @property
+    def gone(self) -> pa.StringArray:
+        """The asked keys that no row has."""
+        return self.asked.filter(pc.invert(pc.is_in(self.asked, self.keys)))
+
+    def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
+        """See `windows.Rows`. Of keys that are gone, those that have no ghost leave nothing.
+
+        A row whose key is looked up as a ghost is no ghost, and is not published again: the changelog has it.
+        """
+        named = pa.array([key for key in self.asked.to_pylist() if key not in self.ghosts], pa.utf8())
+        wanted = pc.is_in(self.keys, named).to_numpy(zero_copy_only=False)
+        kept = keep & wanted
+        read = self.found.at(change, kept, np.zeros(0, bool))
+        dead = [
+            ghost
+            for key, deleted in zip(self.gone.to_pylist(), delete.tolist(), strict=True)
+            if deleted and (ghost := self.ghosts.get(key)) is not None
+        ]
+        if not dead:
+            return read
+        transaction = replace(change.transaction, committed_at=self.found.read_at)
+        deletes = batch.from_records(
+            [
+                _deleted(self.origin, self.found.bound.binding, ghost, _behind(change, transaction, len(kept) + number))
+                for number, ghost in enumerate(dead)
+            ]
+        )
+        return combined([read, deletes], self.found.bound.binding)
+
+
+def _behind(change: Change, transaction: Transaction, count: int) -> Change:
+    return Change(transaction=transaction, ordinal=change.ordinal + 1 + count, stamp=None)
+
+
+def _deleted(origin: Origin, binding: Binding, ghost: Ghost, change: Change) -> Record:
+    """`original` is what the changelog last said, as far as the columns still are what they were."""
+    told = row_records.provenance(origin, binding, Op.DELETE, change, change.position())
+    original, left_out = _fitting(binding, ghost)
+    source = replace(
+        told.source,
+        mask=ghost.mask,
+        unavailable_original=tuple(dict.fromkeys([*ghost.unavailable, *left_out])),
+        json_null_original=tuple(name for name in ghost.json_null if name not in left_out),
+    )
+    return Record(
+        entity=binding.entity.name,
+        place=Place(key=ghost.key, partition=ghost.partition),
+        envelope=Envelope(provenance=replace(told, source=source), current=None, original=original),
+    )
+
+
+def _fitting(binding: Binding, ghost: Ghost) -> tuple[Raw | Missing, tuple[str, ...]]:
+    """The ghost's members that the entity's columns can still be, and the columns that are left out."""
+    shape = dict(binding.shape.fields)
+    try:
+        held = members(bytes(ghost.current))
+    except (ValueError, msgspec.MsgspecError):  # it was written by somebody else
+        return MISSING, tuple(shape)
+    fits = {name: _fits(token, name, shape) for name, token in held.items()}
+    left_out = tuple(name for name in shape if not fits.get(name, False) and name not in ghost.unavailable)
+    if all(fits.values()):
+        return ghost.current, left_out
+    kept = [msgspec.json.encode(name) + b":" + token for name, token in held.items() if fits[name]]
+    return Raw(b"{" + b",".join(kept) + b"}") if kept else MISSING, left_out
+
+
+def _fits(token: bytes, name: str, shape: Mapping[str, object]) -> bool:
+    if name not in shape:
+        return False
+    try:
+        encoder(shape[name], nullable=True)(token)  # type: ignore[arg-type]
+    except ValueError:
+        return False
+    return True
+
+
+def read_keys(
+    reading: Connection, origin: Origin, table: ReadTable, name: str, taken: Keys, *, read_at: int
+) -> KeyedRows:
+    """The rows of the keys, under the transaction's snapshot. Raises TooLargeError.
+
+    `name` is the table's, as SQL has it.
+    """
+    found = ChunkRows.encode(origin, table.bound, _copied(reading, table, name, taken), read_at=read_at)
+    return KeyedRows(origin=origin, found=found, asked=pa.array(taken.keys, pa.utf8()), ghosts=taken.ghosts)
+
+
+def _copied(reading: Connection, table: ReadTable, name: str, taken: Keys) -> bytearray:
+    keys = None if table.casts is None else _castable(reading, table.casts, _split(taken.keys, len(table.casts)))
+    if keys is None:
+        return _scanned(reading, table, name, taken)
+    if not keys:
+        return bytearray()
+    try:
+        with reading.transaction():
+            return copy_rows(reading, _query(table, name, keys))
+    except (psycopg.errors.UndefinedFunction, psycopg.errors.AmbiguousFunction):
+        return _scanned(reading, table, name, taken)  # the type's operators are not in the search path
+
+
+def _split(keys: Sequence[str], width: int) -> list[Texts]:
+    """The texts that each key is made of, without the keys that no row of such a table has."""
+    return [texts for key in keys if (texts := _texts(key, width))]
+
+
+def _texts(key: str, width: int) -> Texts | None:
+    """The texts that a key is made of; None for one that no row of such a table has."""
+    if width == 1:
+        return (key,)
+    try:
+        texts = msgspec.json.decode(key, type=list[str])
+    except msgspec.DecodeError:
+        return None
+    return tuple(texts) if len(texts) == width else None
+
+
+def _castable(reading: Connection, casts: Sequence[str], keys: Sequence[Texts]) -> Sequence[Texts] | None:
+    """The keys that the server takes as values; one that is none of its type is no key of any row, and is left out.
+
+    It is found by halves. None where the server refuses a key for another reason, say for its nesting: then only the
+    rows themselves say whether one has it. No table is asked, so that an error of a table is never taken for a key's.
+    """
+    if not keys:
+        return keys
+    counts = _listed([sql.SQL("count({})").format(value) for value in _values(casts)])
+    try:
+        with reading.transaction():
+            reading.execute(sql.SQL("SELECT {} FROM {}").format(counts, _unnested(keys)))
+        return keys
+    except psycopg.DataError:
+        if len(keys) == 1:
+            return []
+    except psycopg.Error as error:
+        if explain(error.sqlstate, str(error), "reading keys").kind in RETRIED:
+            raise
+        return None
+    half = len(keys) // 2
+    first, second = (_castable(reading, casts, part) for part in (keys[:half], keys[half:]))
+    return None if first is None or second is None else [*first, *second]
+
+
+def _query(table: ReadTable, name: str, keys: Sequence[Texts]) -> sql.Composed:
+    """Rows by their keys, so that an index over these serves."""
+    assert table.casts is not None
+    condition = sql.SQL("({}) IN (SELECT {} FROM {})").format(
+        _listed(map(sql.Identifier, table.key)), _listed(_values(table.casts)), _unnested(keys)
+    )
+    return _select(table, name, condition)
+
+
+def _values(casts: Sequence[str]) -> list[sql.Composed]:
+    """A value of each column of `_unnested`."""
+    return [sql.SQL(cast).format(sql.Identifier(f"k{number}")) for number, cast in enumerate(casts)]
+
+
+def _unnested(keys: Sequence[Texts]) -> sql.Composed:
+    """The keys' texts as a table, a column for each of the key's: k0, k1 and so on."""
+    arrays = [sql.SQL("{}::text[]").format(sql.Literal(list(column))) for column in zip(*keys, strict=True)]
+    names = [sql.Identifier(f"k{number}") for number in range(len(arrays))]
+    return sql.SQL("unnest({}) AS u({})").format(_listed(arrays), _listed(names))
+
+
+def _select(table: ReadTable, name: str, condition: sql.Composable) -> sql.Composed:
+    where = sql.SQL("") if table.where is None else sql.SQL(" AND ({})").format(sql.SQL(table.where))
+    return sql.SQL("COPY (SELECT {} FROM {}{} WHERE {}{}) TO STDOUT").format(
+        _listed(map(sql.Identifier, table.columns)),
+        sql.SQL("ONLY " if table.only else ""),
+        sql.SQL(name),
+        condition,
+        where,
+    )
+
+
+def _listed(parts: Iterator[sql.Composable] | Sequence[sql.Composable]) -> sql.Composed:
+    return sql.SQL(", ").join(parts)
+
+
+def _scanned(reading: Connection, table: ReadTable, name: str, taken: Keys) -> bytearray:
+    """Where no value can be made of a key's text: all rows of the table, and of them those that have such a key."""
+    asked = pa.array(taken.keys, pa.utf8())
+    found = bytearray()
+    with copying(reading, _select(table, name, sql.SQL("true"))) as copied:
+        for some in _blocks(copied):
+            encoded = ChunkRows.encode(_NOWHERE, table.bound, bytearray().join(some), read_at=0)
+            hits = pc.is_in(encoded.keys, asked).to_numpy(zero_copy_only=False)
+            for number in encoded.numbers[hits].tolist():
+                add(found, some[number])
+    return found
+
+
+_NOWHERE = Origin(name="", database="", decisions={})
+
+
+def _blocks(copied: Iterator[memoryview]) -> Iterator[list[memoryview]]:
+    """So many rows at once, or fewer that are large."""
+    block: list[memoryview] = []
+    room = CHUNK_BYTES_MAX
+    for row in copied:
+        block.append(row)
+        room -= len(row)
+        if len(block) == _SCANNED_ROWS or room < 0:
+            yield block
+            block, room = [], CHUNK_BYTES_MAX
+    if block:
+        yield block

@@ -1,0 +1,1 @@
+"""The replication protocol, and the thread that receives."""

@@ -1,0 +1,39 @@
+"""Logical messages that are not for us: any role may write them, with any prefix, and of up to 1 GB each.
+
+The server sends all of them. A long one is cut before it is held a second time; it still counts as a message.
+"""
+
+from collections.abc import Mapping
+
+from connectors.sources.postgres.admin.ddl import PREFIX as DDL_PREFIX
+from connectors.sources.postgres.decode.frames import HEADER
+from envelope import signal, stamp
+
+_CONTENT_MAX: Mapping[bytes, int] = {
+    stamp.PREFIX.encode(): stamp.NBYTES_MAX,
+    signal.PREFIX.encode(): signal.NBYTES_MAX,
+    signal.FENCE_PREFIX.encode(): 0,
+    DDL_PREFIX.encode(): 1 << 20,
+}
+"""The longest content that is read, by prefix."""
+
+_SHORT_BYTES = 4096
+_PREFIX_BEGIN = HEADER + 10  # behind the kind, the flags and the LSN (protocol page *Message*)
+_PREFIX_MAX = max(map(len, _CONTENT_MAX))
+
+
+def trimmed(frame: memoryview) -> bytes:
+    """A frame of the stream; of a long logical message, what is read of it.
+
+    Content that is too long to be read keeps one byte too many, so that it is refused as such. A message of
+    another prefix loses prefix and content.
+    """
+    if len(frame) <= _SHORT_BYTES or frame[0] != ord("w") or frame[HEADER] != ord("M"):
+        return bytes(frame)
+    head = bytes(frame[:_PREFIX_BEGIN])
+    prefix, end, _ = bytes(frame[_PREFIX_BEGIN : _PREFIX_BEGIN + _PREFIX_MAX + 1]).partition(b"\0")
+    if not end or prefix not in _CONTENT_MAX:
+        return head + b"\0" + bytes(4)
+    begin = _PREFIX_BEGIN + len(prefix) + 1 + 4
+    content = bytes(frame[begin : begin + _CONTENT_MAX[prefix] + 1])
+    return b"".join([head, prefix, b"\0", len(content).to_bytes(4, "big"), content])

@@ -1,0 +1,1 @@
+"""PostgreSQL's types, and its text of each as JSON."""

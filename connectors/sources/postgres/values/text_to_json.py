@@ -1,0 +1,307 @@
+"""From the text that PostgreSQL prints to the JSON value that we publish.
+
+`docs/reference/types.md` is the table for readers. The text is that of the type's output function under `SETTINGS`, as
+pgoutput, COPY (unescaped) and a plain query all give it. `Codec.to_json` defines the value; a shape only says which
+shortcut gives the same bytes for many values.
+"""
+
+import binascii
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+import msgspec
+
+from connectors.sources.postgres.values import literals
+from connectors.sources.postgres.values.printed import is_printed
+from connectors.sources.postgres.values.types import PgType
+from envelope import canonical as json_canonical
+from envelope.errors import ChangelogError, Kind
+from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+
+SETTINGS: Mapping[str, str] = {
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO,MDY",
+    "TimeZone": "UTC",
+    "IntervalStyle": "iso_8601",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",  # the shortest digits that give the same float back
+    "search_path": "pg_catalog",  # regclass and its like qualify every name outside of it
+    "quote_all_identifiers": "off",
+    "row_security": "off",  # an error instead of rows left out
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
+"""What every session that reads values sets; no value holds a space, so that each fits `options='-c NAME=VALUE'`.
+
+`lc_monetary` is left alone: it says how many digits of a stored `money` are after the point, so that another one than
+the database's own would print another amount.
+"""
+
+
+class Shape(Enum):
+    """How the server's text becomes the JSON value."""
+
+    RAW = auto()  # the text is the JSON token
+    PLAIN = auto()  # in quotes; the text never needs escaping
+    TEXT = auto()  # in quotes, escaped
+    BOOL = auto()  # t or f
+    FLOAT = auto()  # the text, NaN and infinities in quotes
+    TIMESTAMP = auto()  # ISO 8601 without a zone
+    TIMESTAMPTZ = auto()  # ISO 8601 in UTC
+    OTHER = auto()  # one by one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codec:
+    """How the values of a column are published.
+
+    `to_json` takes the server's text of a value that is not NULL, in UTF-8, and gives the UTF-8 of its JSON value; it
+    raises ChangelogError (MALFORMED) on text that the server would not print under `SETTINGS`, as far as it must look.
+    """
+
+    shape: Shape
+    to_json: Callable[[bytes], bytes]
+    column_type: ColumnType
+
+
+def codec_for(type_: PgType, typmod: int, *, proving: bool = False) -> Codec:
+    """The codec of a column of this type and modifier (-1: none).
+
+    One that is `proving` refuses text that the type does not print: the codecs of a composite's attributes are, because
+    the text of a composite does not say which attributes it has.
+    """
+    match type_:
+        case PgType(kind="base", name=name):
+            codec = _base(name, typmod)
+            return _proving(name, codec) if proving else codec
+        case PgType(kind="domain", base=PgType() as base):
+            return codec_for(base, type_.typmod, proving=proving)
+        case PgType(kind="array", element=PgType() as element):
+            return _array(codec_for(element, typmod, proving=proving), type_.delimiter)
+        case PgType(kind="composite"):
+            return _composite(type_)
+        case PgType(kind="range", element=PgType() as element):
+            return _range(codec_for(element, -1, proving=proving))
+        case PgType(kind="multirange", element=PgType() as element):
+            return _multirange(codec_for(element, -1, proving=proving))
+    return _TEXT
+
+
+def canonical(text: bytes, codec: Codec) -> str:
+    """The canonical text of the value that the server printed as `text`: what keys are made of.
+
+    The content of a JSON string, a number's token, `true` or `false`; of arrays, objects and all that is in json
+    columns the canonical JSON text, so that a json string is never taken for another json value.
+    """
+    value = codec.to_json(text)
+    if codec.column_type is Primitive.JSON or value.startswith((b"[", b"{")):
+        return json_canonical.text(value)
+    return msgspec.json.decode(value, type=str) if value.startswith(b'"') else value.decode()
+
+
+def raw(text: bytes) -> bytes:
+    """Text that is a JSON token already."""
+    return text
+
+
+def plain(text: bytes) -> bytes:
+    """Text without a quote, a backslash or a control character, in quotes."""
+    return b'"%b"' % text
+
+
+def string(text: bytes | memoryview) -> bytes:
+    """Any text, in quotes. A long one goes piece by piece, so that it is not held once more as characters."""
+    if len(text) <= _PIECE_BYTES:
+        return _quoted(text, 0)
+    # Twice, so that the memory is asked for at once: what grows a little each time is not given back afterwards.
+    quoted = bytearray(2 + sum(len(_quoted(piece, at)) - 2 for at, piece in _pieces(text)))
+    quoted[0] = quoted[-1] = ord('"')
+    to = 1
+    for at, piece in _pieces(text):
+        inner = _quoted(piece, at)[1:-1]
+        quoted[to : to + len(inner)] = inner
+        to += len(inner)
+    return bytes(quoted)
+
+
+def _pieces(text: bytes | memoryview) -> Iterator[tuple[int, bytes | memoryview]]:
+    """Text in parts that end with a whole character, and where each stands."""
+    at = 0
+    while at < len(text):
+        end = at + _PIECE_BYTES
+        while end < len(text) and text[end] & 0xC0 == 0x80 and end > at + 1:
+            end -= 1
+        yield at, text[at:end]
+        at = end
+
+
+def _quoted(text: bytes | memoryview, at: int) -> bytes:
+    """Text that stands at byte `at` of its value."""
+    try:
+        return msgspec.json.encode(str(text, "utf-8"))
+    except UnicodeDecodeError as error:
+        raise ChangelogError(
+            Kind.MALFORMED,
+            f"a value is not UTF-8, at byte {at + error.start}",
+            hint="the database's encoding must be one that the server converts, not SQL_ASCII",
+        ) from None
+
+
+def boolean(text: bytes) -> bytes:
+    """`t` or `f`."""
+    return b"true" if text == b"t" else b"false"
+
+
+def floating(text: bytes) -> bytes:
+    """The server's own token; `NaN`, `Infinity` and `-Infinity` are strings, for JSON has no such numbers."""
+    return plain(text) if text.endswith((b"N", b"y")) else text
+
+
+def timestamp(text: bytes) -> bytes:
+    """ISO 8601 with microseconds in the years 1 to 9999, else the server's text: BC, later, infinite."""
+    match = _TIMESTAMP.fullmatch(text)
+    return b'"%bT%b.%b"' % (match[1], match[2], (match[3] or b"").ljust(6, b"0")) if match else plain(text)
+
+
+def timestamptz(text: bytes) -> bytes:
+    """As `timestamp`, with `Z`."""
+    match = _TIMESTAMPTZ.fullmatch(text)
+    return b'"%bT%b.%bZ"' % (match[1], match[2], (match[3] or b"").ljust(6, b"0")) if match else plain(text)
+
+
+def base64(text: bytes) -> bytes:
+    """A bytea in hex, as base64."""
+    try:
+        if not text.startswith(b"\\x"):
+            raise binascii.Error
+        return plain(binascii.b2a_base64(binascii.a2b_hex(text[2:]), newline=False))
+    except binascii.Error:
+        raise ChangelogError(Kind.MALFORMED, "the text of a bytea is not hexadecimal") from None
+
+
+def char(text: bytes) -> bytes:
+    r"""A `"char"`, one byte: above 127 in octal, as `\ooo`. Servers before 16 print the byte itself."""
+    return string(b"\\%o" % text[0] if text[:1] >= b"\x80" else text)
+
+
+def hstore(text: bytes) -> bytes:
+    """An object of strings and nulls."""
+    return _object((string(key), b"null" if value is None else string(value)) for key, value in literals.hstore(text))
+
+
+def _array(element: Codec, delimiter: bytes) -> Codec:
+    def to_json(text: bytes) -> bytes:
+        # Bounds of its own, [0:2]={…}, have no place in a JSON array: such an array stays text.
+        return string(text) if text.startswith(b"[") else literals.array(text, delimiter, element.to_json)
+
+    return Codec(shape=Shape.OTHER, to_json=to_json, column_type=Array(element=element.column_type))
+
+
+def _composite(type_: PgType) -> Codec:
+    codecs = [codec_for(attribute.type, attribute.typmod, proving=True) for attribute in type_.fields]
+    names = [attribute.name for attribute in type_.fields]
+    column_type = Struct(fields=tuple((name, codec.column_type) for name, codec in zip(names, codecs, strict=True)))
+    if not type_.certain:
+        return replace(_TEXT, column_type=column_type)
+    labels = [string(name.encode()) for name in names]
+
+    def to_json(text: bytes) -> bytes:
+        values = literals.record(text)
+        with contextlib.suppress(ChangelogError):  # text that is not of these attributes
+            if len(values) == len(labels):
+                return _object(
+                    (label, _nullable(codec, value)) for label, codec, value in zip(labels, codecs, values, strict=True)
+                )
+        return string(text)
+
+    return Codec(shape=Shape.OTHER, to_json=to_json, column_type=column_type)
+
+
+def _range(bound: Codec) -> Codec:
+    def to_json(text: bytes) -> bytes:
+        lower, upper, bounds = literals.range_(text)
+        return b'{"lower":%b,"upper":%b,"bounds":"%b"}' % (_nullable(bound, lower), _nullable(bound, upper), bounds)
+
+    fields = (("lower", bound.column_type), ("upper", bound.column_type), ("bounds", Primitive.STRING))
+    return Codec(shape=Shape.OTHER, to_json=to_json, column_type=Struct(fields=fields))
+
+
+def _multirange(range_: Codec) -> Codec:
+    def to_json(text: bytes) -> bytes:
+        return b"[%b]" % b",".join(map(range_.to_json, literals.multirange(text)))
+
+    return Codec(shape=Shape.OTHER, to_json=to_json, column_type=Array(element=range_.column_type))
+
+
+def _base(name: str, typmod: int) -> Codec:
+    if name == "numeric":
+        return Codec(shape=Shape.PLAIN, to_json=plain, column_type=_numeric(typmod))
+    return _BASE.get(name, _TEXT)
+
+
+def _proving(name: str, codec: Codec) -> Codec:
+    def to_json(text: bytes) -> bytes:
+        if not is_printed(name, text):
+            raise ChangelogError(Kind.MALFORMED, f"the text of a value is not that of a PostgreSQL {name}")
+        return codec.to_json(text)
+
+    return replace(codec, to_json=to_json)
+
+
+def _numeric(typmod: int) -> ColumnType:
+    """numeric(p, s) is a decimal where 0 <= s <= p, else text (numerictypmodin in the server's numeric.c)."""
+    precision = (typmod - _HEADER) >> 16 & 0xFFFF
+    scale = (((typmod - _HEADER) & 0x7FF) ^ 0x400) - 0x400
+    if typmod < _HEADER or not 0 <= scale <= precision:
+        return Primitive.STRING
+    return Decimal(precision=precision, scale=scale)
+
+
+def _nullable(codec: Codec, text: bytes | None) -> bytes:
+    return b"null" if text is None else codec.to_json(text)
+
+
+def _object(members: Iterable[tuple[bytes, bytes]]) -> bytes:
+    return b"{%b}" % b",".join(b"%b:%b" % member for member in members)
+
+
+_PIECE_BYTES = 1 << 18
+_HEADER = 4  # VARHDRSZ, which a typmod is shifted by
+
+_TIMESTAMP = re.compile(rb"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?")
+_TIMESTAMPTZ = re.compile(_TIMESTAMP.pattern + rb"\+00")
+
+_TEXT = Codec(shape=Shape.TEXT, to_json=string, column_type=Primitive.STRING)
+
+# What is not here is text.
+_BASE: Mapping[str, Codec] = {
+    name: Codec(shape=shape, to_json=to_json, column_type=column_type)
+    for shape, to_json, column_type, names in (
+        (Shape.BOOL, boolean, Primitive.BOOLEAN, "bool"),
+        (Shape.RAW, raw, Primitive.INT, "int2 int4"),
+        (Shape.RAW, raw, Primitive.LONG, "int8 oid"),
+        (Shape.RAW, raw, Primitive.JSON, "json jsonb"),
+        (Shape.FLOAT, floating, Primitive.FLOAT, "float4"),
+        (Shape.FLOAT, floating, Primitive.DOUBLE, "float8"),
+        (Shape.TIMESTAMP, timestamp, Primitive.TIMESTAMP, "timestamp"),
+        (Shape.TIMESTAMPTZ, timestamptz, Primitive.TIMESTAMP_TZ, "timestamptz"),
+        (Shape.PLAIN, plain, Primitive.DATE, "date"),
+        (Shape.PLAIN, plain, Primitive.TIME, "time"),
+        (Shape.PLAIN, plain, Primitive.UUID, "uuid"),
+        (Shape.PLAIN, plain, Primitive.STRING, "timetz interval bit varbit inet cidr macaddr macaddr8"),
+        (Shape.PLAIN, plain, Primitive.STRING, "point lseg line box path polygon circle"),
+        (
+            Shape.PLAIN,
+            plain,
+            Primitive.STRING,
+            "pg_lsn pg_snapshot txid_snapshot xid xid8 cid tid int2vector oidvector",
+        ),
+        (Shape.OTHER, base64, Primitive.BYTES, "bytea"),
+        (Shape.OTHER, char, Primitive.STRING, "char"),
+        (Shape.OTHER, hstore, Map(value=Primitive.STRING), "hstore"),
+    )
+    for name in names.split()
+}

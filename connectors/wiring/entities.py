@@ -1,0 +1,200 @@
+"""From the configuration and the catalogue's tables to entities."""
+
+import fnmatch
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+from connectors.config import Config, EntityConfig, raise_problems
+from connectors.sources.postgres.admin.catalog import Table, key_problem
+from envelope.entity import RESERVED, Entity, Evolution
+from envelope.model import Stamp
+
+TableName = tuple[str, str]
+
+_TABLE = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')
+
+
+def parse_table(text: str) -> TableName:
+    """Schema and name that `text` spells, `public` when it names none; ValueError when it spells no table.
+
+    Case counts; a part that holds a dot or a quote stands in quotes, as in SQL.
+    """
+    match = _TABLE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text} is not a table; write SCHEMA.TABLE, with quotes around a name that holds a dot")
+    schema, name = (_unquote(part or "public") for part in match.groups())
+    return schema, name
+
+
+def table_text(table: TableName) -> str:
+    """What `parse_table` reads back."""
+    return ".".join(_quote(part) for part in table)
+
+
+def entity_name(table: TableName) -> str:
+    """The name that a table's entity has when the configuration gives none; empty when none can be made.
+
+    The table's own in schema public, with the schema before it elsewhere, so that a table that is created later
+    renames no entity.
+    """
+    schema, name = table
+    text = name if schema == "public" else f"{schema}-{name}"
+    ascii_ = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9_-]+", "_", ascii_).strip("_")
+
+
+def resolve(config: Config, tables: Sequence[Table]) -> list[Entity]:
+    """The entities that `config` makes of the database's `tables`, by name.
+
+    Raises one ChangelogError(USAGE) that lists all problems: what is not in the database, what has no key, and
+    what contradicts itself.
+    """
+    by_name = {(table.schema, table.name): table for table in tables}
+    problems: list[str] = []
+    bound = _bind(config, by_name, problems)
+    entities = []
+    for name, table in sorted(bound.items()):
+        chosen = config.entities.get(name, EntityConfig())
+        found = list(_entity_problems(chosen, table))
+        problems += [f"entities.{name}{text}" for text in found]
+        if not found:
+            entities.append(_entity(name, chosen, table, config))
+    if not bound and not problems:
+        problems.append("tables.include: matches no table")
+    raise_problems("configuration", problems)
+    return entities
+
+
+def _bind(config: Config, tables: dict[TableName, Table], problems: list[str]) -> dict[str, Table]:
+    """Which table each entity is of: as [entities.X] says, then as [tables] matches."""
+    bound: dict[str, Table] = {}
+    owners: dict[TableName, str] = {}
+    for name, entity in config.entities.items():
+        if entity.table is None:
+            continue
+        try:
+            table = parse_table(entity.table)
+        except ValueError as error:
+            problems.append(f"entities.{name}.table: {error}")
+            continue
+        if table not in tables:
+            problems.append(f"entities.{name}.table: {_absent(table, tables)}")
+        elif table in owners:
+            problems.append(f"entities.{name}.table: {table_text(table)} is already that of {owners[table]}")
+        else:
+            bound[name] = tables[table]
+            owners[table] = name
+    for table in sorted(_matching(config, tables) - owners.keys()):
+        name = entity_name(table)
+        if not name or name in RESERVED or name in bound:
+            problems.append(
+                f"tables: {table_text(table)} cannot be the entity {name!r}, a name that is "
+                f"{'taken' if name else 'empty'}; give it one: [entities.NAME] table = '{table_text(table)}'"
+            )
+        else:
+            bound[name] = tables[table]
+    lost = [name for name, entity in config.entities.items() if entity.table is None and name not in bound]
+    problems += [f'entities.{name}: no table has this name; add table = "SCHEMA.TABLE"' for name in lost]
+    return bound
+
+
+def _matching(config: Config, tables: dict[TableName, Table]) -> set[TableName]:
+    if config.tables is None:
+        return set()
+    include, exclude = config.tables.include, config.tables.exclude
+    return {table for table in tables if matches(table, include) and not matches(table, exclude)}
+
+
+def matches(table: TableName, patterns: Sequence[str]) -> bool:
+    """Whether one of the patterns fits `schema.table`; `*` fits any text."""
+    return any(fnmatch.fnmatchcase(".".join(table), pattern) for pattern in patterns)
+
+
+def _absent(table: TableName, tables: dict[TableName, Table]) -> str:
+    elsewhere = [table_text(other) for other in tables if other[1].lower() == table[1].lower()]
+    advice = f"did you mean {elsewhere[0]}?" if elsewhere else "create it, or correct the name"
+    return f"the database has no table {table_text(table)}; {advice}"
+
+
+def _entity_problems(chosen: EntityConfig, table: Table) -> Iterator[str]:
+    """What is wrong, each with the rest of its path in front."""
+    columns = {column.name: column for column in table.columns}
+    named = {
+        "key": chosen.key or (),
+        "partition_by": chosen.partition_by or (),
+        "columns": [name for name in chosen.columns if name != "*"],
+        "exclude_columns": chosen.exclude_columns,
+        "mask": list(chosen.mask),
+    }
+    missing = [(path, name) for path, names in named.items() for name in names if name not in columns]
+    for path, name in missing:
+        yield f".{path}: {_text(table)} has no column {name}; it has {', '.join(columns)}"
+    if missing:
+        return
+    key = _key(chosen, table)
+    if not key:
+        yield f': {_text(table)} has no primary key; add key = ["COLUMN"], or exclude the table'
+        return
+    trouble = key_problem(table, key)
+    if trouble is not None:
+        yield f".key: {trouble}"
+    partition_by = chosen.partition_by or key
+    for name in partition_by:
+        if name not in key and not columns[name].not_null:
+            yield f".partition_by: column {name} of {_text(table)} may be null; make it NOT NULL"
+    for name in dict.fromkeys((*key, *partition_by)):
+        if name in chosen.mask:
+            yield f".mask: {name} is a key or partition column, which cannot be masked"
+        chosen_column = "*" in chosen.columns or name in chosen.columns
+        if name in key and (not chosen_column or name in chosen.exclude_columns):
+            yield f".columns: key column {name} must be published"
+
+
+def _entity(name: str, chosen: EntityConfig, table: Table, config: Config) -> Entity:
+    key = _key(chosen, table)
+    stamps = chosen.provenance or config.provenance
+    schemas = chosen.schemas or config.schemas
+    return Entity(
+        name=name,
+        table=(table.schema, table.name),
+        key=key,
+        partition_by=chosen.partition_by or key,
+        partitions=chosen.partitions,
+        columns=None if "*" in chosen.columns else chosen.columns,
+        exclude_columns=chosen.exclude_columns,
+        where=chosen.where,
+        masks=chosen.mask,
+        immutable=chosen.immutable,
+        on_change_of_immutable=chosen.on_change_of_immutable,
+        on_truncate=chosen.on_truncate,
+        on_unlogged=chosen.on_unlogged,
+        missing_stamp=stamps.missing,
+        default_stamp=Stamp(
+            api_version=stamps.default.api_version,
+            service_name=stamps.default.service_name,
+            identifier=stamps.default.identifier,
+        ),
+        evolution=Evolution(
+            mode=schemas.compatibility,
+            on_incompatible=schemas.on_incompatible,
+            on_restated=schemas.on_restated,
+        ),
+    )
+
+
+def _key(chosen: EntityConfig, table: Table) -> tuple[str, ...]:
+    primary = (tuple(index.columns) for index in table.indexes if index.primary)
+    return chosen.key or next(primary, ())
+
+
+def _text(table: Table) -> str:
+    return table_text((table.schema, table.name))
+
+
+def _quote(part: str) -> str:
+    return '"' + part.replace('"', '""') + '"' if re.search(r'[".]', part) else part
+
+
+def _unquote(part: str) -> str:
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part

@@ -1,0 +1,133 @@
+"""From the configuration to what there is on Kafka. It needs the extra `kafka`: `wiring.sinks` loads it late."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+from connectors import failpoints
+from connectors.config import Config, KafkaConfig
+from connectors.findings import Finding, fail, ok
+from connectors.sinks.kafka import cleanup, rights, topics
+from connectors.sinks.kafka.avro import AvroValues
+from connectors.sinks.kafka.client import Client
+from connectors.sinks.kafka.log import KafkaLog
+from connectors.sinks.kafka.messages import JSON, Values
+from connectors.sinks.kafka.names import delta_topic, positions_topic, topic
+from connectors.sinks.kafka.offsets import begins, ends
+from connectors.sinks.kafka.positions import refuse_shared
+from connectors.sinks.kafka.registry import Registry
+from connectors.sinks.kafka.sink import KafkaSink, Settings
+from connectors.sinks.kafka.topics import TopicSettings
+from envelope.entity import Entity
+from envelope.errors import ChangelogError
+
+
+def client(sink: KafkaConfig) -> Client:
+    """How the cluster is reached."""
+    return Client(bootstrap_servers=sink.bootstrap_servers, options=sink.client)
+
+
+def values(config: Config, sink: KafkaConfig) -> Values:
+    """The codec."""
+    if sink.registry is None:
+        return JSON
+    return AvroValues(Registry(sink.registry, sink.registry_client, auto_register=sink.auto_register), config.prefix)
+
+
+def topic_settings(config: Config) -> dict[str, TopicSettings]:
+    """How the topic of each entity is kept for which the configuration says it."""
+    return {
+        name: TopicSettings(
+            profile=entity.profile, retention_days=entity.retention_days, settings=entity.topic_settings
+        )
+        for name, entity in config.entities.items()
+    }
+
+
+def sink_settings(config: Config, sink: KafkaConfig) -> Settings:
+    """What the sink is told."""
+    return Settings(
+        client=client(sink),
+        name=config.name,
+        prefix=config.prefix,
+        entities=topic_settings(config),
+        create_topics=sink.create_topics,
+        replication_factor=sink.replication_factor,
+        on_too_large=sink.on_too_large,
+        transaction_timeout_s=sink.transaction_timeout_seconds,
+    )
+
+
+def open_sink(
+    config: Config, sink: KafkaConfig, *, over_gap: bool, reach: failpoints.Reach, stopping: Callable[[], bool]
+) -> KafkaSink:
+    """The sink; nothing is held yet."""
+    settings = sink_settings(config, sink)
+    return KafkaSink(settings, values(config, sink), over_gap=over_gap, reach=reach, stopping=stopping)
+
+
+def open_log(config: Config, sink: KafkaConfig) -> KafkaLog:
+    """A reader of the changelog."""
+    return KafkaLog(client(sink), values(config, sink), prefix=config.prefix, name=config.name)
+
+
+def findings(
+    config: Config,
+    sink: KafkaConfig,
+    entities: Sequence[Entity],
+    *,
+    running: bool,
+    begun: Iterable[str],
+    lag_s: float | None,
+) -> Iterator[Finding]:
+    """What `check` says of the broker: reached, its topics, and our rights. While the service runs, it is let be.
+
+    `begun` are the entities that the changelog was begun with.
+    """
+    settings = sink_settings(config, sink)
+    wanted = topics.topics_of(config.prefix, entities, settings.entities)
+    names = {topic(config.prefix, entity) for entity in begun}
+    found = list(topics.findings(settings.client, wanted, create=sink.create_topics, begun=names, lag_s=lag_s))
+    yield from found
+    if found[0].status == "fail":
+        return
+    yield from topics.delta_findings(settings.client, config.prefix, [each.name for each in entities])
+    there = topics.read(settings.client.admin(), wanted)
+    if there:
+        yield from rights.topic_rights(settings.client, list(there))
+    if positions_topic(config.prefix) in there:
+        yield _sources(settings, [each.name for each in entities])
+    if not running:
+        yield rights.transaction_rights(settings.client, settings.transactional_id)
+
+
+def _sources(settings: Settings, entities: Collection[str]) -> Finding:
+    """Whether each topic has one source."""
+    try:
+        refuse_shared(settings.client, settings.prefix, settings.name, entities)
+    except ChangelogError as error:
+        return fail(
+            "sources", error.message, error.hint or "see docs/reference/kafka.md for the rights that are needed"
+        )
+    return ok("sources", f"no other one publishes to topics of {settings.name}")
+
+
+def forget(config: Config, sink: KafkaConfig) -> None:
+    """Drops the checkpoint."""
+    cleanup.forget_checkpoint(client(sink), config.prefix, config.name)
+
+
+def topics_left(config: Config, sink: KafkaConfig, entities: Iterable[str]) -> dict[str, int]:
+    """The topics that these entities have, and those of their deltas: how many messages are in each at most.
+
+    Ends of transactions, tombstones and what was compacted count too.
+    """
+    admin = client(sink).admin()
+    known = admin.topics()
+    names = [made(config.prefix, entity) for entity in entities for made in (topic, delta_topic)]
+    parts = {name: [(name, number) for number in known[name].partitions] for name in names if name in known}
+    first, end = (asked(admin, [part for each in parts.values() for part in each]) for asked in (begins, ends))
+    return {name: sum(end[part] - first[part] for part in each) for name, each in parts.items()}
+
+
+def delete(sink: KafkaConfig, names: Sequence[str]) -> None:
+    """Deletes these topics."""
+    cleanup.delete_topics(client(sink), names)

@@ -1,0 +1,36 @@
+"""What is too large is cut into parts that fit, and comes together again."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.sinks.kafka import oversized
+
+MESSAGES = st.builds(
+    oversized.Message,
+    topic=st.just("booking.order"),
+    partition=st.integers(0, 9),
+    key=st.binary(max_size=3000),
+    value=st.binary(min_size=1, max_size=9000),
+    headers=st.just([("op", b"create"), ("position", b"00000001/0000000000000001/00000002")]),
+    timestamp_ms=st.integers(0, 2**40),
+)
+
+
+@given(MESSAGES, st.integers(2000, 4000))
+def test_parts_fit_and_make_the_message_again(message: oversized.Message, nbytes_max: int) -> None:
+    parts = list(oversized.parts(message, topic="booking.dead", position="p", nbytes_max=nbytes_max))
+    assert all(part.nbytes <= nbytes_max for part in parts)
+    assert {(part.topic, part.partition, part.key) for part in parts} == {("booking.dead", 0, b"p")}
+    assert oversized.whole(parts) == message
+
+
+def test_a_missing_part_is_noticed() -> None:
+    message = oversized.Message(
+        topic="booking.order", partition=0, key=b"1", value=bytes(9000), headers=[], timestamp_ms=0
+    )
+    parts = list(oversized.parts(message, topic="booking.dead", position="p", nbytes_max=4000))
+    assert len(parts) > 2
+    for found in (parts[:-1], parts[1:], parts[::-1]):
+        with pytest.raises(ValueError, match=f"of {len(parts)} parts, {len(found)} are here"):
+            oversized.whole(found)
