@@ -1,7 +1,7 @@
 # Everything that make sets up lives in .venv/ and .cache/. It needs Python 3.11 or newer, and no compiler.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo kafka jars wheel jobs docs test servers soak verdicts lint format bench lock clean
+.PHONY: help demo kafka jars wheel jobs docs test quick servers soak verdicts lint format bench lock clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -47,6 +47,7 @@ help:
 	@echo 'make jobs    a wheel and a packed environment for Spark on a cluster, in dist/'
 	@echo 'make docs    the documentation as a site, in dist/docs/: open dist/docs/index.html'
 	@echo 'make test    all tests'
+	@echo 'make quick   the tests that need no server, no Spark and no browser: a minute or so'
 	@echo 'make soak    a fault campaign at length: CAMPAIGN=postgres ROUNDS=50 SEED=1; adds its figures to docs/measured/'
 	@echo 'make verdicts   the rules of compatibility against decoding and a registry: ROUNDS=1000'
 	@echo 'make lint    style, types, import rules, locks, schemas that break readers, reference pages that are out of date'
@@ -92,6 +93,10 @@ verdicts: .venv/.dev .cache/registry/.done
 test: .venv/.dev
 	@$(MAKE) --no-print-directory --keep-going servers || true
 	@$(RUN) -m pytest -n 2 --dist loadgroup
+
+# Which tests those are is found out at collection, by the fixtures that they request: tests/conftest.py.
+quick: .venv/.dev
+	@$(RUN) -m pytest -n 2 --dist loadgroup -m 'not server'
 
 servers: $(SERVERS:%=.cache/%/.done)
 	@:

@@ -2,7 +2,9 @@
 
 import os
 import random
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,9 @@ from tests.servers.registry import Registry, temporary_registry
 
 SEED_VARIABLE = "CHANGELOG_TEST_SEED"
 
+SERVER_PROGRAMS = {"initdb", "java", "node", "postgres", "spark-submit"}
+"""What servers, Spark and browsers are started by (Playwright's driver is a node)."""
+
 DEAR = {"broker", "registry"}
 """Fixtures that take a Java virtual machine each."""
 
@@ -27,17 +32,46 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = int(seed)
     set_hypothesis_home_dir(config.rootpath / ".cache" / "hypothesis")
-    # How long an example takes says how busy the machine is.
-    settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    # How long an example takes says how busy the machine is, and how many are thrown away how the dice fell.
+    luck = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+    settings.register_profile("suite", deadline=None, suppress_health_check=luck)
     settings.load_profile("suite")
+    config.pluginmanager.register(Unasked())
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Has one worker run all tests of a server that is dear to start."""
+    """Marks the tests that need a server, and has one worker run all tests of a server that is dear to start."""
     for item in items:
-        if isinstance(item, pytest.Function) and not DEAR.isdisjoint(item.fixturenames):
+        if not isinstance(item, pytest.Function):
+            continue
+        if "starts_servers" in item.fixturenames:
+            item.add_marker(pytest.mark.server)
+        if not DEAR.isdisjoint(item.fixturenames):
             item.add_marker(pytest.mark.xdist_group("kafka"))
+
+
+class Unasked:
+    """Fails a test that starts a server without requesting `starts_servers`: `make quick` would run it."""
+
+    def __init__(self) -> None:
+        self._serverless = False
+        sys.addaudithook(self._refuse)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._serverless = item.get_closest_marker("server") is None
+        try:
+            return (yield)
+        finally:
+            self._serverless = False
+
+    def _refuse(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "subprocess.Popen" or not self._serverless:
+            return
+        program, words = Path(os.fsdecode(arguments[0])).name, arguments[1]
+        if program in SERVER_PROGRAMS and "-version" not in words:
+            pytest.fail(f"{program} is started, but nothing here requests the fixture starts_servers")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -50,11 +84,19 @@ def seed() -> int:
     return int(os.environ[SEED_VARIABLE])
 
 
+@pytest.fixture(scope="session")
+def starts_servers() -> None:
+    """Requested by each fixture, and each test, that starts a server, Spark or a browser, or asks for one by name.
+
+    So the tests that need none are known: `make quick` runs them.
+    """
+
+
 def postgres(version: int) -> Any:
     """The fixture of a PostgreSQL that runs while the session lasts."""
 
     @pytest.fixture(scope="session")
-    def running() -> Iterator[Server]:
+    def running(starts_servers: None) -> Iterator[Server]:
         with temporary_server(postgres_bin(version), settings=SETTINGS) as found:
             yield found
 
@@ -66,14 +108,14 @@ server_14, server_15, server_16, server_17 = map(postgres, (14, 15, 16, 17))
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[Broker]:
+def broker(starts_servers: None) -> Iterator[Broker]:
     """An Apache Kafka."""
     with temporary_broker(kafka_lib()) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def registry() -> Iterator[Registry]:
+def registry(starts_servers: None) -> Iterator[Registry]:
     """A schema registry."""
     java_needed()
     with temporary_registry(fetched("registry")) as running:

@@ -23,6 +23,7 @@ from envelope import batch
 from envelope.model import Op
 from envelope.position import Position
 from tests.integration.site import Site
+from tests.patience import PATIENCE_S
 from tests.servers import HASTY_JAVA, fresh_database, java_needed
 from tests.unit import records as made
 
@@ -36,20 +37,18 @@ WORK = {
 }
 """What a job is asked to do with a file log; the others have tests of their own."""
 
-SUBMIT_S = 300.0
 
-
-def run(*command: str | Path, cwd: Path, timeout_s: float = 60.0) -> str:
+def run(*command: str | Path, cwd: Path) -> str:
     environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(
-        command, check=False, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s
+        command, check=False, cwd=cwd, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def changelog(installed: Path, *arguments: str, cwd: Path, timeout_s: float = 60.0) -> str:
-    return run(installed / "python", "-W", "error", installed / "changelog", *arguments, cwd=cwd, timeout_s=timeout_s)
+def changelog(installed: Path, *arguments: str, cwd: Path) -> str:
+    return run(installed / "python", "-W", "error", installed / "changelog", *arguments, cwd=cwd)
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +91,9 @@ def test_the_wheel_asks_for_all_that_it_needs(installed: Path, empty: Path) -> N
     assert "No broken requirements found" in told
 
 
+@pytest.mark.usefixtures("starts_servers")
 def test_the_demo_needs_nothing_but_the_wheel(installed: Path, empty: Path) -> None:
-    told = changelog(installed, "demo", "--seconds", "1", cwd=empty, timeout_s=150.0)
+    told = changelog(installed, "demo", "--seconds", "1", cwd=empty)
     assert ".parquet" in told or "log/" in told
 
 
@@ -123,7 +123,7 @@ def submit(installed: Path, job: str, *arguments: str, cwd: Path, terminal: int 
         stdout=subprocess.PIPE if terminal is None else terminal,
         stderr=subprocess.PIPE if terminal is None else terminal,
         text=True,
-        timeout=SUBMIT_S,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     return done.stdout or ""
@@ -143,6 +143,7 @@ def configuration(empty: Path) -> Path:
     return file
 
 
+@pytest.mark.usefixtures("starts_servers")
 @pytest.mark.parametrize("job", WORK)
 def test_a_job_is_submitted_from_an_empty_folder(
     installed: Path, configuration: Path, empty: Path, tmp_path_factory: pytest.TempPathFactory, job: str
@@ -171,6 +172,7 @@ def test_the_comparison_is_submitted_from_an_empty_folder(
     assert (elsewhere / summary["report"]).is_file()
 
 
+@pytest.mark.usefixtures("starts_servers")
 def test_a_person_sees_how_far_a_job_is(installed: Path, configuration: Path, empty: Path) -> None:
     java_needed()
     shutil.copytree(CHECKOUT / "schemas", empty / "schemas", ignore=shutil.ignore_patterns("*.py*"))

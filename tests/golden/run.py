@@ -24,8 +24,8 @@ from envelope.errors import RETRIED, ChangelogError
 from envelope.model import Missing, Place, Record, Stamp
 from tests.golden.script import Script, Step, message_text
 from tests.message_schema import MESSAGE
+from tests.patience import PATIENCE_S
 
-DEADLINE_S = 20.0
 OF_THE_FILE = ("server", "ordinals")
 DEFAULT_STAMP = Stamp(api_version="unknown", service_name="unknown", identifier="")
 
@@ -101,7 +101,7 @@ class _Changelog:
         """All that is in the log by now, up to a stop."""
         assert self._source is not None
         target = self._mark()
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         while not self._reached(target):
             assert time.monotonic() < deadline, "the source is late"
             with structlog.testing.capture_logs() as said:

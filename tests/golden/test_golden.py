@@ -11,6 +11,7 @@ from tests.servers import VERSIONS, fresh_database, server_name
 FILES = sorted(Path(__file__).parent.glob("*.sql"))
 
 
+@pytest.mark.usefixtures("starts_servers")
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_golden(file: Path, version: int, request: pytest.FixtureRequest) -> None:

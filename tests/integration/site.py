@@ -24,8 +24,7 @@ from envelope import batch
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError
 from tests.campaigns._service import is_read
-
-PATIENCE_S = 20.0
+from tests.patience import PATIENCE_S
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -197,7 +196,7 @@ class Running:
     def get(self, page: str) -> str:
         """What it serves."""
         [listen] = [each["listen"] for each in self.events() if each["event"] == "service started"]
-        with _DIRECT.open(f"http://{listen}/{page}", timeout=5) as answer:
+        with _DIRECT.open(f"http://{listen}/{page}", timeout=PATIENCE_S) as answer:
             return str(answer.read().decode())
 
     def said(self, event: str) -> bool:

@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 
 @pytest.fixture(params=[VERSIONS[0], VERSIONS[-1]])  # the log of the oldest shows every transaction
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest, starts_servers: None, tmp_path: Path) -> Iterator[Site]:
     """A site in a fresh database of that version, with one table that is full of composites."""
     with fresh_database(request.getfixturevalue(server_name(request.param))) as dsn:
         found = Site(dsn, tmp_path)

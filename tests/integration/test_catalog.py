@@ -26,7 +26,7 @@ STAMP = Stamp(api_version="unknown", service_name="unknown", identifier="")
 
 
 @pytest.fixture(params=["18", "15"])
-def conn(request: pytest.FixtureRequest) -> Iterator[Connection]:
+def conn(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Connection]:
     """A connection to a fresh database on either server."""
     dsn = request.getfixturevalue("database" if request.param == "18" else "database_15")
     with connect(dsn, settings=SESSION) as connection:
@@ -418,6 +418,7 @@ def test_a_name_that_no_slot_can_have(conn: Connection, replication: Replication
     assert raised.value.kind is Kind.PRECONDITION
 
 
+@pytest.mark.usefixtures("starts_servers")
 def test_no_slot_is_left() -> None:
     with temporary_server(settings={**SETTINGS, "max_replication_slots": "1"}) as server, connect(server.dsn()) as conn:
         replication = ReplicationConnection.connect(server.dsn())

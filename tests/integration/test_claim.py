@@ -24,7 +24,7 @@ LOCKS = "SELECT l.classid::int8::bit(32)::int4, l.objid::int8::int4 FROM pg_lock
 
 
 @pytest.fixture(params=["18", "15"])
-def conn(request: pytest.FixtureRequest) -> Iterator[Connection]:
+def conn(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Connection]:
     """A connection to a fresh database on either server."""
     dsn = request.getfixturevalue("database" if request.param == "18" else "database_15")
     with connect(dsn, settings=SESSION) as connection:
@@ -117,6 +117,7 @@ def test_who_gave_up_is_in_nobodys_way(conn: Connection, slot: str) -> None:
         claim_slot(conn, third, slot)
 
 
+@pytest.mark.usefixtures("starts_servers")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_of_many_at_once_one_wins(request: pytest.FixtureRequest, version: int) -> None:
     """Each of them asks, holds what it got for a moment, and leaves: at no time do two of them hold it."""

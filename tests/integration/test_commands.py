@@ -298,6 +298,7 @@ def test_check_compares_the_slot_with_the_changelog(
     assert any("is ahead of the changelog" in text for text in findings(written, capsys)["fail"])
 
 
+@pytest.mark.usefixtures("starts_servers")
 def test_a_server_that_is_not_set_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with temporary_server(settings={**SETTINGS, "wal_level": "replica", "max_replication_slots": "0"}) as server:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:

@@ -22,6 +22,7 @@ def test_the_older_server(database_15: str) -> None:
         assert connection.info.server_version // 10000 == 15
 
 
+@pytest.mark.usefixtures("starts_servers")
 def test_what_was_committed_survives_a_crash_and_a_restart() -> None:
     with temporary_server() as server:
         folder = server.data_dir.parent
@@ -39,6 +40,7 @@ def test_what_was_committed_survives_a_crash_and_a_restart() -> None:
     assert not folder.exists()
 
 
+@pytest.mark.usefixtures("starts_servers")
 def test_a_server_that_cannot_start_says_why() -> None:
     with (
         pytest.raises(ChangelogError, match=r"did not start: .*wal_level") as raised,
@@ -58,6 +60,7 @@ def test_programs_come_from_the_wheel() -> None:
     assert isinstance(find_bin(), Path)
 
 
+@pytest.mark.usefixtures("starts_servers")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's private folders are closed to the server's user")
 def test_the_wheel_in_a_private_folder_still_serves(tmp_path: Path) -> None:
     package = find_bin().parent.parent

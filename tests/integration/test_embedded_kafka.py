@@ -19,7 +19,7 @@ TIMEOUT_S = 60
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def folder(starts_servers: None) -> Iterator[Path]:
     with temporary_folder("changelog-test-") as made:
         yield made
 

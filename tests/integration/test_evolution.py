@@ -11,7 +11,8 @@ from connectors.wiring.sinks import read_versions
 from envelope.entity import SCHEMAS
 from envelope.errors import Kind
 from tests.campaigns._service import Service
-from tests.integration.site import PATIENCE_S, Site
+from tests.integration.site import Site
+from tests.patience import PATIENCE_S
 
 ENTITIES = """
 [entities.item]

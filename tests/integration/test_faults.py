@@ -21,11 +21,11 @@ from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import Oracle
 from tests.campaigns._pieces import run
 from tests.campaigns._service import FAIL_POINTS, ROOT, Service, is_read
+from tests.patience import PATIENCE_S
 from tests.servers import SETTINGS, fresh_database
 
 AFTER_DAMAGE = ("files:resume-dropped", "files:set-aside")
 SCALE = Scale(universe=600, big=100, pause_s=0.01)
-WAIT_S = 30.0
 
 CONFIG = """
 name = "faults"
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.campaign
 
 
 @pytest.fixture(scope="module")
-def alone() -> Iterator[Server]:
+def alone(starts_servers: None) -> Iterator[Server]:
     """A server of this module's own: other tests' transactions would hold its snapshots up."""
     with temporary_server(settings=SETTINGS) as running:
         yield running
@@ -75,8 +75,8 @@ class Site:
         """Lets the service, started again, read to the end, and looks at all that it stored."""
         self.load.stop()
         end = last_write(self.dsn)
-        self.service.until(self.log, lambda found: found.through_lsn > end and is_read(found), WAIT_S)
-        self.oracle.wait(end, WAIT_S)
+        self.service.until(self.log, lambda found: found.through_lsn > end and is_read(found), PATIENCE_S)
+        self.oracle.wait(end, PATIENCE_S)
         self.service.stop()
         self.oracle.stop()
         judge(self.dsn, self.log, self.oracle.expected(self.since))
@@ -105,7 +105,7 @@ def test_every_fail_point_in_the_code_is_tried() -> None:
 @pytest.mark.parametrize("name", FAIL_POINTS)
 def test_a_crash_there_loses_nothing_and_repeats_nothing(site: Site, name: str) -> None:
     site.start(f"{name}:1" if "resume" in name else f"{name}:4")
-    assert site.service.wait(WAIT_S), f"{name} was not reached"
+    assert site.service.wait(PATIENCE_S), f"{name} was not reached"
     site.start()
     time.sleep(0.5)
     site.judge()
@@ -115,7 +115,7 @@ def test_a_crash_there_loses_nothing_and_repeats_nothing(site: Site, name: str) 
 def test_a_crash_while_damage_is_mended(site: Site, name: str) -> None:
     """As the machine's crash leaves it: a file that was linked but not yet durable, and was never confirmed."""
     site.start("files:linked:5")
-    assert site.service.wait(WAIT_S)
+    assert site.service.wait(PATIENCE_S)
     newest = sequences(site.log)[-1]
     checkpoint = read_checkpoint(site.log)
     assert checkpoint is not None
@@ -123,7 +123,7 @@ def test_a_crash_while_damage_is_mended(site: Site, name: str) -> None:
     with log_file(site.log, newest).open("r+b") as file:
         file.truncate(file.seek(0, 2) // 2)
     site.start(name)
-    assert site.service.wait(WAIT_S), f"{name} was not reached"
+    assert site.service.wait(PATIENCE_S), f"{name} was not reached"
     site.start()
     time.sleep(0.5)
     site.judge()
@@ -134,7 +134,7 @@ def test_a_table_that_is_locked_is_said_and_holds_up_no_end(site: Site) -> None:
     with psycopg.connect(site.dsn) as connection:
         connection.execute("LOCK TABLE account IN ACCESS EXCLUSIVE MODE")
         site.service.start()
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + PATIENCE_S
         while "lock timeout" not in site.service.said():
             site.service.check()
             assert time.monotonic() < deadline
@@ -142,27 +142,32 @@ def test_a_table_that_is_locked_is_said_and_holds_up_no_end(site: Site) -> None:
         site.service.stop()
 
 
+@pytest.mark.usefixtures("starts_servers")
 def test_campaign_postgres(seed: int) -> None:
     figures = run(postgres.campaign(seconds=3.0), 4, seed)
     assert figures["kills"] == 4
 
 
+@pytest.mark.usefixtures("starts_servers")
 def test_campaign_windows(seed: int) -> None:
     figures = run(windows.campaign(), 4, seed)
     assert figures["reads"]
 
 
+@pytest.mark.usefixtures("starts_servers")
 def test_campaign_unlogged(seed: int) -> None:
     figures = run(unlogged.campaign(), 2, seed)
     assert sum(figures["edits"].values()) == 2 * unlogged.EDITS
 
 
+@pytest.mark.usefixtures("starts_servers")
 def test_campaign_repair(seed: int) -> None:
     figures = run(repair.campaign(rows=1_500), 2, seed)
     assert figures["kills"]
     assert figures["deletes"]
 
 
+@pytest.mark.usefixtures("starts_servers")
 def test_campaign_audit(seed: int) -> None:
     figures = run(audit.campaign(), 2, seed)
     assert figures["prepared"]

@@ -27,9 +27,8 @@ from tests.campaigns._consumer import ENTITY, TABLE, Consumer, Writer, check_ord
 from tests.campaigns._pieces import run
 from tests.campaigns._service import Service, is_read
 from tests.integration.site import Site
+from tests.patience import PATIENCE_S
 from tests.servers import SETTINGS, fresh_database
-
-WAIT_S = 30.0
 
 
 class World:
@@ -71,13 +70,13 @@ class World:
         try:
             for point in crashes:
                 self.service.start(point, "--over-gap", "--yes")
-                assert self.service.wait(WAIT_S), f"{point} was not reached: {self.service.said()[-2000:]}"
+                assert self.service.wait(PATIENCE_S), f"{point} was not reached: {self.service.said()[-2000:]}"
             if "gap:stored" not in crashes:
                 self.service.start(None, "--over-gap", "--yes")
-                self.service.until(self.site.log, lambda found: found.epoch > 1, WAIT_S)
+                self.service.until(self.site.log, lambda found: found.epoch > 1, PATIENCE_S)
                 self.service.kill()
             self.service.start()
-            self.service.until(self.site.log, _is_repaired, WAIT_S)
+            self.service.until(self.site.log, _is_repaired, PATIENCE_S)
         finally:
             self.writer.stop()
         return self.judge()
@@ -87,7 +86,7 @@ class World:
         with psycopg.connect(self.site.dsn) as connection:
             [(end,)] = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8").fetchall()
         self.site.sql("INSERT INTO guest VALUES (-1, 'last', 0)")
-        self.service.until(self.site.log, lambda found: found.through_lsn > end, WAIT_S)
+        self.service.until(self.site.log, lambda found: found.through_lsn > end, PATIENCE_S)
         self.service.stop()
         held = table(self.site.dsn)
         check_order(read_log(self.site.log, entity="guest"))
@@ -265,7 +264,7 @@ def test_a_slot_that_only_moved_loses_no_more_than_that(world: World, capsys: py
 
 
 @pytest.fixture
-def elsewhere() -> Iterator[Server]:
+def elsewhere(starts_servers: None) -> Iterator[Server]:
     with temporary_server(settings=SETTINGS) as running:
         yield running
 
@@ -313,6 +312,7 @@ def test_a_server_that_was_restored(elsewhere: Server, tmp_path: Path, capsys: p
         assert parse_lsn(gap.before.through) > parse_lsn(gap.after.through)
 
 
+@pytest.mark.usefixtures("starts_servers")
 @pytest.mark.campaign
 def test_campaign_gap(seed: int) -> None:
     figures = run(gap_campaign.campaign(), 2, seed)

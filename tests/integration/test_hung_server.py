@@ -26,7 +26,8 @@ from connectors.sources.postgres.snapshot import table_reads
 from connectors.wiring.signals import send
 from envelope.errors import ChangelogError, Kind
 from envelope.signal import Signal
-from tests.integration.site import PATIENCE_S, Running, Site
+from tests.integration.site import Running, Site
+from tests.patience import PATIENCE_S
 from tests.proxy import Proxy
 from tests.servers import SETTINGS, fresh_database
 
@@ -83,7 +84,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server(starts_servers: None) -> Iterator[Server]:
     """A server of this module's own, whose walsenders soon miss us, and which has prepared transactions."""
     settings = {**SETTINGS, "wal_sender_timeout": "1s", "max_prepared_transactions": "5"}
     with temporary_server(settings=settings) as running:

@@ -15,6 +15,7 @@ from connectors.sinks.files.log import read_checkpoint
 from tests.campaigns._service import Service, is_read
 from tests.integration.site import Site
 from tests.integration.test_repair import repaired
+from tests.patience import PATIENCE_S
 
 ENTITIES = """
 [entities.item]
@@ -22,7 +23,6 @@ table = "public.item"
 """
 
 MIB = 1 << 20
-WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -96,11 +96,11 @@ def test_a_divided_page_is_gone_on_with_under_writes(site: Site) -> None:
         with written_to(site, rows):
             while not inside_a_page(site):
                 service.start("files:stored:1")
-                assert service.wait(WAIT_S), service.said()[-2000:]
+                assert service.wait(PATIENCE_S), service.said()[-2000:]
             service.start()
-            service.until(site.log, is_read, WAIT_S)
+            service.until(site.log, is_read, PATIENCE_S)
         end = site.sql("SELECT pg_current_wal_lsn() - '0/0'")[0][0]
-        service.until(site.log, lambda found: found.through_lsn >= end, WAIT_S)
+        service.until(site.log, lambda found: found.through_lsn >= end, PATIENCE_S)
         service.stop()
     finally:
         service.kill()

@@ -52,7 +52,7 @@ KINDS = set("BCORYIUDTMSEcAbPKrp")
 
 
 @pytest.fixture(scope="module", params=["18", "15"])
-def prepared_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+def prepared_server(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Server]:
     bin_dir = find_bin() if request.param == "18" else postgres_bin(15)
     with temporary_server(bin_dir, settings=TWO_PHASE) as running:
         yield running

@@ -16,10 +16,10 @@ from tests.campaigns._judge import judge, rows
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import Oracle
 from tests.campaigns._service import Service, is_read
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.campaign
 
-WAIT_S = 60.0
 SCALE = Scale(universe=2_000, big=300, pause_s=0.005)
 
 CONFIG = """
@@ -75,7 +75,7 @@ class Pair:
 
     def wait_synchronised(self, *slots: str) -> None:
         """Until the standby could go on with the slots."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             found = execute(self.standby, "SELECT slot_name FROM pg_replication_slots WHERE synced AND NOT temporary")
             if {name for (name,) in found} >= set(slots):
@@ -111,7 +111,7 @@ def pair(*, careful: bool) -> Iterator[Pair]:
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def folder(starts_servers: None) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="changelog-promotion-") as name:
         yield Path(name)
 
@@ -134,13 +134,13 @@ def test_a_promotion_under_load_loses_nothing_and_begins_an_epoch(folder: Path, 
             since = service.slot_made(servers.dsn, "promoted")
             load.start()
             servers.wait_synchronised("promoted", "oracle")
-            service.until(log, is_read, WAIT_S)
+            service.until(log, is_read, PATIENCE_S)
             servers.promote()
             time.sleep(2.0)
             load.stop()
             end = last_write(servers.dsn)
-            service.until(log, lambda found: found.through_lsn > end, WAIT_S)
-            oracle.wait(end, WAIT_S)
+            service.until(log, lambda found: found.through_lsn > end, PATIENCE_S)
+            oracle.wait(end, PATIENCE_S)
             service.stop()
         finally:
             service.kill()
@@ -162,16 +162,16 @@ def test_a_standby_that_lacks_what_was_published_is_refused(folder: Path) -> Non
         service = begin(servers, folder)
         try:
             service.start()
-            service.until(log, is_read, WAIT_S)
+            service.until(log, is_read, PATIENCE_S)
             servers.wait_synchronised("promoted")
             servers.standby.stop()
             end = last_write(servers.primary.dsn())
-            service.until(log, lambda found: found.through_lsn > end, WAIT_S)
+            service.until(log, lambda found: found.through_lsn > end, PATIENCE_S)
             published = sum(1 for _ in rows(log))
             servers.primary.kill()
             servers.standby.start()
             execute(servers.standby, "SELECT pg_promote()")
-            deadline = time.monotonic() + WAIT_S
+            deadline = time.monotonic() + PATIENCE_S
             while service.exit_code is None and time.monotonic() < deadline:
                 time.sleep(0.1)
             assert service.exit_code == 3, service.said()[-1000:]

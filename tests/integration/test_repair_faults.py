@@ -12,10 +12,10 @@ from connectors.sinks.files.log import read_log
 from connectors.sources.postgres.snapshot.table_reads import FAIL_POINTS
 from connectors.wiring.signals import Do, Signal
 from tests.campaigns._repaired import Pair, written_to
+from tests.patience import PATIENCE_S
 from tests.servers import SETTINGS, fresh_database
 
 ROWS = 1_000
-WAIT_S = 120.0
 
 REBUILD = (
     "signal:heard",
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.campaign
 
 
 @pytest.fixture(scope="module")
-def alone() -> Iterator[Server]:
+def alone(starts_servers: None) -> Iterator[Server]:
     """A server of this module's own: other tests' transactions would hold its chunks up."""
     with temporary_server(settings=SETTINGS) as running:
         yield running
@@ -53,7 +53,7 @@ def pair(alone: Server, tmp_path: Path) -> Iterator[Pair]:
     with fresh_database(alone) as dsn:
         found = Pair("places", dsn, tmp_path, ROWS, pages=2, workers=1)
         try:
-            found.begin(WAIT_S)
+            found.begin(PATIENCE_S)
             found.service.stop()
             yield found
         finally:
@@ -75,11 +75,11 @@ def test_a_repair_is_ended_whatever_place_it_is_killed_at(pair: Pair, do: Do, pl
         asked = pair.ask([Signal(do=do, id="asked", entity="row", keys=keys)])
         for place in places:
             pair.service.start(place)
-            assert pair.service.wait(WAIT_S), f"{place} was not reached"
+            assert pair.service.wait(PATIENCE_S), f"{place} was not reached"
             pair.orderly(begun)
         pair.service.start()
-        pair.until_ended(asked, WAIT_S)
-    pair.until_ended(asked, WAIT_S)
+        pair.until_ended(asked, PATIENCE_S)
+    pair.until_ended(asked, PATIENCE_S)
     assert pair.judge(begun) >= len(ghosts) > 0
     pair.service.stop()
 
@@ -89,16 +89,16 @@ def test_a_sweep_does_not_delete_again_what_a_truncate_has_emptied(pair: Pair, s
     pair.spoil(random.Random(seed))
     asked = pair.ask([Signal(do="rebuild", id="asked", entity="row")])
     pair.service.start("sweep:read")
-    assert pair.service.wait(WAIT_S)
+    assert pair.service.wait(PATIENCE_S)
     with psycopg.connect(pair.dsn) as holder, psycopg.connect(pair.dsn, autocommit=True) as writer:
         holder.execute("SELECT pg_current_xact_id()")
         pair.service.start()
-        pair.service.until_said("snapshot waits for older transactions to end", WAIT_S)
+        pair.service.until_said("snapshot waits for older transactions to end", PATIENCE_S)
         emptied = pair.position
         writer.execute("TRUNCATE row")
         writer.execute("INSERT INTO row VALUES (1, nextval('versions'), 'again')")
         holder.commit()
-        pair.until_ended(asked, WAIT_S)
+        pair.until_ended(asked, PATIENCE_S)
     ops = {op for rows in read_log(pair.path, after=emptied) for op in rows.column("op").to_pylist()}
     assert ops == {"truncate", "create", "update"}
     pair.service.stop()

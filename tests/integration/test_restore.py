@@ -30,7 +30,7 @@ def own_logs() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def restorable(request: pytest.FixtureRequest) -> Iterator[Server]:
+def restorable(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Server]:
     """A server of the version that a test asks for, 18 unless it does."""
     with temporary_server(postgres_bin(getattr(request, "param", 18)), settings=SETTINGS) as running:
         yield running

@@ -15,8 +15,7 @@ from connectors.sources.postgres.snapshot.copyout import Connection
 from connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress
 from connectors.sources.postgres.values.text_to_json import SETTINGS
 from envelope.errors import ChangelogError, Kind
-
-PATIENCE_S = 20.0
+from tests.patience import PATIENCE_S
 
 
 def _unasked(_: Connection, entity: str) -> ReadTable:

@@ -33,7 +33,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=[pytest.param(17, marks=pytest.mark.xdist_group("postgres-17")), 18])
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+def server(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Server]:
     """A server of its own: what it holds back, it holds back from all."""
     with temporary_server(postgres_bin(request.param), settings=SETTINGS) as running:
         yield running

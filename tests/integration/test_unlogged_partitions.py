@@ -31,7 +31,7 @@ FULL = "ALTER TABLE {} REPLICA IDENTITY FULL"
 
 
 @pytest.fixture(params=["database", "database_14"])
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+def site(request: pytest.FixtureRequest, starts_servers: None, tmp_path: Path) -> Site:
     found = Site(request.getfixturevalue(request.param), tmp_path)
     found.sql(*PARTITIONED, *(FULL.format(name) for name in ("event", "event_1", "event_2a", "event_3", "event_4")))
     found.configure(CONFIGURATION)

@@ -76,7 +76,7 @@ class Oracle:
 
 
 @pytest.fixture(scope="module", params=["server", "server_15"])
-def oracle(request: pytest.FixtureRequest) -> Iterator[Oracle]:
+def oracle(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Oracle]:
     with fresh_database(request.getfixturevalue(request.param)) as dsn:
         with psycopg.connect(dsn, autocommit=True) as admin:
             admin.execute(DEFINITIONS.encode())

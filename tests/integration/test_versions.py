@@ -30,7 +30,7 @@ key = ["id", "region"]
 
 
 @pytest.fixture(params=VERSIONS)
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest, starts_servers: None, tmp_path: Path) -> Iterator[Site]:
     """A site in a fresh database of that version."""
     with fresh_database(request.getfixturevalue(server_name(request.param))) as dsn:
         yield Site(dsn, tmp_path)

@@ -34,7 +34,7 @@ def sockets(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(starts_servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on this machine; Kafka, Delta Lake and PostgreSQL are there once `make jars` has run."""
     java_needed()
     jars = sorted((CACHE / "jars").glob("*.jar"))

@@ -157,6 +157,7 @@ def test_bad_usage(site: Site, capsys: pytest.CaptureFixture[str], options: list
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("starts_servers")
 @pytest.mark.campaign
 def test_campaign_archive(seed: int) -> None:
     fetched("jars")

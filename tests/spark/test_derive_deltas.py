@@ -46,6 +46,7 @@ from spark_jobs.deltas.files import FAIL_POINTS, newest, read_deltas, write
 from spark_jobs.derive_deltas import JOB
 from spark_jobs.runner.job import main
 from spark_jobs.storage.manifest import local
+from tests.patience import PATIENCE_S
 from tests.servers import CACHE, HASTY_JAVA
 from tests.servers.registry import Registry
 from tests.spark.changes import PARTITIONS, Workload
@@ -314,7 +315,7 @@ class Topics:
                 "SPARK_LOCAL_IP": "127.0.0.1",
             },
             capture_output=True,
-            timeout=600,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert killed.returncode == -9, killed.stderr.decode()
@@ -468,7 +469,7 @@ def cut(topics: Topics) -> None:
 
 def _emptied(admin: AdminClient, part: TopicPartition) -> None:
     """A broker hears of a topic's new settings only after a while, and refuses until then."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         (future,) = admin.delete_records([part]).values()
         try:

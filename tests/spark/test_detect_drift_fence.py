@@ -38,7 +38,7 @@ Detect = Callable[..., tuple[dict[str, Any], list[str]]]
 
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[Server]:
+def own(starts_servers: None) -> Iterator[Server]:
     """A server of this module's own, whose commits can be held back."""
     with temporary_server(settings={"fsync": "off"}) as running:
         yield running

@@ -17,11 +17,11 @@ from spark_jobs.detect_drift import JOB
 from tests.campaigns._plant import Edit, last_only, latest, lost, rewrite, setting
 from tests.campaigns._service import Service, is_read
 from tests.integration.site import Site
+from tests.patience import PATIENCE_S
 from tests.servers import fresh_database
 from tests.spark.ran import Run
 
 ROWS = 120
-WAIT_S = 30.0
 NAMES = ("few", "whole", "many", "unclear", "altered")
 TABLES = "".join(
     f"""
@@ -140,7 +140,7 @@ def test_a_repair_that_was_asked_for_and_is_not_yet_taken_up_is_waited_for(site:
     service = Service(site.config)
     try:
         service.start()
-        service.until(site.log, is_read, WAIT_S)
+        service.until(site.log, is_read, PATIENCE_S)
         plant(site)
         service.pause()
         with psycopg.connect(site.dsn, autocommit=True) as connection:
@@ -159,7 +159,7 @@ def test_a_repair_that_was_asked_for_and_is_not_yet_taken_up_is_waited_for(site:
 def _wake_once_fenced(site: Site, service: Service) -> None:
     """Lets the service go on when a comparison holds its snapshot, before which it takes its locks."""
     locks = "SELECT 1 FROM pg_locks WHERE relation = 'few'::regclass AND mode = 'AccessShareLock' AND granted"
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + PATIENCE_S
     while not site.sql(locks) and time.monotonic() < deadline:
         time.sleep(0.05)
     service.wake()

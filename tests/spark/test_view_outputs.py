@@ -244,6 +244,7 @@ def test_delta_is_a_commit_a_view(spark: SparkSession, folder: Path, run: Run) -
     assert _versions(at) == 3
 
 
+@pytest.mark.usefixtures("starts_servers")
 def test_without_delta_lake_one_line_says_what_to_add(folder: Path) -> None:
     """In a Spark of its own: that of the other tests has it."""
     java_needed()

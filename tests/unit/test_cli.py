@@ -22,6 +22,7 @@ from envelope.checkpoint import Checkpoint, Stop
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op, Record
 from envelope.position import Position
+from tests.patience import PATIENCE_S
 from tests.unit.records import checkpoint, record
 
 CONFIG = """
@@ -338,7 +339,7 @@ def test_tail_ends_once_its_reader_has_gone_though_nothing_new_comes(config_file
         assert process.stdout is not None
         assert process.stdout.readline()
         process.stdout.close()
-        assert process.wait(20) == cli.OUTPUT_GONE
+        assert process.wait(PATIENCE_S) == cli.OUTPUT_GONE
 
 
 def test_tail_without_a_log(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

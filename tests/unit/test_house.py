@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import subprocess
 import tomllib
 from contextlib import nullcontext
 from dataclasses import replace
@@ -118,6 +119,11 @@ def test_a_campaign_without_a_seed_goes_on_with_the_interrupted_run(
     for name in ("postgres-7-50", "windows-8-50", "postgres-9-40"):
         Kept(tmp_path / f"{name}.json").add(Piece(first=0, rounds=1, seed=1), {})
     assert campaigns.unfinished("postgres", 50) == 7
+
+
+def test_a_test_that_requests_no_server_cannot_start_one() -> None:
+    with pytest.raises(pytest.fail.Exception, match="postgres is started, but nothing here requests"):
+        subprocess.run(["/usr/lib/postgresql/bin/postgres", "-D", "."], check=True)
 
 
 def test_an_unknown_campaign_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:

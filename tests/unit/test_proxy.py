@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.proxy import Proxy
 
 
@@ -35,7 +36,7 @@ def proxy() -> Iterator[Proxy]:
 
 
 def _connect(proxy: Proxy) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
+    return socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S)
 
 
 def _echoes(link: socket.socket, data: bytes = b"ping") -> bool:

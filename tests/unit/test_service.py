@@ -16,6 +16,7 @@ from connectors.service.metrics import Metrics
 from connectors.service.service import Lag
 from connectors.service.snapshot_progress import SAY_AGAIN_S, SnapshotProgress
 from envelope.errors import ChangelogError, Kind
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +82,7 @@ DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 def get(server: HealthServer, path: str) -> tuple[int, str]:
     try:
-        with DIRECT.open(f"http://{server.address[0]}:{server.address[1]}{path}", timeout=5) as answer:
+        with DIRECT.open(f"http://{server.address[0]}:{server.address[1]}{path}", timeout=PATIENCE_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

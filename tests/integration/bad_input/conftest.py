@@ -43,7 +43,7 @@ def begun(site: Site) -> Site:
 
 
 @pytest.fixture(scope="module")
-def spare() -> Iterator[Server]:
+def spare(starts_servers: None) -> Iterator[Server]:
     """A server of another cluster, begun without logical decoding."""
     with temporary_server(settings={**SETTINGS, "wal_level": "replica"}) as running:
         yield running

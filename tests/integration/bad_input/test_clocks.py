@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.site import Site
+from tests.patience import PATIENCE_S
 from tests.servers import faketime_library
 
 
@@ -49,7 +50,7 @@ def _service(site: Site, clock: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _until(holds: Callable[[], bool], site: Site) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline, (site.folder / "said").read_text()
         time.sleep(0.05)
@@ -67,7 +68,7 @@ def test_a_service_whose_own_clock_jumps_by_days_goes_on_and_stops_when_told(beg
             begun.sql(f"INSERT INTO guest VALUES ({key}, 'Cid')")
             _until(lambda key=key: str(key) in begun.state("guest"), begun)  # type: ignore[misc]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
     assert '"connection lost"' not in (begun.folder / "said").read_text()
 
 

@@ -19,6 +19,7 @@ from connectors.service import service
 from envelope.errors import Kind
 from tests.integration.bad_input import ONE
 from tests.integration.site import Site
+from tests.patience import PATIENCE_S
 
 # Signals, and a server that goes away
 
@@ -37,7 +38,7 @@ def _process(site: Site) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _said(site: Site, text: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while text not in (site.folder / "said").read_text():
         assert time.monotonic() < deadline, (site.folder / "said").read_text()
         time.sleep(0.02)
@@ -48,7 +49,7 @@ def test_a_service_that_is_told_to_stop_stores_all_that_was_committed(begun: Sit
         _said(begun, '"streaming"')
         begun.sql("INSERT INTO guest SELECT n, 'x' FROM generate_series(2, 20000) AS n", "INSERT INTO guest VALUES (0)")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
     assert len(begun.state("guest")) == 20_001
     _said(begun, '"service stopped"')
     assert begun.sql("SELECT 1 FROM pg_replication_slots WHERE active AND slot_name = current_database()") == []
@@ -63,7 +64,7 @@ def test_its_manager_hears_that_it_runs_lives_and_stops(begun: Site, monkeypatch
         with _process(begun) as process:
             assert [manager.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(PATIENCE_S) == 0
         while (last := manager.recv(100)) == b"WATCHDOG=1":
             pass
         assert last == b"STOPPING=1"

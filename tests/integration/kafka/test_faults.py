@@ -16,10 +16,10 @@ from tests.campaigns._oracle import Oracle
 from tests.campaigns._pieces import run
 from tests.campaigns._service import Service, is_read
 from tests.campaigns._topics import Positions, Read, rows
+from tests.patience import PATIENCE_S
 from tests.servers import kafka_lib
 
 SCALE = Scale(universe=600, big=100, pause_s=0.05)
-WAIT_S = 60.0
 ROUNDS = 5
 
 pytestmark = pytest.mark.campaign
@@ -48,7 +48,7 @@ class Site:
         self.load.start()
         self.service.kill()
         self.service.start(fail_at)
-        assert self.service.wait(WAIT_S), f"{fail_at} was not reached"
+        assert self.service.wait(PATIENCE_S), f"{fail_at} was not reached"
         return since
 
     def judge(self, since: int) -> None:
@@ -58,9 +58,9 @@ class Site:
         self.load.stop()
         end = last_write(self.dsn)
         self.service.until_stored(
-            self.positions.newest, lambda found: found.through_lsn > end and is_read(found), WAIT_S
+            self.positions.newest, lambda found: found.through_lsn > end and is_read(found), PATIENCE_S
         )
-        self.oracle.wait(end, WAIT_S)
+        self.oracle.wait(end, PATIENCE_S)
         self.service.stop()
         self.oracle.stop()
         verdict = Verdict()
@@ -88,6 +88,7 @@ def test_a_crash_there_loses_nothing_and_repeats_nothing(site: Site, name: str) 
     site.judge(since)
 
 
+@pytest.mark.usefixtures("starts_servers")
 @pytest.mark.xdist_group("kafka")
 def test_campaign_kafka(seed: int) -> None:
     kafka_lib()
@@ -95,6 +96,7 @@ def test_campaign_kafka(seed: int) -> None:
     assert sum(figures["faults"].values()) >= ROUNDS
 
 
+@pytest.mark.usefixtures("starts_servers")
 @pytest.mark.xdist_group("kafka")
 def test_campaign_audit_kafka(seed: int) -> None:
     kafka_lib()

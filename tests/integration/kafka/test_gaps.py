@@ -21,9 +21,8 @@ from envelope.gap import Gap
 from tests.campaigns._consumer import TABLE, Consumer, Writer, check_order, table
 from tests.campaigns._service import Service, is_read
 from tests.integration.kafka.site import Site
+from tests.patience import PATIENCE_S
 from tests.servers.registry import Registry
-
-WAIT_S = 60.0
 
 
 class World:
@@ -71,13 +70,13 @@ class World:
         try:
             for point in crashes:
                 self.service.start(point, "--over-gap", "--yes")
-                assert self.service.wait(WAIT_S), f"{point} was not reached: {self.service.said()[-2000:]}"
+                assert self.service.wait(PATIENCE_S), f"{point} was not reached: {self.service.said()[-2000:]}"
             if "gap:stored" not in crashes:
                 self.service.start(None, "--over-gap", "--yes")
-                self.service.until_stored(self._stored, lambda found: found.epoch > 1, WAIT_S)
+                self.service.until_stored(self._stored, lambda found: found.epoch > 1, PATIENCE_S)
                 self.service.kill()
             self.service.start()
-            self.service.until_stored(self._stored, _is_repaired, WAIT_S)
+            self.service.until_stored(self._stored, _is_repaired, PATIENCE_S)
         finally:
             self.writer.stop()
         return self._judge()
@@ -86,7 +85,7 @@ class World:
         with psycopg.connect(self.site.dsn) as connection:
             [(end,)] = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8").fetchall()
         self.sql("INSERT INTO guest VALUES (-1, 'last', 0)")
-        self.service.until_stored(self._stored, lambda found: found.through_lsn > end, WAIT_S)
+        self.service.until_stored(self._stored, lambda found: found.through_lsn > end, PATIENCE_S)
         self.service.stop()
         held = table(self.site.dsn)
         self.consumer.take(self._rows())

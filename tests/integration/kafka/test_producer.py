@@ -198,6 +198,7 @@ def test_a_repeat_is_known_by_its_id(broker: Broker, prefix: str, opened: Open) 
     assert len({(message.key(), message.value()) for message in found}) == 2
 
 
+@pytest.mark.usefixtures("starts_servers")
 def test_after_an_unknown_outcome_the_same_ids_are_published_again() -> None:
     port = free_port()
     with (

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from schemas.avro import Schema
 from schemas.compatibility import Mode, Problem, Rule, problems
 from schemas.document import Document, Type
+from tests.patience import PATIENCE_S
 from tests.servers.registry import Registry
 from tests.unit.schemas.evolutions import ROUNDS, evolutions, histories
 
@@ -96,6 +97,6 @@ def _call(registry: Registry, method: str, path: str, body: object) -> dict[str,
         {"Content-Type": "application/vnd.schemaregistry.v1+json"},
         method=method,
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         found: dict[str, object] = json.load(answer)
         return found

@@ -62,7 +62,7 @@ class Link:
 
 
 @pytest.fixture(scope="module")
-def started() -> Iterator[Link]:
+def started(starts_servers: None) -> Iterator[Link]:
     with temporary_folder("changelog-kafka-") as folder:
         broker = Broker(reachable(kafka_lib(), folder), folder / "kafka")
         with closing(Proxy("127.0.0.1", broker.port)) as proxy:

@@ -447,6 +447,7 @@ def test_an_option_that_is_none_is_named(settings: Settings) -> None:
     assert caught.value.kind is Kind.PRECONDITION
 
 
+@pytest.mark.usefixtures("starts_servers")
 def test_wrong_credentials_and_a_wrong_address_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client says of both that the transport failed."""
     login = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_changelog="right";'

@@ -21,10 +21,10 @@ from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 from tests.integration.kafka.test_sink import entity, read
+from tests.patience import PATIENCE_S
 from tests.unit.records import checkpoint, record
 
 PARTITIONS = 3
-SEEN_S = 30.0
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def create_again(settings: Settings, name: str, partitions: int = PARTITIONS) ->
         deleted.result()
     for created in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         created.result()
-    deadline = time.monotonic() + SEEN_S
+    deadline = time.monotonic() + PATIENCE_S
     while read_ids(admin, {topic}) in ({}, before):
         assert time.monotonic() < deadline, "the broker does not show the new topic"
         time.sleep(0.05)

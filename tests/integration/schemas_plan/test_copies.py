@@ -26,6 +26,7 @@ def test_a_copy_says_the_same(planner: Planner, case: str) -> None:
     assert found["tried_on"] == "an embedded PostgreSQL 18"
 
 
+@pytest.mark.usefixtures("starts_servers")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_supported_server(
     version: int, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]

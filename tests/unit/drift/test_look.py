@@ -30,7 +30,7 @@ Scheme = Literal["light", "dark"]
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(starts_servers: None) -> Iterator[Browser]:
     if not CHROMIUM.exists():
         missing("Chromium is missing: apt-get install chromium")
     with sync_playwright() as playwright:

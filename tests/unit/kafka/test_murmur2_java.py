@@ -19,7 +19,7 @@ Answers = list[tuple[bytes, int, int]]
 
 
 @pytest.fixture(scope="module")
-def answers(seed: int) -> Answers:
+def answers(seed: int, starts_servers: None) -> Answers:
     """Keys, each with `Utils.murmur2` and `Utils.toPositive` of it."""
     chance = random.Random(seed)
     keys = [b"", b"\0", "Zürich".encode(), "東京".encode(), "🏨".encode(), b"\xff" * 9, b"x" * 100_000]

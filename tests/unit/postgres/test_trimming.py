@@ -29,7 +29,7 @@ def message(frame_: bytes) -> Message:
     return found
 
 
-@pytest.mark.parametrize("prefix", [b"someone", b"", b"changelo", b"changelog-", b"x" * LONG])
+@pytest.mark.parametrize("prefix", [b"someone", b"", b"changelo", b"changelog-", pytest.param(b"x" * LONG, id="long")])
 @pytest.mark.parametrize("transactional", [True, False])
 def test_a_long_message_of_another_is_a_message_still(prefix: bytes, transactional: bool) -> None:
     sent = frame(prefix, b"x" * LONG, transactional=transactional)

@@ -19,6 +19,7 @@ from connectors.sinks.files.log import read_checkpoint
 from connectors.sinks.files.sink import FAIL_POINTS, FileSink
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
+from tests.patience import PATIENCE_S
 from tests.unit.sinks.doomed_writer import write
 from tests.unit.sinks.material import batch, checkpoint, commit, expected, read, row, store
 
@@ -33,7 +34,7 @@ def _write(path: Path, point: str, nth: int) -> tuple[int, list[str]]:
         [sys.executable, "-m", "tests.unit.sinks.doomed_writer", str(path), str(LAST), point, str(nth)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert "Traceback" not in done.stderr
