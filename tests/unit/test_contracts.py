@@ -158,8 +158,8 @@ def test_lint_says_that_a_checkout_without_git_has_nothing_to_compare_with(
 
 
 def test_the_documentation_has_every_rule_mode_and_format() -> None:
-    docs = (CHECKOUT / "docs" / "how-to" / "schemas.md").read_text("utf-8")
-    rules = set(re.findall(r"`([A-Z_]{4,})`", docs.split("### Rules")[1].split("### Formats")[0]))
+    docs = (CHECKOUT / "docs" / "reference" / "schema-rules.md").read_text("utf-8")
+    rules = set(re.findall(r"`([A-Z_]{4,})`", docs.split("## Rules")[1].split("## Formats")[0]))
     ours = {"SUBJECT_REMOVED", "INVALID_JSON", "INVALID_AVRO", "UNREADABLE", "UNKNOWN_MODE"}
     assert rules == {*map(str, Rule), *ours}
     for word in (*(mode for mode in Mode if not mode.transitive), *FORMATS):

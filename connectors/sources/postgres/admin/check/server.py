@@ -119,7 +119,7 @@ def _failover(facts: Facts) -> Iterator[Finding]:
         yield fail(
             "failover",
             f"PostgreSQL {facts.version} has no failover slots",
-            "set [source] failover = false; after a promotion, follow docs/how-to/run.md",
+            "set [source] failover = false; after a promotion, follow docs/how-to/upgrade-postgres.md",
         )
     elif not facts.synchronized:
         yield warn(

@@ -1,0 +1,148 @@
+"""Every page of docs/: commands parse; Python, TOML, JSON and YAML are well formed; what is imported is there."""
+
+import ast
+import importlib
+import json
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from connectors import cli, config
+from connectors.commands import Command
+from connectors.service.metrics import Metrics
+
+CHECKOUT = Path(__file__).parents[2]
+DOCS = CHECKOUT / "docs"
+PAGES = sorted([CHECKOUT / "README.md", *DOCS.rglob("*.md")])
+POSITION = "00000001/0000000000000001/00000002"
+PREFIX = re.compile(r"arguments are required|expected (one|at least one) argument|one of the arguments")
+"""What is said of a command that a text names without all that it needs."""
+
+DRIFT = "changelog_drift_"  # those are of a job: see tests/unit/drift
+METRIC = re.compile(r"changelog_(?:[a-z]+_)+(?:total|bytes|seconds|open|info|pages|pages_read)\b")
+
+
+def blocks(language: str) -> list[Any]:
+    """The blocks of a language in all pages, as parameters that say where each stands."""
+    fence = re.compile(rf"^```{language}\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    return [
+        pytest.param(
+            match[1], id=f"{page.relative_to(CHECKOUT)}:{page.read_text('utf-8')[: match.start()].count(chr(10)) + 1}"
+        )
+        for page in PAGES
+        for match in fence.finditer(page.read_text("utf-8"))
+    ]
+
+
+def shown() -> Iterator[str]:
+    """All command lines of `changelog` in blocks of shell."""
+    for page in PAGES:
+        blocks_of_page = re.findall(r"^```sh\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+        for line in re.findall(r"(?:^|bin/| )changelog ([a-z].*)", "".join(blocks_of_page), re.MULTILINE):
+            yield re.split(r"[>#|]", line)[0].strip()
+
+
+def named() -> Iterator[str]:
+    """All that texts name, as in `changelog run`."""
+    for page in PAGES:
+        prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for command in re.findall(r"`changelog ([a-z][^`]*)`", prose):
+            if not re.search(r"[…\[|]|COMMAND", command):
+                yield " ".join(command.split())
+
+
+SHOWN = sorted({command for command in shown() if command.split()[0] in cli.COMMANDS})
+
+
+def parse(command: str) -> None:
+    words = [POSITION if word == "POSITION" else word for word in shlex.split(command)]
+    module: Command = importlib.import_module(f"connectors.commands.{words[0]}")
+    assert cli._parser(words[0], module).parse_args(words).command == words[0]
+
+
+@pytest.mark.parametrize("command", SHOWN)
+def test_commands_that_are_shown_parse(command: str) -> None:
+    parse(command)
+
+
+@pytest.mark.parametrize("command", sorted(set(named())))
+def test_commands_that_are_named_are_the_beginning_of_one(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        parse(command)
+    except SystemExit:
+        assert PREFIX.search(capsys.readouterr().err)
+
+
+def test_every_command_is_shown() -> None:
+    assert {command.split()[0] for command in SHOWN} >= cli.COMMANDS.keys() - {"demo"}
+
+
+@pytest.mark.parametrize("script", blocks("sh"))
+def test_shell_parses(script: str) -> None:
+    done = subprocess.run(["sh", "-n"], input=script, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("text", blocks("toml"))
+def test_configuration_is_known(text: str) -> None:
+    """A block may show a part: only keys that are not known, or values that do not fit, are a mistake of the page's."""
+    resolved = re.sub(r'"(env|file):[^"]*"', '"postgresql://user@host/database"', text)
+    for part in re.split(r"^# .+\n", resolved, flags=re.MULTILINE):
+        tree: dict[str, Any] = tomllib.loads(part)
+        if "client" in tree:  # a part of [sink]
+            tree = {"sink": {"kind": "kafka", **tree}}
+        whole: dict[str, Any] = {"name": "booking", "source": {"kind": "postgres", "dsn": "host=db"}, **tree}
+        sink = whole.get("sink", {"path": "log"})
+        whole["sink"] = {"bootstrap_servers": "kafka:9092", **sink} if sink.get("kind") == "kafka" else sink
+        config.Config.model_validate(whole)
+
+
+@pytest.mark.parametrize("text", blocks("json"))
+def test_json_is_json(text: str) -> None:
+    assert json.loads(re.sub(r"\{…\}|…", lambda left_out: "{}" if left_out[0] == "{…}" else '"…": 0', text))
+
+
+@pytest.mark.parametrize("text", blocks("yaml"))
+def test_yaml_is_yaml(text: str) -> None:
+    assert YAML(typ="safe").load(text)
+
+
+@pytest.mark.parametrize("source", blocks("python"))
+def test_python_compiles_and_imports_what_is_there(source: str) -> None:
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in (
+            "connectors",
+            "envelope",
+            "spark_jobs",
+        ):
+            module = importlib.import_module(str(node.module))
+            assert all(hasattr(module, alias.name) for alias in node.names)
+
+
+@pytest.mark.parametrize("file", ["reference/metrics.md", "alerts.yml"])
+def test_metrics_exist(file: str) -> None:
+    known = set(re.findall(r"^# TYPE (\w+)", Metrics().text().decode(), re.MULTILINE))
+    named = {
+        name
+        for name in METRIC.findall((DOCS / file).read_text("utf-8"))
+        if not name.startswith((DRIFT, "changelog_job_"))
+    }
+    assert named <= known
+    ours = {name for name in known if name.startswith("changelog_") and not name.endswith("_created")}
+    assert file == "alerts.yml" or named == ours
+
+
+def test_the_python_reference_names_what_is_there() -> None:
+    page = (DOCS / "reference" / "python-api.md").read_text("utf-8")
+    named = re.findall(r"^\.\. auto\w+:: (\S+)\.(\w+)$", page, re.MULTILINE)
+    assert named
+    for module, name in named:
+        assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
