@@ -14,7 +14,7 @@ TELL_EVERY_S = 10.0
 PROBLEMS_MAX, OTHER_PROBLEMS = 10, "something else"
 """So many problems of stamps are told apart: who writes them may name their members as they like."""
 
-_log = structlog.get_logger("postgres")
+_log = structlog.get_logger("source")
 
 
 class Ignored:

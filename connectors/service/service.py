@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import structlog
 
 from connectors import failpoints
+from connectors.capture.tables.table_progress import is_complete
 from connectors.config import Config
 from connectors.service.health import HealthServer, State
 from connectors.service.loop import Cadence, Observer, publish
@@ -32,7 +33,6 @@ from connectors.sources.postgres.admin.slot import SlotState, slot_state
 from connectors.sources.postgres.session import waits
 from connectors.sources.postgres.session.connection import connect, translated
 from connectors.sources.postgres.session.patience import Patience, PatientConnection
-from connectors.sources.postgres.snapshot.page_progress import is_complete
 from connectors.sources.postgres.source import CATALOG_SETTINGS, PostgresSource, Settings
 from connectors.wiring import entities
 from connectors.wiring.sinks import open_log, open_sink, read_versions

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from connectors.capture.tables.repairs import Repairs
+from connectors.capture.tables.table_progress import is_complete
 from connectors.sinks import Log
-from connectors.sources.postgres.snapshot.page_progress import is_complete
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.drift.fence import Fence

@@ -12,10 +12,10 @@ from typing import Any
 
 import psycopg
 
-from connectors.capture.tables.windows import Snapshot
-from connectors.sources.postgres.decode.binder import Binding
+from connectors.capture.rows.binding import Binding
 from connectors.sources.postgres.session.connection import connect, translated
 from connectors.sources.postgres.session.patience import Patience
+from connectors.sources.postgres.snapshot.visibility import Snapshot
 from connectors.sources.postgres.values.text_to_json import SETTINGS
 from envelope.entity import Entity
 from envelope.signal import FENCE_PREFIX

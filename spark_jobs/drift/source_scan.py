@@ -46,7 +46,7 @@ LOCK_TIMEOUT_S: Final = 10
 """How long a task waits behind somebody who wants to alter a table: who waits for the driver's lock, and so for us."""
 
 _NOWHERE = Change(transaction=Transaction(xid=0, epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
-_ORIGIN = Origin(name="", database="", decisions={})
+_ORIGIN = Origin(connector="postgres", name="", database="", decisions={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,9 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
+from connectors.capture.rows.codec import canonical
 from connectors.sinks.files.log import read_log
-from connectors.sources.postgres.values.text_to_json import SETTINGS, canonical, codec_for
+from connectors.sources.postgres.values.text_to_json import SETTINGS, codec_for
 from connectors.sources.postgres.values.types import TypeCatalog
 from envelope.key import key_text
 from tests.campaigns._oracle import TABLES, TRUNCATE_KEY, Expected

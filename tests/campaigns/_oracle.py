@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 import psycopg
 
+from connectors.capture.rows import row_change
 from connectors.sources.postgres.decode import messages, pgoutput
 from connectors.sources.postgres.stream.pump import Stream
 from connectors.sources.postgres.stream.replication import ReplicationConnection
@@ -157,7 +158,7 @@ class Oracle:
 class _Record:
     """A row, and where its log record begins; `block` counts the messages before it, as logged."""
 
-    message: messages.Insert | messages.Update | messages.Delete | messages.Truncate
+    message: row_change.Insert | row_change.Update | row_change.Delete | messages.Truncate
     start: int
     ordinal: int
     identifier: str
@@ -183,7 +184,7 @@ class _Transaction:
             case messages.Message():
                 if message.transactional:
                     self._message(message)
-            case messages.Insert() | messages.Update() | messages.Delete() | messages.Truncate():
+            case row_change.Insert() | row_change.Update() | row_change.Delete() | messages.Truncate():
                 self._records.append(_Record(message, start, self._ordinal, self._identifier, self._block))
                 self._ordinal += 1
 
@@ -212,8 +213,8 @@ class _Transaction:
                 continue
             relation = self.relations[message.relid]
             table = TABLES[relation.name]
-            old = None if isinstance(message, messages.Insert) else _values(relation, message.old)
-            new = None if isinstance(message, messages.Delete) else _values(relation, message.new)
+            old = None if isinstance(message, row_change.Insert) else _values(relation, message.old)
+            new = None if isinstance(message, row_change.Delete) else _values(relation, message.new)
             if table.partitioned and new is None and (arrived := self._arriving(number, relation, table, old)):
                 skipped, new, ordinal = True, arrived, ordinal + 1
             yield from self._changed(ordinal, record.identifier, relation.name, old, new)
@@ -228,7 +229,7 @@ class _Transaction:
         if (inserted.ordinal, inserted.block) != (deleted.ordinal + 1, deleted.block):
             return None
         following = inserted.message
-        if not isinstance(following, messages.Insert) or following.relid != relation.relid:
+        if not isinstance(following, row_change.Insert) or following.relid != relation.relid:
             return None
         new = _values(relation, following.new)
         return new if old is not None and _text(old, table.key) == _text(new, table.key) else None
@@ -271,7 +272,7 @@ def _text(values: Mapping[str, str | None], columns: Sequence[str]) -> str:
     return key_text([values[name] or "" for name in columns])
 
 
-def _values(relation: messages.Relation, values: Sequence[messages.Value] | None) -> dict[str, str | None]:
+def _values(relation: messages.Relation, values: Sequence[row_change.Value] | None) -> dict[str, str | None]:
     assert values is not None, "the tables are all of REPLICA IDENTITY FULL"
     return {
         column.name: value.decode() if isinstance(value, bytes) else None

@@ -11,8 +11,8 @@ from pathlib import Path
 import psycopg
 
 from connectors import failpoints
+from connectors.capture.tables.table_progress import is_complete
 from connectors.sinks.files.log import read_checkpoint
-from connectors.sources.postgres.snapshot.page_progress import is_complete
 from envelope.checkpoint import Checkpoint, parse_lsn
 
 ROOT = Path(__file__).parents[2]

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 
+from connectors.capture.tables.table_progress import is_complete
 from connectors.servers.postgres import temporary_server
 from connectors.servers.unprivileged import temporary_folder
 from connectors.sinks.files.log import read_checkpoint
-from connectors.sources.postgres.snapshot.page_progress import is_complete
 from envelope.checkpoint import Checkpoint
 from tests.campaigns._audit.block import Block
 from tests.campaigns._audit.rows import Gap, Row, gaps_of_files, of_files

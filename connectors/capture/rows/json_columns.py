@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connectors.sources.postgres.decode.binder import Binding, Field
-from connectors.sources.postgres.decode.messages import LARGE_BYTES
-from connectors.sources.postgres.values.text_to_json import Shape, canonical
+from connectors.capture.rows.binding import Binding, Field
+from connectors.capture.rows.codec import Shape, canonical
+from connectors.capture.rows.row_change import LARGE_BYTES
 from envelope.key import key_text, partitions
 from envelope.model import Op
 from envelope.splice import Bytes, Offsets, Pool, Segment, gather, splice

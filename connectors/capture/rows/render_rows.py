@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from connectors.capture.rows.binding import Binding
 from connectors.capture.rows.json_columns import Texts
 from connectors.capture.rows.row_records import Change, Origin, Transaction, provenance
-from connectors.sources.postgres.decode.binder import Binding
 from envelope import batch
 from envelope.codec import json_codec
 from envelope.model import Op, Stamp

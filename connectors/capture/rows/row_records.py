@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec import Raw
 
-from connectors.sources.postgres.decode.binder import Binding, Field
-from connectors.sources.postgres.decode.messages import UNCHANGED, Delete, Insert, Update, Value
-from connectors.sources.postgres.values.text_to_json import Codec, Shape, canonical, string
+from connectors.capture.rows.binding import Binding, Field
+from connectors.capture.rows.codec import Codec, Shape, canonical, string
+from connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update, Value
 from envelope.entity import DEAD, TRUNCATE_KEY
 from envelope.errors import ChangelogError, Kind
 from envelope.key import key_text, partition
@@ -34,19 +34,6 @@ class Transaction:
     committed_at: int
 
 
-class Xids:
-    """64-bit transaction ids from pgoutput's 32 bits: the nearest to the last one seen."""
-
-    def __init__(self, reference: int) -> None:
-        self._reference = reference
-
-    def full(self, xid: int) -> int:
-        """The 64-bit id whose low half is `xid`."""
-        ahead = (xid - self._reference) & 0xFFFFFFFF
-        self._reference += ahead if ahead < 1 << 31 else ahead - (1 << 32)
-        return self._reference
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """Where a row stands: the `ordinal` counts what the transaction sent before it."""
@@ -64,6 +51,7 @@ class Change:
 class Origin:
     """What every message says of its source, and what an operator decided about its stops."""
 
+    connector: str
     name: str
     database: str
     decisions: Mapping[Position, str]
@@ -170,7 +158,7 @@ def _unknown(binding: Binding, column: str) -> _NoPlaceError:
     what = f"the log holds no value for key or partition column {column} of {binding.table}"
     if column in binding.unlogged:
         rebuild = f"once the service runs, `changelog rebuild {binding.entity.name}`"
-        return _NoPlaceError(what, f"and ALTER TABLE … REPLICA IDENTITY FULL; {rebuild}")
+        return _NoPlaceError(what, f"and {binding.whole_rows}; {rebuild}")
     return _NoPlaceError(what, "and make it NOT NULL")
 
 
@@ -339,7 +327,7 @@ def provenance(origin: Origin, binding: Binding, op: Op, change: Change, positio
     return Provenance(
         stamp=change.stamp or binding.entity.default_stamp,
         source=Source(
-            connector="postgres",
+            connector=origin.connector,
             name=origin.name,
             database=origin.database,
             table=binding.table,

@@ -99,7 +99,7 @@ class Lookup:
     def _next_keys(self) -> tuple[str, ...]:
         return tuple(key for key in self._left if key not in self._out)[: self._keys_max]
 
-    def admit(self, _taken: Keys, _signature: str, _filenode: int) -> bool:
+    def admit(self, _taken: Keys, _fingerprint: object) -> bool:
         """A key's row is what it is under any columns, and wherever it stands."""
         return True
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from connectors.sources.postgres.snapshot.page_progress import ALL_COLUMNS, COMPLETE, is_complete, was_complete
+from connectors.capture.tables.table_progress import ALL_COLUMNS, COMPLETE, is_complete, was_complete
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from envelope.signal import KEYS_BYTES_MAX, KEYS_MAX, Signal

@@ -1,10 +1,10 @@
 """Windows: table rows read beside the stream, and published at one place in it.
 
 A chunk is read under a snapshot; then a logical message is written, and where that message arrives
-in the stream the chunk's rows are published. A row is left out iff a transaction that the snapshot
+in the stream the chunk's rows are published. A row is left out if a transaction that the snapshot
 did not see touched its key and was delivered before. It goes by visibility and not by log position,
-because PostgreSQL delivers a commit before it makes it visible. (The idea of reading between marks is
-from DBLog, arXiv:2010.12597; its marks by position would lose updates here.)
+because a database may deliver a commit before it makes it visible, as PostgreSQL and MySQL do. (The idea of
+reading between marks is from DBLog, arXiv:2010.12597; its marks by position would lose updates here.)
 
 What the changelog holds and the table lacks is deleted under the same rule, and only where nothing touched its key
 since the changelog was looked at: then the changelog's last row of the key is what the stream gave, and not a ghost.
@@ -17,7 +17,7 @@ snapshot does not see one is read later. Its arrival alone would decide only the
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Condition
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from connectors.capture.rows.row_records import Change
-from connectors.capture.tables.key_lookup import Keys, Lookup
-from connectors.sources.postgres.snapshot.page_progress import Range, TableProgress
+from connectors.capture.tables.key_lookup import Lookup
 from envelope.entity import TRUNCATE_KEY
 from envelope.errors import ChangelogError
 
@@ -37,28 +36,14 @@ _KEPT_ROWS_MAX = 200_000
 """Touched keys kept before those that every snapshot shows are looked for one by one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """What `pg_current_snapshot()` says: ids below `xmin` are over, those from `xmax` on are not,
+class Visibility(Protocol):
+    """Which transactions a snapshot of the database shows: one that is over is shown, or touched nothing."""
 
-    and of those between, the ones in `running` are not. A transaction that is over is visible, or was
-    rolled back and touched nothing.
-    """
+    def misses(self, ids: Ints) -> Mask:
+        """Which of the transactions it does not show."""
 
-    xmin: int
-    xmax: int
-    running: Ints
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """The snapshot that the server prints as `xmin:xmax:xip,xip,…`."""
-        xmin, xmax, running = text.split(":")
-        ids = np.array([int(xid) for xid in running.split(",") if xid], np.int64)
-        return cls(xmin=int(xmin), xmax=int(xmax), running=ids)
-
-    def misses(self, xids: Ints) -> Mask:
-        """Which of the transactions this snapshot does not see."""
-        return (xids >= self.xmax) | np.isin(xids, self.running)
+    def unseen_before(self, horizon: int) -> tuple[int, ...]:
+        """The transactions below `horizon` that it does not show yet, as far as they can be named."""
 
 
 class Rows(Protocol):
@@ -81,7 +66,11 @@ class Rows(Protocol):
 
 
 class Task(Protocol):
-    """What is left to read of one entity, handed out part by part: `TableProgress` and `Lookup`."""
+    """What is left to read of one entity, handed out part by part.
+
+    A part is what the task made it, of no meaning here; so is the fingerprint, which stands for the columns and the
+    storage that a part is read from.
+    """
 
     generation: int
 
@@ -96,8 +85,8 @@ class Task(Protocol):
     def next_range(self) -> Any:
         """Hands out the next part; None while all that is left is under way."""
 
-    def admit(self, taken: Any, signature: str, filenode: int) -> bool:
-        """Whether the part may be read under these columns and storage."""
+    def admit(self, taken: Any, fingerprint: Any) -> bool:
+        """Whether the part may be read from a table of this fingerprint."""
 
     def give_back(self, taken: Any) -> None:
         """The part is to be read again."""
@@ -112,17 +101,24 @@ class Task(Protocol):
         """The part was not published after all."""
 
 
+class TableTask(Task, Protocol):
+    """A table that is read from end to end."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it: see `table_progress`."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Chunk:
-    """One range of one table, or some keys of it: asked for, being read, or waiting for its message to arrive."""
+    """One part of one table, or some keys of it: asked for, being read, or waiting for its message to arrive."""
 
     task: Task
     entity: str
     table: tuple[str, str]
-    taken: Range | Keys
+    taken: Any
     generation: int
     discarded: bool = False
-    snapshot: Snapshot | None = None
+    snapshot: Visibility | None = None
     rows: Rows | None = None
 
     @property
@@ -147,7 +143,7 @@ class Windows:
 
     def __init__(
         self,
-        tables: Mapping[str, TableProgress],
+        tables: Mapping[str, TableTask],
         *,
         horizon: int,
         nonces: Callable[[], str],
@@ -165,8 +161,8 @@ class Windows:
         self._touched: list[_Touched] = []
         self._kept = 0
         self._kept_max = _KEPT_ROWS_MAX
-        self._latest: Snapshot | None = None
-        self._last: tuple[Task, Range | Keys] | None = None
+        self._latest: Visibility | None = None
+        self._last: tuple[Task, Any] | None = None
         self._waiting: tuple[int, ...] = ()
         self._closed = False
 
@@ -220,7 +216,7 @@ class Windows:
             task, taken = self._last
             task.withdraw(taken)
 
-    def _untouched(self, entity: str, snapshot: Snapshot, keys: pa.StringArray) -> Mask:
+    def _untouched(self, entity: str, snapshot: Visibility, keys: pa.StringArray) -> Mask:
         """Which keys no transaction touched that the snapshot does not see."""
         return _others(
             keys,
@@ -268,7 +264,7 @@ class Windows:
 
     # For the reader threads.
 
-    def glance(self, snapshot: Snapshot) -> None:
+    def glance(self, snapshot: Visibility) -> None:
         """A snapshot of now, by which what is touched can be forgotten though no chunk is read."""
         with self._changed:
             self._latest = snapshot
@@ -306,15 +302,15 @@ class Windows:
                 return nonce, chunk
         return None
 
-    def reading(self, nonce: str, snapshot: Snapshot, signature: str, filenode: int) -> bool:
-        """Tells under which snapshot, columns and storage the chunk is read; False when it must not be."""
+    def reading(self, nonce: str, snapshot: Visibility, fingerprint: Any) -> bool:
+        """Tells under which snapshot, and from what table, the chunk is read; False when it must not be."""
         with self._changed:
             chunk = self._chunks[nonce]
             chunk.snapshot = self._latest = snapshot
             task = chunk.task
-            if chunk.generation != task.generation or not task.admit(chunk.taken, signature, filenode):
+            if chunk.generation != task.generation or not task.admit(chunk.taken, fingerprint):
                 return False
-            self._waiting = tuple(xid for xid in snapshot.running.tolist() if xid < self._horizon)
+            self._waiting = snapshot.unseen_before(self._horizon)
             return not self._waiting
 
     def read(self, nonce: str, rows: Rows) -> None:

@@ -6,8 +6,8 @@ from contextlib import closing
 from dataclasses import replace
 
 from connectors import config
+from connectors.capture.tables.table_progress import ALL_COLUMNS, is_complete, restated
 from connectors.commands.accept import position_argument, refuse_unready, stop_ahead
-from connectors.sources.postgres.snapshot.page_progress import ALL_COLUMNS, is_complete, restated
 from connectors.terminal import say
 from connectors.wiring.sinks import open_log, open_sink
 from envelope.checkpoint import Checkpoint

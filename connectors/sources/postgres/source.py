@@ -8,10 +8,11 @@ from typing import Any
 
 import structlog
 
-from connectors.capture.rows.row_records import Change, Origin, Xids
+from connectors.capture.rows.row_records import Change, Origin
 from connectors.capture.settings_guard import PLAIN_CODEC, check_settings, shapes_of
 from connectors.capture.tables.repairs import Repairs, obey
 from connectors.capture.tables.survivors import Read
+from connectors.capture.tables.table_progress import is_complete, restated, was_complete
 from connectors.capture.throttled_warnings import Ignored, Stamps
 from connectors.failpoints import Reach, nowhere
 from connectors.sources import Piece, Recover
@@ -25,11 +26,12 @@ from connectors.sources.postgres.admin.slot import ensure_publication, ensure_sl
 from connectors.sources.postgres.decode.assembler import Assembled, Assembler
 from connectors.sources.postgres.decode.binder import Binder
 from connectors.sources.postgres.decode.relations import Altered
+from connectors.sources.postgres.decode.xids import Xids
 from connectors.sources.postgres.noticed import Noticed
 from connectors.sources.postgres.session.connection import connect, translated
 from connectors.sources.postgres.session.patience import ANSWER_S, Patience
 from connectors.sources.postgres.snapshot.chunk_reader import LOCK_TIMEOUT_S, quoted
-from connectors.sources.postgres.snapshot.page_progress import CHUNK_PAGES, is_complete, restated, was_complete
+from connectors.sources.postgres.snapshot.page_progress import CHUNK_PAGES
 from connectors.sources.postgres.snapshot.table_reads import Place, Reading
 from connectors.sources.postgres.stream.pump import Stream
 from connectors.sources.postgres.stream.replication import ReplicationConnection
@@ -228,6 +230,7 @@ class PostgresSource:
         settings, checkpoint = self._settings, self._checkpoint
         self._types = self._definitions([tables[entity.table] for entity in entities if entity.table in tables])
         origin = Origin(
+            connector="postgres",
             name=settings.name,
             database=self._catalog.info.dbname,
             decisions={Position.parse(text): decision for text, decision in checkpoint.decisions.items()},

@@ -5,20 +5,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from connectors.capture.rows.row_records import Origin, Xids
+from connectors.capture.rows.row_change import Delete, Insert, Update
+from connectors.capture.rows.row_records import Origin
 from connectors.sources.postgres.decode.assembler import Assembled, Assembler, Listener
 from connectors.sources.postgres.decode.binder import Binder
-from connectors.sources.postgres.decode.messages import (
-    Begin,
-    Commit,
-    Decoded,
-    Delete,
-    Insert,
-    Message,
-    Relation,
-    RelationColumn,
-    Update,
-)
+from connectors.sources.postgres.decode.messages import Begin, Commit, Decoded, Message, Relation, RelationColumn
+from connectors.sources.postgres.decode.xids import Xids
 from connectors.sources.postgres.values.definitions import Definitions
 from connectors.sources.postgres.values.types import Attribute, PgType, in_doubt
 from envelope import batch
@@ -141,7 +133,7 @@ def assembler(
     **bounds: int,
 ) -> Assembler:
     return Assembler(
-        origin=Origin(name="booking", database="app", decisions=decisions or {}),
+        origin=Origin(connector="postgres", name="booking", database="app", decisions=decisions or {}),
         binder=Binder(resolve=TYPES.__getitem__ if definitions is None else definitions.resolve, hmac_key=b"secret"),
         entities={each.table: each for each in (entities or [entity()])},
         partitioned={("public", name) for name in partitioned},

@@ -3,15 +3,13 @@
 import struct
 from collections.abc import Sequence
 
+from connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update, Value
 from connectors.sources.postgres.decode.messages import (
-    UNCHANGED,
     Begin,
     BeginPrepare,
     Commit,
     CommitPrepared,
     Decoded,
-    Delete,
-    Insert,
     Message,
     Origin,
     Prepare,
@@ -24,8 +22,6 @@ from connectors.sources.postgres.decode.messages import (
     StreamStop,
     Truncate,
     Type,
-    Update,
-    Value,
 )
 
 OF_A_TRANSACTION = Relation | Type | Insert | Update | Delete | Truncate | Message

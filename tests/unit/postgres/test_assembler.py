@@ -12,22 +12,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.capture.rows.row_records import Change, Xids
+from connectors.capture.rows.row_change import Delete, Insert, Update
+from connectors.capture.rows.row_records import Change
 from connectors.sources.postgres.decode.assembler import Assembled
 from connectors.sources.postgres.decode.messages import (
     Begin,
     Commit,
     Decoded,
-    Delete,
-    Insert,
     Message,
     Origin,
     Prepare,
     StreamAbort,
     Truncate,
     Type,
-    Update,
 )
+from connectors.sources.postgres.decode.xids import Xids
 from envelope import batch
 from envelope.entity import DEAD
 from envelope.errors import ChangelogError, Kind

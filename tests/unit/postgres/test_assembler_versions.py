@@ -10,9 +10,10 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connectors.capture.rows.row_change import Insert
 from connectors.capture.rows.row_records import Change
 from connectors.sources.postgres.decode.assembler import Assembled, Assembler, Listener
-from connectors.sources.postgres.decode.messages import Decoded, Insert, Message, Relation
+from connectors.sources.postgres.decode.messages import Decoded, Message, Relation
 from envelope import batch
 from envelope.entity import SCHEMAS, Entity, Evolution
 from envelope.errors import ChangelogError, Kind

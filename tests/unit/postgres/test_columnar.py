@@ -14,20 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update, Value
 from connectors.sources.postgres.decode import columnar
-from connectors.sources.postgres.decode.messages import (
-    UNCHANGED,
-    Decoded,
-    Delete,
-    Insert,
-    Message,
-    Relation,
-    RelationColumn,
-    Truncate,
-    Type,
-    Update,
-    Value,
-)
+from connectors.sources.postgres.decode.messages import Decoded, Message, Relation, RelationColumn, Truncate, Type
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position

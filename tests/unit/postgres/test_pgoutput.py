@@ -8,16 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update
 from connectors.sources.postgres.decode import pgoutput
 from connectors.sources.postgres.decode.messages import (
-    UNCHANGED,
     Begin,
     BeginPrepare,
     Commit,
     CommitPrepared,
     Decoded,
-    Delete,
-    Insert,
     Message,
     Origin,
     Prepare,
@@ -31,7 +29,6 @@ from connectors.sources.postgres.decode.messages import (
     StreamStop,
     Truncate,
     Type,
-    Update,
 )
 from connectors.sources.postgres.decode.pgoutput import decode
 from envelope.errors import ChangelogError, Kind

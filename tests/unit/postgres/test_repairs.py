@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.capture.tables.repairs import ENDED_MAX, LookedUp, Reached, Repair, Repairs, obey
-from connectors.sources.postgres.snapshot.page_progress import COMPLETE
+from connectors.capture.tables.table_progress import COMPLETE
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from envelope.signal import Do, Signal

@@ -18,6 +18,13 @@ def test_a_reader_that_fails_says_so_whatever_it_fails_with() -> None:
         raise UnforeseenError
 
     windows = Windows({}, horizon=0, nonces=lambda: "")
-    reader = Reader(windows, {}, Origin(name="n", database="d", decisions={}), bind=bind, connect=connect, workers=1)
+    reader = Reader(
+        windows,
+        {},
+        Origin(connector="postgres", name="n", database="d", decisions={}),
+        bind=bind,
+        connect=connect,
+        workers=1,
+    )
     reader.close()
     assert isinstance(reader.failure, UnforeseenError)

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sources.postgres.admin.ddl import PREFIX as DDL_PREFIX
 from connectors.sources.postgres.decode import pgoutput
 from connectors.sources.postgres.decode.frames import HEADER
-from connectors.sources.postgres.decode.messages import Message
+from connectors.sources.postgres.decode.messages import DDL_PREFIX, Message
 from connectors.sources.postgres.stream.trimming import trimmed
 from envelope import signal, stamp
 from envelope.errors import ChangelogError

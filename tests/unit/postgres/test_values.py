@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sources.postgres.values import literals, text_to_json
-from connectors.sources.postgres.values.text_to_json import SETTINGS, Shape, canonical, codec_for
+from connectors.capture.rows import codec as codecs
+from connectors.capture.rows.codec import Shape, canonical, string
+from connectors.sources.postgres.values import literals
+from connectors.sources.postgres.values.text_to_json import SETTINGS, codec_for
 from connectors.sources.postgres.values.types import Attribute, Kind, PgType, TypeCatalog, in_doubt
 from envelope.errors import ChangelogError
 from envelope.errors import Kind as ErrorKind
@@ -291,16 +293,16 @@ def test_shapes_promise_what_the_definition_does() -> None:
 
 @given(st.text(), st.integers(4, 9))
 def test_a_long_text_is_quoted_piece_by_piece(text: str, piece: int) -> None:
-    with patch.object(text_to_json, "_PIECE_BYTES", piece):
-        assert text_to_json.string(text.encode()) == msgspec.json.encode(text)
-        assert text_to_json.string(memoryview(text.encode())) == msgspec.json.encode(text)
+    with patch.object(codecs, "_PIECE_BYTES", piece):
+        assert string(text.encode()) == msgspec.json.encode(text)
+        assert string(memoryview(text.encode())) == msgspec.json.encode(text)
 
 
 @given(st.text(), st.integers(4, 9))
 def test_a_long_text_that_is_not_utf_8_says_where(text: str, piece: int) -> None:
     before = text.encode()
-    with patch.object(text_to_json, "_PIECE_BYTES", piece), pytest.raises(ChangelogError) as caught:
-        text_to_json.string(before + b"\xff" + before)
+    with patch.object(codecs, "_PIECE_BYTES", piece), pytest.raises(ChangelogError) as caught:
+        string(before + b"\xff" + before)
     assert f"at byte {len(before)}" in caught.value.message
 
 

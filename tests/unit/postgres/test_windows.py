@@ -20,8 +20,15 @@ import pytest
 
 from connectors.capture.rows.row_records import Change, Transaction
 from connectors.capture.tables import windows as windows_module
-from connectors.capture.tables.windows import Chunk, Snapshot, Windows
-from connectors.sources.postgres.snapshot.page_progress import PAGE_SLOTS, LeafProgress, Range, TableProgress
+from connectors.capture.tables.windows import Chunk, Visibility, Windows
+from connectors.sources.postgres.snapshot.page_progress import (
+    PAGE_SLOTS,
+    Fingerprint,
+    LeafProgress,
+    Range,
+    TableProgress,
+)
+from connectors.sources.postgres.snapshot.visibility import Snapshot
 from envelope.errors import ChangelogError, Kind
 
 ENTITY, TABLE, LEAF = "order", ("public", "orders"), "public.orders"
@@ -260,7 +267,7 @@ class _Service:
             return
         nonce, chunk = self.taken.pop(self.database.dice.randrange(len(self.taken)))
         snapshot = self.database.snapshot()
-        if self.windows.reading(nonce, snapshot, str(self.signature), self.database.filenode):
+        if self.windows.reading(nonce, snapshot, Fingerprint(str(self.signature), self.database.filenode)):
             self.database.locks += 1
             self.locked.append((nonce, chunk, snapshot))
         else:
@@ -399,18 +406,18 @@ def test_no_state_goes_back_and_the_changelog_ends_as_the_table(seed: int) -> No
 class _KeepsEverything(Windows):
     """Publishes a chunk's rows whatever was delivered in the meantime."""
 
-    def _untouched(self, entity: str, snapshot: Snapshot, keys: pa.StringArray) -> Mask:
+    def _untouched(self, entity: str, snapshot: Visibility, keys: pa.StringArray) -> Mask:
         return np.ones(len(keys), bool)
 
 
 class _ByLogPosition(Windows):
     """DBLog's rule: drops what was delivered since the chunk was read, whatever the snapshot saw."""
 
-    def reading(self, nonce: str, snapshot: Snapshot, signature: str, filenode: int) -> bool:
+    def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:
         self._touched.clear()
-        return super().reading(nonce, snapshot, signature, filenode)
+        return super().reading(nonce, snapshot, fingerprint)
 
-    def _untouched(self, entity: str, snapshot: Snapshot, keys: pa.StringArray) -> Mask:
+    def _untouched(self, entity: str, snapshot: Visibility, keys: pa.StringArray) -> Mask:
         everything = Snapshot(xmin=0, xmax=0, running=np.array([], np.int64))
         return super()._untouched(entity, everything, keys)
 
@@ -418,7 +425,8 @@ class _ByLogPosition(Windows):
 class _ByXmaxAlone(Windows):
     """Takes every transaction that began before the snapshot for visible."""
 
-    def _untouched(self, entity: str, snapshot: Snapshot, keys: pa.StringArray) -> Mask:
+    def _untouched(self, entity: str, snapshot: Visibility, keys: pa.StringArray) -> Mask:
+        assert isinstance(snapshot, Snapshot)
         plain = Snapshot(xmin=snapshot.xmin, xmax=snapshot.xmax, running=np.array([], np.int64))
         return super()._untouched(entity, plain, keys)
 
@@ -426,9 +434,9 @@ class _ByXmaxAlone(Windows):
 class _DoesNotWait(Windows):
     """Reads although transactions run that may have been delivered to the service before this one."""
 
-    def reading(self, nonce: str, snapshot: Snapshot, signature: str, filenode: int) -> bool:
+    def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:
         self._horizon = 0
-        return super().reading(nonce, snapshot, signature, filenode)
+        return super().reading(nonce, snapshot, fingerprint)
 
 
 class _ForgetsTooMuch(Windows):
@@ -447,8 +455,11 @@ class _ForgetsTooMuch(Windows):
 class _KeepsOldFiles(Windows):
     """Goes on with page numbers of a table that was rewritten."""
 
-    def reading(self, nonce: str, snapshot: Snapshot, signature: str, filenode: int) -> bool:
-        return super().reading(nonce, snapshot, signature, self._tables[ENTITY].leaves[LEAF].filenode)
+    def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:
+        progress = self._tables[ENTITY]
+        assert isinstance(progress, TableProgress)
+        stored = Fingerprint(fingerprint.signature, progress.leaves[LEAF].filenode)
+        return super().reading(nonce, snapshot, stored)
 
 
 @pytest.mark.parametrize(
@@ -490,7 +501,7 @@ def _snapshot(*running: int, xmax: int = 200) -> Snapshot:
 
 
 def _read(windows: Windows, nonce: str, *keys: int, snapshot: Snapshot | None = None) -> None:
-    assert windows.reading(nonce, snapshot or _snapshot(), "columns", 1)
+    assert windows.reading(nonce, snapshot or _snapshot(), Fingerprint("columns", 1))
     windows.read(nonce, _Read(_rows(keys, [0] * len(keys))))
 
 
@@ -548,12 +559,12 @@ def test_a_message_that_is_not_ours_or_comes_twice_brings_nothing() -> None:
 def test_a_chunk_waits_for_transactions_that_ran_when_keeping_began() -> None:
     windows, progress = _windows()
     nonce, taken = _take(windows)
-    assert not windows.reading(nonce, _snapshot(90, 99, 100, 150), "columns", 1)
+    assert not windows.reading(nonce, _snapshot(90, 99, 100, 150), Fingerprint("columns", 1))
     assert windows.waiting == (90, 99)
     windows.give_back_unread(nonce)
     again, same = _take(windows)
     assert (same, progress.generation) == (taken, 0)
-    assert windows.reading(again, _snapshot(100, 150), "columns", 1)
+    assert windows.reading(again, _snapshot(100, 150), Fingerprint("columns", 1))
     assert not windows.waiting
 
 
@@ -587,7 +598,7 @@ def test_another_file_or_other_columns_begin_the_table_anew(columns: str, fileno
     _read(windows, first, 1)
     assert _signalled(windows, first) == ["1"]
     _read(windows, second, 2)
-    assert not windows.reading(third, _snapshot(), columns, filenode)
+    assert not windows.reading(third, _snapshot(), Fingerprint(columns, filenode))
     windows.give_back_unread(third)
     assert (progress.generation, progress.signature) == (1, columns)
     assert _signalled(windows, second) is None
@@ -598,8 +609,8 @@ def test_another_file_or_other_columns_begin_the_table_anew(columns: str, fileno
 def test_a_chunk_of_an_earlier_beginning_is_not_read() -> None:
     windows, _ = _windows()
     old, other = _take(windows)[0], _take(windows)[0]
-    assert not windows.reading(other, _snapshot(), "columns", 2)
-    assert not windows.reading(old, _snapshot(), "columns", 2)
+    assert not windows.reading(other, _snapshot(), Fingerprint("columns", 2))
+    assert not windows.reading(old, _snapshot(), Fingerprint("columns", 2))
     windows.give_back_unread(old)
     windows.give_back_unread(other)
     assert windows.open == 0
@@ -620,7 +631,7 @@ def test_rows_that_cannot_be_published_are_left_to_read() -> None:
 
     windows, progress = _windows()
     nonce, _ = _take(windows)
-    assert windows.reading(nonce, _snapshot(), "columns", 1)
+    assert windows.reading(nonce, _snapshot(), Fingerprint("columns", 1))
     windows.read(nonce, Unpublishable(_rows([1], [0])))
     with pytest.raises(ChangelogError):
         windows.signal(nonce.encode(), _change())

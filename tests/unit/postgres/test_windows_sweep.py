@@ -20,7 +20,8 @@ from msgspec import Raw
 from connectors.capture.rows.row_records import Change
 from connectors.capture.tables import windows as windows_module
 from connectors.capture.tables.key_lookup import Ghost, Keys, Lookup
-from connectors.capture.tables.windows import Chunk, Snapshot, Windows
+from connectors.capture.tables.windows import Chunk, Windows
+from connectors.sources.postgres.snapshot.visibility import Snapshot
 from tests.unit.postgres.test_windows import (
     ENTITY,
     KEYS,
@@ -140,7 +141,7 @@ class _Sweep:
             return
         nonce, chunk = self.taken.pop(self.database.dice.randrange(len(self.taken)))
         snapshot = self.database.snapshot()
-        if not self.windows.reading(nonce, snapshot, "columns", 1) or self.database.dice.random() < 0.1:
+        if not self.windows.reading(nonce, snapshot, ("columns", 1)) or self.database.dice.random() < 0.1:
             self.windows.give_back_unread(nonce, smaller=self.database.dice.random() < 0.5)
             return
         assert isinstance(chunk.taken, Keys)

@@ -11,11 +11,9 @@ import msgspec
 import psycopg
 
 from connectors.sources.postgres.admin.evidence import Unlogged
+from connectors.sources.postgres.decode.messages import DDL_PREFIX
 from connectors.sources.postgres.session.connection import translated
 from envelope.checkpoint import lsn_text
-
-PREFIX = "changelog-ddl"
-"""Of the logical messages: a JSON object with `command`, a statement's tag, and `objects`, the names of its objects."""
 
 NAME = "changelog_ddl"
 """The function, and the trigger on `ddl_command_end`; the trigger on `sql_drop` is NAME_drop."""
@@ -34,7 +32,7 @@ BEGIN
     END IF;
     IF objects IS NOT NULL THEN
         PERFORM pg_logical_emit_message(
-            true, '{PREFIX}', json_build_object('command', tg_tag, 'objects', objects[1:100])::text
+            true, '{DDL_PREFIX}', json_build_object('command', tg_tag, 'objects', objects[1:100])::text
         );
     END IF;
 EXCEPTION WHEN OTHERS THEN

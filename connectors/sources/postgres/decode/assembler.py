@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from connectors.capture.announcing import Announcer
 from connectors.capture.rows.render_rows import Span, parted
-from connectors.capture.rows.row_records import Change, Origin, Transaction, Xids
-from connectors.sources.postgres.admin.ddl import PREFIX as DDL_PREFIX
+from connectors.capture.rows.row_records import Change, Origin, Transaction
 from connectors.sources.postgres.decode import messages, pgoutput
 from connectors.sources.postgres.decode.binder import Binder
 from connectors.sources.postgres.decode.columnar import Block, Encoded, encode
 from connectors.sources.postgres.decode.frames import Frames
-from connectors.sources.postgres.decode.messages import Message, Relation
+from connectors.sources.postgres.decode.messages import DDL_PREFIX, Message, Relation
 from connectors.sources.postgres.decode.relations import Altered, Relations, altered, retyped
+from connectors.sources.postgres.decode.xids import Xids
 from connectors.sources.postgres.values.definitions import Definitions
 from envelope import batch
 from envelope.entity import Entity

@@ -1,64 +1,18 @@
-"""A relation of the log bound to the entity that it feeds: how each of its columns is published."""
+"""Binds a relation of the log to the entity that it feeds."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from connectors.capture.rows.binding import Binding, Field
+from connectors.capture.rows.codec import Codec, Shape
 from connectors.sources.postgres.decode.messages import Relation
-from connectors.sources.postgres.values.text_to_json import Codec, Shape, codec_for
+from connectors.sources.postgres.values.text_to_json import codec_for
 from connectors.sources.postgres.values.types import PgType
 from envelope import mask
 from envelope.entity import Entity
-from schemas.types import Primitive, Struct
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
-    """One published column: its place in the tuple, and `label`, its name as a JSON member."""
-
-    index: int
-    name: str
-    label: bytes
-    codec: Codec
-    json: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
-    """What turns the tuples of one relation into an entity's messages.
-
-    `width` is the number of columns in a tuple. `identity` holds the places of the columns that a
-    key-only old tuple carries. `lost` says why no row of the relation has a key, which is then empty;
-    `unlogged` are the columns of key and partition that the log may leave out of an old row.
-    `crossing` says that rows may move between partitions of the table, and `leaves` holds the
-    identities of those partitions that do not log their whole old rows.
-    """
-
-    entity: Entity
-    table: str
-    relid: int
-    width: int
-    fields: tuple[Field, ...]
-    key: tuple[Field, ...]
-    partition: tuple[Field, ...]
-    identity: frozenset[int]
-    full: bool
-    lost: str | None
-    unlogged: tuple[str, ...]
-    crossing: bool
-    leaves: frozenset[frozenset[int]]
-    mask: str | None
-
-    @property
-    def shape(self) -> Struct:
-        """The published columns and their types, in order."""
-        return Struct(fields=tuple((field.name, field.codec.column_type) for field in self.fields))
-
-    @property
-    def placed_by_key(self) -> bool:
-        """Whether the partition follows from the entity key alone."""
-        return self.partition == self.key
+from schemas.types import Primitive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +50,7 @@ class Binder:
             full=full,
             lost=lost,
             unlogged=_unlogged((*key, *partition), _identities(names, [relation, *leaves])),
+            whole_rows="ALTER TABLE … REPLICA IDENTITY FULL",
             crossing=crossing,
             leaves=_identities(names, leaves),
             mask=mask.mask_id(entity.masks, self.hmac_key),

@@ -15,12 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from connectors.capture.rows import row_records
+from connectors.capture.rows.binding import Binding
 from connectors.capture.rows.json_columns import Columns, Template, Texts
 from connectors.capture.rows.render_rows import Meta, Span, render
+from connectors.capture.rows.row_change import Delete, Insert, Update
 from connectors.capture.rows.row_records import Origin
 from connectors.sources.postgres.decode import pgoutput
-from connectors.sources.postgres.decode.binder import Binding
-from connectors.sources.postgres.decode.messages import Decoded, Delete, Insert, Truncate, Update
+from connectors.sources.postgres.decode.messages import Decoded, Truncate
 from envelope import batch
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op, Record

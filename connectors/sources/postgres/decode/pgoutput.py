@@ -7,16 +7,13 @@ import struct
 from collections.abc import Callable
 from typing import TypeVar
 
+from connectors.capture.rows.row_change import LARGE_BYTES, UNCHANGED, Delete, Insert, Update, Value
 from connectors.sources.postgres.decode.messages import (
-    LARGE_BYTES,
-    UNCHANGED,
     Begin,
     BeginPrepare,
     Commit,
     CommitPrepared,
     Decoded,
-    Delete,
-    Insert,
     Message,
     Origin,
     Prepare,
@@ -30,8 +27,6 @@ from connectors.sources.postgres.decode.messages import (
     StreamStop,
     Truncate,
     Type,
-    Update,
-    Value,
 )
 from envelope.errors import ChangelogError, Kind
 

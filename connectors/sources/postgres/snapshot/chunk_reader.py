@@ -11,13 +11,14 @@ from psycopg import sql
 
 from connectors.capture.rows.row_records import Origin
 from connectors.capture.tables.key_lookup import Keys
-from connectors.capture.tables.windows import Chunk, Snapshot, Windows
+from connectors.capture.tables.windows import Chunk, Windows
 from connectors.failpoints import Reach, nowhere
 from connectors.sources.postgres.session.connection import translated
 from connectors.sources.postgres.snapshot.chunk_rows import ChunkRows, ReadTable
 from connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, Connection, TooLargeError, copy_rows
 from connectors.sources.postgres.snapshot.key_rows import KeyedRows, read_keys
-from connectors.sources.postgres.snapshot.page_progress import PAGE_SLOTS, Range
+from connectors.sources.postgres.snapshot.page_progress import PAGE_SLOTS, Fingerprint, Range
+from connectors.sources.postgres.snapshot.visibility import Snapshot
 from envelope.errors import ChangelogError, Kind
 from envelope.signal import PREFIX
 
@@ -56,8 +57,7 @@ class _Begun:
     """A leaf is locked, and the snapshot taken; `at` is in microseconds since 1970."""
 
     snapshot: Snapshot
-    signature: str
-    filenode: int
+    fingerprint: Fingerprint
     at: int
 
 
@@ -125,12 +125,12 @@ class Reader:
             with reading.transaction():
                 reading.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 begun = _begin(reading, chunk)
-                if begun is None or not self._windows.reading(nonce, begun.snapshot, begun.signature, begun.filenode):
+                if begun is None or not self._windows.reading(nonce, begun.snapshot, begun.fingerprint):
                     return False
                 self._reach("window:begun")
-                table = self._table(reading, chunk.entity, begun.signature)
+                table = self._table(reading, chunk.entity, begun.fingerprint.signature)
                 rows = self._rows(reading, table, chunk, begun.at)
-                if signature(signalling, chunk.table) != begun.signature:
+                if signature(signalling, chunk.table) != begun.fingerprint.signature:
                     return False  # a type was altered, which no lock on the table holds back
                 large = rows.nbytes > 2 * CHUNK_BYTES_MAX
                 self._windows.read(nonce, rows)
@@ -182,9 +182,8 @@ def _begin(reading: Connection, chunk: Chunk) -> _Begun | None:
         [leaf],
     ).fetchone()
     assert row is not None
-    return _Begun(
-        snapshot=Snapshot.parse(row[0]), signature=signature(reading, chunk.table), filenode=row[1], at=row[2]
-    )
+    fingerprint = Fingerprint(signature(reading, chunk.table), row[1])
+    return _Begun(snapshot=Snapshot.parse(row[0]), fingerprint=fingerprint, at=row[2])
 
 
 def signature(connection: Connection, table: tuple[str, str]) -> str:

@@ -8,10 +8,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from connectors.capture.rows import row_records
+from connectors.capture.rows.binding import Binding
 from connectors.capture.rows.json_columns import Texts
 from connectors.capture.rows.render_rows import Meta, Span, render
 from connectors.capture.rows.row_records import Change, Origin, Transaction
-from connectors.sources.postgres.decode.binder import Binding
 from connectors.sources.postgres.decode.columnar import Bound
 from connectors.sources.postgres.snapshot.copyout import parse_copy, row_values
 from envelope import batch

@@ -17,13 +17,14 @@ from msgspec import Raw
 from psycopg import sql
 
 from connectors.capture.rows import row_records
+from connectors.capture.rows.binding import Binding
+from connectors.capture.rows.codec import Shape
 from connectors.capture.rows.row_records import Change, Origin, Transaction
 from connectors.capture.tables.key_lookup import Ghost, Keys
-from connectors.sources.postgres.decode.binder import Binding
 from connectors.sources.postgres.session.connection import explain
 from connectors.sources.postgres.snapshot.chunk_rows import ChunkRows, ReadTable, combined
 from connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, Connection, add, copy_rows, copying
-from connectors.sources.postgres.values.text_to_json import Shape, codec_for
+from connectors.sources.postgres.values.text_to_json import codec_for
 from connectors.sources.postgres.values.types import PgType
 from envelope import batch
 from envelope.codec.avro_values import encoder, members
@@ -273,7 +274,7 @@ def _scanned(reading: Connection, table: ReadTable, name: str, taken: Keys) -> b
     return found
 
 
-_NOWHERE = Origin(name="", database="", decisions={})
+_NOWHERE = Origin(connector="postgres", name="", database="", decisions={})
 
 
 def _blocks(copied: Iterator[memoryview]) -> Iterator[list[memoryview]]:

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+from connectors.capture.tables.table_progress import COMPLETE
 
 CHUNK_PAGES = 256
 """Heap pages that one chunk reads at first: 2 MiB of table."""
@@ -10,14 +12,16 @@ CHUNK_PAGES = 256
 PAGE_SLOTS = 2048
 """What a bound counts a page as: more row pointers than a page of any size has (1,169 in one of 32 KiB)."""
 
-COMPLETE: Mapping[str, Any] = {"complete": True}
-"""A checkpoint's entry of a table that was read to its end."""
-
-ALL_COLUMNS = "*"
-"""Stands for all columns where an entry says for whose sake a table is read again."""
 
 _GROWTH_CHUNKS = 16
 """By how many chunks a table is taken to have grown when its last range turns out too large."""
+
+
+class Fingerprint(NamedTuple):
+    """Stands for what a leaf is read from: its columns (`signature`), and the storage that its pages are of."""
+
+    signature: str
+    filenode: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +109,13 @@ class TableProgress:
         starts = range(taken.first, end, size)
         leaf.left[number : number + 1] = zip(starts, [*starts[1:], taken.end], strict=True)
 
-    def admit(self, taken: Range, signature: str, filenode: int) -> bool:
-        """Whether what is read under these columns and storage belongs to what was read; else all begins anew."""
+    def admit(self, taken: Range, fingerprint: Fingerprint) -> bool:
+        """Whether what is read under these columns and storage belongs to what was read; else all begins again."""
         leaf = self.leaves[taken.leaf]
-        if (signature, filenode) == (self.signature, leaf.filenode):
+        if fingerprint == Fingerprint(self.signature, leaf.filenode):
             return True
-        leaf.filenode = filenode
-        self.begin_anew(signature)
+        leaf.filenode = fingerprint.filenode
+        self.begin_anew(fingerprint.signature)
         return False
 
     def publish(self, taken: Range, _gone: Sequence[str] = ()) -> None:
@@ -169,25 +173,6 @@ class TableProgress:
             if kept is not None and kept["filenode"] == leaf.filenode:
                 leaf.left = [(_bound(first), None if end is None else _bound(end)) for first, end in kept["left"]]
         return found
-
-
-def is_complete(stored: Mapping[str, Any] | None) -> bool:
-    """Whether a checkpoint's entry says that the table was read to its end."""
-    return stored is not None and bool(stored.get("complete"))
-
-
-def was_complete(stored: Mapping[str, Any] | None) -> bool:
-    """Whether the table was read to its end once, though it may be read again now."""
-    return is_complete(stored) or (stored is not None and "again" in stored)
-
-
-def restated(stored: Mapping[str, Any], columns: Sequence[str], *, read: bool) -> Mapping[str, Any]:
-    """What becomes of the entry of a complete table whose stored rows no longer hold what these columns do.
-
-    The table is read again, or else the entry says what is stale.
-    """
-    stale = sorted({*stored.get("stale", ()), *columns})
-    return {"complete": False, "again": stale} if read else {**COMPLETE, "stale": stale}
 
 
 def page_of(stored: int | list[int]) -> int:

@@ -14,15 +14,17 @@ from typing import Any
 import pyarrow as pa
 import structlog
 
+from connectors.capture.rows.binding import Binding
 from connectors.capture.rows.json_columns import Template
 from connectors.capture.rows.row_records import Origin
 from connectors.capture.tables import survivors
 from connectors.capture.tables.key_lookup import Ghost, Lookup
 from connectors.capture.tables.repairs import LookedUp, Reached, Repairs
-from connectors.capture.tables.windows import Snapshot, Windows
+from connectors.capture.tables.table_progress import is_complete
+from connectors.capture.tables.windows import Windows
 from connectors.failpoints import Reach, nowhere
 from connectors.sources.postgres.admin.catalog import Table, read_tables
-from connectors.sources.postgres.decode.binder import Binder, Binding
+from connectors.sources.postgres.decode.binder import Binder
 from connectors.sources.postgres.decode.columnar import Bound
 from connectors.sources.postgres.decode.messages import Relation, RelationColumn
 from connectors.sources.postgres.session.connection import connect, translated
@@ -31,7 +33,8 @@ from connectors.sources.postgres.snapshot.chunk_reader import Reader, nonce, quo
 from connectors.sources.postgres.snapshot.chunk_rows import ReadTable
 from connectors.sources.postgres.snapshot.copyout import Connection
 from connectors.sources.postgres.snapshot.key_rows import key_casts
-from connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress, is_complete
+from connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress
+from connectors.sources.postgres.snapshot.visibility import Snapshot
 from connectors.sources.postgres.values.text_to_json import SETTINGS
 from connectors.sources.postgres.values.types import TypeCatalog
 from envelope.entity import Entity

@@ -5,8 +5,8 @@ The server sends all of them. A long one is cut before it is held a second time;
 
 from collections.abc import Mapping
 
-from connectors.sources.postgres.admin.ddl import PREFIX as DDL_PREFIX
 from connectors.sources.postgres.decode.frames import HEADER
+from connectors.sources.postgres.decode.messages import DDL_PREFIX
 from envelope import signal, stamp
 
 _CONTENT_MAX: Mapping[bytes, int] = {

@@ -1,0 +1,34 @@
+"""What a checkpoint says of the reading of a table, as far as every source says the same.
+
+An entry is `{"complete": true}`, with `stale` where stored rows no longer hold what some columns do; or
+`{"complete": false}` with whatever the source needs to go on (its parts, and what shows that the table is still the
+one that they are of), and with `again`, the columns for whose sake a complete table is read once more.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+COMPLETE: Mapping[str, Any] = {"complete": True}
+"""A checkpoint's entry of a table that was read to its end."""
+
+ALL_COLUMNS = "*"
+"""Stands for all columns where an entry says for whose sake a table is read again."""
+
+
+def is_complete(stored: Mapping[str, Any] | None) -> bool:
+    """Whether a checkpoint's entry says that the table was read to its end."""
+    return stored is not None and bool(stored.get("complete"))
+
+
+def was_complete(stored: Mapping[str, Any] | None) -> bool:
+    """Whether the table was read to its end once, though it may be read again now."""
+    return is_complete(stored) or (stored is not None and "again" in stored)
+
+
+def restated(stored: Mapping[str, Any], columns: Sequence[str], *, read: bool) -> Mapping[str, Any]:
+    """What becomes of the entry of a complete table whose stored rows no longer hold what these columns do.
+
+    The table is read again, or else the entry says what is stale.
+    """
+    stale = sorted({*stored.get("stale", ()), *columns})
+    return {"complete": False, "again": stale} if read else {**COMPLETE, "stale": stale}

@@ -1,0 +1,14 @@
+"""Transaction ids in full."""
+
+
+class Xids:
+    """64-bit transaction ids from pgoutput's 32 bits: the nearest to the last one seen."""
+
+    def __init__(self, reference: int) -> None:
+        self._reference = reference
+
+    def full(self, xid: int) -> int:
+        """The 64-bit id whose low half is `xid`."""
+        ahead = (xid - self._reference) & 0xFFFFFFFF
+        self._reference += ahead if ahead < 1 << 31 else ahead - (1 << 32)
+        return self._reference
