@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from envelope.entity import TRUNCATE_KEY
 from envelope.model import Op
+from spark_jobs.changelog.provenance import source_text
 from spark_jobs.drift.key_ranges import Bounds
 from spark_jobs.drift.row_diff import CHANGED, EXTRA, GONE, MISSING, PENDING, SAME
 
@@ -90,8 +91,9 @@ def of_changelog(rows: DataFrame, cut: Cut | None, *, json: bool, grown: Sequenc
     """
     shows = F.lit(True) if cut is None else cut.shows()
     rank = F.when(shows, F.col("position")).otherwise(_inverted(F.col("position")))
-    json_null = F.regexp_extract("provenance", r'"jsonNull":(\[[^\]]*\])', 1)
-    told = F.when(F.col("provenance").contains('"jsonNull":'), json_null) if json else F.lit(None).cast("string")
+    source = source_text()
+    json_null = F.regexp_extract(source, r'"jsonNull":(\[[^\]]*\])', 1)
+    told = F.when(source.contains('"jsonNull":'), json_null) if json else F.lit(None).cast("string")
     return rows.select(
         _hash(),
         "key",

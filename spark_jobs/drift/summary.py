@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 import msgspec
 
+from envelope.codec.avro_values import members
 from spark_jobs.drift.judge_task import SAMPLES_MAX
 from spark_jobs.drift.row_diff import CHANGED, EXTRA, MISSING
 
@@ -85,8 +86,14 @@ class Tally:
 
 def _sample(row: Mapping[str, Any]) -> dict[str, Any]:
     columns = msgspec.json.decode(row["sample"], type=dict[str, dict[str, msgspec.Raw]])
-    provenance = None if row["provenance"] is None else json.loads(row["provenance"])
+    provenance = None if row["provenance"] is None else _provenance(row["provenance"])
     return {"key": row["key"], "kind": row["kind"], "columns": columns, "provenance": provenance}
+
+
+def _provenance(text: str) -> dict[str, Any]:
+    """The members' values, but of the context its text: it may hold numbers that no value holds exactly."""
+    found = members(text.encode())
+    return {name: token.decode() if name == "context" else json.loads(token) for name, token in found.items()}
 
 
 def tallied(drifted: Iterable[Mapping[str, Any]], keys: TextIO) -> dict[str, Tally]:

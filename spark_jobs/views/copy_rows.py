@@ -38,6 +38,7 @@ _ABOUT: Final = {
     "_api_version": "text",
     "_service_name": "text",
     "_identifier": "text",
+    "_context": "json",
     "_unavailable": "text[]",
     "_out_of_range": "text[]",
 }

@@ -22,7 +22,7 @@ from schemas.avro import Column
 from spark_jobs.views.fold_batch import Typed
 from spark_jobs.views.json_values import NULL, Read, reader, text
 
-_OF_CHANGE: Final = ("key", "position", "op", "committed_at", "api_version", "service_name", "identifier")
+_OF_CHANGE: Final = ("key", "position", "op", "committed_at", "api_version", "service_name", "identifier", "context")
 
 _OF_STATE: Final = (*_OF_CHANGE, "current", "gaps")
 
@@ -35,6 +35,8 @@ CHANGES: Final = (*_OF_STATE, WHOLE)
 one of its key here.
 """
 
+CONTEXT: Final = "_context"
+
 ABOUT: Final = pa.schema(
     [
         pa.field("_key", pa.utf8()),
@@ -44,6 +46,7 @@ ABOUT: Final = pa.schema(
         pa.field("_api_version", pa.utf8()),
         pa.field("_service_name", pa.utf8()),
         pa.field("_identifier", pa.utf8()),
+        pa.field(CONTEXT, pa.utf8()),
         pa.field("_unavailable", pa.list_(pa.utf8())),
         pa.field("_out_of_range", pa.list_(pa.utf8())),
     ]
@@ -169,7 +172,7 @@ def _fold(changes: Sequence[tuple[Any, ...]]) -> _Folded:
 
 
 def _state(change: tuple[Any, ...]) -> _Folded:
-    _, position, op, _, _, _, _, current, gaps = change
+    _, position, op, *_, current, gaps = change
     if op == Op.DELETE:
         return _Folded(values={}, missing=set(), begun=True)
     try:

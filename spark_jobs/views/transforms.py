@@ -22,6 +22,7 @@ from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 from envelope.position import Position
 from schemas.avro import Column
+from spark_jobs.changelog.provenance import source_text
 from spark_jobs.changelog.spark_types import of_columns, quoted
 from spark_jobs.views import fold
 
@@ -81,6 +82,8 @@ def live(found: DataFrame) -> DataFrame:
 
 def followed(view: DataFrame, changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) -> DataFrame:
     """The view `live(latest(…))` of all changes, from that of those up to a position, and the `changes` behind it."""
+    if fold.CONTEXT not in view.columns:  # an older version made it, whose changes had none
+        view = view.withColumn(fold.CONTEXT, F.lit(None).cast("string"))
     kept = _behind_truncates(_renamed(view, ("_key", "key"), ("_position", "position")), changes)
     was = _renamed(kept, ("key", "_key"), ("position", "_position")).alias("was")
     now = latest(changes, columns, raw=raw).alias("now")
@@ -141,7 +144,7 @@ def _behind_truncates(rows: DataFrame, changes: DataFrame | None = None) -> Data
 def _newest(changes: DataFrame) -> DataFrame:
     """Of each key its changes back to the first that lacks nothing: as a rule, the last one."""
     gaps = _gaps(F.col("provenance"))
-    lacks = gaps.contains(_UNAVAILABLE) & (F.col("op") != Op.DELETE.value)
+    lacks = gaps.isNotNull() & source_text().contains(_UNAVAILABLE) & (F.col("op") != Op.DELETE.value)
     by_key = Window.partitionBy("key").orderBy(F.desc("position"))
     newer = by_key.rowsBetween(Window.unboundedPreceding, -1)
     found = changes.select(*_GIVEN, gaps.alias("gaps"), F.coalesce(lacks, F.lit(False)).alias("_lacks"))
@@ -156,7 +159,7 @@ def _gaps(provenance: Expression) -> Expression:
     All but a few end with the commit time, which a look at their last bytes shows; the others are searched.
     """
     tail = F.substring(provenance.cast("binary"), -_TAIL_BYTES, len(_COMMITTED_AT))
-    told = provenance.contains(_UNAVAILABLE) | provenance.contains(_JSON_NULL)
+    told = source_text().contains(_UNAVAILABLE) | source_text().contains(_JSON_NULL)
     return F.when(tail == F.lit(_COMMITTED_AT), None).when(told, provenance)
 
 

@@ -58,7 +58,8 @@ UPDATE orders SET guest_id = guest_id % 9 + 1, amount = 'NaN' WHERE id < 20;
 DELETE FROM orders WHERE id % 7 = 0;
 INSERT INTO orders VALUES (7, 1, 0, 'infinity', 'again');
 BEGIN; SELECT pg_logical_emit_message(true, 'provenance',
-    '{"apiVersion": "v2", "serviceName": "order-api", "identifier": "req-é"}');
+    '{"apiVersion": "v2", "serviceName": "order-api", "identifier": "req-é",
+     "context": {"n": 1.50, "source": {"position": "x"}}}');
 UPDATE orders SET note = 'stamped'; COMMIT;
 TRUNCATE guest;
 INSERT INTO guest VALUES (1, 'last', null, null)

@@ -67,7 +67,7 @@ documents = st.lists(
 def folded(documents: list[str | None], *, whole: bool, raw: bool) -> list[dict[str, Any]]:
     """The states, by key."""
     count = len(documents)
-    constants = {"op": "update", "api_version": "1", "service_name": "a", "identifier": "é"}
+    constants = {"op": "update", "api_version": "1", "service_name": "a", "identifier": "é", "context": "{}"}
     columns = {name: pa.array([value] * count) for name, value in constants.items()}
     columns |= {
         "key": pa.array([str(number) for number in range(count)]),

@@ -17,14 +17,17 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from connectors.sinks.files.sink import FileSink
 from envelope.batch import from_records
+from envelope.codec.json_codec import provenance_json
 from envelope.errors import ChangelogError
 from envelope.model import Op, Place, Record, Stamp
 from envelope.position import Position
 from schemas.avro import Column
 from schemas.types import Primitive
+from spark_jobs.changelog.provenance import source_text
 from spark_jobs.changelog.read import ROWS, Files, read_changelog
 from spark_jobs.views.transforms import Chosen, chosen, followed, latest, live, until
 from tests.spark.changes import Workload
+from tests.unit.envelope.strategies import HOSTILE_CONTEXTS
 from tests.unit.records import record
 from tests.unit.sinks.material import checkpoint
 
@@ -52,7 +55,12 @@ def transactions(seed: int, count: int) -> list[list[Record]]:
     chance = random.Random(seed)
     made = []
     for records in Workload(random=chance).transactions(count):
-        stamp = Stamp(api_version=chance.choice("12"), service_name=chance.choice(SERVICES), identifier="")
+        stamp = Stamp(
+            api_version=chance.choice("12"),
+            service_name=chance.choice(SERVICES),
+            identifier="",
+            context=chance.choice([None, *HOSTILE_CONTEXTS]),
+        )
         records = [stamped(lossy(each, chance), stamp) for each in records]
         made.append(records + [each for each in records if chance.random() < 0.1])
     return made
@@ -180,6 +188,44 @@ def test_changes_that_do_not_count_were_never_made(changes: DataFrame, made: lis
     expected = replay(made, end, choice)
     assert states_of(live(latest(chosen(changes, choice), COLUMNS))) == expected
     assert expected != replay(made, end)
+
+
+def test_a_state_has_the_context_of_its_last_change(changes: DataFrame, made: list[Record]) -> None:
+    last = {
+        (each.place.key, str(each.envelope.provenance.source.position)): each.envelope.provenance.stamp.context
+        for each in made
+        if each.entity == "order"
+    }
+    rows = live(latest(changes, COLUMNS)).collect()
+    assert [row["_context"] for row in rows] == [last[row["_key"], row["_position"]] for row in rows]
+    assert len({row["_context"] for row in rows}) > 2
+
+
+def test_a_view_of_an_older_version_is_followed(
+    spark: SparkSession, changes: DataFrame, made: list[Record], tmp_path: Path
+) -> None:
+    first, second = sorted(positions(made, random.Random(17), 2))
+    live(latest(until(changes, first), COLUMNS)).drop("_context").write.parquet(str(tmp_path / "view"))
+    behind = until(changes, second).where(F.col("position") > str(first))
+    found = followed(spark.read.parquet(str(tmp_path / "view")), behind, COLUMNS)
+    assert found.schema == live(latest(changes, COLUMNS)).schema
+    assert states_of(found) == replay(made, second)
+
+
+def test_a_context_is_not_taken_for_what_the_source_says(spark: SparkSession, tmp_path: Path) -> None:
+    def said(context: str | None, **source: Any) -> Record:
+        made = record(Op.UPDATE, '{"id":1}', commit=1)
+        told = made.envelope.provenance
+        told = replace(told, stamp=replace(told.stamp, context=context), source=replace(told.source, **source))
+        return replace(made, envelope=replace(made.envelope, provenance=told))
+
+    records = [said(context, **source) for context in [None, *HOSTILE_CONTEXTS] for source in ({}, {"mask": "m"})]
+    records += [said(HOSTILE_CONTEXTS[-2], json_null=("a",)), said("{}", unavailable=("b",))]
+    rows = frame(spark, tmp_path, records).select(source_text().alias("text")).collect()
+    for each, row in zip(records, rows, strict=True):
+        told = each.envelope.provenance
+        plain = provenance_json(replace(told, stamp=replace(told.stamp, context=None))).decode()
+        assert row["text"] == (plain if told.stamp.context is None else plain[plain.index(',"source":{') :])
 
 
 def test_a_view_follows(spark: SparkSession, changes: DataFrame, made: list[Record], tmp_path: Path) -> None:

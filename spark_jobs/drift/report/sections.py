@@ -31,6 +31,9 @@ DOES = {
 UNKNOWN = "unknown"
 """What a stamp says by default."""
 
+CONTEXT_CHARACTERS_MAX = 200
+"""What is shown of a context; the report in JSON has all of it."""
+
 KINDS = {
     "missing": "in the source, not in the changelog",
     "extra": "in the changelog, not in the source",
@@ -212,7 +215,16 @@ def _provenance(found: Mapping[str, Any] | None) -> Markup:
     where = element("code", str(source.get("position") or "–"))
     at = moment(source.get("committedAt"))
     did = f"Last {source.get('op') or 'change'} by "
-    return element("p", did, element("bdi", who), ", ", at, ", at ", where, class_="quiet")
+    said = _context(found.get("context"))
+    return element("p", did, element("bdi", who), ", ", at, ", at ", where, *said, class_="quiet")
+
+
+def _context(text: str | None) -> list[Markup | str]:
+    """What else the stamp says, as its application wrote it."""
+    if not text:
+        return []
+    shown = text if len(text) <= CONTEXT_CHARACTERS_MAX else text[: CONTEXT_CHARACTERS_MAX - 1] + "…"
+    return [": ", element("code", element("bdi", shown))]
 
 
 def _history(entity: Entity) -> Markup | None:

@@ -97,7 +97,8 @@ class Incidents(_Part, frozen=True, kw_only=True):
 class Sample(_Part, frozen=True, kw_only=True):
     """A drifted key: for each column that differs its JSON on both sides, without the side that lacks it.
 
-    A value of more than 200 characters is a text that ends in "…". Numbers stay as they are spelt.
+    A value of more than 200 characters is a text that ends in "…". Numbers stay as they are spelt. `provenance` is that
+    of the key's last change; its `context` is a text, the JSON that the application wrote.
     """
 
     key: str

@@ -85,7 +85,7 @@ def test_what_looks_like_markup_is_text(tmp_path: Path) -> None:
     hard = entity(table=HARD, key=[HARD], verdict="skipped", why=HARD, columns={HARD: 1}, schemaChanged={HARD: HARD})
     hard |= {"changed": 1, "drifted": 1, "ppm": 1.0, "unknown": {HARD: 1}, "sampled": HARD}
     hard["writers"] = [{"serviceName": HARD, "apiVersion": HARD, "drifted": 1}]
-    provenance = dict.fromkeys(("serviceName", "apiVersion", "identifier"), HARD)
+    provenance = dict.fromkeys(("serviceName", "apiVersion", "identifier", "context"), HARD)
     provenance["source"] = {"op": HARD, "position": HARD, "committedAt": HARD}  # type: ignore[assignment]
     value = msgspec.Raw(msgspec.json.encode(HARD))
     columns = {HARD: {"source": value, "changelog": value}}

@@ -47,6 +47,14 @@ def test_all_keys_are_lines_and_the_sums_are_theirs() -> None:
     assert bytes(found["samples"][0]["columns"]["price"]["source"]) == b"-0"
 
 
+def test_a_sample_has_the_context_as_its_text() -> None:
+    context = '{ "n": 1.50, "e": 1E+999, "n": "\\ud800" }'
+    tally = Tally()
+    tally.add({**row(1), "provenance": f'{{"serviceName":"a","context":{context},"source":{{"op":"update"}}}}'})
+    [sample] = tally.to_json()["samples"]
+    assert sample["provenance"] == {"serviceName": "a", "context": context, "source": {"op": "update"}}
+
+
 def test_samples_are_bounded() -> None:
     tally = Tally()
     for number in range(3 * SAMPLES_MAX):
