@@ -94,6 +94,9 @@ def record(shown: Record, *, subject: bool = True) -> ConsoleRenderable:
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(ratio=1, overflow="fold")
     grid.add_row(moment(source.committed_at), _headline(shown, subject=subject))
+    context = shown.envelope.provenance.stamp.context
+    if context is not None and context != "{}":
+        grid.add_row("", _context(context))
     for line in _body(shown.envelope):
         grid.add_row("", line)
     return grid
@@ -201,6 +204,12 @@ def _headline(shown: Record, *, subject: bool) -> Text:
         if stamp.identifier:
             line.append(safe(f"  {stamp.identifier}"), style="dim")
     return line
+
+
+def _context(context: str) -> Text:
+    """What else the application said of the change, on one line."""
+    said = (_attribute(name, value) for name, value in _members(Raw(context)).items())
+    return Text("   ").join([Text("context", style="dim italic"), *said])
 
 
 def _moved(shown: Record) -> str:

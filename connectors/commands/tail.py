@@ -25,6 +25,8 @@ POLL_S = 0.2
 
 DEFAULT_LAST = 10
 
+_BLANKS = str.maketrans("\t\n\r", "   ")  # in JSON, these stand between tokens only
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `changelog tail` takes."""
@@ -90,14 +92,14 @@ def printer(*, as_json: bool) -> Callable[[Record], None]:
 def message_line(record: Record) -> str:
     """`{"entity", "key", "partition", "movedTo", "movedFrom", "value"}`; the moves only where there are any.
 
-    What would act on a terminal is escaped, which JSON reads as the same.
+    What would act on a terminal is escaped, which JSON reads as the same; blanks between tokens are spaces.
     """
     line: dict[str, object] = {"entity": record.entity, "key": record.place.key, "partition": record.place.partition}
     for name, place in (("movedTo", record.moved_to), ("movedFrom", record.moved_from)):
         if place is not None:
             line[name] = _place(place)
     line["value"] = Raw(json_codec.encode(_in_json(record.envelope)))
-    return safe(msgspec.json.encode(line).decode())
+    return safe(msgspec.json.encode(line).decode().translate(_BLANKS))
 
 
 def _in_json(envelope: Envelope) -> Envelope:

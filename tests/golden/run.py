@@ -151,7 +151,7 @@ def _message(record: Record, *, ordinal: bool) -> str:
     for name, place in (("movedTo", record.moved_to), ("movedFrom", record.moved_from)):
         if place is not None:
             members.append((name, _json(_place(place))))
-    members.append(("provenance", _json(_provenance(record, ordinal=ordinal))))
+    members.append(("provenance", _provenance(record, ordinal=ordinal)))
     members.append(("current", _state(envelope.current)))
     if not isinstance(envelope.original, Missing):
         members.append(("original", _state(envelope.original)))
@@ -161,8 +161,8 @@ def _message(record: Record, *, ordinal: bool) -> str:
     return message_text(members)
 
 
-def _provenance(record: Record, *, ordinal: bool) -> dict[str, Any]:
-    """What the codec says, without what README.md leaves out."""
+def _provenance(record: Record, *, ordinal: bool) -> str:
+    """What the codec says, without what README.md leaves out; the context to the letter."""
     provenance = record.envelope.provenance
     told = json.loads(json_codec.provenance_json(provenance))
     source = told.pop("source")
@@ -171,8 +171,11 @@ def _provenance(record: Record, *, ordinal: bool) -> dict[str, Any]:
         del source[name]
     if ordinal:
         shown["ordinal"] = provenance.source.position.ordinal
-    shown = {**shown, **source}
-    return {**(told if provenance.stamp != DEFAULT_STAMP else {}), "source": shown}
+    stamped = told if provenance.stamp != DEFAULT_STAMP else {}
+    texts = {name: _json(value) for name, value in {**stamped, "source": {**shown, **source}}.items()}
+    if provenance.stamp.context is not None:
+        texts["context"] = provenance.stamp.context
+    return f"{{{', '.join(f'{_json(name)}: {text}' for name, text in texts.items())}}}"
 
 
 def _place(place: Place) -> dict[str, Any]:

@@ -100,3 +100,34 @@ COMMIT;
 -> {"entity": "orders", "key": "10",
     "provenance": {"apiVersion": "none", "serviceName": "by hand", "identifier": "", "source": {"table": "public.orders", "op": "create", "ordinal": 0}},
     "current": {"id":10,"status":"not transactional"}}
+
+-- A context stays as it was written: numbers, blanks, names that come twice, what no character is. One that is no object,
+-- too long or too deep is left out, and the rest of the stamp holds.
+BEGIN;
+SELECT pg_logical_emit_message(true, 'provenance',
+    '{"context": {"ticket": "PAY-7", "n": 1.10, "big": 12345678901234567890123, "e": 1E2, "n" : [ ] , "half": "\ud800", "ä": "日本 \u0000"}, "serviceName": "shop"}');
+INSERT INTO orders VALUES (12, 'with a context');
+SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "shop", "context": {}}');
+INSERT INTO orders VALUES (13, 'with an empty one');
+SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "shop", "identifier": "req-14", "context": "PAY-7"}');
+INSERT INTO orders VALUES (14, 'no object');
+SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "shop", "identifier": "req-15", "context": {"x": "' || repeat('x', 100000) || '"}}');
+INSERT INTO orders VALUES (15, 'too long');
+SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "shop", "identifier": "req-16", "context": {"x": ' || repeat('[', 1500) || repeat(']', 1500) || '}}');
+INSERT INTO orders VALUES (16, 'too deep');
+COMMIT;
+-> {"entity": "orders", "key": "12",
+    "provenance": {"apiVersion": "", "serviceName": "shop", "identifier": "", "context": {"ticket": "PAY-7", "n": 1.10, "big": 12345678901234567890123, "e": 1E2, "n" : [ ] , "half": "\ud800", "ä": "日本 \u0000"}, "source": {"table": "public.orders", "op": "create", "ordinal": 2}},
+    "current": {"id":12,"status":"with a context"}}
+-> {"entity": "orders", "key": "13",
+    "provenance": {"apiVersion": "", "serviceName": "shop", "identifier": "", "context": {}, "source": {"table": "public.orders", "op": "create", "ordinal": 6}},
+    "current": {"id":13,"status":"with an empty one"}}
+-> {"entity": "orders", "key": "14",
+    "provenance": {"apiVersion": "", "serviceName": "shop", "identifier": "req-14", "source": {"table": "public.orders", "op": "create", "ordinal": 10}},
+    "current": {"id":14,"status":"no object"}}
+-> {"entity": "orders", "key": "15",
+    "provenance": {"apiVersion": "", "serviceName": "shop", "identifier": "req-15", "source": {"table": "public.orders", "op": "create", "ordinal": 14}},
+    "current": {"id":15,"status":"too long"}}
+-> {"entity": "orders", "key": "16",
+    "provenance": {"apiVersion": "", "serviceName": "shop", "identifier": "req-16", "source": {"table": "public.orders", "op": "create", "ordinal": 18}},
+    "current": {"id":16,"status":"too deep"}}

@@ -1,5 +1,6 @@
 """What the page on stamps says is what comes of it: its SQL and its psycopg are run as they stand there."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,9 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from connectors.sinks.files.log import read_log
 from tests.integration.site import Site
+from tests.unit.envelope.strategies import HOSTILE_CONTEXTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "stamps.md").read_text("utf-8")
+EMIT = "SELECT pg_logical_emit_message(true, 'provenance',"
+CHANGE = "UPDATE orders SET amount = amount + 1"
 STAMP = {"serviceName": "order-api", "apiVersion": "v2", "identifier": "req-8f1c"}
 
 
@@ -19,14 +24,13 @@ def blocks(language: str) -> list[str]:
 
 
 def by_sql(connection: psycopg.Connection[Any]) -> None:
-    [example] = blocks("sql")
-    connection.execute(example.encode())
+    connection.execute(blocks("sql")[0].encode())
 
 
 def by_psycopg(connection: psycopg.Connection[Any]) -> None:
     names: dict[str, Any] = {}
     exec(blocks("python")[0], names)  # what the page shows
-    names["pay"](connection, 42, "req-8f1c")
+    names["pay"](connection, 42, "req-8f1c", "u-17")
 
 
 @pytest.mark.parametrize("change", [by_sql, by_psycopg])
@@ -43,3 +47,35 @@ def test_what_the_page_shows_stamps_the_change(
         service.until(lambda: len(site.ops("orders")) == 2)
     provenance = site.messages("orders")[1]["value"]["provenance"]
     assert {name: provenance[name] for name in STAMP} == STAMP
+
+
+@pytest.fixture
+def shop(database: str, tmp_path: Path) -> Site:
+    site = Site(database, tmp_path)
+    site.sql("CREATE TABLE orders (id int PRIMARY KEY, amount int)", "INSERT INTO orders VALUES (42, 7)")
+    site.configure('[entities.orders]\ntable = "public.orders"\n')
+    return site
+
+
+def test_a_context_is_published_as_it_was_written(shop: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    stamps = [f'{{"serviceName": "shop", "context": {context}}}' for context in (*HOSTILE_CONTEXTS, "[]")]
+    with shop.running() as service:
+        service.until(shop.is_read)
+        shop.sql(blocks("sql")[1], *(f"BEGIN; {EMIT} '{stamp}'); {CHANGE}; COMMIT" for stamp in stamps), CHANGE)
+        service.until(lambda: len(rows(shop)) == 4 + len(HOSTILE_CONTEXTS))
+        service.until(lambda: any(event.get("why") == "context is no object" for event in service.events()))
+    [page] = re.findall(r'"context": (\{.*\})\}', blocks("sql")[1])
+    written = [None, page, *HOSTILE_CONTEXTS, None, None]
+    assert [row["context"] for row in rows(shop)] == written
+    capsys.readouterr()
+    assert shop.call("tail", "--json", "--no-follow", "-n", "99") == (0, [])
+    printed = [json.loads(line)["value"]["provenance"] for line in capsys.readouterr().out.splitlines()]
+    assert [told.get("context") for told in printed] == [None if text is None else json.loads(text) for text in written]
+    services = ["unknown", "order-api", *["shop"] * (len(HOSTILE_CONTEXTS) + 1), "unknown"]
+    assert [told["serviceName"] for told in printed] == services
+    assert shop.call("history", "orders", "42") == (0, [])
+    assert 'context   user "u-17"   reason "goodwill"   ticket {"id": 5510}' in capsys.readouterr().out
+
+
+def rows(site: Site) -> list[dict[str, Any]]:
+    return [row for batch in read_log(site.log, entity="orders") for row in batch.to_pylist()]

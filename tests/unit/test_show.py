@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -9,7 +10,8 @@ from rich.console import Console, ConsoleRenderable
 
 from connectors import show
 from connectors.commands.tail import message_line
-from envelope.model import MISSING, Op, Place
+from envelope.model import MISSING, Op, Place, Record
+from tests.unit.envelope.strategies import HOSTILE_CONTEXTS
 from tests.unit.records import record
 
 
@@ -39,6 +41,31 @@ def test_a_create_shows_the_state_and_a_read_nobody() -> None:
         "2026-11-21 03:10:03.886Z  + created  by order-api v2  req-1\n                          id 42   note null"
     )
     assert "by order-api" not in text(show.record(record(Op.READ, '{"id":42}')))
+
+
+def test_a_context_stands_between_who_made_the_change_and_what_it_changed() -> None:
+    context = '{"user": "anna\\u001b[2J", "ticket":\n{"id": 1.50}, "long": "%s", "half": "\\ud800"}' % ("x" * 90)
+    update = said(record(Op.UPDATE, '{"id":42}', '{"id":41}'), context)
+    first, *lines, last = text(show.record(update)).splitlines()
+    assert (first[26:], last.split()) == ("~ order 42  changed  by order-api v2  req-1", ["id", "41", "→", "42"])
+    assert " ".join(" ".join(lines).split()) == (
+        f'context user "anna\\u001b[2J" ticket {{"id": 1.50}} long "{"x" * 71}… half "\\ud800"'
+    )
+    assert "context" not in text(show.record(said(update, "{}")))
+
+
+@pytest.mark.parametrize("context", HOSTILE_CONTEXTS)
+def test_a_line_of_json_has_the_context_and_is_one_line(context: str) -> None:
+    [line] = message_line(said(record(Op.CREATE, '{"doc":{\n"a":\t1}}'), context)).splitlines()
+    value = json.loads(line)["value"]
+    assert value["provenance"]["context"] == json.loads(context)
+    assert value["current"] == {"doc": {"a": 1}}
+
+
+def said(made: Record, context: str) -> Record:
+    told = made.envelope.provenance
+    told = replace(told, stamp=replace(told.stamp, context=context))
+    return replace(made, envelope=replace(made.envelope, provenance=told))
 
 
 def test_a_delete_shows_what_is_gone_and_where_it_moved() -> None:

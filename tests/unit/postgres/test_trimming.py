@@ -13,7 +13,7 @@ from connectors.sources.postgres.stream.trimming import trimmed
 from envelope import signal, stamp
 from envelope.errors import ChangelogError
 
-OURS = {stamp.PREFIX: stamp.NBYTES_MAX, signal.PREFIX: signal.NBYTES_MAX, DDL_PREFIX: 1 << 20}
+OURS = {stamp.PREFIX: stamp.MESSAGE_NBYTES_MAX, signal.PREFIX: signal.NBYTES_MAX, DDL_PREFIX: 1 << 20}
 LONG = 3 << 20
 
 
@@ -47,7 +47,7 @@ def test_a_signal_or_stamp_that_was_cut_is_refused() -> None:
     with pytest.raises(ChangelogError, match="holds more than the 2097152 bytes"):
         signal.parse(message(frame(signal.PREFIX.encode(), b'{"do":"pause"}'.ljust(LONG))).content, None)
     cut = stamp.parse(message(frame(stamp.PREFIX.encode(), b'{"serviceName":"a"}'.ljust(LONG))).content)
-    assert (cut.stamp, cut.problem) == (None, f"it has more than {stamp.NBYTES_MAX} bytes")
+    assert (cut.stamp, cut.problem) == (None, f"it has more than {stamp.MESSAGE_NBYTES_MAX} bytes")
 
 
 @given(st.sampled_from([b"w", b"k"]), st.binary(max_size=100), st.integers(0, 5000))

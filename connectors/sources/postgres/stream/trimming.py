@@ -10,7 +10,7 @@ from connectors.sources.postgres.decode.messages import DDL_PREFIX
 from envelope import signal, stamp
 
 _CONTENT_MAX: Mapping[bytes, int] = {
-    stamp.PREFIX.encode(): stamp.NBYTES_MAX,
+    stamp.PREFIX.encode(): stamp.MESSAGE_NBYTES_MAX,
     signal.PREFIX.encode(): signal.NBYTES_MAX,
     signal.FENCE_PREFIX.encode(): 0,
     DDL_PREFIX.encode(): 1 << 20,
