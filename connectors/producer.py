@@ -34,6 +34,7 @@ from envelope.errors import ChangelogError, Kind
 from envelope.key import key_text, partition
 from envelope.model import MISSING, Envelope, Op, Provenance, Source, Stamp
 from envelope.position import UNPLACED
+from envelope.stamp import context_problem
 
 CONNECTOR: Final = "producer"
 """`source.connector` of what comes this way."""
@@ -62,7 +63,8 @@ class Event:
     `id` is its own for ever, a ULID or UUID say: readers drop what has an id that they know. `key` are the canonical
     texts of the entity key's columns, `partition_by` those of the columns that choose the partition, by default the
     key. `state` is a JSON object. docs/reference/types.md has the forms of both. `at` (with a zone) is when it
-    happened; `identifier` says in which request or run.
+    happened; `identifier` says in which request or run, `context` what else there is to know: an object, of JSON as the
+    state is, and of the size that a stamp's may have (docs/how-to/stamps.md).
     """
 
     entity: str
@@ -72,6 +74,7 @@ class Event:
     at: datetime
     partition_by: tuple[str, ...] | None = None
     identifier: str = ""
+    context: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 class ChangelogProducer:
@@ -162,8 +165,10 @@ class ChangelogProducer:
         where = f"event {event.id!r} of {event.entity!r}"
         if not event.id or not event.key or event.at.tzinfo is None:
             raise ChangelogError(Kind.USAGE, f"{where} needs an id, a key, and a time with a zone")
+        context = None if event.context is None else _context(event.context, where)
+        provenance = self._provenance(event, transaction, context)
         envelope = Envelope(
-            provenance=self._provenance(event, transaction), current=_json(event.state, where), original=MISSING
+            provenance=provenance, current=Raw(_json(event.state, f"{where} has a state")), original=MISSING
         )
         try:
             return (
@@ -182,9 +187,14 @@ class ChangelogProducer:
         except UnicodeEncodeError:  # without its cause, which holds the text
             raise ChangelogError(Kind.USAGE, f"{where} has a text that is no Unicode") from None
 
-    def _provenance(self, event: Event, transaction: str) -> Provenance:
+    def _provenance(self, event: Event, transaction: str, context: str | None) -> Provenance:
         return Provenance(
-            stamp=Stamp(api_version=self._version, service_name=self._service, identifier=event.identifier),
+            stamp=Stamp(
+                api_version=self._version,
+                service_name=self._service,
+                identifier=event.identifier,
+                context=context,
+            ),
             source=Source(
                 connector=CONNECTOR,
                 name=self._service,
@@ -297,10 +307,17 @@ def _closed() -> ChangelogError:
     return ChangelogError(Kind.USAGE, "the producer is closed")
 
 
-def _json(state: Mapping[str, Any], where: str) -> Raw:
+def _context(context: Mapping[str, Any], where: str) -> str:
+    text = _json(context, f"{where} has a context").decode()
+    problem = context_problem(text)
+    if problem is not None:
+        raise ChangelogError(Kind.USAGE, f"{where} has a context that {problem}")
+    return text
+
+
+def _json(value: Mapping[str, Any], what: str) -> bytes:
     try:
-        text = json.dumps(state, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+        return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError):  # without its cause, whose message may hold a value
         hint = "numbers, texts, booleans, null, lists and objects; see docs/reference/types.md for all else"
-        raise ChangelogError(Kind.USAGE, f"{where} has a state that is not JSON", hint=hint) from None
-    return Raw(text)
+        raise ChangelogError(Kind.USAGE, f"{what} that is not JSON", hint=hint) from None

@@ -103,7 +103,8 @@ def ids(messages: Sequence[Message]) -> list[str]:
 
 
 def test_an_event_is_a_message_like_every_other(broker: Broker, prefix: str, opened: Open) -> None:
-    opened().publish([event(7, identifier="req-1"), event(8, key=("a", "b"), partition_by=("g",))])
+    context = {"ticket": "PAY-7", "user": {"größe": 1.5}}
+    opened().publish([event(7, identifier="req-1", context=context), event(8, key=("a", "b"), partition_by=("g",))])
     by_id = {heads(each)["id"]: each for each in read(broker, f"{prefix}.viewed")}
     first, second = by_id[b"e-7"], by_id[b"e-8"]
     assert (first.key(), first.partition()) == (b"7", partition(b"7", PARTITIONS))
@@ -122,6 +123,7 @@ def test_an_event_is_a_message_like_every_other(broker: Broker, prefix: str, ope
             "apiVersion": "v3",
             "serviceName": "web",
             "identifier": "req-1",
+            "context": context,
             "source": {
                 "connector": "producer",
                 "name": "web",
@@ -253,6 +255,9 @@ def test_a_missing_topic_is_said(opened: Open) -> None:
         ({"state": {"n": float("nan")}}, "not JSON"),
         ({"state": {"at": AT}}, "not JSON"),
         ({"state": {"text": "\ud800"}}, "not JSON"),
+        ({"context": {"at": AT}}, "has a context that is not JSON"),
+        ({"context": ["x"]}, "has a context that is no object"),
+        ({"context": {"text": "x" * 4096}}, "has a context that has more than 4096 bytes"),
         ({"key": ("\ud800",)}, "no Unicode"),
         ({"identifier": "\ud800"}, "no Unicode"),
         ({"entity": "Viewed"}, "no name of an entity"),
