@@ -190,11 +190,12 @@ def _text(state: Raw | Missing | None) -> memoryview | None:
 
 
 def _states(column: Sequence[memoryview | None]) -> pa.StringArray:
-    """The texts, each copied once; `pa.array` copies text more often, and keeps a memoryview for ever."""
+    """The texts, each copied once at most; `pa.array` copies text more often, and keeps a memoryview for ever."""
     lengths = [0 if text is None else len(text) for text in column]
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     present = pa.array([text is not None for text in column], pa.bool_())
-    data = b"".join(text for text in column if text is not None)
+    texts = [text for text in column if text is not None]
+    data = texts[0] if len(texts) == 1 else b"".join(texts)  # alone it may be large
     buffers = [present.buffers()[1], pa.py_buffer(offsets), pa.py_buffer(data)]
     states = pa.Array.from_buffers(pa.utf8(), len(column), buffers)
     states.validate(full=True)

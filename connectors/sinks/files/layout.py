@@ -112,7 +112,8 @@ def verify(file: Path) -> Checkpoint:
             raise NotWholeError(file, "has other columns")
         for _ in parquet.iter_batches(use_threads=False):
             pass
-        return checkpoint
+    pa.default_memory_pool().release_unused()  # it keeps several times the largest row otherwise
+    return checkpoint
 
 
 def _checkpoint(file: Path, parquet: Any) -> Checkpoint:

@@ -1,0 +1,19 @@
+import subprocess
+import sys
+from pathlib import Path
+
+MIB = 64
+
+
+def test_a_large_row_is_held_less_than_four_times(tmp_path: Path) -> None:
+    """Also where a small one stands beside it, and where another passed before."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.unit.sinks.large_writer", str(tmp_path / "changelog"), str(MIB)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    peaks_mib = [float(line) for line in done.stdout.split()]
+    assert len(peaks_mib) == 2
+    assert max(peaks_mib) < 4 * MIB
