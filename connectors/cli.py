@@ -11,7 +11,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -74,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     name = next((word for word in words if word in COMMANDS), None)
     try:
-        command: Command | None = importlib.import_module(f"connectors.commands.{name}") if name else None
+        command = _load(name) if name else None
     except KeyboardInterrupt:
         return INTERRUPTED
     except ModuleNotFoundError as error:
@@ -84,9 +85,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         needs = f"`changelog {name}` needs {missing}, which is not installed"
         print(f"changelog: {needs}; {installation('kafka')}", file=sys.stderr)
         return 2
-    arguments = _parser(name, command).parse_args(words)
+    parser = parser_of({name: command} if name and command else {})
+    arguments = parser.parse_args(words)
     if command is None:
-        _parser(None, None).print_help()
+        parser.print_help()
         return 2
     return execute(command, arguments)
 
@@ -103,18 +105,56 @@ def shadow() -> str | None:
     return None
 
 
-def _parser(chosen: str | None, command: Command | None) -> argparse.ArgumentParser:
+def _load(name: str) -> Command:
+    command: Command = importlib.import_module(f"connectors.commands.{name}")
+    return command
+
+
+def parser_of(loaded: Mapping[str, Command]) -> argparse.ArgumentParser:
+    """The parser of the command line, with the arguments of the commands that are `loaded`."""
     parser = _Parser(prog="changelog", description="Publishes a database's commit log as a changelog.")
     parser.add_argument("--version", action="version", version=f"changelog {own_version()}")
+    parser.add_argument(
+        "--completion", action=_Completion, metavar="SHELL", help="print a script by which bash, zsh or fish completes"
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for name, summary in COMMANDS.items():
         sub = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         add_common_arguments(sub)
         sub.set_defaults(config=Path("changelog.toml"), verbose=False)
-        if name == chosen and command is not None:
-            command.add_arguments(sub)
+        if name in loaded:
+            loaded[name].add_arguments(sub)
             parser.chosen = sub
     return parser
+
+
+class _Completion(argparse.Action):
+    """Prints the script for a shell, and ends."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        _namespace: argparse.Namespace,
+        value: str | Sequence[object] | None,
+        _option: str | None = None,
+    ) -> None:
+        from connectors import completion  # noqa: PLC0415, no other command line is to wait for it
+
+        if value not in completion.SHELLS:
+            parser.error(
+                f"argument --completion: there is no script for {value}; choose from {', '.join(completion.SHELLS)}"
+            )
+        print(completion.script(parser_of(_loadable()), str(value)), end="")
+        parser.exit()
+
+
+def _loadable() -> dict[str, Command]:
+    """The commands whose packages are installed."""
+    loaded = {}
+    for name in COMMANDS:
+        with suppress(ModuleNotFoundError):
+            loaded[name] = _load(name)
+    return loaded
 
 
 def execute(command: Command, arguments: argparse.Namespace) -> int:

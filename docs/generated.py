@@ -29,7 +29,8 @@ This page is made from the program: `changelog COMMAND --help` says the same. Ev
 | `--verbose` | logs more, and shows the traceback of an error |
 | `-h`, `--help` | prints the command's options |
 
-`changelog --version` prints the version.
+`changelog --version` prints the version, and `changelog --completion bash` (or `zsh`, `fish`) a script by which the
+shell completes the command line: see [Run the service](../how-to/run.md#shell-completion).
 
 ## Exit codes
 
@@ -89,7 +90,7 @@ def commands_page() -> str:
     parts = [COMMANDS_HEAD]
     for name, summary in cli.COMMANDS.items():
         command = importlib.import_module(f"connectors.commands.{name}")
-        parser = chosen(cli._parser(name, command), name)
+        parser = chosen(cli.parser_of({name: command}), name)
         parts.append(f"## `changelog {name}`\n\n{sentence(summary)}\n")
         verbs = list(subparsers(parser))
         if verbs:

@@ -64,7 +64,7 @@ SHOWN = sorted({command for command in shown() if command.split()[0] in cli.COMM
 def parse(command: str) -> None:
     words = [POSITION if word == "POSITION" else word for word in shlex.split(command)]
     module: Command = importlib.import_module(f"connectors.commands.{words[0]}")
-    assert cli._parser(words[0], module).parse_args(words).command == words[0]
+    assert cli.parser_of({words[0]: module}).parse_args(words).command == words[0]
 
 
 @pytest.mark.parametrize("command", SHOWN)

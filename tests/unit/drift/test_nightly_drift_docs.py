@@ -93,7 +93,7 @@ def test_the_table_of_exit_codes_is_the_jobs() -> None:
 def test_commands_parse(command: str) -> None:
     words = shlex.split(command)[1:]
     module: Any = importlib.import_module(f"connectors.commands.{words[0]}")
-    assert cli._parser(words[0], module).parse_args(words).command == words[0]
+    assert cli.parser_of({words[0]: module}).parse_args(words).command == words[0]
 
 
 def test_the_commands_that_a_report_gives_parse() -> None:

@@ -41,4 +41,4 @@ def test_commands_parse(command: str) -> None:
     module: Command = importlib.import_module(f"connectors.commands.{words[0]}")
     shown = {"history": ["order", "42"], "schemas": ["register"]}
     complete = words if len(words) > 1 else [*words, *shown.get(words[0], [])]
-    assert cli._parser(words[0], module).parse_args(complete).command == words[0]
+    assert cli.parser_of({words[0]: module}).parse_args(complete).command == words[0]
