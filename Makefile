@@ -114,6 +114,7 @@ lint: .venv/.dev
 	@$(RUN) .ci/check_locks.py
 	@$(RUN) .ci/check_schemas.py
 	@$(RUN) docs/generated.py --check
+	@$(RUN) .ci/check_lines.py
 
 format: .venv/.dev
 	@$(BIN)/ruff check --fix .

@@ -14,11 +14,11 @@ import pytest
 
 from connectors.servers.postgres import Server
 from tests.integration.site import Site
+from tests.patience import PATIENCE_S
 from tests.servers import fresh_database
 
 PAGE = (Path(__file__).parents[2] / "docs" / "start.md").read_text("utf-8")
 STEPS = dict(re.findall(r"^## \d\. (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
-PATIENCE_S = 60.0
 
 
 def blocks(step: str, language: str) -> list[str]:

@@ -94,12 +94,12 @@ def test_shell_parses(script: str) -> None:
 def test_configuration_is_known(text: str) -> None:
     """A block may show a part: only keys that are not known, or values that do not fit, are a mistake of the page's."""
     resolved = re.sub(r'"(env|file):[^"]*"', '"postgresql://user@host/database"', text)
-    for part in re.split(r"^# .+\n", resolved, flags=re.MULTILINE):
+    for part in re.split(r"(?:\A|\n\n)# .+\n", resolved):
         tree: dict[str, Any] = tomllib.loads(part)
-        if "client" in tree:  # a part of [sink]
-            tree = {"sink": {"kind": "kafka", **tree}}
         whole: dict[str, Any] = {"name": "booking", "source": {"kind": "postgres", "dsn": "host=db"}, **tree}
         sink = whole.get("sink", {"path": "log"})
+        if "client" in sink:
+            sink = {"kind": "kafka", **sink}
         whole["sink"] = {"bootstrap_servers": "kafka:9092", **sink} if sink.get("kind") == "kafka" else sink
         config.Config.model_validate(whole)
 

@@ -24,14 +24,19 @@ PROJECT: dict[str, Any] = {
 LEFT = "left==2.1 \\\n    --hash=sha256:00\n    # via changelog-publisher (pyproject.toml)\n"
 
 
-@pytest.fixture(scope="module")
-def check_locks() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("check_locks", CHECKOUT / ".ci" / "check_locks.py")
+def script(name: str) -> ModuleType:
+    """A script of continuous integration."""
+    spec = importlib.util.spec_from_file_location(name, CHECKOUT / ".ci" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def check_locks() -> ModuleType:
+    return script("check_locks")
 
 
 @pytest.mark.parametrize(
@@ -55,6 +60,20 @@ def test_a_lock_that_cannot_be_trusted_is_named(
     monkeypatch.chdir(tmp_path)
     found = list(check_locks.problems("requirements.lock", PROJECT))
     assert found == [] if problem is None else problem in found
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("a" * 120, []),
+        ("a\n" + "b" * 121, [2]),
+        ("| " + "b" * 121 + " |", []),
+        ("```\n" + "b" * 121 + "\n```\n" + "c" * 121, [4]),
+        ("```sh\n" + "b" * 121 + "\n```", [2]),
+    ],
+)
+def test_lines_that_are_too_long_are_found(text: str, lines: list[int]) -> None:
+    assert list(script("check_lines").too_long(text)) == lines
 
 
 def test_the_docs_install_the_wheel_that_is_built() -> None:
