@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,8 @@ ORACLE = """SELECT id = 9007199254740993, flag, small = -1, single = 'NaN', doub
     at = '2026-11-21 03:10:02.5'::timestamp, "at zone" = '9999-12-31 23:59:59.999999+00'::timestamptz,
     doc::text = '{"n": 1e+20, "e": "\\u00e9"}', list = '[0.1, null, "Infinity"]', map = '{"a": "1", "b": null}',
     "p""a`ir" = '{"n": "1.50", "at": "2026-11-21T03:10:02.000000Z", "doc": [1, "x"]}', note = '', long IS NULL,
-    _key = '1', _unavailable = '{}', _out_of_range = '{}', _committed_at IS NOT NULL FROM orders WHERE _key = '1'"""
+    _key = '1', _unavailable = '{}', _out_of_range = '{}', _committed_at IS NOT NULL,
+    _context::text = '{"nul": "\\u0000", "half": "\\ud800", "n": 1.10}' FROM orders WHERE _key = '1'"""
 """Each value as the server reads it; all of them are true."""
 
 
@@ -100,6 +102,9 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "changelog.toml").write_text(CONFIG, "utf-8")
     schema(tmp_path, SHAPE)
     whole = record(Op.CREATE, json.dumps(FULL), key="1", commit=1)
+    told = whole.envelope.provenance
+    stamp = replace(told.stamp, context='{"nul": "\\u0000", "half": "\\ud800", "n": 1.10}')
+    whole = replace(whole, envelope=replace(whole.envelope, provenance=replace(told, stamp=stamp)))
     grow(tmp_path, [[whole], [change("2", 2, status="PAID", day="infinity")]])
     return tmp_path
 

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from decimal import Decimal as Number
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -19,12 +20,14 @@ from connectors.sinks.kafka.avro import AvroValues
 from connectors.sinks.kafka.names import subject
 from connectors.sinks.kafka.registry import Registry
 from envelope import batch
+from envelope.codec.avro_codec import AvroCodec
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 from schemas import avro
 from schemas.types import Decimal, Primitive, Struct
 from tests.integration.site import Site
 from tests.servers.registry import Registry as Server
+from tests.unit.envelope.avro_states import before_contexts, written_before_contexts
 from tests.unit.records import record
 
 P = Primitive
@@ -137,6 +140,30 @@ def test_an_incompatible_schema_is_refused_by_the_registry(registry: Server, pre
             client.register(name, changed)
     assert caught.value.kind is Kind.PRECONDITION
     assert "\n" not in str(caught.value)
+
+
+def test_a_topic_goes_on_whose_messages_an_older_version_began(registry: Server, prefix: str) -> None:
+    """Its stamps had no context; the registry takes the new schema beside it, and both are read."""
+    name, now = subject(prefix, "order"), avro.value_schema("order", OLD, ["id"], prefix)
+    first = record(Op.CREATE, '{"id":1,"amount":"13.50"}', commit=1)
+    stamp = replace(first.envelope.provenance.stamp, context='{"n": 1.10}')
+    second = record(Op.CREATE, '{"id":2,"amount":null}', commit=2)
+    second = replace(
+        second, envelope=replace(second.envelope, provenance=replace(second.envelope.provenance, stamp=stamp))
+    )
+    rows = batch.with_shapes(batch.from_records([second]), {"order": OLD})
+    with linked(registry.url) as strict, linked(registry.url, auto_register=True) as free:
+        id_ = strict.register(name, before_contexts(now))
+        with SchemaRegistryClient({"url": registry.url}) as theirs:
+            theirs.set_compatibility(name, "FULL_TRANSITIVE")
+        body = written_before_contexts(AvroCodec(now).encode(first.envelope), now)
+        values = AvroValues(strict, prefix, {"order": ["id"]})
+        assert values.decode(b"\0" + id_.to_bytes(4, "big") + body) == first.envelope
+        with pytest.raises(ChangelogError, match="changelog schemas register --yes"):
+            values.encode(rows)
+        assert strict.is_compatible(name, now) is True
+        (value,) = AvroValues(free, prefix, {"order": ["id"]}).encode(rows)
+        assert values.decode(value) == second.envelope
 
 
 def test_a_registry_that_is_not_there(registry: Server) -> None:

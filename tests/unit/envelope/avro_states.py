@@ -1,9 +1,13 @@
 """Random JSON states of a shape, as sources write them: compact, the columns in their order."""
 
 import base64
+import copy
+import io
 import struct
 from datetime import UTC, datetime
+from typing import Any
 
+import fastavro
 import msgspec
 from hypothesis import strategies as st
 from msgspec import Raw
@@ -12,6 +16,7 @@ from envelope import floats
 from envelope.codec.avro_values import json_object, quoted
 from envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source, Stamp
 from envelope.position import Position
+from schemas.avro import Schema
 from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 from tests.unit.envelope.strategies import contexts, values
 
@@ -127,6 +132,24 @@ def record(draw: st.DrawFn, shape: Struct, key: str) -> Record:
             original=Raw(original) if there else None if op is Op.TRUNCATE else MISSING,
         ),
     )
+
+
+def before_contexts(schema: Schema) -> Schema:
+    """The schema of the same entity as versions had it whose stamps had no context."""
+    old = copy.deepcopy(schema)
+    provenance = old["fields"][0]["type"]
+    fields = [field for field in provenance["fields"] if field["name"] != "context"]
+    assert len(fields) == len(provenance["fields"]) - 1
+    provenance["fields"] = fields
+    return old
+
+
+def written_before_contexts(body: bytes, schema: Schema) -> bytes:
+    """The same message as such a version wrote it."""
+    out = io.BytesIO()
+    datum: Any = fastavro.schemaless_reader(io.BytesIO(body), fastavro.parse_schema(schema), None)
+    fastavro.schemaless_writer(out, fastavro.parse_schema(before_contexts(schema)), datum)
+    return out.getvalue()
 
 
 def _list(items: list[bytes]) -> bytes:
