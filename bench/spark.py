@@ -38,7 +38,7 @@ from connectors.sinks.files.sink import FileSink
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
 from envelope.position import Position
-from spark_jobs.archiving.files import Run, archive_log
+from spark_jobs.archiving.files import ArchiveRun, archive_log
 from spark_jobs.archiving.retention import KEPT
 from spark_jobs.deltas.derive import deltas_of
 from spark_jobs.storage.manifest import ARCHIVE, local
@@ -181,7 +181,7 @@ def compaction(site: Site) -> Part:
     log = site.folder / "log"
     _write_log(log, site.rows)
     begin_s = time.perf_counter()
-    merged = archive_log(Run(spark=site.spark, store=local(log), at=datetime.now(UTC)), log)
+    merged = archive_log(ArchiveRun(spark=site.spark, store=local(log), at=datetime.now(UTC)), log)
     seconds = time.perf_counter() - begin_s
     before = sum(log_file(log, sequence).stat().st_size for sequence in range(1, merged.files + 1))
     after = sum(file.stat().st_size for file in (log / ARCHIVE).rglob("*.parquet"))

@@ -29,7 +29,7 @@ from spark_jobs.storage.manifest import ARCHIVE, NOTHING, Manifest, Store, is_lo
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.archiving.files import Merged, Run
+    from spark_jobs.archiving.files import ArchiveRun, Merged
     from spark_jobs.changelog.kafka_offsets import Spans
 
 CLOSED, ALL = "closed", "all"
@@ -106,7 +106,7 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
     store = _store(arguments, config, spark)
     assert store is not None
     reach = failpoints.parse(os.environ.get(failpoints.VARIABLE))
-    run = files.Run(spark=spark, store=store, at=datetime.now(UTC), reach=reach)
+    run = files.ArchiveRun(spark=spark, store=store, at=datetime.now(UTC), reach=reach)
     log = config.sink.path if isinstance(config.sink, FilesConfig) else None
     summary: dict[str, object] = {"verdict": DONE, "archive": store.root}
     if isinstance(config.sink, KafkaConfig):
@@ -189,7 +189,7 @@ def _count(spans: "Spans", topic: str) -> int:
     return sum(span.end - span.first for (name, _), span in spans.items() if name == topic)
 
 
-def _take(run: "Run", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> int:
+def _take(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> int:
     """All that is committed now, in one commit or, where it is much, in several; gives the rows."""
     from spark_jobs.archiving.files import land  # noqa: PLC0415
     from spark_jobs.changelog import kafka_offsets, read  # noqa: PLC0415
@@ -209,7 +209,7 @@ def _take(run: "Run", arguments: argparse.Namespace, config: Config, sink: Kafka
     return landed
 
 
-def _follow(run: "Run", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> NoReturn:
+def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> NoReturn:
     """What comes, by structured streaming, until stopped; topics that are new make it begin anew.
 
     Where to begin is the manifest's to say: Spark's own checkpoint lasts no longer than its query, and is asked for the
@@ -250,7 +250,7 @@ def _follow(run: "Run", arguments: argparse.Namespace, config: Config, sink: Kaf
 class _MicroBatches:
     """Lands the micro-batches of a query, whose checkpoint is in `folder`, from the beginning of `spans` on."""
 
-    def __init__(self, run: "Run", folder: Path, spans: "Spans", prefix: str) -> None:
+    def __init__(self, run: "ArchiveRun", folder: Path, spans: "Spans", prefix: str) -> None:
         self._run, self._folder, self._prefix = run, folder, prefix
         self._spans = spans
         self.failure: ChangelogError | None = None
@@ -271,8 +271,8 @@ class _MicroBatches:
     def _ends(self, number: int) -> Mapping[str, Mapping[str, int]]:
         """Up to which offsets a micro-batch was read: the last line of what Spark stores before it begins one."""
         text = (self._folder / "offsets" / str(number)).read_text("utf-8")
-        found: Mapping[str, Mapping[str, int]] = json.loads(text.rstrip().rpartition("\n")[2])
-        return found
+        ends: Mapping[str, Mapping[str, int]] = json.loads(text.rstrip().rpartition("\n")[2])
+        return ends
 
 
 JOB = Job(

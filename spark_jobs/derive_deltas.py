@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_jobs.changelog.read import Archive, Files
-    from spark_jobs.deltas.files import Runs
+    from spark_jobs.deltas.files import DeltaRuns
     from spark_jobs.deltas.topics import Topics
 
 
@@ -156,7 +156,7 @@ def _run_files(spark: "SparkSession", arguments: argparse.Namespace, config: Con
 
 
 def _changes(
-    spark: "SparkSession", where: "Files | Archive", arguments: argparse.Namespace, before: "Runs"
+    spark: "SparkSession", where: "Files | Archive", arguments: argparse.Namespace, before: "DeltaRuns"
 ) -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
@@ -173,7 +173,7 @@ def _changes(
     return changes
 
 
-def _refuse_other(arguments: argparse.Namespace, before: "Runs", root: str) -> None:
+def _refuse_other(arguments: argparse.Namespace, before: "DeltaRuns", root: str) -> None:
     """What an output began with, it goes on with."""
     if before.runs and arguments.first is not None:
         hint = "leave out --from, or use another --output"
@@ -214,7 +214,7 @@ def _run_kafka(spark: "SparkSession", arguments: argparse.Namespace, config: Con
     checkpoint = store_of(arguments.checkpoint, spark)
     topics.refuse_lost(committed(checkpoint))
     with _stopping() as stopping:
-        made = stream(
+        counts = stream(
             spark,
             config,
             topics,
@@ -224,7 +224,7 @@ def _run_kafka(spark: "SparkSession", arguments: argparse.Namespace, config: Con
             stopping=stopping,
             reach=_reach(),
         )
-    return {"verdict": DONE, "checkpoint": checkpoint.root, **made}
+    return {"verdict": DONE, "checkpoint": checkpoint.root, **counts}
 
 
 @contextmanager

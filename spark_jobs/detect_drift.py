@@ -20,9 +20,9 @@ from spark_jobs.runner.job import Job, main
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_jobs.drift.foreign_run import Other
+    from spark_jobs.drift.foreign_run import ForeignSource
     from spark_jobs.drift.key_ranges import KeyRange
-    from spark_jobs.drift.run import Wanted
+    from spark_jobs.drift.run import Request
 
 OUT = "drift"
 
@@ -137,8 +137,8 @@ def _refuse_several(arguments: argparse.Namespace) -> None:
 
 
 def _folder(arguments: argparse.Namespace) -> Path:
-    found: Path = arguments.out or arguments.config.parent / OUT
-    return found
+    folder: Path = arguments.out or arguments.config.parent / OUT
+    return folder
 
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
@@ -146,15 +146,15 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
     from spark_jobs.drift.report import finish, policies, read_earlier, write  # noqa: PLC0415
 
     _refuse_several(arguments)
-    wanted, folder = _wanted(spark, arguments, config), _folder(arguments)
+    request, folder = _request(spark, arguments, config), _folder(arguments)
     earlier = read_earlier(folder)  # one that is damaged is told before the comparison, not behind it
-    begun = run.Begun.now()
+    start = run.RunStart.now()
     if arguments.source is None:
-        found = run.detect(spark, wanted, begun)
+        compared = run.detect(spark, request, start)
     else:
-        found = foreign_run.detect(spark, wanted, _other(arguments), begun)
+        compared = foreign_run.detect(spark, request, _foreign_source(arguments), start)
     file = arguments.config.absolute()
-    report = finish(found, policies(config, found["entities"]), earlier, folder=folder, config=file)
+    report = finish(compared, policies(config, compared["entities"]), earlier, folder=folder, config=file)
     if arguments.repair:
         from spark_jobs.drift.repair import repair  # noqa: PLC0415
 
@@ -162,18 +162,18 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
     return _summary(report, write(folder, report))
 
 
-def _wanted(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> "Wanted":
+def _request(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> "Request":
     from spark_jobs.changelog.as_of import resolve  # noqa: PLC0415
     from spark_jobs.changelog.read import Archive, where_of  # noqa: PLC0415
-    from spark_jobs.drift.compare import Asked  # noqa: PLC0415
-    from spark_jobs.drift.run import Wanted  # noqa: PLC0415
+    from spark_jobs.drift.compare import Scope  # noqa: PLC0415
+    from spark_jobs.drift.run import Request  # noqa: PLC0415
 
     where = where_of(config) if arguments.archive is None else Archive(path=arguments.archive)
     since = None if arguments.since is None else resolve(spark, where, arguments.since)
-    return Wanted(
+    return Request(
         config=config,
         where=where,
-        asked=Asked(since=since, share=arguments.sample, keys=_keys(arguments), tasks=arguments.partitions),
+        scope=Scope(since=since, share=arguments.sample, keys=_keys(arguments), tasks=arguments.partitions),
         names=arguments.entities,
         wait_s=arguments.wait,
         folder=_folder(arguments),
@@ -188,10 +188,10 @@ def _keys(arguments: argparse.Namespace) -> "KeyRange | None":
     return KeyRange(first=arguments.first, end=arguments.end)
 
 
-def _other(arguments: argparse.Namespace) -> "Other":
-    from spark_jobs.drift.foreign_run import Other  # noqa: PLC0415
+def _foreign_source(arguments: argparse.Namespace) -> "ForeignSource":
+    from spark_jobs.drift.foreign_run import ForeignSource  # noqa: PLC0415
 
-    return Other(format=arguments.source, options=dict(arguments.source_option), settle_s=arguments.settle)
+    return ForeignSource(format=arguments.source, options=dict(arguments.source_option), settle_s=arguments.settle)
 
 
 def _summary(report: Mapping[str, Any], page: Path) -> Mapping[str, object]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_jobs.changelog.read import Where
-    from spark_jobs.views.plan import Wanted
+    from spark_jobs.views.plan import ViewPlan
     from spark_jobs.views.to_parquet import View
 
 
@@ -97,7 +97,7 @@ def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
     _table(arguments)
 
 
-def _table(arguments: argparse.Namespace) -> to_postgres.Table | None:
+def _table(arguments: argparse.Namespace) -> to_postgres.Target | None:
     """The table that is written, where it is one. Raises ChangelogError (USAGE) for options that do not fit."""
     if (arguments.output == POSTGRES) != (arguments.dsn is not None):
         message = "--output postgres and --dsn go together"
@@ -107,7 +107,7 @@ def _table(arguments: argparse.Namespace) -> to_postgres.Table | None:
     if arguments.output != POSTGRES:
         return None
     schema, name = to_postgres.parse(arguments.to)
-    return to_postgres.Table(dsn=secret_of(arguments.dsn, Path(), os.environ), schema=schema, name=name)
+    return to_postgres.Target(dsn=secret_of(arguments.dsn, Path(), os.environ), schema=schema, name=name)
 
 
 def _entities(arguments: argparse.Namespace, config: Config) -> set[str]:
@@ -133,7 +133,7 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
     position = resolve(spark, changelog, arguments.as_of)
     entities = _entities(arguments, config)
     read_changelog(spark, changelog, entities=entities)  # an unknown entity is refused, rather than its lack of columns
-    wanted = plan.Wanted(
+    view_plan = plan.ViewPlan(
         view=ViewConfig(entity=arguments.entity, where=arguments.where)
         if arguments.entity
         else config.views[arguments.view],
@@ -141,30 +141,34 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
         raw=arguments.raw,
         columns=plan.columns_of(spark, changelog, entities, position, arguments.schemas),
     )
-    return {"verdict": DONE, "position": str(position), **_written(spark, changelog, wanted, position, arguments)}
+    return {"verdict": DONE, "position": str(position), **_written(spark, changelog, view_plan, position, arguments)}
 
 
 def _written(
-    spark: "SparkSession", changelog: "Where", wanted: "Wanted", position: Position, arguments: argparse.Namespace
+    spark: "SparkSession", changelog: "Where", view_plan: "ViewPlan", position: Position, arguments: argparse.Namespace
 ) -> Mapping[str, object]:
     from spark_jobs.views import plan, to_delta_lake, to_parquet  # noqa: PLC0415
 
-    view = to_parquet.View(definition=wanted.definition(changelog), position=str(position))
+    view = to_parquet.View(definition=view_plan.definition(changelog), position=str(position))
     table = _table(arguments)
     if table is not None:
-        with plan.build(spark, changelog, wanted, position) as rows:
-            written = to_postgres.write(rows, plan.shape_of(wanted), view, table)
+        with plan.build(spark, changelog, view_plan, position) as rows:
+            written = to_postgres.write(rows, plan.shape_of(view_plan), view, table)
         return {"view": arguments.to, "after": None, **_counts(written)}
     store = store_of(arguments.to, spark)
     is_delta = arguments.output == DELTA
-    there = to_delta_lake.newest(spark, store.root) if is_delta else to_parquet.newest(store)
-    if is_delta and not arguments.full and there is not None and to_delta_lake.same(there, view):
-        return {"view": store.root, "after": there.position, **_counts(to_delta_lake.counts(spark, there, store.root))}
-    base = None if arguments.full else plan.base_of(there, changelog, wanted, position)
+    present = to_delta_lake.newest(spark, store.root) if is_delta else to_parquet.newest(store)
+    if is_delta and not arguments.full and present is not None and to_delta_lake.same(present, view):
+        return {
+            "view": store.root,
+            "after": present.position,
+            **_counts(to_delta_lake.counts(spark, present, store.root)),
+        }
+    base = None if arguments.full else plan.base_of(present, changelog, view_plan, position)
     before = None
     if base is not None:
         before = to_delta_lake.read(spark, store.root) if is_delta else to_parquet.read(spark, store, base), base
-    with plan.build(spark, changelog, wanted, position, on=before) as rows:
+    with plan.build(spark, changelog, view_plan, position, on=before) as rows:
         written = (
             to_delta_lake.write(rows, view, store.root)
             if is_delta

@@ -67,7 +67,7 @@ What is read for years is worth the effort of level 9: a ninth less than at Spar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class ArchiveRun:
     """One run of the job: its session, the archive's store, its clock, and where tests make it crash."""
 
     spark: SparkSession
@@ -83,7 +83,7 @@ class Run:
 # From Kafka
 
 
-def land(run: Run, rows: DataFrame, spans: Spans, *, prefix: str) -> int:
+def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str) -> int:
     """Commits what was read of the spans, and that they were read; gives the number of rows.
 
     `rows` are of `envelope.batch.SCHEMA`, their `partition` Kafka's. Raises ChangelogError, IN_USE, when another run
@@ -133,7 +133,7 @@ class Merged:
         )
 
 
-def compact(run: Run, *, before: date) -> Merged:
+def compact(run: ArchiveRun, *, before: date) -> Merged:
     """Makes one sorted file of those of an entity's day before a date, where they are several; drops repeats.
 
     A repeat is of the same entity, partition and position. Raises ChangelogError, IN_USE, when another run replaced or
@@ -146,7 +146,7 @@ def compact(run: Run, *, before: date) -> Merged:
     return merged
 
 
-def _merge(run: Run, old: Sequence[ArchiveFile]) -> Merged:
+def _merge(run: ArchiveRun, old: Sequence[ArchiveFile]) -> Merged:
     rows = _read(run, [f"{run.store.root}/{file.path}" for file in old])
     with _written(run, rows) as written:
         new = [file.listed(_offsets(old, file)) for file in written]
@@ -160,10 +160,10 @@ def _merge(run: Run, old: Sequence[ArchiveFile]) -> Merged:
 
         def swap(before: Manifest) -> Manifest:
             gone = frozenset(file.path for file in old)
-            kept = tuple(file for file in before.files if file.path not in gone)
-            if len(kept) + len(old) != len(before.files):
+            others = tuple(file for file in before.files if file.path not in gone)
+            if len(others) + len(old) != len(before.files):
                 raise _meanwhile(run.store, "files that this run made fewer were replaced")
-            return replace(before, files=(*kept, *new))
+            return replace(before, files=(*others, *new))
 
         commit(run.store, swap, at=run.at)
     run.reach("archive:committed")
@@ -188,7 +188,7 @@ def _offsets(old: Iterable[ArchiveFile], new: "_Written") -> dict[str, tuple[int
 # From the file log
 
 
-def archive_log(run: Run, path: Path, before: date | None = None) -> Merged:
+def archive_log(run: ArchiveRun, path: Path, before: date | None = None) -> Merged:
     """Writes the days of the file log at `path` before a date, by default the closed ones, into its own archive.
 
     They are sorted; the log files stay for now.
@@ -214,7 +214,7 @@ def archive_log(run: Run, path: Path, before: date | None = None) -> Merged:
 # Fewer days, and what is no longer needed
 
 
-def drop_days(run: Run, *, keep_days: int) -> Sequence[str]:
+def drop_days(run: ArchiveRun, *, keep_days: int) -> Sequence[str]:
     """Drops all days but today and the `keep_days` before it from the manifest; gives those dropped.
 
     The versions of columns stay, which later rows may need however old they are, and so do the gaps.
@@ -223,15 +223,15 @@ def drop_days(run: Run, *, keep_days: int) -> Sequence[str]:
     if gone:
 
         def without(before: Manifest) -> Manifest:
-            kept = (file for file in before.files if file.entity in OF_CHANGELOG or file.day not in gone)
-            return replace(before, files=tuple(kept))
+            files_left = (file for file in before.files if file.entity in OF_CHANGELOG or file.day not in gone)
+            return replace(before, files=tuple(files_left))
 
         commit(run.store, without, at=run.at)
         run.reach("archive:dropped")
     return sorted(gone)
 
 
-def clear(run: Run, *, grace: timedelta, log: Path | None = None) -> int:
+def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
     """Deletes what no reader needs any more, and gives the number of files.
 
     A manifest goes when the next one is older than `grace`, so that whoever began to read by it has had so long. A
@@ -239,20 +239,20 @@ def clear(run: Run, *, grace: timedelta, log: Path | None = None) -> int:
     the file log at `log` what every manifest that is left replaces.
     """
     store, until_s = run.store, (run.at - grace).timestamp()
-    found = list(store.files(FOLDER))
-    written_s = {number: each.modified_s for each in found if (number := number_of(each.path)) is not None}
+    manifests = list(store.files(FOLDER))
+    written_s = {number: file.modified_s for file in manifests if (number := number_of(file.path)) is not None}
     whole = {number: manifest for number in written_s if (manifest := read(store, path_of(number))) is not None}
     if not whole:
         return 0
     left = _in_use({number: written_s[number] for number in whole}, until_s)
     listed = {file.path for number in left for file in whole[number].files} | {path_of(number) for number in left}
     gone = [path_of(number) for number in whole.keys() - left]
-    others = [each for each in (*found, *store.files(ARCHIVE)) if each.path not in (listed | set(gone))]
-    gone += [each.path for each in others if each.modified_s < until_s]
+    others = [file for file in (*manifests, *store.files(ARCHIVE)) if file.path not in (listed | set(gone))]
+    gone += [file.path for file in others if file.modified_s < until_s]
     if log is not None:
-        begun = written_s[min(left)] < until_s  # else there may be readers from before there was any
-        archived = min(whole[number].log.last for number in left) if begun else 0
-        gone += [f"log/{log_file(log, each).name}" for each in sequences(log)[:-KEPT] if each <= archived]
+        before_archive_expired = written_s[min(left)] < until_s  # else there may be readers from before there was any
+        archived = min(whole[number].log.last for number in left) if before_archive_expired else 0
+        gone += [f"log/{log_file(log, file).name}" for file in sequences(log)[:-KEPT] if file <= archived]
     for path in gone:
         store.delete(path)
     run.reach("archive:cleared")
@@ -320,13 +320,13 @@ _ZERO: Mapping[str, object] = {
 }
 
 
-def _read(run: Run, files: Sequence[str]) -> DataFrame:
+def _read(run: ArchiveRun, files: Sequence[str]) -> DataFrame:
     reader = run.spark.read.schema(ROWS).option("recursiveFileLookup", "true")
     return reader.option("parquet.page.verify-checksum.enabled", "true").parquet(*files)
 
 
 @contextmanager
-def _written(run: Run, rows: DataFrame) -> Iterator[list[_Written]]:
+def _written(run: ArchiveRun, rows: DataFrame) -> Iterator[list[_Written]]:
     """The rows as files in their places, of names that no other run gives; what is written beside goes at the end."""
     name = run_name(run.at)
     staging = f"{_STAGING}/{name}"
@@ -336,19 +336,19 @@ def _written(run: Run, rows: DataFrame) -> Iterator[list[_Written]]:
         arranged(rows).write.partitionBy(*_PLACES).options(**WRITING).parquet(f"{run.store.root}/{staging}")
         run.reach("archive:written")
         written = []
-        for number, found in enumerate(_staged(run, staging)):
-            place = dict(part.split("=") for part in str(found["file"]).split("/")[:-1])
+        for number, staged in enumerate(_staged(run, staging)):
+            place = dict(part.split("=") for part in str(staged["file"]).split("/")[:-1])
             entity, day = place["entity_"], place["day_"]
             path = f"{ARCHIVE}/entity={entity}/day={day}/{name}-{number:05d}.parquet"
-            run.store.move(f"{staging}/{found['file']}", path)
+            run.store.move(f"{staging}/{staged['file']}", path)
             written.append(
                 _Written(
                     path=path,
                     entity=entity,
                     day=day,
-                    rows=found["rows"],
-                    first=found["first"],
-                    last=found["last"],
+                    rows=staged["rows"],
+                    first=staged["first"],
+                    last=staged["last"],
                 )
             )
         run.reach("archive:moved")
@@ -357,7 +357,7 @@ def _written(run: Run, rows: DataFrame) -> Iterator[list[_Written]]:
         run.store.delete(staging)
 
 
-def _staged(run: Run, staging: str) -> list[Row]:
+def _staged(run: ArchiveRun, staging: str) -> list[Row]:
     """Each file that was written beside (`file`, below `staging`), with its rows and its first and last position."""
     file = F.element_at(F.split("_metadata.file_path", f"/{staging}/"), -1)
     return (

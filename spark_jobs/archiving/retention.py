@@ -60,13 +60,13 @@ def closed_sequences(path: Path, archived: int, before: date | None = None) -> l
     if len(present) <= KEPT:
         return []
     until = before or open_day(_newest_at(path, present[-1]))
-    found = []
+    closed = []
     for sequence in present[:-KEPT]:
         if sequence > archived:
             if _newest_at(path, sequence).astimezone(UTC).date() >= until:
                 break
-            found.append(sequence)
-    return found
+            closed.append(sequence)
+    return closed
 
 
 def _newest_at(path: Path, sequence: int) -> datetime:

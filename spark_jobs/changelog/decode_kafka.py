@@ -19,7 +19,7 @@ from envelope.codec.avro_codec import AvroCodec
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Envelope, Missing
 from envelope.position import UNPLACED, at_offset
-from spark_jobs.changelog.executor_registry import Registry
+from spark_jobs.changelog.executor_registry import ExecutorRegistry
 
 PARTITION: Final = "kafka_partition"
 OFFSET: Final = "offset"
@@ -39,10 +39,10 @@ Row = tuple[object, ...]
 """The values of the columns from `op` to `original`, and of `context`."""
 
 
-def decoder(prefix: str, registry: Registry | None) -> Decode:
+def decoder(prefix: str, registry: ExecutorRegistry | None) -> Decode:
     """What decodes batches of `MESSAGES`, which hold no tombstones, to batches of `DECODED`.
 
-    Raises ChangelogError that names the message: MALFORMED, and what `Registry.schema` raises.
+    Raises ChangelogError that names the message: MALFORMED, and what `ExecutorRegistry.schema` raises.
     """
     start = len(prefix) + 1
 
@@ -56,13 +56,13 @@ def decoder(prefix: str, registry: Registry | None) -> Decode:
 
 def _decoded(batch: pa.RecordBatch, values: "_Values", start: int) -> pa.RecordBatch:
     topics, partitions, offsets, keys, bodies, moves = (batch.column(name).to_pylist() for name in MESSAGES)
-    found = []
+    rows = []
     for topic, partition, offset, key, body, moved in zip(
         topics, partitions, offsets, keys, bodies, moves, strict=True
     ):
         *row, context = values.row(body, topic, partition, offset)
-        found.append((topic[start:], partition, key.decode(), *row, _moved(moved), context))
-    columns = list(zip(*found, strict=True)) or [()] * len(SCHEMA)
+        rows.append((topic[start:], partition, key.decode(), *row, _moved(moved), context))
+    columns = list(zip(*rows, strict=True)) or [()] * len(SCHEMA)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays([*arrays, batch.column("partition"), batch.column("offset")], schema=DECODED)
 
@@ -91,7 +91,7 @@ class _Stamped(msgspec.Struct, rename="camel", kw_only=True):
 class _Values:
     """Decodes values; knows each schema's codec once it met it."""
 
-    def __init__(self, registry: Registry | None) -> None:
+    def __init__(self, registry: ExecutorRegistry | None) -> None:
         self._registry = registry
         self._codecs: dict[int, AvroCodec] = {}
         self._parts, self._stamped = msgspec.json.Decoder(_Parts), msgspec.json.Decoder(_Stamped)
@@ -139,7 +139,7 @@ class _Values:
             raise ChangelogError(Kind.MALFORMED, "a message ends within the id of its schema")
         return self._codec(self._registry, int.from_bytes(value[1:_HEADER_BYTES], "big")).decode(value[_HEADER_BYTES:])
 
-    def _codec(self, registry: Registry, id_: int) -> AvroCodec:
+    def _codec(self, registry: ExecutorRegistry, id_: int) -> AvroCodec:
         if id_ not in self._codecs:
             try:
                 self._codecs[id_] = AvroCodec(registry.schema(id_))
@@ -182,6 +182,8 @@ def _moved(headers: list[dict[str, object]] | None) -> str | None:
     """What the column `moved` holds."""
     if not headers:
         return None
-    told = {str(header["key"]): header["value"] for header in headers}
-    places = [f'"{name}":{value.decode()}' for name in _MOVES if isinstance(value := told.get(name), bytes | bytearray)]
+    values = {str(header["key"]): header["value"] for header in headers}
+    places = [
+        f'"{name}":{value.decode()}' for name in _MOVES if isinstance(value := values.get(name), bytes | bytearray)
+    ]
     return f"{{{','.join(places)}}}"

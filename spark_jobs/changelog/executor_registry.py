@@ -30,7 +30,7 @@ _KNOWN = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registry:
+class ExecutorRegistry:
     """A registry at one of `urls`. Files are read where the question is asked, so they have to be on every executor."""
 
     urls: tuple[str, ...]
@@ -68,7 +68,7 @@ class Registry:
 
 
 @lru_cache(maxsize=1024)
-def _fetched(registry: Registry, id_: int) -> Schema:
+def _fetched(registry: ExecutorRegistry, id_: int) -> Schema:
     *others, last = registry.urls
     for url in others:
         try:
@@ -79,7 +79,7 @@ def _fetched(registry: Registry, id_: int) -> Schema:
     return _asked(registry, last, id_)
 
 
-def _asked(registry: Registry, url: str, id_: int) -> Schema:
+def _asked(registry: ExecutorRegistry, url: str, id_: int) -> Schema:
     parts = urlsplit(url)
     login = registry.login or parts.netloc.rpartition("@")[0]
     where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
@@ -103,7 +103,7 @@ def _asked(registry: Registry, url: str, id_: int) -> Schema:
         ) from None
 
 
-def _context(registry: Registry, parts: Any) -> ssl.SSLContext | None:
+def _context(registry: ExecutorRegistry, parts: Any) -> ssl.SSLContext | None:
     if parts.scheme != "https":
         return None
     context = ssl.create_default_context(cafile=registry.ca_file)

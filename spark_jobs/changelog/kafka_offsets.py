@@ -44,14 +44,14 @@ def entities(admin: Admin, prefix: str, names: Iterable[str] | None = None) -> d
     Raises ChangelogError: PRECONDITION when there is none, USAGE when one of `names` has none.
     """
     reserved = RESERVED - OF_CHANGELOG
-    found = {name: count for name, count in topics.entities(admin, prefix).items() if name not in reserved}
-    if not found.keys() - OF_CHANGELOG:
+    counts = {name: count for name, count in topics.entities(admin, prefix).items() if name not in reserved}
+    if not counts.keys() - OF_CHANGELOG:
         hint = "`changelog run` makes them; see [sink] prefix"
         raise ChangelogError(Kind.PRECONDITION, f"there is no topic of the changelog {prefix}", hint=hint)
     if names is None:
-        return found
-    _refuse_unknown(names, found)
-    return {name: found[name] for name in names}
+        return counts
+    _refuse_unknown(names, counts)
+    return {name: counts[name] for name in names}
 
 
 def unread(
@@ -65,21 +65,21 @@ def unread(
     compacted away, unless `lost`, which goes on with what there is; USAGE when one of `skip` has no topic.
     """
     admin = client.admin()
-    there = entities(admin, prefix)
-    _refuse_unknown({*skip} - OF_CHANGELOG, there)
-    counted = {topic(prefix, entity): count for entity, count in there.items() if entity not in skip}
+    counts = entities(admin, prefix)
+    _refuse_unknown({*skip} - OF_CHANGELOG, counts)
+    counted = {topic(prefix, entity): count for entity, count in counts.items() if entity not in skip}
     parts = [(name, number) for name, count in counted.items() for number in range(count)]
     first, end = begins(admin, parts), ends(admin, parts)
-    kept = {part: offsets.get(part[0], {}).get(str(part[1])) for part in parts}
-    found = {}
-    for part, next_ in kept.items():
+    next_offsets = {part: offsets.get(part[0], {}).get(str(part[1])) for part in parts}
+    spans = {}
+    for part, next_ in next_offsets.items():
         if next_ is not None and not lost:
             _refuse_lost(part, next_, first[part], end[part])
         begin = first[part] if next_ is None or not first[part] <= next_ <= end[part] else next_
-        found[part] = Span(first=begin, end=end[part], after=next_)
+        spans[part] = Span(first=begin, end=end[part], after=next_)
     if not lost:
-        _refuse_compacted(admin, found)
-    return found
+        _refuse_compacted(admin, spans)
+    return spans
 
 
 def slices(spans: Spans, rows_max: int) -> Iterable[dict[Part, Span]]:
@@ -104,10 +104,10 @@ def slices(spans: Spans, rows_max: int) -> Iterable[dict[Part, Span]]:
 
 def as_json(spans: Spans, which: Literal["first", "end"]) -> str:
     """One side of the spans, as Spark's options `startingOffsets` and `endingOffsets` take it."""
-    found: dict[str, dict[str, int]] = defaultdict(dict)
+    offsets: dict[str, dict[str, int]] = defaultdict(dict)
     for (topic_, partition), span in spans.items():
-        found[topic_][str(partition)] = span.first if which == "first" else span.end
-    return json.dumps(found)
+        offsets[topic_][str(partition)] = span.first if which == "first" else span.end
+    return json.dumps(offsets)
 
 
 def begin_options(spans: Spans) -> dict[str, str]:
@@ -123,10 +123,10 @@ def ending(spans: Spans, ends_: Offsets) -> dict[Part, Span]:
     return {part: replace(span, end=ends_[part[0]][str(part[1])]) for part, span in spans.items()}
 
 
-def _refuse_unknown(names: Iterable[str], there: Collection[str]) -> None:
+def _refuse_unknown(names: Iterable[str], known_names: Collection[str]) -> None:
     for name in names:
-        if name not in there:
-            known = ", ".join(sorted(there))
+        if name not in known_names:
+            known = ", ".join(sorted(known_names))
             raise ChangelogError(Kind.USAGE, f"entity {name} has no topic", hint=f"the changelog has {known}")
 
 
@@ -141,15 +141,15 @@ def _refuse_compacted(admin: Admin, spans: Spans) -> None:
     """A message is kept from compaction for a while only; one that was not read in that while may be gone."""
     behind = {part: span for part, span in spans.items() if span.after is not None and span.end > span.first}
     named = [Topic(name=name, partitions=0, settings={}) for name in {name for name, _ in behind}]
-    settings = {name: found.settings for name, found in topics.read(admin, named).items()}
+    settings = {name: topic_found.settings for name, topic_found in topics.read(admin, named).items()}
     lag_ms = {
         part: int(settings[part[0]].get("min.compaction.lag.ms", 0))
         for part in behind
         if "compact" in settings[part[0]].get("cleanup.policy", "")
     }
     now_ms = time.time_ns() // 1_000_000
-    kept = since(admin, {part: max(now_ms - lag, 0) for part, lag in lag_ms.items()})
-    for part, offset in kept.items():
+    uncompacted_from = since(admin, {part: max(now_ms - lag, 0) for part, lag in lag_ms.items()})
+    for part, offset in uncompacted_from.items():
         span = behind[part]
         if span.first < (span.end if offset is None else min(offset, span.end)):
             raise _lost(

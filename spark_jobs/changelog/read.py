@@ -26,7 +26,7 @@ from envelope.entity import DEAD, OF_CHANGELOG, RESERVED
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from spark_jobs.changelog.decode_kafka import DECODED, OFFSET, PARTITION, decoder
-from spark_jobs.changelog.executor_registry import Registry
+from spark_jobs.changelog.executor_registry import ExecutorRegistry
 from spark_jobs.changelog.java_client import java_options
 from spark_jobs.storage import manifest as manifests
 
@@ -96,17 +96,17 @@ def read_changelog(
     The versions of columns and what was set aside (`schemas`, `dead`) are entities only where named. Raises
     ChangelogError: PRECONDITION when there is no changelog, USAGE for an unknown entity or a position beyond its end.
     """
-    wanted = None if entities is None else sorted(set(entities))
+    names = None if entities is None else sorted(set(entities))
     if after is not None:
         refuse_beyond(spark, where, after)
     match where:
         case Files():
-            rows = _read_parquet(spark, _files(where, wanted, after))
+            rows = _read_parquet(spark, _files(where, names, after))
         case Archive():
-            rows = _read_parquet(spark, _archived(spark, where, wanted, after))
+            rows = _read_parquet(spark, _archived(spark, where, names, after))
         case Kafka():
-            rows = _read_kafka(spark, where, wanted)
-    chosen = F.col("entity").isin(wanted) if wanted is not None else ~F.col("entity").isin(_ASIDE)
+            rows = _read_kafka(spark, where, names)
+    chosen = F.col("entity").isin(names) if names is not None else ~F.col("entity").isin(_ASIDE)
     rows = rows.where(chosen)
     return rows if after is None else rows.where(F.col("position") > str(after))
 
@@ -123,11 +123,16 @@ def stream_changelog(
     `options` are those of Spark's Kafka source, over ours: `startingOffsets`, `maxOffsetsPerTrigger`. Entities that
     appear later are read from their beginning, unless `entities` are named.
     """
-    wanted = None if entities is None else sorted(set(entities))
-    if wanted is not None:
-        _refuse_missing(where, wanted)
-    found = {"startingOffsets": "earliest", **kafka_options(where), **_subscription(where, wanted), **(options or {})}
-    return decoded(spark.readStream.format("kafka").options(**found).load(), where)
+    names = None if entities is None else sorted(set(entities))
+    if names is not None:
+        _refuse_missing(where, names)
+    source_options = {
+        "startingOffsets": "earliest",
+        **kafka_options(where),
+        **_subscription(where, names),
+        **(options or {}),
+    }
+    return decoded(spark.readStream.format("kafka").options(**source_options).load(), where)
 
 
 def kafka_options(where: Kafka) -> dict[str, str]:
@@ -149,12 +154,12 @@ def decoded(messages: DataFrame, where: Kafka) -> DataFrame:
     Tombstones are left out, which say nothing that their delete did not say, and so are the parts of messages that were
     too large for their topic: `changelog tail dead` puts them together.
     """
-    registry = None if where.registry is None else Registry.of_options(where.registry, where.registry_client)
-    moves = F.filter("headers", lambda each: each["key"].isin("movedTo", "movedFrom"))
-    part = F.exists(F.coalesce("headers", F.array()), lambda each: each["key"] == "deadPart")
-    kept = messages.where(F.col("value").isNotNull() & ~part)
-    found = kept.select("topic", "partition", "offset", "key", "value", moves.alias("moves"))
-    return found.mapInArrow(decoder(where.prefix, registry), _nullable(DECODED))
+    registry = None if where.registry is None else ExecutorRegistry.of_options(where.registry, where.registry_client)
+    moves = F.filter("headers", lambda header: header["key"].isin("movedTo", "movedFrom"))
+    part = F.exists(F.coalesce("headers", F.array()), lambda header: header["key"] == "deadPart")
+    whole = messages.where(F.col("value").isNotNull() & ~part)
+    inputs = whole.select("topic", "partition", "offset", "key", "value", moves.alias("moves"))
+    return inputs.mapInArrow(decoder(where.prefix, registry), _nullable(DECODED))
 
 
 def end_of(spark: SparkSession, where: Where) -> Position | None:
@@ -184,8 +189,8 @@ def refuse_dropped(spark: SparkSession, where: Files | Archive, reached: Positio
     changelog itself are never dropped.
     """
     path = where.path
-    kept = manifests.newest(manifests.store_of(path, spark))
-    changes = () if kept is None else (file for file in kept.files if file.entity not in OF_CHANGELOG)
+    manifest = manifests.newest(manifests.store_of(path, spark))
+    changes = () if manifest is None else (file for file in manifest.files if file.entity not in OF_CHANGELOG)
     earliest = min((file.first for file in changes), default=None)
     if earliest is not None and earliest > str(reached):
         raise ChangelogError(
@@ -229,7 +234,7 @@ def _files(where: Files, entities: Sequence[str] | None, after: Position | None)
         _refuse_unknown(where, entities, {*known, *counts(where.path)})
     sequences = range((manifest.log.last if manifest else 0) + 1, recovery.sequence + 1)
     if after is not None:
-        sequences = sequences[bisect_right(sequences, after, key=lambda each: _last(where.path, each)) :]
+        sequences = sequences[bisect_right(sequences, after, key=lambda sequence: _last(where.path, sequence)) :]
     archived = [str((where.path / path).absolute()) for path in _listed(manifest, entities, after)]
     return [f"file:{path}" for path in [*archived, *(str(log_file(where.path, n).absolute()) for n in sequences)]]
 
@@ -248,11 +253,11 @@ def _archived(spark: SparkSession, where: Archive, entities: Sequence[str] | Non
 
 
 def _manifest(spark: SparkSession, where: Archive) -> Manifest:
-    found = manifests.newest(manifests.store_of(where.path, spark))
-    if found is None:
+    manifest = manifests.newest(manifests.store_of(where.path, spark))
+    if manifest is None:
         hint = "spark_jobs/archive.py makes it; is this its path?"
         raise ChangelogError(Kind.PRECONDITION, f"{name_of(where)} has no manifest", hint=hint)
-    return found
+    return manifest
 
 
 def _entities(manifest: Manifest | None) -> set[str]:
@@ -301,11 +306,11 @@ def _looked_up_here(spark: SparkSession, paths: Sequence[str]) -> Iterator[None]
 def _read_kafka(spark: SparkSession, where: Kafka, entities: Sequence[str] | None) -> DataFrame:
     known = _topics(where)
     _refuse_unknown(where, entities or (), known)
-    wanted = [name for name in (known if entities is None else entities) if name in known]
-    if not wanted:  # of the reserved ones
+    names = [name for name in (known if entities is None else entities) if name in known]
+    if not names:  # of the reserved ones
         return spark.createDataFrame([], ROWS)
     options = kafka_options(where) | {
-        **_subscription(where, wanted),
+        **_subscription(where, names),
         "startingOffsets": "earliest",
         "endingOffsets": "latest",
         "minPartitions": str(spark.sparkContext.defaultParallelism),
@@ -329,12 +334,12 @@ def _topics(where: Kafka) -> list[str]:
     """The entities that have a topic. Raises PRECONDITION when there is none."""
     from connectors.sinks.kafka import topics  # noqa: PLC0415
 
-    there = topics.entities(_client(where).admin(), where.prefix)
-    found = [entity for entity in there if entity not in RESERVED - {*_ASIDE}]
-    if not set(found) - {*_ASIDE}:
+    topic_entities = topics.entities(_client(where).admin(), where.prefix)
+    names = [entity for entity in topic_entities if entity not in RESERVED - {*_ASIDE}]
+    if not set(names) - {*_ASIDE}:
         hint = "`changelog run` makes it; see [sink] prefix"
         raise ChangelogError(Kind.PRECONDITION, f"there is no topic of {name_of(where)}", hint=hint)
-    return sorted(found)
+    return sorted(names)
 
 
 def _refuse_missing(where: Kafka, entities: Sequence[str]) -> None:
@@ -355,7 +360,7 @@ def _kafka_log(where: Kafka) -> Any:
 
 
 def _nullable(schema: Any) -> StructType:
-    return StructType([StructField(each.name, each.dataType) for each in from_arrow_schema(schema)])
+    return StructType([StructField(field.name, field.dataType) for field in from_arrow_schema(schema)])
 
 
 ROWS: Final = _nullable(SCHEMA)

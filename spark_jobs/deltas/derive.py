@@ -84,8 +84,8 @@ def derive(rows: pa.RecordBatch) -> pa.RecordBatch:
     that is not JSON.
     """
     delta = _joined('{"provenance":', rows.column("provenance"), ',"patch":', _patches(rows), "}")
-    made = {"kind": _kinds(rows), "delta": delta}
-    columns = [made[name] if name in made else rows.column(name) for name in SCHEMA.names]
+    computed = {"kind": _kinds(rows), "delta": delta}
+    columns = [computed[name] if name in computed else rows.column(name) for name in SCHEMA.names]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
@@ -117,8 +117,8 @@ def avro_values(ids: Mapping[str, int]) -> Values:
     headers = {entity: b"\0" + id_.to_bytes(4, "big") for entity, id_ in ids.items()}
 
     def encode(deltas: pa.RecordBatch) -> pa.Array:
-        found = zip(deltas.column("entity").to_pylist(), deltas.column("delta").to_pylist(), strict=True)
-        return pa.array([headers[entity] + _avro(text.encode()) for entity, text in found], pa.binary())
+        pairs = zip(deltas.column("entity").to_pylist(), deltas.column("delta").to_pylist(), strict=True)
+        return pa.array([headers[entity] + _avro(text.encode()) for entity, text in pairs], pa.binary())
 
     return encode
 
@@ -139,13 +139,13 @@ def messages_of(
     """
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, executors have no need of it
 
-    def made(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for deltas in _derived(batches):
-            found = messages(deltas, topics, values)
-            count(_counts(deltas) | {TOMBSTONE: found.num_rows - deltas.num_rows})
-            yield found
+            batch = messages(deltas, topics, values)
+            count(_counts(deltas) | {TOMBSTONE: batch.num_rows - deltas.num_rows})
+            yield batch
 
-    return changes.select(*_NEEDED).mapInArrow(made, from_arrow_schema(MESSAGES))
+    return changes.select(*_NEEDED).mapInArrow(encode, from_arrow_schema(MESSAGES))
 
 
 def _derived(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -153,7 +153,7 @@ def _derived(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _counts(deltas: pa.RecordBatch) -> dict[str, int]:
-    return {each["values"]: each["counts"] for each in deltas.column("kind").value_counts().to_pylist()}
+    return {entry["values"]: entry["counts"] for entry in deltas.column("kind").value_counts().to_pylist()}
 
 
 def _patches(rows: pa.RecordBatch) -> pa.StringArray:
@@ -243,5 +243,5 @@ def _joined(*parts: str | pa.Array) -> pa.Array:
 
 
 def _avro(delta: bytes) -> bytes:
-    found = delta_codec.decode(delta)
-    return delta_codec.avro(found.provenance, found.patch)
+    decoded = delta_codec.decode(delta)
+    return delta_codec.avro(decoded.provenance, decoded.patch)

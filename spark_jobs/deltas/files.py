@@ -32,7 +32,7 @@ Ends = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class DeltaRun:
     """What one run wrote: a folder below the output, how many deltas by kind, and their first and last position."""
 
     path: str
@@ -47,14 +47,14 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
+class DeltaRuns:
     """What an output holds: the deltas of each partition up to `through`, and of all of them up to `floor`."""
 
     format: int = FORMAT
     form: Form = "parquet"
     floor: str | None = None
     through: Ends = field(default_factory=dict)
-    runs: tuple[Run, ...] = ()
+    runs: tuple[DeltaRun, ...] = ()
 
     @property
     def last(self) -> str | None:
@@ -62,39 +62,46 @@ class Runs:
         return max((run.last for run in self.runs), default=None)
 
 
-def newest(store: Store) -> Runs:
+def newest(store: Store) -> DeltaRuns:
     """What the newest whole manifest says; nothing where there is none."""
-    found = newest_record(store, Runs, FORMAT)
-    if found is not None:
-        return found
+    record = newest_record(store, DeltaRuns, FORMAT)
+    if record is not None:
+        return record
     if numbers(store):
         raise ChangelogError(
             Kind.MALFORMED, f"no manifest in {store.root} is whole", hint="restore one, or use another output"
         )
-    return Runs()
+    return DeltaRuns()
 
 
 def write(
-    store: Store, before: Runs, changes: DataFrame, *, form: Form, ordered: bool, at: datetime, reach: Reach = nowhere
-) -> Run | None:
+    store: Store,
+    before: DeltaRuns,
+    changes: DataFrame,
+    *,
+    form: Form,
+    ordered: bool,
+    at: datetime,
+    reach: Reach = nowhere,
+) -> DeltaRun | None:
     """Writes the deltas of `changes` behind what is there, and commits them; None where there are none.
 
     `changes` are `ordered` when they are all behind the floor, and no earlier one can appear later.
     Raises ChangelogError, IN_USE, when another run wrote to the output meanwhile.
     """
     rest = _behind(changes, before.through)
-    ends = rest.groupBy("entity", "partition").agg(F.max("position").alias("last"), F.min("position").alias("first"))
-    found = ends.collect()
-    if not found:
+    bounds = (F.max("position").alias("last"), F.min("position").alias("first"))
+    ends = rest.groupBy("entity", "partition").agg(*bounds).collect()
+    if not ends:
         return None
     path = f"{DELTAS}/{run_name(at)}"
     kinds = _write(deltas_of(rest), f"{store.root}/{path}", form)
-    run = Run(
-        path=path, kinds=kinds, first=min(each["first"] for each in found), last=max(each["last"] for each in found)
+    run = DeltaRun(
+        path=path, kinds=kinds, first=min(end["first"] for end in ends), last=max(end["last"] for end in ends)
     )
     through = {entity: dict(partitions) for entity, partitions in before.through.items()}
-    for each in found:
-        through.setdefault(each["entity"], {})[str(each["partition"])] = each["last"]
+    for end in ends:
+        through.setdefault(end["entity"], {})[str(end["partition"])] = end["last"]
     floor = run.last if ordered else before.floor
     after = replace(before, form=form, floor=floor, through=through, runs=(*before.runs, run))
     reach("deltas:written")
@@ -113,10 +120,10 @@ def write(
 def read_deltas(spark: SparkSession, output: str) -> DataFrame:
     """The deltas that an output of Parquet files holds, with the columns of `spark_jobs.deltas.derive.SCHEMA`."""
     store = store_of(output, spark)
-    found = newest(store)
-    if not found.runs:
+    record = newest(store)
+    if not record.runs:
         raise ChangelogError(Kind.PRECONDITION, f"there are no deltas in {store.root}")
-    return spark.read.parquet(*(f"{store.root}/{run.path}" for run in found.runs))
+    return spark.read.parquet(*(f"{store.root}/{run.path}" for run in record.runs))
 
 
 def _behind(changes: DataFrame, through: Ends) -> DataFrame:
@@ -148,11 +155,9 @@ def _line() -> Column:
     return F.concat(F.regexp_replace(head, "}$", ","), F.expr("substr(delta, 2)"))
 
 
-def _clear(store: Store, runs: Runs, at: datetime) -> None:
+def _clear(store: Store, runs: DeltaRuns, at: datetime) -> None:
     listed = {run.path for run in runs.runs}
     until_s = (at - GRACE).timestamp()
-    stale = {
-        "/".join(found.path.split("/")[:2]) for found in store.files(DELTAS) if found.modified_s < until_s
-    } - listed
+    stale = {"/".join(file.path.split("/")[:2]) for file in store.files(DELTAS) if file.modified_s < until_s} - listed
     for path in stale:
         store.delete(path)

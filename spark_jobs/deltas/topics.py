@@ -54,8 +54,8 @@ class Topics:
         admin = self.client.admin()
         names = kafka_offsets.entities(admin, self.prefix, self.entities)
         named = {topic(self.prefix, name): name for name in names if name not in OF_CHANGELOG}
-        found = kafka_topics.read(admin, [Topic(name=name, partitions=0, settings={}) for name in named])
-        return {named[name]: each for name, each in found.items()}
+        topics = kafka_topics.read(admin, [Topic(name=name, partitions=0, settings={}) for name in named])
+        return {named[name]: state for name, state in topics.items()}
 
     def names(self) -> dict[str, str]:
         """By entity the topic of its deltas."""
@@ -66,10 +66,12 @@ class Topics:
 
         Raises ChangelogError (PRECONDITION) where one has another width.
         """
-        found = self.changelog()
-        wanted = kafka_topics.delta_topics_of(self.prefix, found)
-        there = kafka_topics.ensure(self.client, wanted, create=self.create, replication_factor=self.replication_factor)
-        return {name: there[delta_topic(self.prefix, name)] for name in found}
+        sources = self.changelog()
+        targets = kafka_topics.delta_topics_of(self.prefix, sources)
+        present = kafka_topics.ensure(
+            self.client, targets, create=self.create, replication_factor=self.replication_factor
+        )
+        return {name: present[delta_topic(self.prefix, name)] for name in sources}
 
     def refuse_lost(self, committed: kafka_offsets.Offsets) -> None:
         """Raises ChangelogError (GAP) when what is to be read behind these offsets is gone, or may be."""
@@ -92,11 +94,11 @@ def committed(checkpoint: Store) -> kafka_offsets.Offsets:
     path = f"offsets/{max(done)}"
     try:
         *_, noted = checkpoint.read(path).decode().splitlines()
-        found: kafka_offsets.Offsets = json.loads(noted)
+        offsets: kafka_offsets.Offsets = json.loads(noted)
     except (ValueError, LookupError) as error:
         hint = "restore the checkpoint from a copy, or begin anew with another"
         raise ChangelogError(Kind.MALFORMED, f"{checkpoint.root}/{path} is damaged", hint=hint) from error
-    return found
+    return offsets
 
 
 def stream(
@@ -150,17 +152,17 @@ class _Batches:
     @property
     def made(self) -> Mapping[str, int]:
         """By kind, how many were sent."""
-        found: Mapping[str, int] = self._counted.value
-        return found
+        counts: Mapping[str, int] = self._counted.value
+        return counts
 
     def write(self, changes: "DataFrame", _: int) -> None:
         """Sends the deltas of one micro-batch, to topics that are made where an entity came."""
         try:
-            found = self._topics.ensure()
-            names = {name: delta_topic(self._topics.prefix, name) for name in found}
-            subjects = {name: delta_subject(self._topics.prefix, name) for name in found}
+            topics = self._topics.ensure()
+            names = {name: delta_topic(self._topics.prefix, name) for name in topics}
+            subjects = {name: delta_subject(self._topics.prefix, name) for name in topics}
             messages = messages_of(changes, names, _values(self._sink, subjects), self._counted.add)
-            messages.write.format("kafka").options(**_writing(self._where, found)).save()
+            messages.write.format("kafka").options(**_writing(self._where, topics)).save()
         except ChangelogError as error:
             self.failure = error
             raise
@@ -183,8 +185,8 @@ def _values(sink: KafkaConfig, subjects: Mapping[str, str]) -> Values:
         registry.close()
 
 
-def _writing(where: Kafka, found: Mapping[str, Found]) -> dict[str, str]:
-    largest = max((each.message_bytes for each in found.values()), default=kafka_topics.MESSAGE_BYTES_DEFAULT)
+def _writing(where: Kafka, topics: Mapping[str, Found]) -> dict[str, str]:
+    largest = max((state.message_bytes for state in topics.values()), default=kafka_topics.MESSAGE_BYTES_DEFAULT)
     return kafka_options(where) | {
         "kafka.max.request.size": str(largest),
         "kafka.acks": "all",

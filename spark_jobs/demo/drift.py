@@ -53,29 +53,31 @@ class Planted:
 
 def drift(scene: Scene) -> Mapping[str, str]:
     """The changelog's files are tampered with; the comparison finds it, and the running service mends it."""
-    told = scene.told
-    reports = told.folder / DRIFT
-    planted = plant(told.folder / "data" / "changelog", told.log)
-    told.watch.say(
+    story = scene.told
+    reports = story.folder / DRIFT
+    planted = plant(story.folder / "data" / "changelog", story.log)
+    story.watch.say(
         "Somebody edits one order in the changelog's files, loses another and makes up a third. `changelog run` goes on"
         " beside it, and the table is compared:"
     )
-    with serving(told.config) as service:
+    with serving(story.config) as service:
         first = scene.run(detect_drift.JOB, "--entities", "order", "--out", str(reports))
         samples = _samples(first)
-        if {each["key"]: each["kind"] for each in samples} != planted.kinds or first["drifted"] != len(planted.kinds):
+        if {sample["key"]: sample["kind"] for sample in samples} != planted.kinds or first["drifted"] != len(
+            planted.kinds
+        ):
             raise ChangelogError(Kind.DIVERGED, "the drift that was planted is not the drift that was found")
         _show(scene, samples)
-        told.watch.lap(
+        story.watch.lap(
             f"found, and nothing else, in {first['sourceRows']:,} orders; the page to look at: {first['report']}"
         )
-        told.console.print()
+        story.console.print()
         _republish(scene, Path(first["report"]).with_name("report.json"))
         second = scene.run(detect_drift.JOB, "--entities", "order", "--out", str(reports))
         service.stop()
     if second["verdict"] != "clean":
         raise ChangelogError(Kind.DIVERGED, "the orders still drift after their repair")
-    told.watch.lap(
+    story.watch.lap(
         f"verified: {second['sourceRows']:,} orders, no drift; what the service published again stands in the log as"
         " `read` and `delete`"
     )
@@ -85,13 +87,13 @@ def drift(scene: Scene) -> Mapping[str, str]:
 def plant(path: Path, log: Log) -> Planted:
     """Alters the archive of the file log at `path` alone, so that it holds as many rows as before."""
     rows = Counter(key for batch in log.read(entity="order") for key in batch.column("key").to_pylist())
-    file = next(path / each.path for each in (newest(local(path)) or NOTHING).files if each.entity == "order")
+    file = next(path / entry.path for entry in (newest(local(path)) or NOTHING).files if entry.entity == "order")
     with pq.ParquetFile(file) as parquet:
-        found = parquet.read().cast(SCHEMA)
-    read = found.filter(pc.equal(found.column("op"), Op.READ.value)).column("key").to_pylist()
+        rows_read = parquet.read().cast(SCHEMA)
+    read = rows_read.filter(pc.equal(rows_read.column("op"), Op.READ.value)).column("key").to_pylist()
     edited, lost = [key for key in read if rows[key] == 1][:2]
     planted = Planted(edited=edited, lost=lost, extra=MADE_UP)
-    _rewrite(file, [_altered(row, planted) for row in found.to_pylist()])
+    _rewrite(file, [_altered(row, planted) for row in rows_read.to_pylist()])
     return planted
 
 
@@ -115,27 +117,27 @@ def _rewrite(file: Path, rows: Sequence[_Row]) -> None:
 
 def _samples(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     report = json.loads(Path(summary["report"]).with_name("report.json").read_bytes())
-    found: list[Mapping[str, Any]] = report["entities"]["order"]["samples"]
-    return found
+    samples: list[Mapping[str, Any]] = report["entities"]["order"]["samples"]
+    return samples
 
 
 def _show(scene: Scene, samples: Sequence[Mapping[str, Any]]) -> None:
     shown = columns(
         "   order", "", "column", ("in the table", "right"), ("in the changelog", "right"), "last written by"
     )
-    for each in samples:
-        by = (each["provenance"] or {}).get("serviceName", "")
+    for sample in samples:
+        by = (sample["provenance"] or {}).get("serviceName", "")
         name, values = "(all)", {"source": "there", "changelog": "there"}
-        match each["kind"]:
+        match sample["kind"]:
             case "changed":
-                [(name, pair)] = each["columns"].items()
+                [(name, pair)] = sample["columns"].items()
                 values = {side: canonical.dumps(value).decode() for side, value in pair.items()}
             case "missing":
                 values["changelog"] = "-"
             case _:
                 values["source"] = "-"
-        kind = Text(each["kind"], style="red")
-        shown.add_row(f"   {each['key']}", kind, name, values["source"], values["changelog"], by)
+        kind = Text(sample["kind"], style="red")
+        shown.add_row(f"   {sample['key']}", kind, name, values["source"], values["changelog"], by)
     scene.told.console.print(shown)
 
 
@@ -144,9 +146,9 @@ def _republish(scene: Scene, report: Path) -> None:
     scene.told.watch.say("The service is asked, by a message in the database's own log, to publish these keys again:")
     options = ["republish", "order", "--report", str(report)]
     scene.show("changelog", *options)
-    said = io.StringIO()
-    with redirect_stdout(said), redirect_stderr(said):
+    output = io.StringIO()
+    with redirect_stdout(output), redirect_stderr(output):
         code = cli.main([options[0], "--config", str(scene.told.config), *options[1:]])
     if code != 0:
-        last = said.getvalue().strip().splitlines()[-1:] or [f"exit code {code}"]
+        last = output.getvalue().strip().splitlines()[-1:] or [f"exit code {code}"]
         raise ChangelogError(Kind.PRECONDITION, f"republish failed: {last[0]}")

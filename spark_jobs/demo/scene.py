@@ -59,8 +59,8 @@ Chapter = Callable[[Scene], Mapping[str, str]]
 
 def columns(*headings: str | tuple[str, JustifyMethod]) -> Table:
     """A table of these columns, without lines."""
-    found = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading in headings:
         name, justify = heading if isinstance(heading, tuple) else (heading, None)
-        found.add_column(name, justify=justify or "left", overflow="ellipsis", no_wrap=True)
-    return found
+        table.add_column(name, justify=justify or "left", overflow="ellipsis", no_wrap=True)
+    return table

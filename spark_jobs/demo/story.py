@@ -65,19 +65,19 @@ _QUIET = {
 
 def _archive(scene: Scene) -> Mapping[str, str]:
     """Many small files of the log become one sorted file of each entity and day."""
-    told, path = scene.told, scene.told.folder / "data" / "changelog"
-    told.watch.say("The log has a file for each commit; the archive has one for each entity's day, sorted by key:")
-    rows = _rows(told.log)
+    story, path = scene.told, scene.told.folder / "data" / "changelog"
+    story.watch.say("The log has a file for each commit; the archive has one for each entity's day, sorted by key:")
+    rows = _rows(story.log)
     summary = scene.run(archive.JOB, "--compact", "all")
-    if _rows(told.log) != rows:
+    if _rows(story.log) != rows:
         raise ChangelogError(Kind.DIVERGED, "the changelog has other rows after its compaction")
     table = columns("   file", ("rows", "right"), ("", "right"))
     for file in (newest(local(path)) or NOTHING).files:
         table.add_row(
             f"   {file.path.rpartition('/')[0]}/…", f"{file.rows:,}", show.size((path / file.path).stat().st_size)
         )
-    told.console.print(table)
-    told.watch.lap(
+    story.console.print(table)
+    story.watch.lap(
         f"{summary['archived_files']} files of the log, all but its two newest, are these now; readers see the same"
         f" {rows:,} changes"
     )
@@ -88,43 +88,43 @@ def _deltas(scene: Scene) -> Mapping[str, str]:
     """Each change as a JSON Patch; folded, they are the rows again."""
     from spark_jobs.deltas.files import read_deltas  # noqa: PLC0415
 
-    told = scene.told
-    told.watch.say("What each change altered, as JSON Patches (RFC 6902):")
-    output = told.folder / DELTAS
+    story = scene.told
+    story.watch.say("What each change altered, as JSON Patches (RFC 6902):")
+    output = story.folder / DELTAS
     summary = scene.run(derive_deltas.JOB, "--output", str(output))
-    found = read_deltas(scene.spark, str(output)).where("entity = 'order'").orderBy("position")
+    rows = read_deltas(scene.spark, str(output)).where("entity = 'order'").orderBy("position")
     deltas: dict[str, list[Delta]] = {}
-    for key, text in found.select("key", "delta").collect():
+    for key, text in rows.select("key", "delta").collect():
         deltas.setdefault(key, []).append(delta_codec.decode(text.encode()))
-    told.console.print(_patches(deltas[str(told.order)], min(VALUE_CHARS, told.console.width - BESIDE_VALUE)))
-    folded = _folded(deltas, list(_changes(told.log)))
-    states = {key: canonical.parse(text) for key, text in told.states["order"].items()}
+    story.console.print(_patches(deltas[str(story.order)], min(VALUE_CHARS, story.console.width - BESIDE_VALUE)))
+    folded = _folded(deltas, list(_changes(story.log)))
+    states = {key: canonical.parse(text) for key, text in story.states["order"].items()}
     if canonical.text_of(folded) != canonical.text_of(states):
         raise ChangelogError(Kind.DIVERGED, "orders differ between deltas and changelog")
-    told.watch.lap(f"{summary['deltas']:,} deltas; folded, they are the {len(states):,} orders as they stand")
+    story.watch.lap(f"{summary['deltas']:,} deltas; folded, they are the {len(states):,} orders as they stand")
     return {f"{DELTAS}/": "a JSON Patch a change, as Parquet"}
 
 
 def _view(scene: Scene) -> Mapping[str, str]:
     """The orders as they were before a batch job changed what it should not have."""
-    told = scene.told
-    changes = list(_changes(told.log))
+    story = scene.told
+    changes = list(_changes(story.log))
     batch = [change for change in changes if change.service == booking.AUDIT]
     first = Position.parse(batch[0].position)
-    told.watch.say(
+    story.watch.say(
         f"{booking.AUDIT} {batch[0].identifier} put a tax on {len(batch):,} orders that do not owe it. Those as of just"
         " before:"
     )
     before = str(Position(first.epoch, first.commit, 0))
-    scene.run(rebuild_view.JOB, "--entity", "order", "--as-of", before, "--to", str(told.folder / VIEW))
+    scene.run(rebuild_view.JOB, "--entity", "order", "--as-of", before, "--to", str(story.folder / VIEW))
     view = {
-        str(row["id"]): row.asDict() for row in scene.spark.read.parquet(str(told.folder / VIEW / "current")).collect()
+        str(row["id"]): row.asDict() for row in scene.spark.read.parquet(str(story.folder / VIEW / "current")).collect()
     }
     _refuse_different(view, _states(change for change in changes if change.position < str(first)))
     now = _states(changes)
     damage = _Damage(made=_states(batch), before=view, now=now)
-    told.console.print(damage.table(str(told.order)))
-    told.watch.lap(
+    story.console.print(damage.table(str(story.order)))
+    story.watch.lap(
         f"{len(view):,} orders, as the changes up to there leave them; {len(damage.left):,} are still charged"
         f" {damage.too_much():,.2f} too much"
     )
@@ -198,8 +198,8 @@ class _Damage:
         for key in [order, *self.left[:DAMAGED_SHOWN]]:
             amounts = [str(state[key]["amount"]) for state in (self.before, self.made, self.now)]
             right = amounts[0] == amounts[2]
-            told = Text("set right" if right else "still wrong", style="green" if right else "red")
-            table.add_row(f"   {key}", *amounts, told)
+            verdict = Text("set right" if right else "still wrong", style="green" if right else "red")
+            table.add_row(f"   {key}", *amounts, verdict)
         return table
 
 
@@ -211,9 +211,9 @@ def _folded(deltas: Mapping[str, Sequence[Delta]], changes: Sequence[_Change]) -
     """
     first = {change.key: change.original for change in reversed(changes)}
     folded = {}
-    for key, each in deltas.items():
-        whole, original = list(foldable(each)), first[key]
-        folded[key] = fold(whole) if whole or original is None else fold(each, canonical.parse(original))
+    for key, patches in deltas.items():
+        whole, original = list(foldable(patches)), first[key]
+        folded[key] = fold(whole) if whole or original is None else fold(patches, canonical.parse(original))
     return {key: state for key, state in folded.items() if state is not MISSING}
 
 
@@ -234,25 +234,25 @@ def _patches(deltas: Sequence[Delta], room: int) -> Table:
 # The session
 
 
-def sequel(told: Told) -> Mapping[str, str]:
+def sequel(story: Told) -> Mapping[str, str]:
     """All chapters, in one session."""
     left = {SAID: "what Spark said"}
-    with _session(told.folder / SAID) as spark:
-        told.console.print()
-        told.watch.lap("Spark is up, on this machine, and reads the same files")
+    with _session(story.folder / SAID) as spark:
+        story.console.print()
+        story.watch.lap("Spark is up, on this machine, and reads the same files")
         for chapter in CHAPTERS:
-            told.console.print()
-            left |= chapter(Scene(told=told, spark=spark))
+            story.console.print()
+            left |= chapter(Scene(told=story, spark=spark))
     return left
 
 
 @contextmanager
-def _session(said: Path) -> Iterator["SparkSession"]:
+def _session(log_file: Path) -> Iterator["SparkSession"]:
     """A session of two threads; what Java says goes into a file, and what Spark leaves in its folder goes with it."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     interrupt = signal.getsignal(signal.SIGINT)
     with tempfile.TemporaryDirectory() as scratch:
-        with chdir(scratch), _errors_to(said):
+        with chdir(scratch), _errors_to(log_file):
             spark = begin("changelog demo", _QUIET)
         signal.signal(signal.SIGINT, interrupt)  # pyspark puts its own in place
         try:
@@ -265,14 +265,14 @@ def _session(said: Path) -> Iterator["SparkSession"]:
 def _errors_to(file: Path) -> Iterator[None]:
     """Has processes that start here write their errors into a file."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr_copy = os.dup(2)
     try:
-        with file.open("ab") as said:
-            os.dup2(said.fileno(), 2)
+        with file.open("ab") as log:
+            os.dup2(log.fileno(), 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr_copy, 2)
+        os.close(stderr_copy)
 
 
 def lacking() -> str | None:

@@ -26,7 +26,7 @@ from spark_jobs.drift.fence import Fence
 from spark_jobs.drift.judge_task import JUDGED, Fetch, fetcher, judge
 from spark_jobs.drift.key_ranges import Bounds, KeyRange, bounds
 from spark_jobs.drift.key_states import Cut
-from spark_jobs.drift.row_diff import CHANGED, EXTRA, GONE, SAME, Shape, steps_of
+from spark_jobs.drift.row_diff import CHANGED, EXTRA, GONE, SAME, ColumnHistory, steps_of
 from spark_jobs.drift.scan_tasks import source_rows, tasks_for
 from spark_jobs.drift.source_scan import Reading
 
@@ -38,7 +38,7 @@ _UNDECIDED, _PENDING, _UNKNOWN, _CHANGED = "?", "p", "u:", "s:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Scope:
     """What of the entities is compared: the keys changed behind `since`, a `share` of the keys, those in a range, which
     is of one entity; in how many tasks.
     """
@@ -68,7 +68,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Comparison:
     """What a comparison found: figures by entity, and of keys that were looked at a frame of `JUDGED`, if there are."""
 
     counts: Mapping[str, Counts]
@@ -76,7 +76,7 @@ class Found:
 
     def undecided(self) -> DataFrame | None:
         """The keys that are to be compared again."""
-        if self.judged is None or not any(each.undecided for each in self.counts.values()):
+        if self.judged is None or not any(count.undecided for count in self.counts.values()):
             return None
         return self.judged.where("undecided").select("entity", "key")
 
@@ -96,9 +96,9 @@ class Sides:
     source: DataFrame
     changelog: DataFrame
     cut: Cut | None
-    shapes: Mapping[str, Shape]
+    shapes: Mapping[str, ColumnHistory]
     json: bool
-    kept: bool
+    cached: bool
     fetch: Fetch
     joined: bool = False
     bounds: Bounds | None = None
@@ -110,18 +110,18 @@ def under_fence(
     where: Where,
     log: Log,
     checkpoint: Checkpoint,
-    asked: Asked,
+    scope: Scope,
     only: DataFrame | None = None,
-) -> Found:
+) -> Comparison:
     """Compares the tables of the fence with the changelog, which is behind it as `checkpoint` says.
 
     `log` tells the versions of columns, also where an archive is compared. With `only`, a frame of entities and keys,
     just these.
     """
     fence = reading.fence
-    keys = None if asked.keys is None else _bounds(asked.keys, fence)
-    source = source_rows(spark, reading, fence.tables, asked.tasks or tasks_for(spark, fence.tables), keys)
-    changelog = read_changelog(spark, where, entities=fence.tables, after=asked.since)
+    keys = None if scope.keys is None else _bounds(scope.keys, fence)
+    source = source_rows(spark, reading, fence.tables, scope.tasks or tasks_for(spark, fence.tables), keys)
+    changelog = read_changelog(spark, where, entities=fence.tables, after=scope.since)
     snapshot, versions = fence.snapshot, read_versions(log, list(fence.tables))
     sides = Sides(
         source=restricted(source, only),
@@ -131,63 +131,63 @@ def under_fence(
             entity: shape_of(table.binding.shape, versions[entity], checkpoint.windows.get(entity) or {})
             for entity, table in fence.tables.items()
         },
-        json=any(each.json for table in fence.tables.values() for each in table.binding.fields),
-        kept=isinstance(where, Kafka),
+        json=any(field.json for table in fence.tables.values() for field in table.binding.fields),
+        cached=isinstance(where, Kafka),
         fetch=fetcher(reading),
         bounds=keys,
     )
-    return compare(sides, asked)
+    return compare(sides, scope)
 
 
-def _bounds(asked: KeyRange, fence: Fence) -> Bounds:
+def _bounds(key_range: KeyRange, fence: Fence) -> Bounds:
     [table] = fence.tables.values()
     columns = [(field.name, field.codec.column_type) for field in table.binding.key]
-    return bounds(asked, table.entity.name, columns)
+    return bounds(key_range, table.entity.name, columns)
 
 
 def restricted(rows: DataFrame, only: DataFrame | None, *, truncates: bool = False) -> DataFrame:
     """The rows of these entities and keys alone, and truncates, where they are asked for."""
     if only is None:
         return rows
-    kept = rows.join(F.broadcast(only), ["entity", "key"], "left_semi")
-    return kept.unionByName(rows.where(F.col("key") == F.lit(TRUNCATE_KEY))) if truncates else kept
+    selected = rows.join(F.broadcast(only), ["entity", "key"], "left_semi")
+    return selected.unionByName(rows.where(F.col("key") == F.lit(TRUNCATE_KEY))) if truncates else selected
 
 
-def compare(sides: Sides, asked: Asked) -> Found:
+def compare(sides: Sides, scope: Scope) -> Comparison:
     """Compares two sides."""
     grown = [entity for entity, shape in sides.shapes.items() if shape.grew]
-    rows = key_states.chosen(sides.changelog, asked.share, sides.bounds)
+    rows = key_states.chosen(sides.changelog, scope.share, sides.bounds)
     narrow = key_states.of_changelog(rows, sides.cut, json=sides.json, grown=grown)
-    if sides.kept:  # it is read twice, which is as good as nothing in files alone
+    if sides.cached:  # it is read twice, which is as good as nothing in files alone
         narrow = narrow.persist(StorageLevel.MEMORY_AND_DISK)
     truncated = {row["entity"]: row["rank"] for row in key_states.truncates(narrow).collect()}
-    source = key_states.of_source(key_states.chosen(sides.source, asked.share, sides.bounds), grown)
-    since = None if asked.since is None else str(asked.since)
-    found = key_states.found(source, key_states.behind(narrow, truncated), since).persist(StorageLevel.MEMORY_AND_DISK)
+    source = key_states.of_source(key_states.chosen(sides.source, scope.share, sides.bounds), grown)
+    since = None if scope.since is None else str(scope.since)
+    states = key_states.found(source, key_states.behind(narrow, truncated), since).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        counts, suspects = _counted(found)
+        counts, suspects = _counted(states)
         if not suspects:
-            return Found(counts=counts, judged=None)
-        wanted = found.where(F.col("key").isNotNull())
-        full = key_states.with_changes(wanted, sides.changelog, few=suspects <= FEW)
+            return Comparison(counts=counts, judged=None)
+        suspect_keys = states.where(F.col("key").isNotNull())
+        full = key_states.with_changes(suspect_keys, sides.changelog, few=suspects <= FEW)
         if sides.joined:
             full = key_states.with_source(full, sides.source)
         judging = partial(judge, shapes=sides.shapes, fetch=sides.fetch)
-        tasks = min(1 + suspects // _JUDGED_AT_ONCE, asked.tasks or 1 << 10)
+        tasks = min(1 + suspects // _JUDGED_AT_ONCE, scope.tasks or 1 << 10)
         judged = full.repartition(tasks).mapInArrow(judging, from_arrow_schema(JUDGED))
         judged = judged.persist(StorageLevel.DISK_ONLY)
         _add_marks(counts, judged)
-        return Found(counts=counts, judged=judged)
+        return Comparison(counts=counts, judged=judged)
     finally:
-        found.unpersist()
-        if sides.kept:
+        states.unpersist()
+        if sides.cached:
             narrow.unpersist()
 
 
-def _counted(found: DataFrame) -> tuple[dict[str, Counts], int]:
+def _counted(states: DataFrame) -> tuple[dict[str, Counts], int]:
     """Rows by entity, as far as they can be told before the suspects are judged, whose number is given, too."""
     in_source = F.col("leaf").isNotNull().alias("in_source")
-    rows = found.groupBy("entity", "state", in_source).agg(F.sum("rows").alias("rows")).collect()
+    rows = states.groupBy("entity", "state", in_source).agg(F.sum("rows").alias("rows")).collect()
     counts: dict[str, Counts] = defaultdict(Counts)
     suspects = 0
     for row in rows:
@@ -221,10 +221,10 @@ def _add_marks(counts: dict[str, Counts], judged: DataFrame) -> None:
                 entity.schema_changed[mark[2:]] += number
 
 
-def shape_of(columns: Struct, versions: Sequence[tuple[str, Version]], windows: Mapping[str, object]) -> Shape:
+def shape_of(columns: Struct, versions: Sequence[tuple[str, Version]], windows: Mapping[str, object]) -> ColumnHistory:
     """An entity's columns, by its versions and what the checkpoint says of the reading of its table."""
     stale = windows.get("stale")
-    return Shape(
+    return ColumnHistory(
         columns=tuple(name for name, _ in columns.fields),
         steps=steps_of(versions, columns),
         stale=frozenset(stale if isinstance(stale, list | tuple) else ()),
@@ -241,10 +241,10 @@ def read_versions(log: Log, entities: Sequence[str]) -> dict[str, list[tuple[str
         )
         if key in entities
     }
-    found: dict[str, list[tuple[str, Version]]] = {entity: [] for entity in entities}
+    versions: dict[str, list[tuple[str, Version]]] = {entity: [] for entity in entities}
     for (position, key), current in sorted(rows.items()):
         version = Version.parse(current.encode())
         if version.number == 1:  # the changelog was begun anew, in topics that still hold the former one
-            found[key] = []
-        found[key].append((position, version))
-    return found
+            versions[key] = []
+        versions[key].append((position, version))
+    return versions

@@ -72,7 +72,7 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SourceDatabase:
     """The database, and what of the configuration shapes the rows that are read from it."""
 
     dsn: str = field(repr=False)

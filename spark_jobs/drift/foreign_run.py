@@ -18,13 +18,13 @@ from envelope.errors import ChangelogError, Kind
 from envelope.versions import Version
 from schemas.types import Primitive
 from spark_jobs.changelog.read import Kafka, read_changelog
-from spark_jobs.drift.compare import Counts, Found, Sides, compare, read_versions, restricted
+from spark_jobs.drift.compare import Comparison, Counts, Sides, compare, read_versions, restricted
 from spark_jobs.drift.foreign_source import Masks, rows_of
 from spark_jobs.drift.judge_task import joined
 from spark_jobs.drift.key_ranges import bounds
 from spark_jobs.drift.key_states import EVERYTHING
-from spark_jobs.drift.row_diff import Shape
-from spark_jobs.drift.run import Begun, Wanted, entity_json, report_json, say, written
+from spark_jobs.drift.row_diff import ColumnHistory
+from spark_jobs.drift.run import Request, RunStart, entity_json, report_json, say, written
 from spark_jobs.drift.summary import Tally
 
 JSON = dict[str, Any]
@@ -35,7 +35,7 @@ WHY = "the source has no snapshot that the changelog could be cut by: what diffe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Other:
+class ForeignSource:
     """A source of one entity: a format of Spark's and its options, which may hold passwords; how long it may settle."""
 
     format: str
@@ -53,28 +53,28 @@ class Other:
         return spark.read.format(self.format).options(**(named | dict(self.options))).load()
 
 
-def detect(spark: SparkSession, wanted: Wanted, other: Other, begun: Begun) -> JSON:
+def detect(spark: SparkSession, request: Request, other: ForeignSource, start: RunStart) -> JSON:
     """As `spark_jobs.drift.run.detect`, of one entity. Raises ChangelogError."""
-    [name] = wanted.names
-    versions = read_versions(open_log(wanted.config), [name])[name]
+    [name] = request.names
+    versions = read_versions(open_log(request.config), [name])[name]
     if not versions:
         raise ChangelogError(Kind.PRECONDITION, f"the changelog has no columns of {name}", hint="is it its name?")
     version = versions[-1][1]
-    first = compare(_sides(spark, wanted, other, version, None), wanted.asked)
+    first = compare(_sides(spark, request, other, version, None), request.scope)
     found, settled = [first], first
     drifted = first.drifted()
     if drifted is not None and drifted.head() is not None:
         say(f"comparing again what differed, after {other.settle_s:g} s")
         time.sleep(other.settle_s)
-        again = compare(_sides(spark, wanted, other, version, drifted.select("entity", "key")), wanted.asked)
-        settled = Found(counts=first.counts, judged=_settled(again.judged, begun.at))
-    tallies = written(wanted.folder / begun.id, [settled])
-    seconds = round(time.monotonic() - begun.clock, 3)
+        again = compare(_sides(spark, request, other, version, drifted.select("entity", "key")), request.scope)
+        settled = Comparison(counts=first.counts, judged=_settled(again.judged, start.at))
+    tallies = written(request.folder / start.id, [settled])
+    seconds = round(time.monotonic() - start.clock, 3)
     about = {"table": other.table, "key": list(version.key)}
     counts = found[0].counts.get(name, Counts())
-    entity = entity_json(about, counts, tallies.get(name, Tally()), wanted.asked, seconds)
-    source = {"kind": other.format, "database": None, "server": None, "name": wanted.config.name}
-    return report_json(wanted, begun, {name: entity}, source) | {"exact": False, "why": WHY.format(other.settle_s)}
+    entity = entity_json(about, counts, tallies.get(name, Tally()), request.scope, seconds)
+    source = {"kind": other.format, "database": None, "server": None, "name": request.config.name}
+    return report_json(request, start, {name: entity}, source) | {"exact": False, "why": WHY.format(other.settle_s)}
 
 
 def _settled(judged: DataFrame | None, before: datetime) -> DataFrame | None:
@@ -84,22 +84,24 @@ def _settled(judged: DataFrame | None, before: datetime) -> DataFrame | None:
     return judged.where(F.col("committed_at").isNull() | (F.col("committed_at") < F.lit(before.astimezone(UTC))))
 
 
-def _sides(spark: SparkSession, wanted: Wanted, other: Other, version: Version, only: DataFrame | None) -> Sides:
+def _sides(
+    spark: SparkSession, request: Request, other: ForeignSource, version: Version, only: DataFrame | None
+) -> Sides:
     columns = version.columns.fields
     floats = {name for name, type_ in columns if type_ in (Primitive.FLOAT, Primitive.DOUBLE)}
-    shape = Shape(columns=tuple(name for name, _ in columns), floats=frozenset(floats))
+    shape = ColumnHistory(columns=tuple(name for name, _ in columns), floats=frozenset(floats))
     key = [(name, dict(columns)[name]) for name in version.key]
-    chosen, mask = wanted.config.entities.get(version.entity), wanted.config.mask
+    chosen, mask = request.config.entities.get(version.entity), request.config.mask
     masks = Masks(kinds=chosen.mask if chosen else {}, hmac_key=mask.key.encode() if mask else b"")
-    keys = None if wanted.asked.keys is None else bounds(wanted.asked.keys, version.entity, key)
-    changelog = read_changelog(spark, wanted.where, entities=[version.entity], after=wanted.asked.since)
+    keys = None if request.scope.keys is None else bounds(request.scope.keys, version.entity, key)
+    changelog = read_changelog(spark, request.where, entities=[version.entity], after=request.scope.since)
     return Sides(
         source=restricted(rows_of(other.read(spark), version, masks), only),
         changelog=restricted(changelog, only, truncates=True),
         cut=EVERYTHING,
         shapes={version.entity: shape},
         json=any(type_ is Primitive.JSON for _, type_ in columns),
-        kept=isinstance(wanted.where, Kafka),
+        cached=isinstance(request.where, Kafka),
         fetch=joined,
         joined=True,
         bounds=keys,

@@ -45,14 +45,14 @@ def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
     Raises ChangelogError (USAGE) for a column that the frame lacks, or has in a type that loses something.
     """
     entity, columns = version.entity, dict(version.columns.fields)
-    given = {each.name: each.dataType for each in frame.schema.fields}
+    types = {field.name: field.dataType for field in frame.schema.fields}
     tokens: dict[str, Column] = {}
     nulls = []
     for name, type_ in columns.items():
         if masks.kinds.get(name) == "null":
             tokens[name] = F.lit("null")
             continue
-        value, plain = F.col(quoted(name)), _plain_type(entity, name, None if name in masks.kinds else type_, given)
+        value, plain = F.col(quoted(name)), _plain_type(entity, name, None if name in masks.kinds else type_, types)
         tokens[name] = F.coalesce(masks.hashed(name, _token(value, plain)), F.lit("null"))
         if plain is Primitive.JSON:
             nulls.append(F.when(F.trim(value) == "null", F.lit(_literal(name))))
@@ -71,50 +71,50 @@ def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
     )
 
 
-def _plain_type(entity: str, name: str, type_: ColumnType | None, given: Mapping[str, spark.DataType]) -> ColumnType:
+def _plain_type(entity: str, name: str, type_: ColumnType | None, types: Mapping[str, spark.DataType]) -> ColumnType:
     """A column's type before it is masked: `type_`, or None where the changelog holds a hash, not what was hashed."""
-    if name not in given:
-        known = ", ".join(given)
+    if name not in types:
+        known = ", ".join(types)
         raise ChangelogError(Kind.USAGE, f"--source has no column {name} of {entity}", hint=f"it has: {known}")
-    plain = _hashed_type(given[name]) if type_ is None else type_
-    if not _is_faithful(plain, given[name]):
+    plain = _hashed_type(types[name]) if type_ is None else type_
+    if not _is_faithful(plain, types[name]):
         raise ChangelogError(
             Kind.USAGE,
-            f"column {name} of {entity}: {given[name].simpleString()} cannot give what the changelog holds",
+            f"column {name} of {entity}: {types[name].simpleString()} cannot give what the changelog holds",
             hint="cast it in the source: of numbers, times and json the text that the database prints",
         )
     return plain
 
 
-def _hashed_type(given: spark.DataType) -> Primitive:
+def _hashed_type(spark_type: spark.DataType) -> Primitive:
     """Of a value that is hashed: it goes by what the source gives."""
-    if isinstance(given, spark.BooleanType):
+    if isinstance(spark_type, spark.BooleanType):
         return Primitive.BOOLEAN
-    return Primitive.LONG if isinstance(given, _WHOLE) else Primitive.STRING
+    return Primitive.LONG if isinstance(spark_type, _WHOLE) else Primitive.STRING
 
 
-def _is_faithful(type_: ColumnType, given: spark.DataType) -> bool:
+def _is_faithful(type_: ColumnType, spark_type: spark.DataType) -> bool:
     match type_:
         case Decimal(scale=scale):
-            return isinstance(given, spark.DecimalType) and given.scale == scale
+            return isinstance(spark_type, spark.DecimalType) and spark_type.scale == scale
         case Primitive.BOOLEAN:
-            return isinstance(given, spark.BooleanType)
+            return isinstance(spark_type, spark.BooleanType)
         case Primitive.INT | Primitive.LONG:
-            return isinstance(given, _WHOLE)
+            return isinstance(spark_type, _WHOLE)
         case Primitive.FLOAT:
-            return isinstance(given, spark.FloatType)
+            return isinstance(spark_type, spark.FloatType)
         case Primitive.DOUBLE:
-            return isinstance(given, spark.DoubleType)
+            return isinstance(spark_type, spark.DoubleType)
         case Primitive.BYTES:
-            return isinstance(given, spark.BinaryType)
+            return isinstance(spark_type, spark.BinaryType)
         case Primitive.DATE:
-            return isinstance(given, spark.DateType)
+            return isinstance(spark_type, spark.DateType)
         case Primitive.TIMESTAMP:
-            return isinstance(given, spark.TimestampNTZType)
+            return isinstance(spark_type, spark.TimestampNTZType)
         case Primitive.TIMESTAMP_TZ:
-            return isinstance(given, spark.TimestampType)
+            return isinstance(spark_type, spark.TimestampType)
         case Primitive():
-            return isinstance(given, spark.StringType)
+            return isinstance(spark_type, spark.StringType)
     return False
 
 

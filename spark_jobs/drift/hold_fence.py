@@ -21,23 +21,23 @@ from connectors.wiring import entities
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.drift.catch_up import LOOK_S, NOT_CAUGHT_UP, REFUSED, NotComparedError
-from spark_jobs.drift.fence import Connection, Fence, Fenced, Leaf, Source
+from spark_jobs.drift.fence import Connection, Fence, Fenced, Leaf, SourceDatabase
 
 
 def entities_of(config: Config, names: Sequence[str]) -> list[Entity]:
     """The entities to be compared, by name. Raises ChangelogError (USAGE) for a name that is none."""
     with connect(config.source.dsn, settings=CATALOG_SETTINGS) as connection:
-        found = {entity.name: entity for entity in entities.resolve(config, read_tables(connection))}
-    unknown = sorted(set(names) - found.keys())
+        by_name = {entity.name: entity for entity in entities.resolve(config, read_tables(connection))}
+    unknown = sorted(set(names) - by_name.keys())
     if unknown:
         raise ChangelogError(
-            Kind.USAGE, f"the configuration has no entity {unknown[0]}", hint=f"it has: {', '.join(found)}"
+            Kind.USAGE, f"the configuration has no entity {unknown[0]}", hint=f"it has: {', '.join(by_name)}"
         )
-    return [found[name] for name in sorted(names or found)]
+    return [by_name[name] for name in sorted(names or by_name)]
 
 
 @contextlib.contextmanager
-def held(source: Source, *, deadline: float) -> Iterator[Fence]:
+def held(source: SourceDatabase, *, deadline: float) -> Iterator[Fence]:
     """A fence, held until the end. `deadline`, of `time.monotonic`, is for tables that are being altered.
 
     Raises NotComparedError: REFUSED on a standby, NOT_CAUGHT_UP where a table stays locked.
@@ -95,7 +95,7 @@ def _lock(connection: Connection, locked: Sequence[Entity], deadline: float) -> 
             raise explain(error.sqlstate, error.diag.message_primary or str(error), "locking the tables") from error
 
 
-def _taken(connection: Connection, source: Source) -> Fence:
+def _taken(connection: Connection, source: SourceDatabase) -> Fence:
     """The snapshot is that of the first query; the log's end is read behind it, and so is behind all that it shows."""
     row = connection.execute("SELECT pg_export_snapshot(), pg_current_snapshot()::text").fetchone()
     assert row is not None
@@ -105,8 +105,8 @@ def _taken(connection: Connection, source: Source) -> Fence:
         "('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int"
     ).fetchone()
     assert about is not None
-    wanted = {entity.table for entity in source.entities}
-    tables = {(each.schema, each.name): each for each in read_tables(connection, sized=wanted.__contains__)}
+    names = {entity.table for entity in source.entities}
+    tables = {(item.schema, item.name): item for item in read_tables(connection, sized=names.__contains__)}
     return Fence(
         name=row[0],
         text=row[1],
@@ -116,11 +116,11 @@ def _taken(connection: Connection, source: Source) -> Fence:
         database=about[1],
         server=about[2],
         taken_at=datetime.now(UTC),
-        tables={each.name: _fenced(connection, each, tables[each.table], source) for each in source.entities},
+        tables={item.name: _fenced(connection, item, tables[item.table], source) for item in source.entities},
     )
 
 
-def _fenced(connection: Connection, entity: Entity, table: Table, source: Source) -> Fenced:
+def _fenced(connection: Connection, entity: Entity, table: Table, source: SourceDatabase) -> Fenced:
     return Fenced(
         binding=bind_table(connection, entity, table, source.hmac_key),
         columns=tuple(column.name for column in table.columns if column.published),

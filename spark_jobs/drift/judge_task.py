@@ -10,7 +10,7 @@ import pyarrow as pa
 from envelope.codec import json_codec
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
-from spark_jobs.drift.row_diff import EXTRA, MISSING, PENDING, Compared, Shape, State, compared
+from spark_jobs.drift.row_diff import EXTRA, MISSING, PENDING, ColumnHistory, Compared, State, compared
 from spark_jobs.drift.source_scan import Reading, rows_at
 
 JUDGED: Final = pa.schema(
@@ -49,15 +49,17 @@ Fetch = Callable[[Sequence[Mapping[str, Any]]], Texts]
 """Gives the source's rows of some keys."""
 
 
-def judge(batches: Iterable[pa.RecordBatch], shapes: Mapping[str, Shape], fetch: Fetch) -> Iterator[pa.RecordBatch]:
+def judge(
+    batches: Iterable[pa.RecordBatch], shapes: Mapping[str, ColumnHistory], fetch: Fetch
+) -> Iterator[pa.RecordBatch]:
     """From batches of what `spark_jobs.drift.key_states.with_changes` gives to batches of `JUDGED`."""
-    told: Counter[str] = Counter()
+    samples: Counter[str] = Counter()
     for batch in batches:
         rows = batch.to_pylist()
         texts = fetch(rows)
-        found = [_judged(row, texts, shapes[row["entity"]], told) for row in rows]
-        if found:
-            yield pa.RecordBatch.from_pylist(found, schema=JUDGED)
+        verdicts = [_judged(row, texts, shapes[row["entity"]], samples) for row in rows]
+        if verdicts:
+            yield pa.RecordBatch.from_pylist(verdicts, schema=JUDGED)
 
 
 def fetcher(reading: Reading) -> Fetch:
@@ -70,15 +72,15 @@ def fetcher(reading: Reading) -> Fetch:
                 places[row["entity"], row["leaf"]].append(row["ctid"])
         if not places:
             return {}
-        found: dict[tuple[str, str], tuple[str, str | None]] = {}
+        texts: dict[tuple[str, str], tuple[str, str | None]] = {}
         with reading.session() as connection:
             for (entity, leaf), ctids in places.items():
                 ctids.sort(key=_page_of)
                 for first in range(0, len(ctids), _PLACES_AT_ONCE):
                     some = ctids[first : first + _PLACES_AT_ONCE]
                     for batch in rows_at(connection, reading.fence.tables[entity], leaf, some):
-                        found |= _texts(batch)
-        return found
+                        texts |= _texts(batch)
+        return texts
 
     return fetch
 
@@ -103,26 +105,26 @@ def _texts(batch: pa.RecordBatch) -> dict[tuple[str, str], tuple[str, str | None
     return {(entity, key): (current, json_null) for entity, key, current, json_null in zip(*columns, strict=True)}
 
 
-def _judged(row: Mapping[str, Any], texts: Texts, shape: Shape, told: Counter[str]) -> dict[str, Any]:
+def _judged(row: Mapping[str, Any], texts: Texts, shape: ColumnHistory, samples: Counter[str]) -> dict[str, Any]:
     entity, key, position = row["entity"], row["key"], row["position"]
     source = _source(row, texts)
     changelog, undecided = _changelog(row)
-    found = Compared(kind=None) if undecided else compared(source, changelog, shape, position)
-    sample = found.kind is not None and told[entity] < SAMPLES_MAX
-    told[entity] += sample
+    difference = Compared(kind=None) if undecided else compared(source, changelog, shape, position)
+    sample = difference.kind is not None and samples[entity] < SAMPLES_MAX
+    samples[entity] += sample
     return {
         "entity": entity,
         "key": key,
-        "kind": found.kind,
-        "columns": found.columns,
-        "unknown": found.unknown,
-        "schema_changed": found.schema_changed,
+        "kind": difference.kind,
+        "columns": difference.columns,
+        "unknown": difference.unknown,
+        "schema_changed": difference.schema_changed,
         "undecided": undecided,
         "pending": row["state"] == PENDING and changelog is not None,
         "position": position,
         "committed_at": row["committed_at"],
         **_writer(row),
-        "sample": _sample(found, source, changelog) if sample else None,
+        "sample": _sample(difference, source, changelog) if sample else None,
         "provenance": row["provenance"] if sample else None,
     }
 
@@ -134,12 +136,12 @@ def _writer(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _source(row: Mapping[str, Any], texts: Texts) -> State | None:
-    found = texts.get((row["entity"], row["key"]))
-    if found is None:
+    texts_of_key = texts.get((row["entity"], row["key"]))
+    if texts_of_key is None:
         if row["ctid"] is not None:
             raise ChangelogError(Kind.MALFORMED, f"a row of {row['entity']} is no longer where it was read")
         return None
-    current, json_null = found
+    current, json_null = texts_of_key
     return State.parse(current, json_null=msgspec.json.decode(json_null, type=list[str]) if json_null else ())
 
 
@@ -165,11 +167,11 @@ def _changelog(row: Mapping[str, Any]) -> tuple[State | None, bool]:
     return State.parse(row["original"], json_null=source.json_null_original), False
 
 
-def _sample(found: Compared, source: State | None, changelog: State | None) -> str:
+def _sample(difference: Compared, source: State | None, changelog: State | None) -> str:
     """The values of the columns that differ, of all where one side lacks the row."""
     sides = {"source": source, "changelog": changelog}
-    names: Iterable[str] = found.columns
-    if found.kind in (MISSING, EXTRA):
+    names: Iterable[str] = difference.columns
+    if difference.kind in (MISSING, EXTRA):
         whole = source or changelog
         names = whole.values if whole is not None else ()
     values = {

@@ -60,18 +60,18 @@ class Bounds:
         )
 
 
-def bounds(asked: KeyRange, entity: str, key: Sequence[tuple[str, ColumnType]]) -> Bounds:
+def bounds(key_range: KeyRange, entity: str, key: Sequence[tuple[str, ColumnType]]) -> Bounds:
     """The range of an entity with these key columns. Raises ChangelogError (USAGE) where it can have none."""
     column, type_ = key[0]
     if type_ not in (Primitive.INT, Primitive.LONG, Primitive.STRING, Primitive.UUID):
-        given = type_ if isinstance(type_, Primitive) else type(type_).__name__
+        type_name = type_ if isinstance(type_, Primitive) else type(type_).__name__
         raise ChangelogError(
             Kind.USAGE,
-            f"{entity}: its key begins with {column}, which is of type {given}",
+            f"{entity}: its key begins with {column}, which is of type {type_name}",
             hint="ranges are of integers, texts and UUIDs; --sample SHARE takes any keys",
         )
     assert isinstance(type_, Primitive)
-    first, end = (None if text is None else _value(text, column, type_) for text in (asked.first, asked.end))
+    first, end = (None if text is None else _value(text, column, type_) for text in (key_range.first, key_range.end))
     return Bounds(column=column, columns=len(key), type=type_, first=first, end=end)
 
 

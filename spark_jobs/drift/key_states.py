@@ -93,7 +93,7 @@ def of_changelog(rows: DataFrame, cut: Cut | None, *, json: bool, grown: Sequenc
     rank = F.when(shows, F.col("position")).otherwise(_inverted(F.col("position")))
     source = source_text()
     json_null = F.regexp_extract(source, r'"jsonNull":(\[[^\]]*\])', 1)
-    told = F.when(source.contains('"jsonNull":'), json_null) if json else F.lit(None).cast("string")
+    json_nulls = F.when(source.contains('"jsonNull":'), json_null) if json else F.lit(None).cast("string")
     return rows.select(
         _hash(),
         "key",
@@ -101,7 +101,7 @@ def of_changelog(rows: DataFrame, cut: Cut | None, *, json: bool, grown: Sequenc
         F.when(shows, _VISIBLE).otherwise(_INVISIBLE).cast("byte").alias("side"),
         rank.alias("rank"),
         "op",
-        *_print(told, grown),
+        *_print(json_nulls, grown),
         F.lit(None).cast("int").alias("leaf"),
         F.lit(None).cast("string").alias("ctid"),
     )
@@ -132,11 +132,11 @@ def truncates(narrow: DataFrame) -> DataFrame:
 
 def behind(narrow: DataFrame, truncated: Mapping[str, str]) -> DataFrame:
     """The changelog's rows without truncates, and without what those hid."""
-    kept = narrow.where(F.col("key") != TRUNCATE_KEY)
+    rows = narrow.where(F.col("key") != TRUNCATE_KEY)
     if not truncated:
-        return kept
+        return rows
     hidden = reduce(or_, ((F.col("entity") == entity) & (F.col("rank") < rank) for entity, rank in truncated.items()))
-    return kept.where(~((F.col("side") == _VISIBLE) & hidden))
+    return rows.where(~((F.col("side") == _VISIBLE) & hidden))
 
 
 def found(source: DataFrame, changelog: DataFrame, since: str | None = None) -> DataFrame:
@@ -182,10 +182,10 @@ def _state(in_source: Column, pending: Column) -> Column:
 
 def with_changes(suspects: DataFrame, changes: DataFrame, *, few: bool) -> DataFrame:
     """What is known of each key that is to be looked at, and the whole of the changelog's row at its position."""
-    wanted = suspects.where(F.col("position").isNotNull()).select("entity", "key", "position")
+    known = suspects.where(F.col("position").isNotNull()).select("entity", "key", "position")
     columns = ("op", "current", "original", "provenance", "committed_at", "service_name", "api_version")
     rows = changes.select("entity", "key", "position", *columns)
-    matched = rows.join(F.broadcast(wanted) if few else wanted, ["entity", "key", "position"], "inner")
+    matched = rows.join(F.broadcast(known) if few else known, ["entity", "key", "position"], "inner")
     once = matched.dropDuplicates(["entity", "key"]).drop("position")
     return suspects.join(once, ["entity", "key"], "left")
 

@@ -48,7 +48,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ColumnHistory:
     """An entity's columns now, and how they became so: `steps`, oldest first. What is `stale` is to be read again.
 
     `floats` are spelt by others than the database, and compared by their bits.
@@ -104,27 +104,29 @@ class _Found:
     schema_changed: list[str] = field(default_factory=list)
 
 
-def compared(source: State | None, changelog: State | None, shape: Shape, position: str | None) -> Compared:
+def compared(source: State | None, changelog: State | None, shape: ColumnHistory, position: str | None) -> Compared:
     """The two sides of a key; `position` is that of the changelog's row."""
     if source is None or changelog is None:
         return Compared(kind=None if source is changelog else EXTRA if source is None else MISSING)
-    found = _Found()
+    difference = _Found()
     steps = list(shape.after(position))
     for name in shape.columns:
-        _column(name, source, changelog, steps, shape, found)
+        _column(name, source, changelog, steps, shape, difference)
     gone = frozenset[str]().union(*(step.gone for step in steps))
-    found.columns += [name for name in changelog.values if name not in source.values and name not in gone]
+    difference.columns += [name for name in changelog.values if name not in source.values and name not in gone]
     return Compared(
-        kind=CHANGED if found.columns else None,
-        columns=tuple(found.columns),
-        unknown=tuple(found.unknown),
-        schema_changed=tuple(found.schema_changed),
+        kind=CHANGED if difference.columns else None,
+        columns=tuple(difference.columns),
+        unknown=tuple(difference.unknown),
+        schema_changed=tuple(difference.schema_changed),
     )
 
 
-def _column(name: str, source: State, changelog: State, steps: Sequence[Step], shape: Shape, found: _Found) -> None:
+def _column(
+    name: str, source: State, changelog: State, steps: Sequence[Step], shape: ColumnHistory, difference: _Found
+) -> None:
     if name in changelog.unavailable:
-        found.unknown.append(name)
+        difference.unknown.append(name)
         return
     if _same(name, source, changelog, bits=name in shape.floats):
         return
@@ -132,9 +134,9 @@ def _column(name: str, source: State, changelog: State, steps: Sequence[Step], s
     if lacks and _is_null(name, source) and any(name in step.added for step in steps):
         return
     if name in shape.stale or any(name in step.restated for step in steps):
-        found.schema_changed.append(name)
+        difference.schema_changed.append(name)
     else:
-        found.columns.append(name)
+        difference.columns.append(name)
 
 
 def _is_null(name: str, state: State) -> bool:
@@ -169,32 +171,32 @@ def steps_of(versions: Sequence[tuple[str, Version]], columns: Struct) -> tuple[
 
     Where these are not the last version's, no row has been written since they changed.
     """
-    found = [_step(position, version) for position, version in versions if version.number > 1]
+    steps = [_step(position, version) for position, version in versions if version.number > 1]
     if versions:
         changes = evolution.changes(versions[-1][1].columns, columns)
         if changes:
-            found.append(_unannounced(changes))
-    return tuple(found)
+            steps.append(_unannounced(changes))
+    return tuple(steps)
 
 
 def _step(position: str, version: Version) -> Step:
     changes = msgspec.json.decode(version.state)["changes"]
     return Step(
         position=position,
-        added=frozenset(each["column"] for each in changes if each["kind"] == Kind.ADDED),
+        added=frozenset(change["column"] for change in changes if change["kind"] == Kind.ADDED),
         restated=frozenset(version.restated),
-        gone=frozenset(each["column"] for each in changes if each["kind"] == Kind.DROPPED)
-        | {each["before"] for each in changes if each["kind"] == Kind.REPLACED},
+        gone=frozenset(change["column"] for change in changes if change["kind"] == Kind.DROPPED)
+        | {change["before"] for change in changes if change["kind"] == Kind.REPLACED},
     )
 
 
 def _unannounced(changes: Sequence[evolution.Change]) -> Step:
     """Which of the added columns have a default is not known: what they hold, no writer wrote since."""
-    added = frozenset(each.column for each in changes if each.kind is Kind.ADDED)
+    added = frozenset(change.column for change in changes if change.kind is Kind.ADDED)
     return Step(
         position=None,
         added=added,
         restated=frozenset(evolution.restated(changes, added)),
-        gone=frozenset(each.column for each in changes if each.kind is Kind.DROPPED)
-        | {each.before for each in changes if each.kind is Kind.REPLACED and each.before is not None},
+        gone=frozenset(change.column for change in changes if change.kind is Kind.DROPPED)
+        | {change.before for change in changes if change.kind is Kind.REPLACED and change.before is not None},
     )

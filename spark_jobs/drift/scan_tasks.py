@@ -20,16 +20,16 @@ TASK_PAGES_MIN: Final = 128
 def ranges(tables: Mapping[str, Fenced], tasks: int) -> list[list[Pages]]:
     """All pages of the tables, for each of about `tasks` tasks its own; a table grows at its end."""
     total = sum(leaf.pages for table in tables.values() for leaf in table.leaves)
-    each = max(1, -(-total // tasks))
+    share = max(1, -(-total // tasks))
     bins: list[list[Pages]] = [[]]
-    room = each
+    room = share
     for name, table in tables.items():
         for number, leaf in enumerate(table.leaves):
             first = 0
             while leaf.pages - first > room:
                 bins[-1].append(Pages(entity=name, leaf=number, first=first, end=first + room))
                 bins.append([])
-                first, room = first + room, each
+                first, room = first + room, share
             bins[-1].append(Pages(entity=name, leaf=number, first=first, end=None))
             room -= leaf.pages - first
     return bins

@@ -24,7 +24,7 @@ from connectors.sources.postgres.snapshot.copyout import copy_out, parse_copy, r
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 from envelope.splice import splice
-from spark_jobs.drift.fence import Connection, Fence, Fenced, Source
+from spark_jobs.drift.fence import Connection, Fence, Fenced, SourceDatabase
 
 ROWS: Final = pa.schema(
     [
@@ -63,7 +63,7 @@ class Pages:
 class Reading:
     """What a task needs to read under the fence; it goes to executors, and nowhere else."""
 
-    source: Source = field(repr=False)
+    source: SourceDatabase = field(repr=False)
     fence: Fence
 
     @contextlib.contextmanager
@@ -132,16 +132,16 @@ def _copied(connection: Connection, table: Fenced, leaf: int, which: sql.Composa
 
 
 def _portions(copied: Iterable[bytes]) -> Iterator[list[bytes]]:
-    found: list[bytes] = []
+    portion: list[bytes] = []
     room = PORTION_BYTES
     for row in copied:
-        found.append(row)
+        portion.append(row)
         room -= len(row)
-        if room < 0 or len(found) == PORTION_ROWS:
-            yield found
-            found, room = [], PORTION_BYTES
-    if found:
-        yield found
+        if room < 0 or len(portion) == PORTION_ROWS:
+            yield portion
+            portion, room = [], PORTION_BYTES
+    if portion:
+        yield portion
 
 
 def _encoded(table: Fenced, template: Template, copied: Sequence[bytes], leaf: int) -> pa.RecordBatch:

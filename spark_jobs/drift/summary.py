@@ -98,12 +98,12 @@ def _provenance(text: str) -> dict[str, Any]:
 
 def tallied(drifted: Iterable[Mapping[str, Any]], keys: TextIO) -> dict[str, Tally]:
     """By entity what drifted, and all keys as lines of `keys`, in their order."""
-    found: dict[str, Tally] = {}
+    tallies: dict[str, Tally] = {}
     for row in drifted:
-        found.setdefault(row["entity"], Tally()).add(row)
+        tallies.setdefault(row["entity"], Tally()).add(row)
         line = {name: row[name] for name in ("entity", "key", "kind", "columns", "position")}
         keys.write(msgspec.json.encode(line).decode() + "\n")
-    return found
+    return tallies
 
 
 def time_text(at: datetime) -> str:

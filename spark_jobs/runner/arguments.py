@@ -34,12 +34,12 @@ def positive(text: str) -> int:
 def seconds(text: str) -> float:
     """A number of seconds, 0 or more."""
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
-        found = -1.0
-    if not 0 <= found <= SECONDS_MAX:
+        number = -1.0
+    if not 0 <= number <= SECONDS_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to {SECONDS_MAX}")
-    return found
+    return number
 
 
 def place(text: str) -> str:

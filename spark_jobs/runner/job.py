@@ -78,11 +78,11 @@ def main(job: Job, argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception as error:  # noqa: BLE001, the top: Spark's errors, and bugs of ours, become one line
-        told = explain(error)
+        explained = explain(error)
         if arguments.verbose:
             traceback.print_exception(error, file=sys.stderr)
-        print(f"{job.name}: {told}", file=sys.stderr)
-        summary, code = {"verdict": FAILED, "error": str(told)}, EXIT_CODES.get(told.kind, _FAILED)
+        print(f"{job.name}: {explained}", file=sys.stderr)
+        summary, code = {"verdict": FAILED, "error": str(explained)}, EXIT_CODES.get(explained.kind, _FAILED)
     summary = {"job": job.name, **summary, "seconds": round(time.monotonic() - began, 3)}
     print(json.dumps(summary, ensure_ascii=False, default=str), flush=True)
     if arguments.metrics is not None:

@@ -181,11 +181,11 @@ def _of_spark(error: Exception) -> ChangelogError:
 def known(text: str, where: str = "") -> ChangelogError | None:
     """What Java's words mean, where we know it; `where` it happened is told unless they say it themselves."""
     for pattern, kind, message, hint in _TABLE:
-        found = pattern.search(text)
-        if found:
-            named = found.groupdict()
+        match = pattern.search(text)
+        if match:
+            named = match.groupdict()
             what = unquote(named["uri"]) if "uri" in named else named.get("what", "")
-            told = message.format(what=re.sub("^file:/+", "/", what))
+            text_of_error = message.format(what=re.sub("^file:/+", "/", what))
             hint = hint.format(package=PACKAGES.get(what, ""))
-            return ChangelogError(kind, f"{where}: {told}" if where and not what else told, hint=hint)
+            return ChangelogError(kind, f"{where}: {text_of_error}" if where and not what else text_of_error, hint=hint)
     return None

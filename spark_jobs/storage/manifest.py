@@ -52,7 +52,7 @@ _RENAMING = ("hdfs", "webhdfs", "viewfs", "abfs", "abfss")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class StoredFile:
     """A file of a store: `path` below its root, and when it was last written, in seconds since 1970."""
 
     path: str
@@ -66,7 +66,7 @@ class Store(Protocol):
     def root(self) -> str:
         """The folder, as Spark takes it."""
 
-    def files(self, folder: str) -> Iterator[Found]:
+    def files(self, folder: str) -> Iterator[StoredFile]:
         """All files below a folder, hidden ones too, in no order; none when it is not there."""
 
     def read(self, path: str) -> bytes:
@@ -94,8 +94,8 @@ def read(store: Store, path: str) -> Manifest | None:
 
 def numbers(store: Store) -> dict[int, str]:
     """The manifests that are there, whole or not: by number, where each is."""
-    found = ((number_of(file.path), file.path) for file in store.files(FOLDER))
-    return {number: path for number, path in found if number is not None}
+    numbered = ((number_of(file.path), file.path) for file in store.files(FOLDER))
+    return {number: path for number, path in numbered if number is not None}
 
 
 def number_of(path: str) -> int | None:
@@ -120,10 +120,10 @@ def commit(store: Store, change: Callable[[Manifest], Manifest], *, at: datetime
     """
     writer = secrets.token_hex(8)
     for _ in range(TRIES):
-        there = numbers(store)
-        before = newest_manifest(there, store.read) or NOTHING
+        present = numbers(store)
+        before = newest_manifest(present, store.read) or NOTHING
         after = replace(change(before), at=at.astimezone(UTC).isoformat(), writer=writer)  # 1
-        path = path_of(max(there, default=0) + 1)
+        path = path_of(max(present, default=0) + 1)
         if not store.create(path, after.to_json()):  # 2
             continue
         stored = read(store, path)  # 3
@@ -148,19 +148,19 @@ RecordT = TypeVar("RecordT", bound=Record)
 
 def newest_record(store: Store, kind: type[RecordT], format_: int) -> RecordT | None:
     """The newest whole record; None where none is whole. Raises ChangelogError (PRECONDITION) for a newer format."""
-    there = numbers(store)
-    for number in sorted(there, reverse=True):
+    present = numbers(store)
+    for number in sorted(present, reverse=True):
         try:
-            found = msgspec.json.decode(store.read(there[number]), type=kind)
+            record = msgspec.json.decode(store.read(present[number]), type=kind)
         except msgspec.DecodeError:
             continue  # its writer was killed where a store shows half of a file
-        if found.format > format_:
+        if record.format > format_:
             raise ChangelogError(
                 Kind.PRECONDITION,
-                f"{store.root}/{there[number]} has format {found.format}; this program knows {format_}",
+                f"{store.root}/{present[number]} has format {record.format}; this program knows {format_}",
                 hint="use the newer version that wrote it",
             )
-        return found
+        return record
     return None
 
 
@@ -182,8 +182,8 @@ def run_name(at: datetime) -> str:
 
 def is_local(where: str | Path) -> bool:
     """Whether a path or URI is of this machine: `file:`, or without a scheme."""
-    found = None if isinstance(where, Path) else _SCHEME.match(where)
-    return found is None or found[1] == "file"
+    scheme = None if isinstance(where, Path) else _SCHEME.match(where)
+    return scheme is None or scheme[1] == "file"
 
 
 def store_of(where: str | Path, spark: "SparkSession | None" = None) -> Store:
@@ -220,7 +220,7 @@ class _LocalStore:
     def root(self) -> str:
         return f"file:{self._folder}"
 
-    def files(self, folder: str) -> Iterator[Found]:
+    def files(self, folder: str) -> Iterator[StoredFile]:
         for parent, _, names in os.walk(self._folder / folder):
             for name in names:
                 file = Path(parent) / name
@@ -228,7 +228,7 @@ class _LocalStore:
                     modified_s = file.stat().st_mtime
                 except FileNotFoundError:
                     continue  # deleted meanwhile
-                yield Found(path=file.relative_to(self._folder).as_posix(), modified_s=modified_s)
+                yield StoredFile(path=file.relative_to(self._folder).as_posix(), modified_s=modified_s)
 
     def read(self, path: str) -> bytes:
         with _storing(self._folder / path):
@@ -261,12 +261,12 @@ class _LocalStore:
             sync(after.parent)
 
     def delete(self, path: str) -> None:
-        found = self._folder / path
-        with _storing(found):
-            if found.is_dir():
-                shutil.rmtree(found)
+        target = self._folder / path
+        with _storing(target):
+            if target.is_dir():
+                shutil.rmtree(target)
             else:
-                found.unlink(missing_ok=True)
+                target.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -292,7 +292,7 @@ class _HadoopStore:
         with _java(root):
             self._fs = self._path("").getFileSystem(configuration)
 
-    def files(self, folder: str) -> Iterator[Found]:
+    def files(self, folder: str) -> Iterator[StoredFile]:
         base = self._path(folder)
         with _java(self.root):
             if not self._fs.exists(base):
@@ -300,8 +300,8 @@ class _HadoopStore:
             top = len(self._fs.makeQualified(self._path("")).toString().rstrip("/")) + 1
             listed = self._fs.listFiles(base, True)
             while listed.hasNext():
-                each = listed.next()
-                yield Found(path=each.getPath().toString()[top:], modified_s=each.getModificationTime() / 1000)
+                status = listed.next()
+                yield StoredFile(path=status.getPath().toString()[top:], modified_s=status.getModificationTime() / 1000)
 
     def read(self, path: str) -> bytes:
         with _java(f"{self.root}/{path}"):

@@ -64,7 +64,7 @@ _DETAILED: Final = ("22", "23")  # classes of errors whose words quote values
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ViewColumns:
     """The view's own columns, nested documents among them as arrays of structs; what it says of itself follows them."""
 
     columns: Sequence[Column]
@@ -89,7 +89,7 @@ def _declared(type_: ColumnType) -> str:
 
 
 def copier(
-    dsn: str, table: str, parts: str, shape: Shape
+    dsn: str, table: str, parts: str, shape: ViewColumns
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What copies a task's batches into `table`, and says so in `parts`, in one transaction; both names are quoted.
 
@@ -104,13 +104,13 @@ def copier(
         part = context.partitionId() if context else 0
         try:
             with psycopg.connect(dsn, client_encoding="UTF8", connect_timeout=10) as connection:
-                found = _copied(connection, table, parts, part, (_as_csv(each, finish) for each in batches))
+                counts = _copied(connection, table, parts, part, (_as_csv(batch, finish) for batch in batches))
         except psycopg.Error as error:
             state = error.sqlstate or ""
-            told = f"error {state}" if state[:2] in _DETAILED else error.diag.message_primary or type(error).__name__
-            raise ChangelogError(Kind.STORAGE, f"copying rows to PostgreSQL: {' '.join(told.split())}") from None
+            reason = f"error {state}" if state[:2] in _DETAILED else error.diag.message_primary or type(error).__name__
+            raise ChangelogError(Kind.STORAGE, f"copying rows to PostgreSQL: {' '.join(reason.split())}") from None
         yield pa.record_batch(
-            [pa.array([count], pa.int64()) for count in found], ["rows", "out_of_range", "unavailable"]
+            [pa.array([count], pa.int64()) for count in counts], ["rows", "out_of_range", "unavailable"]
         )
 
     return copy
@@ -121,7 +121,7 @@ Csv = tuple[bytes, Sequence[int]]
 
 
 def _copied(
-    connection: psycopg.Connection[Any], table: str, parts: str, part: int, found: Iterable[Csv]
+    connection: psycopg.Connection[Any], table: str, parts: str, part: int, texts: Iterable[Csv]
 ) -> Sequence[int]:
     claim = f"INSERT INTO {parts} VALUES (%s, '{{0,0,0}}') ON CONFLICT DO NOTHING"
     if connection.execute(claim.encode(), [part]).rowcount == 0:
@@ -130,7 +130,7 @@ def _copied(
         return list(row[0])
     counts = [0, 0, 0]
     with connection.cursor().copy(f"COPY {table} FROM STDIN (FORMAT csv)".encode()) as copy:
-        for text, more in found:
+        for text, more in texts:
             copy.write(text)
             counts = [before + count for before, count in zip(counts, more, strict=True)]
     connection.execute(f"UPDATE {parts} SET counts = %s WHERE part = %s".encode(), [counts, part])
@@ -138,7 +138,7 @@ def _copied(
 
 
 def _as_csv(batch: pa.RecordBatch, finish: Sequence[Callable[[pa.Array], pa.Array]]) -> Csv:
-    own = [made(batch.column(number)) for number, made in enumerate(finish)]
+    own = [finisher(batch.column(number)) for number, finisher in enumerate(finish)]
     about = dict(zip(_ABOUT, batch.columns[len(own) :], strict=True))
     lengths = [pc.sum(pc.list_value_length(about[name])).as_py() or 0 for name in ("_out_of_range", "_unavailable")]
     rest = [_names(array) if pa.types.is_list(array.type) else array for array in about.values()]
@@ -169,21 +169,21 @@ def _finish(type_: ColumnType) -> Callable[[pa.Array], pa.Array]:
     return lambda array: array
 
 
-def _each(array: pa.Array, made: Callable[[Any], str]) -> pa.Array:
-    return pa.array([None if value is None else made(value) for value in array.to_pylist()], pa.utf8())
+def _each(array: pa.Array, render: Callable[[Any], str]) -> pa.Array:
+    return pa.array([None if value is None else render(value) for value in array.to_pylist()], pa.utf8())
 
 
 def _rendered(type_: ColumnType) -> Render:
     match type_:
         case Array(element=element):
-            each = _optional(element)
-            return lambda values: [each(value) for value in values]
+            of_element = _optional(element)
+            return lambda values: [of_element(value) for value in values]
         case Map(value=value):
             of_member = _optional(value)
             return lambda pairs: {name: of_member(value) for name, value in pairs}
         case Struct(fields=fields):
             members = [(name, _optional(field)) for name, field in fields]
-            return lambda found: {name: member(found[name]) for name, member in members}
+            return lambda document: {name: member(document[name]) for name, member in members}
         case Decimal():
             return lambda value: format(value, "f") if isinstance(value, Number) else value
     return _PLAIN.get(type_, _as_it_is)

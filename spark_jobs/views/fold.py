@@ -19,7 +19,7 @@ from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 from envelope.position import Position
 from schemas.avro import Column
-from spark_jobs.views.fold_batch import Typed
+from spark_jobs.views.fold_batch import BatchReader
 from spark_jobs.views.json_values import NULL, Read, reader, text
 
 _OF_CHANGE: Final = ("key", "position", "op", "committed_at", "api_version", "service_name", "identifier", "context")
@@ -84,7 +84,7 @@ def fold(
     kind *malformed*, naming the position, for a change without a state, or one that is no JSON object.
     """
     readers = {column.name: text if raw else reader(column.type) for column in columns}
-    typed = Typed(columns, schema.types[: len(columns)], raw).reader()
+    typed = BatchReader(columns, schema.types[: len(columns)], raw).reader()
     rows: list[tuple[Any, ...]] = []
     held: list[tuple[Any, ...]] = []
     for batch in batches:
@@ -92,8 +92,8 @@ def fold(
         quick = batch.filter(pa.array(usual))
         values, left = typed(quick.column("current").to_pylist())
         rows += (_row([change], readers) for change in _changes(quick.filter(pa.array(left))))
-        kept = pa.array(~left)
-        yield _with_about([each.filter(kept) for each in values], quick.filter(kept), schema)
+        usual_rows = pa.array(~left)
+        yield _with_about([array.filter(usual_rows) for array in values], quick.filter(usual_rows), schema)
         for change in _changes(batch.filter(pa.array(~usual))):
             if held and held[0][0] != change[0]:
                 rows.append(_row(held, readers))
@@ -125,14 +125,14 @@ def _with_about(values: Sequence[pa.Array], changes: pa.RecordBatch, schema: pa.
     begun = pa.array(np.zeros(len(changes), np.bool_))
     arrays = [*values, *(changes.column(name) for name in _OF_CHANGE), none, none, begun]
     return pa.RecordBatch.from_arrays(
-        [array.cast(each.type) for array, each in zip(arrays, schema, strict=True)], schema=schema
+        [array.cast(field.type) for array, field in zip(arrays, schema, strict=True)], schema=schema
     )
 
 
 def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
     columns = zip(*rows, strict=True)
     return pa.RecordBatch.from_arrays(
-        [pa.array(values, each.type) for values, each in zip(columns, schema, strict=True)], schema=schema
+        [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
     )
 
 
@@ -163,10 +163,10 @@ def _fold(changes: Sequence[tuple[Any, ...]]) -> _Folded:
             break
         earlier = _state(change)
         if change[2] != Op.DELETE:
-            found = folded.missing & earlier.values.keys()
-            folded.values |= {name: earlier.values[name] for name in found}
-            folded.json_null |= found & earlier.json_null
-            folded.missing -= found
+            recovered = folded.missing & earlier.values.keys()
+            folded.values |= {name: earlier.values[name] for name in recovered}
+            folded.json_null |= recovered & earlier.json_null
+            folded.missing -= recovered
         folded.begun = earlier.begun
     return folded
 

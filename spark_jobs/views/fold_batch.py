@@ -51,7 +51,7 @@ _PARSED: Final[dict[ColumnType, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
+class BatchReader:
     """How states of these columns are read; `types` are the columns' in Arrow."""
 
     columns: Sequence[Column]
@@ -61,7 +61,7 @@ class Typed:
     def reader(self) -> Callable[[Texts], tuple[list[pa.Array], Mask]]:
         """A function from states to arrays, one a column, and which rows' values are not in them."""
         if any(_UNNAMED.search(column.name) for column in self.columns):
-            return lambda texts: ([pa.nulls(len(texts), each) for each in self.types], np.ones(len(texts), np.bool_))
+            return lambda texts: ([pa.nulls(len(texts), type_) for type_ in self.types], np.ones(len(texts), np.bool_))
         parts = [_part(column.type, type_, self.raw) for column, type_ in zip(self.columns, self.types, strict=True)]
         fields = [
             (f"c{number}", *_optional(parsed, column.name))
@@ -74,16 +74,16 @@ class Typed:
 
         def read(texts: Texts) -> tuple[list[pa.Array], Mask]:
             left = np.zeros(len(texts), np.bool_)
-            found = []
+            states = []
             for number, state_text in enumerate(texts):
                 try:
-                    found.append(decode(state_text))  # type: ignore[arg-type]  # of None it is a TypeError
+                    states.append(decode(state_text))  # type: ignore[arg-type]  # of None it is a TypeError
                 except (ValueError, TypeError, RecursionError):
-                    found.append(empty)
+                    states.append(empty)
                     left[number] = True
             arrays = []
             for of_state, finished in zip(members, finish, strict=True):
-                array, unusual = finished(list(map(of_state, found)), texts)
+                array, unusual = finished(list(map(of_state, states)), texts)
                 arrays.append(array)
                 if unusual is not None:
                     left |= unusual
@@ -129,16 +129,16 @@ def _of_form(form: str, to: pa.DataType) -> Finish:
     """Strings that Arrow parses, where they are of a form that has but one meaning."""
 
     def finish(values: Sequence[str | None], _: Texts) -> tuple[pa.Array, Mask | None]:
-        found = pa.array(values, pa.utf8())
-        usual = pc.match_substring_regex(found, form)
+        texts = pa.array(values, pa.utf8())
+        usual = pc.match_substring_regex(texts, form)
         if pc.all(usual).as_py() is not False:
             try:
-                return found.cast(to), None
+                return texts.cast(to), None
             except pa.ArrowInvalid:  # the 30th of February
-                return pa.nulls(len(found), to), found.is_valid().to_numpy(zero_copy_only=False)
+                return pa.nulls(len(texts), to), texts.is_valid().to_numpy(zero_copy_only=False)
         unusual = pc.invert(usual).fill_null(False).to_numpy(zero_copy_only=False)
-        kept = [None if left else value for value, left in zip(values, unusual, strict=True)]
-        array, others = finish(kept, ())
+        usual_values = [None if left else value for value, left in zip(values, unusual, strict=True)]
+        array, others = finish(usual_values, ())
         return array, unusual if others is None else unusual | others
 
     return finish
@@ -161,14 +161,14 @@ def _floats(to: pa.DataType) -> Finish:
 def _one_by_one(read: Read, to: pa.DataType) -> Finish:
     def finish(values: Sequence[Raw], _: Texts) -> tuple[pa.Array, Mask | None]:
         left = np.zeros(len(values), np.bool_)
-        found: list[object] = []
+        parsed: list[object] = []
         for number, value in enumerate(values):
             token = bytes(value)
             try:
-                found.append(None if token == NULL else read(token))
+                parsed.append(None if token == NULL else read(token))
             except ValueError:
-                found.append(None)
+                parsed.append(None)
                 left[number] = True
-        return pa.array(found, to), left
+        return pa.array(parsed, to), left
 
     return finish

@@ -145,17 +145,17 @@ def _array(element: Read) -> Read:
 
 def _map(value: Read) -> Read:
     def read(token: bytes) -> list[tuple[str, object]]:
-        return [(name, _optional(each, value)) for name, each in members(token).items()]
+        return [(name, _optional(item, value)) for name, item in members(token).items()]
 
     return read
 
 
 def _struct(fields: Mapping[str, Read]) -> Read:
     def read(token: bytes) -> dict[str, object]:
-        found = members(token)
-        if found.keys() != fields.keys():
+        values = members(token)
+        if values.keys() != fields.keys():
             raise ValueError("other members")
-        return {name: _optional(found[name], field) for name, field in fields.items()}
+        return {name: _optional(values[name], field) for name, field in fields.items()}
 
     return read
 

@@ -22,7 +22,7 @@ from spark_jobs.changelog import spark_types
 from spark_jobs.changelog.read import Kafka, Where, name_of, read_changelog, refuse_dropped
 from spark_jobs.changelog.spark_types import quoted
 from spark_jobs.views import fold
-from spark_jobs.views.copy_rows import Shape
+from spark_jobs.views.copy_rows import ViewColumns
 from spark_jobs.views.to_parquet import View
 from spark_jobs.views.transforms import EVERYTHING, Chosen, chosen, followed, latest, live, nested, until
 
@@ -35,7 +35,7 @@ Columns = Mapping[str, Sequence[Column]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ViewPlan:
     """A view: of one entity, or of documents. `raw` has all columns as text."""
 
     view: ViewConfig
@@ -46,8 +46,8 @@ class Wanted:
     def definition(self, changelog: Where) -> dict[str, object]:
         """All of it, and of which changelog, as JSON values."""
         shapes = {entity: struct(columns) for entity, columns in self.columns.items()}
-        found = {"changelog": name_of(changelog), "view": self.view.model_dump(), "choice": asdict(self.choice)}
-        return dict(msgspec.json.decode(msgspec.json.encode({**found, "raw": self.raw, "columns": shapes})))
+        parts = {"changelog": name_of(changelog), "view": self.view.model_dump(), "choice": asdict(self.choice)}
+        return dict(msgspec.json.decode(msgspec.json.encode({**parts, "raw": self.raw, "columns": shapes})))
 
 
 def columns_of(
@@ -56,14 +56,14 @@ def columns_of(
     """The columns of each entity: of its file in `folder`, where given, else of the changelog's last version up to
     `position`. Raises ChangelogError (PRECONDITION) for an entity that has none.
     """
-    wanted = sorted(set(entities))
+    names = sorted(set(entities))
     if folder is not None:
-        return {entity: spark_types.columns(spark_types.of_file(folder / f"{entity}.avsc")) for entity in wanted}
-    rows = read_changelog(spark, changelog, entities=[SCHEMAS]).where(F.col("key").isin(wanted))
+        return {entity: spark_types.columns(spark_types.of_file(folder / f"{entity}.avsc")) for entity in names}
+    rows = read_changelog(spark, changelog, entities=[SCHEMAS]).where(F.col("key").isin(names))
     versions = until(rows, position).orderBy("position").select("key", "current").collect()
-    found = {row["key"]: Version.parse(row["current"].encode()) for row in versions}
-    for entity in wanted:
-        if entity not in found:
+    versions_by_entity = {row["key"]: Version.parse(row["current"].encode()) for row in versions}
+    for entity in names:
+        if entity not in versions_by_entity:
             raise ChangelogError(
                 Kind.PRECONDITION,
                 f"{name_of(changelog)} has no columns of {entity} at {position}",
@@ -71,27 +71,27 @@ def columns_of(
             )
     return {
         entity: [Column(name=name, type=type_, nullable=True) for name, type_ in version.columns.fields]
-        for entity, version in found.items()
+        for entity, version in versions_by_entity.items()
     }
 
 
-def base_of(found: View | None, changelog: Where, wanted: Wanted, position: Position) -> View | None:
+def base_of(present: View | None, changelog: Where, plan: ViewPlan, position: Position) -> View | None:
     """The view that is there, if one as of `position` can follow it: of the same definition, all rows of one entity.
 
     A condition leaves out rows that later changes may need, and Kafka is read from its beginning all the same.
     """
-    view = wanted.view
-    if found is None or isinstance(changelog, Kafka) or view.where or view.nested or view.columns != ALL:
+    view = plan.view
+    if present is None or isinstance(changelog, Kafka) or view.where or view.nested or view.columns != ALL:
         return None
-    same = found.definition == wanted.definition(changelog)
-    return found if same and found.position <= str(position) else None
+    same = present.definition == plan.definition(changelog)
+    return present if same and present.position <= str(position) else None
 
 
 @contextlib.contextmanager
 def build(
     spark: SparkSession,
     changelog: Where,
-    wanted: Wanted,
+    plan: ViewPlan,
     position: Position,
     *,
     on: tuple[DataFrame, View] | None = None,
@@ -102,12 +102,12 @@ def build(
     where retention dropped what stood behind the earlier view.
     """
     if on is not None:
-        yield _followed(spark, changelog, wanted, position, on)
+        yield _followed(spark, changelog, plan, position, on)
         return
-    with _reading(spark, changelog, set(wanted.view.entities())) as changes:
-        counting = {entity: chosen(until(rows, position), wanted.choice) for entity, rows in changes.items()}
-        found = _documents(counting, wanted, wanted.view, "view")
-        yield found.select(*(quoted(name) for name in [*_taken(wanted.view, found, "view"), *fold.ABOUT.names]))
+    with _reading(spark, changelog, set(plan.view.entities())) as changes:
+        counting = {entity: chosen(until(rows, position), plan.choice) for entity, rows in changes.items()}
+        documents = _documents(counting, plan, plan.view, "view")
+        yield documents.select(*(quoted(name) for name in [*_taken(plan.view, documents, "view"), *fold.ABOUT.names]))
 
 
 @contextlib.contextmanager
@@ -125,69 +125,69 @@ def _reading(spark: SparkSession, changelog: Where, entities: Collection[str]) -
 
 
 def _followed(
-    spark: SparkSession, changelog: Where, wanted: Wanted, position: Position, on: tuple[DataFrame, View]
+    spark: SparkSession, changelog: Where, plan: ViewPlan, position: Position, on: tuple[DataFrame, View]
 ) -> DataFrame:
-    (rows, view), entity = on, wanted.view.entity
+    (rows, view), entity = on, plan.view.entity
     assert not isinstance(changelog, Kafka)  # see base_of
     reached = Position.parse(view.position)
     refuse_dropped(spark, changelog, reached, "the view that is there goes up to")
     changes = read_changelog(spark, changelog, entities=[entity], after=reached)
-    counting = chosen(until(changes, position), wanted.choice)
-    return followed(rows, counting, wanted.columns[entity], raw=wanted.raw)
+    counting = chosen(until(changes, position), plan.choice)
+    return followed(rows, counting, plan.columns[entity], raw=plan.raw)
 
 
-def shape_of(wanted: Wanted) -> Shape:
+def shape_of(plan: ViewPlan) -> ViewColumns:
     """The columns of `build`, with what is nested in them, as the neutral types that Spark's own were made of."""
-    return Shape([Column(name=name, type=type_, nullable=True) for name, type_ in _fields(wanted, wanted.view)])
+    return ViewColumns([Column(name=name, type=type_, nullable=True) for name, type_ in _fields(plan, plan.view)])
 
 
-def _fields(wanted: Wanted, part: ViewConfig | NestedConfig) -> Iterator[tuple[str, ColumnType]]:
-    columns = {column.name: column.type for column in wanted.columns[part.entity]}
+def _fields(plan: ViewPlan, part: ViewConfig | NestedConfig) -> Iterator[tuple[str, ColumnType]]:
+    columns = {column.name: column.type for column in plan.columns[part.entity]}
     for name in columns if part.columns == ALL else part.columns:
-        yield name, Primitive.STRING if wanted.raw else columns[name]
+        yield name, Primitive.STRING if plan.raw else columns[name]
     for member, inner in part.nested.items():
-        yield member, Array(element=Struct(fields=tuple(_fields(wanted, inner))))
+        yield member, Array(element=Struct(fields=tuple(_fields(plan, inner))))
 
 
 def _documents(
-    changes: Mapping[str, DataFrame], wanted: Wanted, part: ViewConfig | NestedConfig, place: str
+    changes: Mapping[str, DataFrame], plan: ViewPlan, part: ViewConfig | NestedConfig, place: str
 ) -> DataFrame:
     """The rows of an entity with all their columns, and with what is nested in them; `place` is for errors."""
-    states_of = latest(changes[part.entity], wanted.columns[part.entity], raw=wanted.raw)
-    found = _filtered(live(states_of), part.where)
+    states_of = latest(changes[part.entity], plan.columns[part.entity], raw=plan.raw)
+    documents = _filtered(live(states_of), part.where)
     for member, inner in part.nested.items():
         inside = f"{place}.nested.{member}"
-        below = _documents(changes, wanted, inner, inside)
-        _refuse_unknown(f"{inside}.on", list(inner.on.values()), found, part.entity)
+        below = _documents(changes, plan, inner, inside)
+        _refuse_unknown(f"{inside}.on", list(inner.on.values()), documents, part.entity)
         _refuse_unknown(f"{inside}.on", list(inner.on), below, inner.entity)
-        if member.lower() in {name.lower() for name in found.columns}:
+        if member.lower() in {name.lower() for name in documents.columns}:
             raise ChangelogError(Kind.USAGE, f"{inside}: {part.entity} has a column of this name", hint="rename it")
-        found = nested(found, member, below, inner.on, _taken(inner, below, inside))
-    return found
+        documents = nested(documents, member, below, inner.on, _taken(inner, below, inside))
+    return documents
 
 
-def _filtered(found: DataFrame, condition: str | None) -> DataFrame:
+def _filtered(rows: DataFrame, condition: str | None) -> DataFrame:
     if condition is None:
-        return found
+        return rows
     try:
-        return found.where(condition)
+        return rows.where(condition)
     except (AnalysisException, ParseException) as error:
         reason = error.getCondition() or "no SQL"
-        hint = f"its columns are: {', '.join(found.columns)}"
+        hint = f"its columns are: {', '.join(rows.columns)}"
         raise ChangelogError(Kind.USAGE, f"the condition cannot be asked of the view ({reason})", hint=hint) from error
 
 
-def _taken(part: ViewConfig | NestedConfig, found: DataFrame, place: str) -> list[str]:
+def _taken(part: ViewConfig | NestedConfig, rows: DataFrame, place: str) -> list[str]:
     """The columns that go into the document, and what is nested in it."""
-    own = [name for name in found.columns if name not in fold.ABOUT.names and name not in part.nested]
+    own = [name for name in rows.columns if name not in fold.ABOUT.names and name not in part.nested]
     if part.columns != ALL:
-        _refuse_unknown(f"{place}.columns", list(part.columns), found, part.entity)
+        _refuse_unknown(f"{place}.columns", list(part.columns), rows, part.entity)
         own = list(part.columns)
     return [*own, *part.nested]
 
 
-def _refuse_unknown(place: str, names: Sequence[str], found: DataFrame, entity: str) -> None:
-    missing = next((name for name in names if name not in found.columns), None)
+def _refuse_unknown(place: str, names: Sequence[str], rows: DataFrame, entity: str) -> None:
+    missing = next((name for name in names if name not in rows.columns), None)
     if missing is not None:
-        known = ", ".join(name for name in found.columns if name not in fold.ABOUT.names)
+        known = ", ".join(name for name in rows.columns if name not in fold.ABOUT.names)
         raise ChangelogError(Kind.USAGE, f"{place}: {entity} has no column {missing}", hint=f"it has: {known}")

@@ -52,23 +52,23 @@ def read(spark: SparkSession, path: str) -> DataFrame:
     return spark.read.format("delta").load(path)
 
 
-def write(found: DataFrame, view: View, path: str) -> View:
-    """Makes `found` the table's rows, in one commit that says what they are; gives that, with its counts.
+def write(rows: DataFrame, view: View, path: str) -> View:
+    """Makes `rows` the table's rows, in one commit that says what they are; gives that, with its counts.
 
     Raises ChangelogError (USAGE) for a column that Delta Lake has no name for, as it is set up by default.
     """
-    for name in found.columns:
+    for name in rows.columns:
         if _UNNAMED.search(name):
             hint = "leave it out by `columns` of a view, or write files"
             raise ChangelogError(Kind.USAGE, f"Delta Lake takes no column named {name!r}", hint=hint)
-    writer = found.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+    writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
     writer.option("userMetadata", msgspec.json.encode(view).decode()).save(path)
-    return counts(found.sparkSession, view, path)
+    return counts(rows.sparkSession, view, path)
 
 
-def same(there: View, view: View) -> bool:
+def same(present: View, view: View) -> bool:
     """Whether the table is the view already: a run that is repeated commits nothing."""
-    return (there.definition, there.position) == (view.definition, view.position)
+    return (present.definition, present.position) == (view.definition, view.position)
 
 
 def counts(spark: SparkSession, view: View, path: str) -> View:

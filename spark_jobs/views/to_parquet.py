@@ -51,8 +51,8 @@ def read(spark: "SparkSession", store: Store, view: View) -> "DataFrame":
     return spark.read.parquet(f"{store.root}/{view.path}")
 
 
-def write(store: Store, found: "DataFrame", view: View, *, at: datetime) -> View:
-    """Makes `found` the view, and gives what the record says of it.
+def write(store: Store, rows: "DataFrame", view: View, *, at: datetime) -> View:
+    """Makes `rows` the view, and gives what the record says of it.
 
     1. The files are written in a folder that nobody reads.
     2. The record of the next number is created: from here on, this is the view. Another run that came first is refused.
@@ -62,9 +62,9 @@ def write(store: Store, found: "DataFrame", view: View, *, at: datetime) -> View
     """
     before, number = newest(store), max(numbers(store), default=0) + 1
     path = f"{_VIEWS}/{run_name(at)}"
-    found.write.option("compression", "zstd").parquet(f"{store.root}/{path}")  # 1
-    made = replace(view, path=path)
-    after = replace(counted(read(found.sparkSession, store, made), made), before=before.path if before else "")
+    rows.write.option("compression", "zstd").parquet(f"{store.root}/{path}")  # 1
+    unlisted = replace(view, path=path)
+    after = replace(counted(read(rows.sparkSession, store, unlisted), unlisted), before=before.path if before else "")
     try:
         add_record(store, number, after)  # 2
     except ChangelogError:
@@ -100,6 +100,6 @@ def _lead(store: Store, path: str) -> None:
         ) from error
 
 
-def _clear(store: Store, kept: Sequence[str]) -> None:
-    for path in {"/".join(found.path.split("/")[:2]) for found in store.files(_VIEWS)}.difference(kept):
+def _clear(store: Store, paths_in_use: Sequence[str]) -> None:
+    for path in {"/".join(file.path.split("/")[:2]) for file in store.files(_VIEWS)}.difference(paths_in_use):
         store.delete(path)

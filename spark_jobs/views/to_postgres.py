@@ -16,7 +16,7 @@ from psycopg import sql
 from connectors.sources.postgres.session.connection import connect, explain
 from connectors.sources.postgres.session.patience import NO_LIMIT
 from envelope.errors import ChangelogError, Kind
-from spark_jobs.views.copy_rows import COPIED, Shape, copier
+from spark_jobs.views.copy_rows import COPIED, ViewColumns, copier
 from spark_jobs.views.to_parquet import FORMAT, View
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _KINDS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Target:
     """Where the view is to be: `schema` None is the first of the session's search path."""
 
     dsn: str = field(repr=False)
@@ -64,8 +64,8 @@ def parse(text: str) -> tuple[str | None, str]:
     return schema or None, name
 
 
-def write(found: "DataFrame", shape: Shape, view: View, table: Table) -> View:
-    """Makes `found` the table, and gives what its comment says.
+def write(states: "DataFrame", shape: ViewColumns, view: View, table: Target) -> View:
+    """Makes `states` the table, and gives what its comment says.
 
     1. The name is claimed for this run; one that is taken by anything but a view of ours is refused.
     2. A table is made beside, and what a killed run left is dropped.
@@ -80,8 +80,8 @@ def write(found: "DataFrame", shape: Shape, view: View, table: Table) -> View:
         beside, parts = _make_beside(connection, place, shape)  # 2
         copy = copier(table.dsn, beside.as_string(connection), parts.as_string(connection), shape)
         columns = [f"c{number}" for number, _ in enumerate(shape.names())]  # mapInArrow takes no name with a backtick
-        given = found.select(*shape.names()).toDF(*columns)
-        counts = given.mapInArrow(copy, COPIED).groupBy().sum().collect()[0]  # 3
+        numbered = states.select(*shape.names()).toDF(*columns)
+        counts = numbered.mapInArrow(copy, COPIED).groupBy().sum().collect()[0]  # 3
         rows, out_of_range, unavailable = (int(count or 0) for count in counts)
         after = View(
             format=FORMAT,
@@ -97,7 +97,7 @@ def write(found: "DataFrame", shape: Shape, view: View, table: Table) -> View:
 
 
 @contextlib.contextmanager
-def _connected(table: Table) -> Iterator[Connection]:
+def _connected(table: Target) -> Iterator[Connection]:
     try:
         connection = connect(table.dsn, patience=NO_LIMIT)
     except ChangelogError as error:
@@ -110,8 +110,8 @@ def _connected(table: Table) -> Iterator[Connection]:
             raise _told(error, table) from error
 
 
-def _told(error: psycopg.Error, table: Table) -> ChangelogError:
-    found = explain(error.sqlstate, error.diag.message_primary or str(error), f"writing {table}")
+def _told(error: psycopg.Error, table: Target) -> ChangelogError:
+    explained = explain(error.sqlstate, error.diag.message_primary or str(error), f"writing {table}")
     match error.sqlstate:
         case "42501":
             hint = "grant the user of --dsn CREATE on the schema, and have it own the table"
@@ -120,8 +120,8 @@ def _told(error: psycopg.Error, table: Table) -> ChangelogError:
         case "55P03":
             hint = "somebody reads it for long; run the job again"
         case _:
-            hint = found.hint if found.hint and "[source]" not in found.hint else ""
-    return ChangelogError(found.kind, found.message, hint=hint or None)
+            hint = explained.hint if explained.hint and "[source]" not in explained.hint else ""
+    return ChangelogError(explained.kind, explained.message, hint=hint or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class _Place:
         return sql.Identifier(self.schema, self.name + suffix)
 
 
-def _claim(connection: Connection, table: Table) -> _Place:
+def _claim(connection: Connection, table: Target) -> _Place:
     row = connection.execute("SELECT coalesce(%s, current_schema())", [table.schema]).fetchone()
     schema = row[0] if row else None
     if schema is None or not _one(connection, "SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]):
@@ -152,15 +152,15 @@ def _one(connection: Connection, query: str, values: Sequence[object]) -> tuple[
 
 
 def _refuse_taken(connection: Connection, place: _Place) -> None:
-    found = _one(
+    relation = _one(
         connection,
         "SELECT relkind::text, obj_description(c.oid, 'pg_class') FROM pg_class c"
         " JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = %s AND relname = %s",
         [place.schema, place.name],
     )
-    if found is None:
+    if relation is None:
         return
-    kind, comment = found
+    kind, comment = relation
     if kind != _TABLE or not (comment or "").startswith(MARK):
         what = _KINDS.get(kind, "a table that this job did not make")
         raise ChangelogError(
@@ -168,7 +168,7 @@ def _refuse_taken(connection: Connection, place: _Place) -> None:
         )
 
 
-def _make_beside(connection: Connection, place: _Place, shape: Shape) -> tuple[sql.Identifier, sql.Identifier]:
+def _make_beside(connection: Connection, place: _Place, shape: ViewColumns) -> tuple[sql.Identifier, sql.Identifier]:
     beside, parts = place.named("__new"), place.named("__new_parts")
     columns = sql.SQL(", ").join(
         sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_)) for name, type_ in shape.declared()
@@ -212,7 +212,7 @@ def _swap(connection: Connection, place: _Place, beside: sql.Identifier, view: V
 def _rights(connection: Connection, place: _Place, beside: sql.Identifier) -> list[sql.Composed]:
     """What gives `beside` the grants of the table, those on columns that it has too, and then its owner."""
     old, new = place.named().as_string(connection), beside.as_string(connection)
-    found = connection.execute(
+    grants = connection.execute(
         "WITH granted AS ("
         " SELECT null::name AS attname, (aclexplode(relacl)).* FROM pg_class WHERE oid = %(old)s::regclass"
         " UNION ALL SELECT attname, (aclexplode(attacl)).* FROM pg_attribute a WHERE attrelid = %(old)s::regclass"
@@ -221,9 +221,9 @@ def _rights(connection: Connection, place: _Place, beside: sql.Identifier) -> li
         " FROM granted WHERE grantee <> (SELECT relowner FROM pg_class WHERE oid = %(old)s::regclass)",
         {"old": old, "new": new},
     ).fetchall()
-    made = []
-    for column, privilege, grantable, grantee in found:
-        made.append(
+    statements = []
+    for column, privilege, grantable, grantee in grants:
+        statements.append(
             sql.SQL("GRANT {}{} ON {} TO {}{}").format(
                 sql.SQL(privilege),
                 sql.SQL(" ({})").format(sql.Identifier(column)) if column else sql.SQL(""),
@@ -234,4 +234,4 @@ def _rights(connection: Connection, place: _Place, beside: sql.Identifier) -> li
         )
     owner = _one(connection, "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s::regclass", [old])
     assert owner is not None  # it is locked
-    return [*made, sql.SQL("ALTER TABLE {} OWNER TO {}").format(beside, sql.Identifier(owner[0]))]
+    return [*statements, sql.SQL("ALTER TABLE {} OWNER TO {}").format(beside, sql.Identifier(owner[0]))]

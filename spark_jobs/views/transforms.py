@@ -71,21 +71,21 @@ def latest(changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) 
     their positions, whatever partitions they are on. Raises ChangelogError (USAGE) for columns that ours would hide.
     """
     schema = schema_of(columns, raw=raw)
-    made = partial(fold.fold, columns=tuple(columns), schema=schema, raw=raw)
-    return _newest(_behind_truncates(changes)).mapInArrow(made, from_arrow_schema(schema))
+    fold_states = partial(fold.fold, columns=tuple(columns), schema=schema, raw=raw)
+    return _newest(_behind_truncates(changes)).mapInArrow(fold_states, from_arrow_schema(schema))
 
 
-def live(found: DataFrame) -> DataFrame:
+def live(states: DataFrame) -> DataFrame:
     """The states that are there: a view. Deleted keys are gone, and so is what `latest` says beyond `fold.ABOUT`."""
-    return found.where(F.col("_op") != Op.DELETE.value).drop(fold.BEGUN)
+    return states.where(F.col("_op") != Op.DELETE.value).drop(fold.BEGUN)
 
 
 def followed(view: DataFrame, changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) -> DataFrame:
     """The view `live(latest(…))` of all changes, from that of those up to a position, and the `changes` behind it."""
     if fold.CONTEXT not in view.columns:  # an older version made it, whose changes had none
         view = view.withColumn(fold.CONTEXT, F.lit(None).cast("string"))
-    kept = _behind_truncates(_renamed(view, ("_key", "key"), ("_position", "position")), changes)
-    was = _renamed(kept, ("key", "_key"), ("position", "_position")).alias("was")
+    remaining = _behind_truncates(_renamed(view, ("_key", "key"), ("_position", "position")), changes)
+    was = _renamed(remaining, ("key", "_key"), ("position", "_position")).alias("was")
     now = latest(changes, columns, raw=raw).alias("now")
     joined = was.join(now, F.col("was._key") == F.col("now._key"), "full_outer")
     merged = [_merged(name).alias(name) for name in [*(column.name for column in columns), *fold.ABOUT.names]]
@@ -101,12 +101,12 @@ def nested(outer: DataFrame, member: str, inner: DataFrame, on: Mapping[str, str
     places = {f"_on_{number}": name for number, name in enumerate(on)}
     grouped = inner.groupBy(*(F.col(quoted(name)).alias(place) for place, name in places.items()))
     arrays = grouped.agg(
-        F.transform(F.array_sort(F.collect_list(row), _by_key), lambda each: each["row"]).alias(member)
+        F.transform(F.array_sort(F.collect_list(row), _by_key), lambda entry: entry["row"]).alias(member)
     )
     same = [F.col(quoted(on[name])) == F.col(place) for place, name in places.items()]
-    found = outer.join(arrays, reduce(and_, same), "left_outer").drop(*places)
+    joined = outer.join(arrays, reduce(and_, same), "left_outer").drop(*places)
     empty = F.array().cast(arrays.schema[member].dataType)
-    return found.withColumn(member, F.coalesce(F.col(quoted(member)), empty))
+    return joined.withColumn(member, F.coalesce(F.col(quoted(member)), empty))
 
 
 def _by_key(one: Expression, other: Expression) -> Expression:
@@ -126,7 +126,7 @@ def schema_of(columns: Sequence[Column], *, raw: bool = False) -> pa.Schema:
             )
         seen.add(column.name.lower())
     plain = [Column(name=column.name, type=column.type, nullable=True) for column in columns]
-    typed = StructType([StructField(each.name, StringType()) for each in plain]) if raw else of_columns(plain)
+    typed = StructType([StructField(column.name, StringType()) for column in plain]) if raw else of_columns(plain)
     return pa.schema([*to_arrow_schema(typed), *fold.ABOUT, fold.BEGUN_FIELD])
 
 
@@ -137,8 +137,8 @@ def _behind_truncates(rows: DataFrame, changes: DataFrame | None = None) -> Data
     """
     truncates = (rows if changes is None else changes).where(F.col("key") == TRUNCATE_KEY)
     last = truncates.agg(F.coalesce(F.max("position"), F.lit("")).alias("_truncated"))
-    kept = rows.where(F.col("key") != TRUNCATE_KEY).crossJoin(F.broadcast(last))
-    return kept.where(F.col("position") > F.col("_truncated")).drop("_truncated")
+    later = rows.where(F.col("key") != TRUNCATE_KEY).crossJoin(F.broadcast(last))
+    return later.where(F.col("position") > F.col("_truncated")).drop("_truncated")
 
 
 def _newest(changes: DataFrame) -> DataFrame:
@@ -147,10 +147,10 @@ def _newest(changes: DataFrame) -> DataFrame:
     lacks = gaps.isNotNull() & source_text().contains(_UNAVAILABLE) & (F.col("op") != Op.DELETE.value)
     by_key = Window.partitionBy("key").orderBy(F.desc("position"))
     newer = by_key.rowsBetween(Window.unboundedPreceding, -1)
-    found = changes.select(*_GIVEN, gaps.alias("gaps"), F.coalesce(lacks, F.lit(False)).alias("_lacks"))
+    marked = changes.select(*_GIVEN, gaps.alias("gaps"), F.coalesce(lacks, F.lit(False)).alias("_lacks"))
     ended = F.max(~F.col("_lacks")).over(newer)
     alone = (F.row_number().over(by_key) == 1) & ~F.col("_lacks")
-    return found.withColumns({"_ended": ended, fold.WHOLE: alone}).where("_ended IS NOT TRUE").select(*fold.CHANGES)
+    return marked.withColumns({"_ended": ended, fold.WHOLE: alone}).where("_ended IS NOT TRUE").select(*fold.CHANGES)
 
 
 def _gaps(provenance: Expression) -> Expression:
@@ -159,8 +159,8 @@ def _gaps(provenance: Expression) -> Expression:
     All but a few end with the commit time, which a look at their last bytes shows; the others are searched.
     """
     tail = F.substring(provenance.cast("binary"), -_TAIL_BYTES, len(_COMMITTED_AT))
-    told = source_text().contains(_UNAVAILABLE) | source_text().contains(_JSON_NULL)
-    return F.when(tail == F.lit(_COMMITTED_AT), None).when(told, provenance)
+    has_gaps = source_text().contains(_UNAVAILABLE) | source_text().contains(_JSON_NULL)
+    return F.when(tail == F.lit(_COMMITTED_AT), None).when(has_gaps, provenance)
 
 
 def _merged(name: str) -> Expression:

@@ -18,7 +18,7 @@ from envelope.entity import TRUNCATE_KEY
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from spark_jobs.archive import JOB
-from spark_jobs.archiving.files import FAIL_POINTS, Merged, Run, archive_log, clear, compact, drop_days, land
+from spark_jobs.archiving.files import FAIL_POINTS, ArchiveRun, Merged, archive_log, clear, compact, drop_days, land
 from spark_jobs.archiving.retention import closed_sequences, open_day
 from spark_jobs.changelog.kafka_offsets import Span, slices
 from spark_jobs.changelog.read import ROWS as STRUCT
@@ -80,8 +80,8 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(spark: SparkSession, log: Path) -> Run:
-    return Run(spark=spark, store=local(log), at=NOON)
+def run(spark: SparkSession, log: Path) -> ArchiveRun:
+    return ArchiveRun(spark=spark, store=local(log), at=NOON)
 
 
 # Which days
@@ -111,7 +111,7 @@ def test_a_short_log_has_nothing_to_archive(tmp_path: Path) -> None:
 # The file log
 
 
-def test_the_file_log_and_its_archive(run: Run, log: Path) -> None:
+def test_the_file_log_and_its_archive(run: ArchiveRun, log: Path) -> None:
     """Closed days; then a late row; then compaction, deletion and retention: readers get the same rows all the time."""
     before = counts(log)
     merged = archive_log(run, log)
@@ -187,7 +187,7 @@ def bounded(column: Any) -> bool:
     return bool(column.statistics and column.statistics.has_min_max)
 
 
-def _check_files(path: Path, run: Run) -> None:
+def _check_files(path: Path, run: ArchiveRun) -> None:
     """Each file has the log's columns, sorted by key and position, and no statistics of what a state holds."""
     for file in run.manifest().files:
         with pq.ParquetFile(path / file.path) as parquet:
@@ -218,7 +218,7 @@ class Stopped(Exception):  # noqa: N818  # nothing is wrong
 def test_a_run_that_ends_anywhere_is_not_seen_by_half(spark: SparkSession, tmp_path: Path, point: str) -> None:
     log, rows = tmp_path, ROWS[:36]
     publish(log, rows)
-    run = Run(spark=spark, store=local(log), at=NOON)
+    run = ArchiveRun(spark=spark, store=local(log), at=NOON)
 
     def stop(name: str) -> None:
         if name == point:
@@ -240,11 +240,11 @@ def test_a_run_that_ends_anywhere_is_not_seen_by_half(spark: SparkSession, tmp_p
 
 
 @pytest.fixture
-def archive(spark: SparkSession, tmp_path: Path) -> Run:
-    return Run(spark=spark, store=local(tmp_path / "archive of booking"), at=NOON)
+def archive(spark: SparkSession, tmp_path: Path) -> ArchiveRun:
+    return ArchiveRun(spark=spark, store=local(tmp_path / "archive of booking"), at=NOON)
 
 
-def frame(run: Run, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
+def frame(run: ArchiveRun, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
     return run.spark.createDataFrame([tuple(each[name] for name in SCHEMA.names) for each in rows], STRUCT)
 
 
@@ -256,20 +256,20 @@ def spans(first: int, end: int, after: int | None) -> dict[tuple[str, int], Span
     }
 
 
-def land_twice(run: Run) -> None:
+def land_twice(run: ArchiveRun) -> None:
     """Twelve rows of one day, in two files of each entity."""
     land(run, frame(run, ROWS[:6]), spans(0, 6, None), prefix="booking")
     land(run, frame(run, ROWS[6:12]), spans(6, 12, 6), prefix="booking")
 
 
-def archived(run: Run) -> list[dict[str, Any]]:
+def archived(run: ArchiveRun) -> list[dict[str, Any]]:
     """What the manifest lists, by position."""
     root = Path(run.store.root.removeprefix("file:"))
     found = [one for file in run.manifest().files for one in pq.read_table(root / file.path).to_pylist()]
     return sorted(found, key=lambda one: (one["position"], one["partition"]))
 
 
-def test_what_was_read_is_landed_once(archive: Run) -> None:
+def test_what_was_read_is_landed_once(archive: ArchiveRun) -> None:
     assert land(archive, frame(archive, ROWS[:12]), spans(0, 40, None), prefix="booking") == 12
     manifest = archive.manifest()
     assert manifest.offsets == {f"booking.{entity}": {"0": 40, "1": 40, "2": 40} for entity in ("guest", "order")}
@@ -294,7 +294,7 @@ def test_what_was_read_is_landed_once(archive: Run) -> None:
     assert archive.manifest().offsets["booking.order"] == {"0": 90, "1": 90, "2": 90}
 
 
-def test_compaction_gives_way_to_who_dropped_its_files(archive: Run) -> None:
+def test_compaction_gives_way_to_who_dropped_its_files(archive: ArchiveRun) -> None:
     land_twice(archive)
 
     def drop(name: str) -> None:
@@ -306,7 +306,7 @@ def test_compaction_gives_way_to_who_dropped_its_files(archive: Run) -> None:
     assert archived(archive) == []
 
 
-def test_what_another_run_lands_meanwhile_stays(archive: Run) -> None:
+def test_what_another_run_lands_meanwhile_stays(archive: ArchiveRun) -> None:
     land_twice(archive)
     reads: list[list[dict[str, Any]]] = []
 

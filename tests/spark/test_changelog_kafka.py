@@ -193,7 +193,7 @@ def _views_are_the_same(spark: SparkSession, places: Sequence[Where]) -> None:
     for where in places:
         position = resolve(spark, where, None)
         columns = plan.columns_of(spark, where, ["guest", "order"], position, None)
-        wanted = plan.Wanted(view=config.ViewConfig(entity="guest", nested={"orders": orders}), columns=columns)
+        wanted = plan.ViewPlan(view=config.ViewConfig(entity="guest", nested={"orders": orders}), columns=columns)
         with plan.build(spark, where, wanted, position) as rows:
             found.append(rows.collect())
     assert found[1:] == [found[0], found[0]]

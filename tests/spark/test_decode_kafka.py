@@ -19,7 +19,7 @@ from envelope.model import Op, Record
 from schemas.avro import value_schema
 from schemas.types import Primitive, Struct
 from spark_jobs.changelog.decode_kafka import DECODED, MESSAGES, OFFSET, PARTITION, decoder
-from spark_jobs.changelog.executor_registry import Registry
+from spark_jobs.changelog.executor_registry import ExecutorRegistry
 from spark_jobs.changelog.java_client import java_options
 from tests.unit import records as made
 from tests.unit.envelope.strategies import records
@@ -52,7 +52,7 @@ def messages(rows: pa.RecordBatch, values: list[bytes]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=MESSAGE)
 
 
-def decoded(given: pa.RecordBatch, registry: Registry | None = None) -> pa.RecordBatch:
+def decoded(given: pa.RecordBatch, registry: ExecutorRegistry | None = None) -> pa.RecordBatch:
     [found] = decoder("booking", registry)([given])
     return found
 
@@ -147,7 +147,7 @@ def test_avro_is_decoded_by_the_schema_that_is_asked_for_once(address: str) -> N
     rows = batch.from_records(given)
     codec = AvroCodec(SCHEMA)
     values = [b"\0\0\0\0\1" + codec.encode(each.envelope) for each in given[:2]] + JSON.encode(rows)[2:]
-    registry = Registry.of_options(f"http://127.0.0.1:1,http://u:p@{address}", {})
+    registry = ExecutorRegistry.of_options(f"http://127.0.0.1:1,http://u:p@{address}", {})
     for _ in range(2):
         found = decoded(messages(rows, values), registry)
         assert found.drop_columns([PARTITION, OFFSET]).to_pylist() == rows.to_pylist()
@@ -164,7 +164,7 @@ def test_avro_is_decoded_by_the_schema_that_is_asked_for_once(address: str) -> N
     ],
 )
 def test_what_a_registry_refuses_is_one_line(address: str, id_: int, login: str | None, kind: Kind, said: str) -> None:
-    registry = Registry.of_options(f"http://{address}", {"basic.auth.user.info": login} if login else {})
+    registry = ExecutorRegistry.of_options(f"http://{address}", {"basic.auth.user.info": login} if login else {})
     with pytest.raises(ChangelogError) as caught:
         registry.schema(id_)
     assert caught.value.kind is kind
@@ -174,10 +174,10 @@ def test_what_a_registry_refuses_is_one_line(address: str, id_: int, login: str 
 
 def test_a_registry_that_is_down_is_one_line() -> None:
     with pytest.raises(ChangelogError, match=r"asking for schema 1 at the registry http://127\.0\.0\.1:1: ") as caught:
-        Registry.of_options("http://127.0.0.1:1", {"timeout": 1}).schema(1)
+        ExecutorRegistry.of_options("http://127.0.0.1:1", {"timeout": 1}).schema(1)
     assert caught.value.kind is Kind.CONNECTION
     with pytest.raises(ChangelogError, match=r"jobs cannot read bearer\.auth\.issuer\.endpoint\.url"):
-        Registry.of_options("http://127.0.0.1:1", {"bearer.auth.issuer.endpoint.url": "x"})
+        ExecutorRegistry.of_options("http://127.0.0.1:1", {"bearer.auth.issuer.endpoint.url": "x"})
 
 
 def test_the_clients_options_are_told_in_javas_words(tmp_path: Any) -> None:

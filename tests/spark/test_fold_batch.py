@@ -100,7 +100,7 @@ USUAL = (
 def test_the_usual_is_read_at_once() -> None:
     """Else the other test would compare a way with itself."""
     types = SCHEMAS[False].types[: len(COLUMNS)]
-    arrays, left = fold_batch.Typed(COLUMNS, types, raw=False).reader()(
+    arrays, left = fold_batch.BatchReader(COLUMNS, types, raw=False).reader()(
         [USUAL, "{}", '{"double":0,"at":"infinity"}', "[]"]
     )
     assert left.tolist() == [False, False, True, True]
@@ -108,7 +108,7 @@ def test_the_usual_is_read_at_once() -> None:
 
 
 def test_a_name_that_json_escapes_is_read_row_by_row() -> None:
-    read = fold_batch.Typed([Column(name='a"b', type=P.INT, nullable=True)], [pa.int32()], raw=False).reader()
+    read = fold_batch.BatchReader([Column(name='a"b', type=P.INT, nullable=True)], [pa.int32()], raw=False).reader()
     assert read(['{"a\\"b":1}'])[1].tolist() == [True]
 
 

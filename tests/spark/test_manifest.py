@@ -15,8 +15,8 @@ from spark_jobs.storage.manifest import (
     NOTHING,
     TRIES,
     ArchiveFile,
-    Found,
     Store,
+    StoredFile,
     commit,
     hadoop,
     local,
@@ -149,7 +149,7 @@ class Overwriting:
         self._store = store
         self.root = store.root
 
-    def files(self, folder: str) -> Iterator[Found]:
+    def files(self, folder: str) -> Iterator[StoredFile]:
         return self._store.files(folder)
 
     def read(self, path: str) -> bytes:

@@ -21,8 +21,7 @@ from envelope.position import Position
 from envelope.versions import Look, Versions
 from schemas import avro
 from schemas.types import Struct
-from spark_jobs.archiving.files import Run as Archiving
-from spark_jobs.archiving.files import archive_log, drop_days
+from spark_jobs.archiving.files import ArchiveRun, archive_log, drop_days
 from spark_jobs.rebuild_view import JOB
 from spark_jobs.runner.job import main
 from spark_jobs.storage.manifest import local
@@ -254,7 +253,7 @@ def test_a_view_that_retention_cut_off_is_not_followed(
     before = newest(local(folder / "view"))
     for days in (2, 4, 6):
         grow(folder, [[record(Op.CREATE, '{"id":1,"doc":{}}', key="1", commit=days * 86_400)]])
-    archive = Archiving(spark=spark, store=local(folder / "log"), at=BEGIN + timedelta(days=7))
+    archive = ArchiveRun(spark=spark, store=local(folder / "log"), at=BEGIN + timedelta(days=7))
     archive_log(archive, folder / "log")
     run("--archive", str(folder / "log"), "--to", str(folder / "archived"))
     archived = states_of(spark.read.parquet(str(folder / "archived" / CURRENT)))

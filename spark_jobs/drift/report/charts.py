@@ -20,10 +20,10 @@ def spark(points: Sequence[Point], name: str) -> Markup:
     most = max(values, default=0)
     bars = [_bar(index, value, most) for index, value in enumerate(values)]
     width = max(len(values) * STEP - (STEP - WIDTH), WIDTH)
-    told = element("title", _spoken(points, values, name))
+    title = element("title", _spoken(points, values, name))
     return element(
         "svg",
-        told,
+        title,
         *bars,
         class_="spark",
         role="img",
@@ -47,9 +47,9 @@ def _spoken(points: Sequence[Point], values: Sequence[int], name: str) -> str:
     return f"Drifted keys of {name}, {span}: {count(values[-1])} in the last run, {count(max(values))} at most"
 
 
-def columns(found: Mapping[str, int], drifted: int) -> Markup:
+def columns(counts: Mapping[str, int], drifted: int) -> Markup:
     """A bar a column, the most drifted first: in how many of the drifted keys it differs."""
-    ranked = sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))
+    ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     rows = [_column(name, keys, drifted) for name, keys in ranked[:COLUMNS_MAX]]
     left = len(ranked) - COLUMNS_MAX
     more = element("p", f"and {plural(left, 'more column')}", class_="quiet") if left > 0 else None
@@ -59,5 +59,5 @@ def columns(found: Mapping[str, int], drifted: int) -> Markup:
 def _column(name: str, keys: int, drifted: int) -> Markup:
     share = min(keys / max(drifted, 1), 1.0)
     track = element("span", element("span", style=f"width:{share:.2%}"), class_="track", aria_hidden="true")
-    told = element("span", f"{count(keys)}", class_="number")
-    return element("li", element("code", element("bdi", name)), track, told)
+    number = element("span", f"{count(keys)}", class_="number")
+    return element("li", element("code", element("bdi", name)), track, number)

@@ -28,8 +28,8 @@ def prometheus(report: Mapping[str, Any]) -> str:
     name = report["run"]["name"]
     ended = datetime.fromisoformat(report["run"]["finishedAt"]).timestamp()
 
-    def gauge(metric: str, told: str, *labels: str) -> Gauge:
-        return Gauge(metric, told, ["name", *labels], registry=registry)
+    def gauge(metric: str, help_text: str, *labels: str) -> Gauge:
+        return Gauge(metric, help_text, ["name", *labels], registry=registry)
 
     gauge(FINISHED, "when the last run ended").labels(name).set(ended)
     gauge(DURATION, "how long the last run took").labels(name).set(report["run"]["seconds"])
@@ -45,12 +45,12 @@ def prometheus(report: Mapping[str, Any]) -> str:
     rows = gauge(ROWS, "rows compared in the last run", "entity", "side")
     drifted = gauge(DRIFTED, "keys that drifted in the last run", "entity", "kind")
     pending = gauge(OPEN, "drifted keys for which no repair was sent", "entity")
-    for entity, found in report["entities"].items():
-        if found["drifted"] is None:
+    for entity, figures in report["entities"].items():
+        if figures["drifted"] is None:
             continue
-        rows.labels(name, entity, "source").set(found["sourceRows"])
-        rows.labels(name, entity, "changelog").set(found["changelogRows"])
+        rows.labels(name, entity, "source").set(figures["sourceRows"])
+        rows.labels(name, entity, "changelog").set(figures["changelogRows"])
         for kind in ("missing", "extra", "changed"):
-            drifted.labels(name, entity, kind).set(found[kind])
-        pending.labels(name, entity).set(found["history"]["open"])
+            drifted.labels(name, entity, kind).set(figures[kind])
+        pending.labels(name, entity).set(figures["history"]["open"])
     return generate_latest(registry).decode()

@@ -28,14 +28,18 @@ def finish(
     """
     path = (folder or Path()) / report["run"]["id"] / JSON_NAME
     entities: dict[str, JSON] = {}
-    for name, given in report["entities"].items():
+    for name, compared in report["entities"].items():
         own = policy.get(name, Policy())
-        decision = decide(given, own)
+        decision = decide(compared, own)
         entities[name] = {
-            **given,
-            "repaired": given.get("repaired"),
-            "verdict": entity_verdict(given, decision, own),
-            "action": {"do": decision.do, "why": decision.why, "command": command(given, name, decision, path, config)},
+            **compared,
+            "repaired": compared.get("repaired"),
+            "verdict": entity_verdict(compared, decision, own),
+            "action": {
+                "do": decision.do,
+                "why": decision.why,
+                "command": command(compared, name, decision, path, config),
+            },
         }
     done = {**report, "entities": entities, "verdict": run_verdict(report["verdict"], entities.values())}
     runs = [*(run for run in earlier if run["run"]["id"] != done["run"]["id"]), done]
@@ -48,8 +52,8 @@ def finish(
 
 def repaired(report: Mapping[str, Any], entity: str, signals: Sequence[str], at: str) -> JSON:
     """The report of a run that sent these signals for an entity, at `at`: its open keys are republished."""
-    found = report["entities"][entity]
-    history = found["history"]
+    before = report["entities"][entity]
+    history = before["history"]
     sent = {**history, "open": 0, "republished": history["open"] + history["republished"]}
-    changed = {**found, "repaired": {"signals": list(signals), "at": at}, "history": sent}
+    changed = {**before, "repaired": {"signals": list(signals), "at": at}, "history": sent}
     return {**report, "entities": {**report["entities"], entity: changed}}

@@ -64,12 +64,12 @@ def read(file: Path) -> Iterator[EntityKey]:
     with file.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             try:
-                found = _DECODER.decode(line)
+                parsed = _DECODER.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                told = f"{file}: line {number} names no drifted key"
+                message = f"{file}: line {number} names no drifted key"
                 hint = "restore the file, or move its folder away"
-                raise ChangelogError(Kind.MALFORMED, told, hint=hint) from error
-            yield found.entity, found.key
+                raise ChangelogError(Kind.MALFORMED, message, hint=hint) from error
+            yield parsed.entity, parsed.key
 
 
 def _marked(keys: Iterator[EntityKey], bit: int) -> Iterator[tuple[EntityKey, int]]:

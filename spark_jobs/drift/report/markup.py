@@ -32,14 +32,14 @@ def spelt(character: str) -> str:
 
 def element(name: str, /, *children: str | None, **attributes: str | int | None) -> Markup:
     """An element; a child that is no Markup is text, None is none. `class_` is `class`, `_` in a name is `-`."""
-    told = "".join(
+    attribute_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(visible(str(value)))}"'
         for key, value in attributes.items()
         if value is not None
     )
     if name in _VOID:
-        return Markup(f"<{name}{told}>")
-    return Markup(f"<{name}{told}>{together(*children)}</{name}>")
+        return Markup(f"<{name}{attribute_text}>")
+    return Markup(f"<{name}{attribute_text}>{together(*children)}</{name}>")
 
 
 def together(*children: str | None) -> Markup:

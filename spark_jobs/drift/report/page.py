@@ -29,8 +29,10 @@ def page(report: Report) -> str:
         element("link", rel="icon", href="data:,"),
         element("style", Markup(style)),
     )
-    told = [sections.section(name, entity, report.keys) for name, entity in _ranked(report) if sections.wanted(entity)]
-    main = element("main", _verdict(report), _compared(report), _table(report), *told, _footer(report))
+    details = [
+        sections.section(name, entity, report.keys) for name, entity in _ranked(report) if sections.wanted(entity)
+    ]
+    main = element("main", _verdict(report), _compared(report), _table(report), *details, _footer(report))
     return "<!doctype html>\n" + element("html", head, element("body", main), lang="en") + "\n"
 
 
@@ -46,7 +48,7 @@ def _ranked(report: Report) -> list[tuple[str, Entity]]:
 def _headline(report: Report) -> str:
     """The verdict in a word or two; a run that only a schema stopped has found no drift."""
     entities = report.entities.values()
-    if report.verdict == "severe" and not any(each.drifted for each in entities):
+    if report.verdict == "severe" and not any(entity.drifted for entity in entities):
         return "Schema changed"
     return TITLES.get(report.verdict, "Refused")
 
@@ -68,25 +70,25 @@ def _lede(report: Report) -> str:
         return "Changelog and tables did not get to one moment, so nothing was compared: lag is not drift."
     if report.verdict == "refused":
         return "Nothing was compared."
-    compared = [each for each in report.entities.values() if each.drifted is not None]
+    compared = [entity for entity in report.entities.values() if entity.drifted is not None]
     if not compared:
         return "There was nothing to compare."
-    rows = plural(sum(each.source_rows or 0 for each in compared), "row")
+    rows = plural(sum(entity.source_rows or 0 for entity in compared), "row")
     of = plural(len(compared), "entity", "entities")
-    altered = [name for name, each in sorted(report.entities.items()) if each.schema_changed]
+    altered = [name for name, entity in sorted(report.entities.items()) if entity.schema_changed]
     schemas = f" The schema of {', '.join(altered)} changed." if altered else ""
-    if not any(each.drifted for each in compared):
+    if not any(entity.drifted for entity in compared):
         return f"No key of {rows} drifted.{schemas}" if altered else f"{rows} of {of}: the changelog says the same."
-    kinds = {kind: sum(getattr(each, kind) or 0 for each in compared) for kind in ("missing", "extra", "changed")}
-    told = ", ".join(f"{count(number)} {kind}" for kind, number in kinds.items() if number)
-    drifted = sum(bool(each.drifted) for each in compared)
-    return f"{plural(sum(kinds.values()), 'key')} of {rows} drifted, in {count(drifted)} of {of}: {told}.{schemas}"
+    kinds = {kind: sum(getattr(entity, kind) or 0 for entity in compared) for kind in ("missing", "extra", "changed")}
+    summary = ", ".join(f"{count(number)} {kind}" for kind, number in kinds.items() if number)
+    drifted = sum(bool(entity.drifted) for entity in compared)
+    return f"{plural(sum(kinds.values()), 'key')} of {rows} drifted, in {count(drifted)} of {of}: {summary}.{schemas}"
 
 
 def _compared(report: Report) -> Markup:
     source, changelog = report.source, report.changelog
     kind = KINDS_OF_SOURCE.get(source.kind, source.kind)
-    server = " ".join(each for each in (kind, source.server) if each)
+    server = " ".join(word for word in (kind, source.server) if word)
     database = f", database {source.database}" if source.database else ""
     exact = (
         "Yes: both sides show the same transactions" if report.exact else "No: what moves meanwhile may look like drift"
@@ -177,5 +179,5 @@ def _number(text: str) -> Markup:
 def _footer(report: Report) -> Markup:
     keys = together(" · ", element("a", "all drifted keys", href=report.keys)) if report.keys else None
     data = element("a", "report.json", href="report.json")
-    made = f"Made by changelog-publisher {report.run.version} · "
-    return element("footer", element("p", made, data, keys))
+    origin = f"Made by changelog-publisher {report.run.version} · "
+    return element("footer", element("p", origin, data, keys))

@@ -87,9 +87,9 @@ def command(
 
 def entity_verdict(entity: Mapping[str, Any], decision: Decision, policy: Policy) -> str:
     """The entity's verdict by its policy. What a mere republish mends wakes nobody, however few rows there are."""
-    given = str(entity["verdict"])
-    if entity["drifted"] is None or given == "skipped":
-        return given
+    verdict = str(entity["verdict"])
+    if entity["drifted"] is None or verdict == "skipped":
+        return verdict
     if entity["ppm"] > policy.severe_ppm and decision.do != "republish":
         return "severe"
     if mismatched(entity) and policy.on_schema_mismatch != "ignore":
@@ -99,14 +99,14 @@ def entity_verdict(entity: Mapping[str, Any], decision: Decision, policy: Policy
     return "severe" if decision.do == "stop" else "drift"
 
 
-def run_verdict(given: str, entities: Iterable[Mapping[str, Any]]) -> str:
+def run_verdict(verdict: str, entities: Iterable[Mapping[str, Any]]) -> str:
     """The run's verdict, from its entities with `verdict` and `action`; one that could not compare stays so."""
-    if given in ("not caught up", "refused"):
-        return given
-    found = list(entities)
-    if any(each["verdict"] == "severe" or each["action"]["do"] == "stop" for each in found):
+    if verdict in ("not caught up", "refused"):
+        return verdict
+    compared = list(entities)
+    if any(entity["verdict"] == "severe" or entity["action"]["do"] == "stop" for entity in compared):
         return "severe"
-    return "drift" if any(each["verdict"] in ("drift", "schema changed") for each in found) else "clean"
+    return "drift" if any(entity["verdict"] in ("drift", "schema changed") for entity in compared) else "clean"
 
 
 def _whole_column(entity: Mapping[str, Any], policy: Policy) -> str | None:

@@ -58,7 +58,7 @@ def section(name: str, entity: Entity, keys: str | None) -> Markup:
     title = element("h2", element("bdi", name), " ", chip(entity.verdict), id=f"entity-{name}")
     keyed = together("key ", element("code", element("bdi", ", ".join(entity.key))))
     about = element("p", element("code", element("bdi", entity.table)), " · ", keyed, class_="quiet")
-    notes = [element("p", each, class_="note") for each in (entity.why, _sampled(entity)) if each]
+    notes = [element("p", note, class_="note") for note in (entity.why, _sampled(entity)) if note]
     parts = [title, about, *notes, _action(entity)]
     if entity.drifted is not None:
         parts += [_figures(entity), _trend(name, entity), _where(entity), _schema(entity), _unknown(entity)]
@@ -75,10 +75,10 @@ def _action(entity: Entity) -> Markup | None:
     action = entity.action
     if action.do == "none":
         return None
-    said = element("p", element("strong", DOES[action.do]), f" · {action.why}")
+    reason = element("p", element("strong", DOES[action.do]), f" · {action.why}")
     line = element("pre", element("code", action.command), tabindex="0") if action.command else None
     sent = _sent(entity)
-    return element("div", said, line, sent, class_=f"action {TONES.get(entity.verdict, 'flat')}")
+    return element("div", reason, line, sent, class_=f"action {TONES.get(entity.verdict, 'flat')}")
 
 
 def _sent(entity: Entity) -> Markup | None:
@@ -89,7 +89,7 @@ def _sent(entity: Entity) -> Markup | None:
 
 
 def _figures(entity: Entity) -> Markup:
-    told = {
+    figures = {
         "source rows": count(entity.source_rows),
         "changelog rows": count(entity.changelog_rows),
         "missing": count(entity.missing),
@@ -97,7 +97,7 @@ def _figures(entity: Entity) -> Markup:
         "changed": count(entity.changed),
         "per million": per_million(entity.ppm),
     }
-    return element("dl", *(_figure(label, figure) for label, figure in told.items()), class_="figures")
+    return element("dl", *(_figure(label, figure) for label, figure in figures.items()), class_="figures")
 
 
 def _figure(label: str, figure: str) -> Markup:
@@ -107,10 +107,10 @@ def _figure(label: str, figure: str) -> Markup:
 def _trend(name: str, entity: Entity) -> Markup:
     points = entity.trend
     most = max((point.missing + point.extra + point.changed for point in points), default=0)
-    told = f"{count(most)} at most" if most else "none drifted"
+    peak = f"{count(most)} at most" if most else "none drifted"
     span = f", {day(points[0].at)} to {day(points[-1].at)}" if len(points) > 1 else ""
-    said = element("p", f"{plural(len(points), 'run')}{span}: {told}", class_="quiet")
-    return element("div", element("h3", "Drifted keys over runs"), charts.spark(points, name), said, class_="trend")
+    caption = element("p", f"{plural(len(points), 'run')}{span}: {peak}", class_="quiet")
+    return element("div", element("h3", "Drifted keys over runs"), charts.spark(points, name), caption, class_="trend")
 
 
 def _where(entity: Entity) -> Markup | None:
@@ -122,7 +122,10 @@ def _where(entity: Entity) -> Markup | None:
         title = element("h3", "Columns that differ")
         blocks.append(element("div", title, charts.columns(entity.columns, entity.drifted)))
     if entity.writers:
-        who = [_writer(each.service_name, each.api_version, each.drifted, entity.drifted) for each in entity.writers]
+        who = [
+            _writer(writer.service_name, writer.api_version, writer.drifted, entity.drifted)
+            for writer in entity.writers
+        ]
         blocks.append(element("div", element("h3", "Who wrote them last"), element("ul", *who, class_="bars")))
     if entity.incidents is not None:
         blocks.append(element("div", element("h3", "When they were written last"), *_incidents(entity.incidents)))
@@ -146,16 +149,21 @@ def _who(*names: str | None) -> str:
     return " ".join(name for name in names if name and name != UNKNOWN) or UNKNOWN
 
 
-def _incidents(found: Incidents) -> list[Markup]:
-    one = found.shape == "one"
-    told = "One incident: they stand close together." if one else f"{plural(found.count, 'incident')}, scattered."
-    rows = [("first", found.first_at, found.first_position), ("last", found.last_at, found.last_position)]
+def _incidents(incidents: Incidents) -> list[Markup]:
+    one = incidents.shape == "one"
+    summary = (
+        "One incident: they stand close together." if one else f"{plural(incidents.count, 'incident')}, scattered."
+    )
+    rows = [
+        ("first", incidents.first_at, incidents.first_position),
+        ("last", incidents.last_at, incidents.last_position),
+    ]
     places = [
         element("div", element("dt", label), element("dd", moment(at), element("br"), element("code", position or "–")))
         for label, at, position in rows
         if at or position
     ]
-    return [element("p", told), element("dl", *places, class_="places")]
+    return [element("p", summary), element("dl", *places, class_="places")]
 
 
 def _schema(entity: Entity) -> Markup | None:
@@ -163,16 +171,16 @@ def _schema(entity: Entity) -> Markup | None:
 
 
 def _unknown(entity: Entity) -> Markup | None:
-    told = {column: f"not known to the changelog in {plural(rows, 'row')}" for column, rows in entity.unknown.items()}
-    return _listed("Not compared", told)
+    texts = {column: f"not known to the changelog in {plural(rows, 'row')}" for column, rows in entity.unknown.items()}
+    return _listed("Not compared", texts)
 
 
-def _listed(title: str, told: Mapping[str, str]) -> Markup | None:
-    if not told:
+def _listed(title: str, texts: Mapping[str, str]) -> Markup | None:
+    if not texts:
         return None
     rows = [
         element("div", element("dt", element("code", element("bdi", name))), element("dd", text))
-        for name, text in told.items()
+        for name, text in texts.items()
     ]
     return element("div", element("h3", title), element("dl", *rows, class_="places"))
 
@@ -183,7 +191,7 @@ def _samples(entity: Entity, keys: str | None) -> Markup | None:
     shown = len(entity.samples)
     of = f"{shown} of {count(entity.drifted)} drifted keys" if shown < (entity.drifted or 0) else "All drifted keys"
     where = together(of, "; every one is in ", element("a", keys, href=keys)) if keys else together(of)
-    cards = [_sample(each) for each in entity.samples]
+    cards = [_sample(sample) for sample in entity.samples]
     return element("div", element("h3", "Keys"), element("p", where, class_="quiet"), *cards, class_="samples")
 
 
@@ -192,7 +200,7 @@ def _sample(sample: Sample) -> Markup:
     columns = [
         _column(name, *sides(pair.get("source"), pair.get("changelog"))) for name, pair in sample.columns.items()
     ]
-    titles = [element("th", each, scope="col") for each in ("column", "source", "changelog")]
+    titles = [element("th", title, scope="col") for title in ("column", "source", "changelog")]
     table = element("table", element("thead", element("tr", *titles)), element("tbody", *columns))
     return element("article", head, table if columns else None, _provenance(sample.provenance), class_="sample")
 
@@ -206,12 +214,12 @@ def _column(name: str, source: Markup, changelog: Markup) -> Markup:
     )
 
 
-def _provenance(found: Mapping[str, Any] | None) -> Markup:
+def _provenance(provenance: Mapping[str, Any] | None) -> Markup:
     """The last change that the changelog has of the key."""
-    if found is None:
+    if provenance is None:
         return element("p", "No change of this key is known.", class_="quiet")
-    source = found.get("source") or {}
-    who = _who(*(found.get(name) for name in ("serviceName", "apiVersion", "identifier")))
+    source = provenance.get("source") or {}
+    who = _who(*(provenance.get(name) for name in ("serviceName", "apiVersion", "identifier")))
     where = element("code", str(source.get("position") or "–"))
     at = moment(source.get("committedAt"))
     did = f"Last {source.get('op') or 'change'} by "
@@ -228,19 +236,19 @@ def _context(text: str | None) -> list[Markup | str]:
 
 
 def _history(entity: Entity) -> Markup | None:
-    found = entity.history
-    if not (found.open or found.republished or found.verified):
+    history = entity.history
+    if not (history.open or history.republished or history.verified):
         return None
     steps = [
-        _step("open", found.open, "drift, no repair sent yet"),
-        _step("republished", found.republished, "sent again, not compared since"),
-        _step("verified", found.verified, "drifted in an earlier run, equal again"),
+        _step("open", history.open, "drift, no repair sent yet"),
+        _step("republished", history.republished, "sent again, not compared since"),
+        _step("verified", history.verified, "drifted in an earlier run, equal again"),
     ]
-    seen = element("p", "First seen ", moment(found.first_seen), ".", class_="quiet") if found.first_seen else None
+    seen = element("p", "First seen ", moment(history.first_seen), ".", class_="quiet") if history.first_seen else None
     return element("div", element("h3", "What became of it"), element("ol", *steps, class_="steps"), seen)
 
 
-def _step(name: str, keys: int, told: str) -> Markup:
+def _step(name: str, keys: int, explanation: str) -> Markup:
     number = element("span", count(keys), class_="number")
-    label = element("span", element("strong", name), element("br"), element("span", told, class_="quiet"))
+    label = element("span", element("strong", name), element("br"), element("span", explanation, class_="quiet"))
     return element("li", number, label, class_=None if keys else "idle")

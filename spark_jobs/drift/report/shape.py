@@ -192,9 +192,9 @@ def decode(content: bytes, where: str) -> Report:
         return msgspec.json.decode(content, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # msgspec names the key and what is wrong with it, never the value.
-        told = f"{where} is no drift report of format {FORMAT}: {error}"
+        message = f"{where} is no drift report of format {FORMAT}: {error}"
         hint = "restore it, or move its folder away: history then begins behind it"
-        raise ChangelogError(Kind.MALFORMED, told, hint=hint) from error
+        raise ChangelogError(Kind.MALFORMED, message, hint=hint) from error
 
 
 def json_schema() -> dict[str, Any]:

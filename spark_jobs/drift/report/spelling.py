@@ -57,8 +57,8 @@ def moment(text: str | None) -> Markup:
         at = datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
         return together(text)
-    told = f"{at.day} {MONTHS[at.month - 1]} {at.year}, {at:%H:%M:%S} UTC"
-    return element("time", told, datetime=text)
+    shown = f"{at.day} {MONTHS[at.month - 1]} {at.year}, {at:%H:%M:%S} UTC"
+    return element("time", shown, datetime=text)
 
 
 def day(text: str) -> str:
@@ -85,7 +85,7 @@ def sides(source: msgspec.Raw | None, changelog: msgspec.Raw | None) -> tuple[Ma
         return _value(source), _value(changelog)
     left, right = _shown(source), _shown(changelog)
     if _alike(left, right):  # composed and decomposed letters, say: then their codes are what differs
-        left, right = [_code(each) for each in left], [_code(each) for each in right]
+        left, right = [_code(piece) for piece in left], [_code(piece) for piece in right]
     head = _common(left, right)
     tail = _common(left[head:][::-1], right[head:][::-1])
     if head + tail == 0:
@@ -106,9 +106,13 @@ def _shown(raw: msgspec.Raw) -> list[str]:
     """The value's JSON, a piece a character: texts in quotes, what cannot be seen spelt out."""
     text = bytes(raw).decode()
     if not text.startswith('"'):
-        return [visible(each) for each in text]
+        return [visible(character) for character in text]
     escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-    return ['"', *(escapes.get(each) or visible(each) for each in msgspec.json.decode(text, type=str)), '"']
+    return [
+        '"',
+        *(escapes.get(character) or visible(character) for character in msgspec.json.decode(text, type=str)),
+        '"',
+    ]
 
 
 def _alike(left: list[str], right: list[str]) -> bool:

@@ -46,8 +46,8 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        told = f"{path}: cannot be read ({error.strerror})"
-        raise ChangelogError(Kind.STORAGE, told, hint="give this user the right to read it") from error
+        message = f"{path}: cannot be read ({error.strerror})"
+        raise ChangelogError(Kind.STORAGE, message, hint="give this user the right to read it") from error
     shape.decode(content, str(path))
     report: dict[str, Any] = msgspec.json.decode(content)
     return report

@@ -7,9 +7,9 @@ import pytest
 
 from envelope.versions import Version
 from schemas.types import ColumnType, Primitive, Struct
-from spark_jobs.drift.row_diff import Compared, Shape, State, Step, compared, steps_of
+from spark_jobs.drift.row_diff import ColumnHistory, Compared, State, Step, compared, steps_of
 
-SHAPE = Shape(columns=("id", "a", "b"))
+SHAPE = ColumnHistory(columns=("id", "a", "b"))
 
 
 def step(position: str | None, **parts: set[str]) -> Step:
@@ -93,13 +93,13 @@ def test_what_the_log_did_not_send_is_unknown_and_hides_nothing_else() -> None:
 def test_what_the_columns_left_behind_is_no_drift(
     steps: list[Step], position: str, source: str, changelog: str, wanted: Compared
 ) -> None:
-    shape = Shape(columns=("id", "b"), steps=tuple(steps))
+    shape = ColumnHistory(columns=("id", "b"), steps=tuple(steps))
     states = [State.parse('{"id":1' + (f",{text}" if text else "") + "}") for text in (source, changelog)]
     assert compared(states[0], states[1], shape, position) == wanted
 
 
 def test_what_is_stale_is_no_drift() -> None:
-    shape = Shape(columns=("id", "b"), stale=frozenset({"b"}))
+    shape = ColumnHistory(columns=("id", "b"), stale=frozenset({"b"}))
     one, other = State.parse('{"id":1,"b":1}'), State.parse('{"id":1,"b":2}')
     assert compared(one, other, shape, "1") == Compared(kind=None, schema_changed=("b",))
 
