@@ -25,7 +25,8 @@ from bench.measure.processes import cpu_seconds, peak_mib
 from bench.measure.session import in_turn, session
 from connectors.capture.tables.table_progress import is_complete
 from connectors.servers.postgres import temporary_server
-from spark_jobs.changelog.read import Files, read_changelog
+from spark_jobs.changelog.read import read_changelog
+from spark_jobs.changelog.where import Files
 from spark_jobs.detect_drift import JOB
 from spark_jobs.runner.job import main as run_job
 from tests.campaigns._service import Service

@@ -38,10 +38,12 @@ from connectors.sinks.files.sink import FileSink
 from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
 from envelope.position import Position
-from spark_jobs.archiving.files import ArchiveRun, archive_log
+from spark_jobs.archiving.files import archive_log
 from spark_jobs.archiving.retention import KEPT
+from spark_jobs.archiving.write_files import ArchiveRun
 from spark_jobs.deltas.derive import deltas_of
-from spark_jobs.storage.manifest import ARCHIVE, local
+from spark_jobs.storage.local_store import local
+from spark_jobs.storage.manifest import ARCHIVE
 from spark_jobs.views.transforms import latest, live
 
 SIZE = Size(rows=1_500_000, quick_rows=300_000, rounds=5)

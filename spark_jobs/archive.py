@@ -24,12 +24,15 @@ from envelope.errors import ChangelogError, Kind
 from spark_jobs.archiving.retention import closed_sequences, open_day, to_drop, to_merge
 from spark_jobs.runner.arguments import place, positive
 from spark_jobs.runner.job import DONE, Job, main
-from spark_jobs.storage.manifest import ARCHIVE, NOTHING, Manifest, Store, is_local, newest, store_of
+from spark_jobs.storage.manifest import ARCHIVE, NOTHING, Manifest, newest
+from spark_jobs.storage.open_store import is_local, store_of
+from spark_jobs.storage.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.archiving.files import ArchiveRun, Merged
+    from spark_jobs.archiving.files import Merged
+    from spark_jobs.archiving.write_files import ArchiveRun
     from spark_jobs.changelog.kafka_offsets import Spans
 
 CLOSED, ALL = "closed", "all"
@@ -101,12 +104,13 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
     """Takes what there is, and then compacts, drops and clears away as it is told to."""
-    from spark_jobs.archiving import files  # noqa: PLC0415, --help and a dry run need no Spark
+    from spark_jobs.archiving import clear, files  # noqa: PLC0415, --help and a dry run need no Spark
+    from spark_jobs.archiving.write_files import ArchiveRun  # noqa: PLC0415
 
     store = _store(arguments, config, spark)
     assert store is not None
     reach = failpoints.parse(os.environ.get(failpoints.VARIABLE))
-    run = files.ArchiveRun(spark=spark, store=store, at=datetime.now(UTC), reach=reach)
+    run = ArchiveRun(spark=spark, store=store, at=datetime.now(UTC), reach=reach)
     log = config.sink.path if isinstance(config.sink, FilesConfig) else None
     summary: dict[str, object] = {"verdict": DONE, "archive": store.root}
     if isinstance(config.sink, KafkaConfig):
@@ -118,9 +122,9 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
     if arguments.compact:
         summary |= _told("compacted", files.compact(run, before=_before(arguments, run.at)))
     if arguments.keep_days:
-        summary["dropped_days"] = files.drop_days(run, keep_days=arguments.keep_days)
+        summary["dropped_days"] = clear.drop_days(run, keep_days=arguments.keep_days)
     if log is not None or arguments.compact or arguments.keep_days:
-        summary["deleted_files"] = files.clear(run, grace=timedelta(hours=arguments.grace_hours), log=log)
+        summary["deleted_files"] = clear.clear(run, grace=timedelta(hours=arguments.grace_hours), log=log)
     return summary
 
 
@@ -192,19 +196,21 @@ def _count(spans: "Spans", topic: str) -> int:
 def _take(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> int:
     """All that is committed now, in one commit or, where it is much, in several; gives the rows."""
     from spark_jobs.archiving.files import land  # noqa: PLC0415
-    from spark_jobs.changelog import kafka_offsets, read  # noqa: PLC0415
+    from spark_jobs.changelog import kafka_offsets  # noqa: PLC0415
+    from spark_jobs.changelog.read_kafka import decoded, kafka_options  # noqa: PLC0415
+    from spark_jobs.changelog.where import Kafka, where_of  # noqa: PLC0415
 
-    where = read.where_of(config)
-    assert isinstance(where, read.Kafka)
+    where = where_of(config)
+    assert isinstance(where, Kafka)
     landed = 0
     for spans in kafka_offsets.slices(_unread(arguments, config, sink, run.manifest()), arguments.offsets):
         options = {
-            **read.kafka_options(where),
+            **kafka_options(where),
             **kafka_offsets.begin_options(spans),
             "endingOffsets": kafka_offsets.as_json(spans, "end"),
             "minPartitions": str(run.spark.sparkContext.defaultParallelism),
         }
-        rows = read.decoded(run.spark.read.format("kafka").options(**options).load(), where)
+        rows = decoded(run.spark.read.format("kafka").options(**options).load(), where)
         landed += land(run, rows, spans, prefix=config.prefix)
     return landed
 
@@ -215,21 +221,23 @@ def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, si
     Where to begin is the manifest's to say: Spark's own checkpoint lasts no longer than its query, and is asked for the
     offsets of a micro-batch alone. Its rows do not tell them: offsets have gaps.
     """
-    from spark_jobs.changelog import kafka_offsets, read  # noqa: PLC0415
+    from spark_jobs.changelog import kafka_offsets  # noqa: PLC0415
+    from spark_jobs.changelog.read_kafka import decoded, kafka_options  # noqa: PLC0415
+    from spark_jobs.changelog.where import Kafka, where_of  # noqa: PLC0415
 
-    where = read.where_of(config)
-    assert isinstance(where, read.Kafka)
+    where = where_of(config)
+    assert isinstance(where, Kafka)
     while True:
         spans = _unread(arguments, config, sink, run.manifest())
         options = {
-            **read.kafka_options(where),
+            **kafka_options(where),
             **kafka_offsets.begin_options(spans),
             "maxOffsetsPerTrigger": str(arguments.offsets),
         }
         with tempfile.TemporaryDirectory(prefix="changelog-archive-") as folder:
             micro = _MicroBatches(run, Path(folder), spans, config.prefix)
             query = (
-                read.decoded(run.spark.readStream.format("kafka").options(**options).load(), where)
+                decoded(run.spark.readStream.format("kafka").options(**options).load(), where)
                 .writeStream.foreachBatch(micro.land)
                 .option("checkpointLocation", f"file:{folder}")
                 .trigger(processingTime=f"{arguments.every} seconds")

@@ -23,12 +23,12 @@ from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from spark_jobs.runner.arguments import place, positive, seconds
 from spark_jobs.runner.job import DONE, Job, main
-from spark_jobs.storage.manifest import is_local, store_of
+from spark_jobs.storage.open_store import is_local, store_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.changelog.read import Archive, Files
+    from spark_jobs.changelog.where import Archive, Files
     from spark_jobs.deltas.files import DeltaRuns
     from spark_jobs.deltas.topics import Topics
 
@@ -128,24 +128,25 @@ def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
 
 
 def _run_files(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    from spark_jobs.changelog import read  # noqa: PLC0415, --help and most of a dry run need no Spark
+    from spark_jobs.changelog.read import refuse_beyond  # noqa: PLC0415, --help and most of a dry run need no Spark
+    from spark_jobs.changelog.where import Archive, Files  # noqa: PLC0415
     from spark_jobs.deltas import files  # noqa: PLC0415, --help and most of a dry run need no Spark
 
     where: Files | Archive
-    where = read.Archive(path=arguments.archive) if arguments.archive else read.Files(path=_path(config))
+    where = Archive(path=arguments.archive) if arguments.archive else Files(path=_path(config))
     store = store_of(arguments.output, spark)
     before = files.newest(store)
     _refuse_other(arguments, before, store.root)
     for bound in (arguments.first, arguments.last):
         if bound is not None:
-            read.refuse_beyond(spark, where, bound)
+            refuse_beyond(spark, where, bound)
     changes = _changes(spark, where, arguments, before)
     run = files.write(
         store,
         before,
         changes,
         form=arguments.format or before.form,
-        ordered=isinstance(where, read.Files) and arguments.entity is None,
+        ordered=isinstance(where, Files) and arguments.entity is None,
         at=datetime.now(UTC),
         reach=_reach(),
     )

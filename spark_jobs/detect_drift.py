@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.drift.foreign_run import ForeignSource
     from spark_jobs.drift.key_ranges import KeyRange
-    from spark_jobs.drift.run import Request
+    from spark_jobs.drift.report_json import Request
 
 OUT = "drift"
 
@@ -103,7 +103,7 @@ def _option(text: str) -> tuple[str, str]:
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
     """Asks the database for the tables, and takes no snapshot."""
-    from spark_jobs.drift.hold_fence import entities_of  # noqa: PLC0415
+    from spark_jobs.drift.fenced.hold_fence import entities_of  # noqa: PLC0415
 
     _refuse_several(arguments)
     if arguments.source is not None:
@@ -144,11 +144,12 @@ def _folder(arguments: argparse.Namespace) -> Path:
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
     from spark_jobs.drift import foreign_run, run  # noqa: PLC0415, --help and a dry run need no Spark
     from spark_jobs.drift.report import finish, policies, read_earlier, write  # noqa: PLC0415
+    from spark_jobs.drift.report_json import RunStart  # noqa: PLC0415
 
     _refuse_several(arguments)
     request, folder = _request(spark, arguments, config), _folder(arguments)
     earlier = read_earlier(folder)  # one that is damaged is told before the comparison, not behind it
-    start = run.RunStart.now()
+    start = RunStart.now()
     if arguments.source is None:
         compared = run.detect(spark, request, start)
     else:
@@ -164,9 +165,9 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
 
 def _request(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> "Request":
     from spark_jobs.changelog.as_of import resolve  # noqa: PLC0415
-    from spark_jobs.changelog.read import Archive, where_of  # noqa: PLC0415
+    from spark_jobs.changelog.where import Archive, where_of  # noqa: PLC0415
     from spark_jobs.drift.compare import Scope  # noqa: PLC0415
-    from spark_jobs.drift.run import Request  # noqa: PLC0415
+    from spark_jobs.drift.report_json import Request  # noqa: PLC0415
 
     where = where_of(config) if arguments.archive is None else Archive(path=arguments.archive)
     since = None if arguments.since is None else resolve(spark, where, arguments.since)

@@ -18,13 +18,13 @@ from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from spark_jobs.runner.arguments import folder, moment, place
 from spark_jobs.runner.job import DONE, Job, main
-from spark_jobs.storage.manifest import store_of
+from spark_jobs.storage.open_store import store_of
 from spark_jobs.views import to_postgres
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_jobs.changelog.read import Where
+    from spark_jobs.changelog.where import Where
     from spark_jobs.views.plan import ViewPlan
     from spark_jobs.views.to_parquet import View
 
@@ -124,7 +124,8 @@ def _choice(arguments: argparse.Namespace) -> dict[str, list[str]]:
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
     from spark_jobs.changelog.as_of import resolve  # noqa: PLC0415
-    from spark_jobs.changelog.read import Archive, read_changelog, where_of  # noqa: PLC0415
+    from spark_jobs.changelog.read import read_changelog  # noqa: PLC0415
+    from spark_jobs.changelog.where import Archive, where_of  # noqa: PLC0415
     from spark_jobs.views import plan  # noqa: PLC0415, --help and a dry run need no Spark
     from spark_jobs.views.transforms import Chosen  # noqa: PLC0415
 

@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spark_jobs.changelog.read import Archive, Files, Kafka, read_changelog, stream_changelog
+    from spark_jobs.changelog.read import read_changelog, stream_changelog
+    from spark_jobs.changelog.where import Archive, Files, Kafka
 
 __all__ = ["Archive", "Files", "Kafka", "read_changelog", "stream_changelog"]
 

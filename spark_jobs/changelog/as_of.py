@@ -7,7 +7,8 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
-from spark_jobs.changelog.read import Where, end_of, name_of, read_changelog, refuse_beyond
+from spark_jobs.changelog.read import end_of, read_changelog, refuse_beyond
+from spark_jobs.changelog.where import Where, name_of
 
 
 def resolve(spark: SparkSession, changelog: Where, as_of: Position | datetime | None) -> Position:

@@ -15,7 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from connectors.failpoints import Reach, nowhere
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.deltas.derive import KINDS, deltas_of
-from spark_jobs.storage.manifest import Store, add_record, newest_record, numbers, outrun, run_name, store_of
+from spark_jobs.storage.manifest import numbers
+from spark_jobs.storage.open_store import store_of
+from spark_jobs.storage.records import add_record, newest_record, outrun, run_name
+from spark_jobs.storage.store import Store
 
 FORMAT: Final = 1
 DELTAS: Final = "deltas"

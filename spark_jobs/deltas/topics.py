@@ -22,9 +22,11 @@ from envelope.entity import OF_CHANGELOG
 from envelope.errors import ChangelogError, Kind
 from schemas.avro import delta_schema
 from spark_jobs.changelog import kafka_offsets
-from spark_jobs.changelog.read import Kafka, kafka_options, stream_changelog, where_of
+from spark_jobs.changelog.read import stream_changelog
+from spark_jobs.changelog.read_kafka import kafka_options
+from spark_jobs.changelog.where import Kafka, where_of
 from spark_jobs.deltas.derive import Values, avro_values, json_values, messages_of
-from spark_jobs.storage.manifest import Store
+from spark_jobs.storage.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,7 +24,8 @@ from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 from spark_jobs import detect_drift
 from spark_jobs.demo.scene import Scene, columns
-from spark_jobs.storage.manifest import NOTHING, local, newest
+from spark_jobs.storage.local_store import local
+from spark_jobs.storage.manifest import NOTHING, newest
 
 DRIFT = "drift"
 """Where the reports go, in the demo's folder."""

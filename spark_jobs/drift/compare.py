@@ -20,15 +20,16 @@ from envelope.entity import SCHEMAS, TRUNCATE_KEY
 from envelope.position import Position
 from envelope.versions import Version
 from schemas.types import Struct
-from spark_jobs.changelog.read import Kafka, Where, read_changelog
+from spark_jobs.changelog.read import read_changelog
+from spark_jobs.changelog.where import Kafka, Where
 from spark_jobs.drift import key_states
-from spark_jobs.drift.fence import Fence
+from spark_jobs.drift.fenced.fence import Fence
+from spark_jobs.drift.fenced.scan_tasks import source_rows, tasks_for
+from spark_jobs.drift.fenced.source_scan import Reading
 from spark_jobs.drift.judge_task import JUDGED, Fetch, fetcher, judge
 from spark_jobs.drift.key_ranges import Bounds, KeyRange, bounds
 from spark_jobs.drift.key_states import Cut
 from spark_jobs.drift.row_diff import CHANGED, EXTRA, GONE, SAME, ColumnHistory, steps_of
-from spark_jobs.drift.scan_tasks import source_rows, tasks_for
-from spark_jobs.drift.source_scan import Reading
 
 FEW = 200_000
 """Keys that every task may be told of."""

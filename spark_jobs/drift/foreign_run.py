@@ -17,14 +17,16 @@ from connectors.wiring.sinks import open_log
 from envelope.errors import ChangelogError, Kind
 from envelope.versions import Version
 from schemas.types import Primitive
-from spark_jobs.changelog.read import Kafka, read_changelog
+from spark_jobs.changelog.read import read_changelog
+from spark_jobs.changelog.where import Kafka
 from spark_jobs.drift.compare import Comparison, Counts, Sides, compare, read_versions, restricted
 from spark_jobs.drift.foreign_source import Masks, rows_of
 from spark_jobs.drift.judge_task import joined
 from spark_jobs.drift.key_ranges import bounds
 from spark_jobs.drift.key_states import EVERYTHING
+from spark_jobs.drift.report_json import Request, RunStart, entity_json, report_json
 from spark_jobs.drift.row_diff import ColumnHistory
-from spark_jobs.drift.run import Request, RunStart, entity_json, report_json, say, written
+from spark_jobs.drift.run import say, written
 from spark_jobs.drift.summary import Tally
 
 JSON = dict[str, Any]

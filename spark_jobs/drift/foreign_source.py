@@ -40,7 +40,7 @@ class Masks:
 
 
 def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
-    """The frame's rows as `spark_jobs.drift.source_scan.ROWS`, masked, without the columns that the changelog lacks.
+    """The frame's rows as `source_scan.ROWS`, masked, without the columns that the changelog lacks.
 
     Raises ChangelogError (USAGE) for a column that the frame lacks, or has in a type that loses something.
     """

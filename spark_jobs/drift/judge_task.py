@@ -10,8 +10,8 @@ import pyarrow as pa
 from envelope.codec import json_codec
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
+from spark_jobs.drift.fenced.source_scan import Reading, rows_at
 from spark_jobs.drift.row_diff import EXTRA, MISSING, PENDING, ColumnHistory, Compared, State, compared
-from spark_jobs.drift.source_scan import Reading, rows_at
 
 JUDGED: Final = pa.schema(
     [

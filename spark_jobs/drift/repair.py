@@ -11,7 +11,7 @@ from connectors.config import Config
 from connectors.sources.postgres.session.connection import connect
 from connectors.wiring.signals import Signal, divide, send
 from spark_jobs.drift.report import repaired
-from spark_jobs.drift.run import KEYS_NAME
+from spark_jobs.drift.report_json import KEYS_NAME
 from spark_jobs.drift.summary import time_text
 
 

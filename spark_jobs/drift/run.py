@@ -1,14 +1,11 @@
 """One run of the comparison of a PostgreSQL source: fences, the waits, and what becomes of it as a report."""
 
-import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from functools import reduce
-from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,87 +13,38 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from connectors.capture.settings_guard import check_settings, shapes_of
-from connectors.config import Config, FilesConfig, KafkaConfig
+from connectors.config import KafkaConfig
 from connectors.sinks import Log
 from connectors.sinks.kafka.names import topic as topic_of
-from connectors.wiring.entities import table_text
 from connectors.wiring.sinks import extra_needed, open_log, read_gaps
 from envelope.checkpoint import lsn_text
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
-from envelope.gap import Gap
-from envelope.model import Record
-from spark_jobs.changelog.read import Archive, Where, name_of
-from spark_jobs.drift import catch_up, hold_fence
-from spark_jobs.drift.catch_up import NOT_CAUGHT_UP, CaughtUp, NotComparedError
-from spark_jobs.drift.compare import Comparison, Counts, Scope, under_fence
-from spark_jobs.drift.fence import Fence, SourceDatabase
-from spark_jobs.drift.source_scan import Reading
-from spark_jobs.drift.summary import Tally, tallied, time_text
-from spark_jobs.storage import manifest as manifests
-
-CLEAN, DRIFT, SCHEMA_CHANGED, SKIPPED = "clean", "drift", "schema changed", "skipped"
-FORMAT, KIND = 1, "changelog-drift-report"
-KEYS_NAME = "keys.jsonl"
+from spark_jobs.changelog.where import Archive, name_of
+from spark_jobs.drift.compare import Comparison, Counts, under_fence
+from spark_jobs.drift.fenced import catch_up, hold_fence
+from spark_jobs.drift.fenced.catch_up import NOT_CAUGHT_UP, CaughtUp, NotComparedError
+from spark_jobs.drift.fenced.fence import Fence, SourceDatabase
+from spark_jobs.drift.fenced.source_scan import Reading
+from spark_jobs.drift.report_json import (
+    JSON,
+    KEYS_NAME,
+    NOTHING,
+    SKIPPED,
+    Progress,
+    Request,
+    RunStart,
+    about,
+    entity_json,
+    fence_json,
+    gap_json,
+    report_json,
+)
+from spark_jobs.drift.summary import Tally, tallied
+from spark_jobs.storage.manifest import newest
+from spark_jobs.storage.open_store import store_of
 
 _PAUSE_MAX_S = 10
-
-JSON = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A run: what is compared, with the changelog `where`; how long it waits, and the `folder` of reports."""
-
-    config: Config
-    where: Where
-    scope: Scope
-    names: Sequence[str] = ()
-    wait_s: float = 60.0
-    folder: Path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStart:
-    """A run that has begun; its folder is named by its `id`, which sorts as runs do."""
-
-    id: str
-    at: datetime
-    clock: float
-
-    @classmethod
-    def now(cls) -> "RunStart":
-        """A run that begins now."""
-        at = datetime.now(UTC)
-        return cls(id=f"{at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}", at=at, clock=time.monotonic())
-
-    def to_json(self, name: str) -> JSON:
-        """The report's `run`, which ends now."""
-        return {
-            "id": self.id,
-            "startedAt": time_text(self.at),
-            "finishedAt": time_text(datetime.now(UTC)),
-            "seconds": round(time.monotonic() - self.clock, 3),
-            "version": _version(),
-            "name": name,
-        }
-
-
-def _version() -> str:
-    try:
-        return version("changelog-publisher")
-    except PackageNotFoundError:  # a checkout on the path, that nobody installed
-        return "unknown"
-
-
-@dataclass(slots=True, kw_only=True)
-class Progress:
-    """What a run has found out so far, for a report that says why it could not go on, too."""
-
-    fence: Fence | None = None
-    caught_up: CaughtUp | None = None
-    database: str | None = None
-    skipped: dict[str, JSON] = field(default_factory=dict)
 
 
 def say(text: str) -> None:
@@ -125,50 +73,8 @@ def detect(spark: SparkSession, request: Request, start: RunStart) -> JSON:
     entities = dict(sorted({**entities, **seen.skipped}.items()))
     report = report_json(request, start, entities, source)
     gaps = read_gaps(open_log(request.config)) if seen.caught_up else []
-    changelog = {**report["changelog"], "gaps": [_gap_json(gap) for gap in gaps]}
-    return {**report, "changelog": changelog, "fence": _fence_json(seen), **failure}
-
-
-def _gap_json(record: Record) -> JSON:
-    gap = Gap.parse(record.envelope.current or b"")
-    at = time_text(record.envelope.provenance.source.committed_at)
-    return {"reason": gap.reason, "before": gap.before.position, "position": gap.after.position, "at": at}
-
-
-def report_json(request: Request, start: RunStart, entities: Mapping[str, JSON], source: JSON) -> JSON:
-    """A report that ends now, of a comparison without a fence."""
-    sink = "files" if isinstance(request.config.sink, FilesConfig) else "kafka"
-    return {
-        "format": FORMAT,
-        "kind": KIND,
-        "run": start.to_json(request.config.name),
-        "verdict": DRIFT if any(entity["drifted"] for entity in entities.values()) else CLEAN,
-        "exact": True,
-        "why": None,
-        "source": source,
-        "changelog": {
-            "kind": "archive" if isinstance(request.where, Archive) else sink,
-            "where": name_of(request.where),
-        },
-        "fence": None,
-        "entities": entities,
-        "keys": KEYS_NAME if any(entity["drifted"] is not None for entity in entities.values()) else None,
-    }
-
-
-def _fence_json(seen: Progress) -> JSON | None:
-    fence, caught_up = seen.fence, seen.caught_up
-    if fence is None:
-        return None
-    position = caught_up.checkpoint.position if caught_up else None
-    return {
-        "snapshot": fence.text,
-        "lsn": lsn_text(fence.lsn),
-        "takenAt": time_text(fence.taken_at),
-        "position": None if position is None else str(position),
-        "caughtUpAt": time_text(caught_up.at) if caught_up else None,
-        "waitedSeconds": round(caught_up.waited_s, 3) if caught_up else None,
-    }
+    changelog = {**report["changelog"], "gaps": [gap_json(gap) for gap in gaps]}
+    return {**report, "changelog": changelog, "fence": fence_json(seen), **failure}
 
 
 def _compared(spark: SparkSession, request: Request, start: RunStart, seen: Progress) -> dict[str, JSON]:
@@ -184,7 +90,7 @@ def _compared(spark: SparkSession, request: Request, start: RunStart, seen: Prog
         if why is None:
             chosen.append(entity)
         else:
-            seen.skipped[entity.name] = {**_about(entity), "verdict": SKIPPED, "why": why, **NOTHING}
+            seen.skipped[entity.name] = {**about(entity), "verdict": SKIPPED, "why": why, **NOTHING}
     if not chosen:
         return {}
     hmac_key = b"" if config.mask is None else config.mask.key.encode()
@@ -203,7 +109,7 @@ def _compared(spark: SparkSession, request: Request, start: RunStart, seen: Prog
     seconds = round(time.monotonic() - start.clock, 3)
     return {
         entity.name: entity_json(
-            _about(entity), counts.get(entity.name, Counts()), tallies.get(entity.name, Tally()), request.scope, seconds
+            about(entity), counts.get(entity.name, Counts()), tallies.get(entity.name, Tally()), request.scope, seconds
         )
         for entity in chosen
     }
@@ -278,9 +184,9 @@ def _until_archived(
         spans = kafka_offsets.unread(kafka.client(sink), request.config.prefix, {}, lost=True)
     topics = {topic_of(request.config.prefix, name) for name in names}
     due = {part: span.end for part, span in spans.items() if part[0] in topics}
-    store = manifests.store_of(where.path, spark)
+    store = store_of(where.path, spark)
     while True:
-        manifest = manifests.newest(store)
+        manifest = newest(store)
         offsets = manifest.offsets if manifest else {}
         behind = [part for part, end in due.items() if offsets.get(part[0], {}).get(str(part[1]), 0) < end]
         if not behind:
@@ -316,64 +222,3 @@ def _totals(comparisons: Sequence[Comparison]) -> dict[str, Counts]:
             if counts.undecided:
                 totals[name].add(after.counts.get(name, Counts()))
     return totals
-
-
-NOTHING: Mapping[str, Any] = {
-    "sourceRows": None,
-    "changelogRows": None,
-    "missing": None,
-    "extra": None,
-    "changed": None,
-    "drifted": None,
-    "ppm": None,
-    "columns": {},
-    "schemaChanged": {},
-    "unknown": {},
-    "writers": [],
-    "incidents": None,
-    "samples": [],
-    "sampled": None,
-    "seconds": None,
-}
-"""Of an entity that was not compared."""
-
-
-def _about(entity: Entity) -> JSON:
-    return {"table": table_text(entity.table), "key": list(entity.key)}
-
-
-def entity_json(about: Mapping[str, Any], counts: Counts, tally: Tally, scope: Scope, seconds: float) -> JSON:
-    """An entity of the report."""
-    changed = {name: f"{number:,} rows: altered without a row event" for name, number in counts.schema_changed.items()}
-    verdict = DRIFT if tally.drifted else SCHEMA_CHANGED if changed else CLEAN
-    return {
-        **about,
-        "verdict": verdict,
-        "why": _undecided(counts.undecided),
-        "sourceRows": counts.source_rows,
-        "changelogRows": counts.changelog_rows,
-        **tally.to_json(),
-        "ppm": round(tally.drifted / max(counts.source_rows, 1) * 1e6, 3),
-        "schemaChanged": changed,
-        "unknown": dict(counts.unknown),
-        "sampled": sampled_text(scope),
-        "seconds": seconds,
-    }
-
-
-def _undecided(keys: int) -> str | None:
-    if not keys:
-        return None
-    return f"{keys:,} keys could not be compared: their last changes are in the changelog and not yet visible"
-
-
-def sampled_text(scope: Scope) -> str | None:
-    """What was left out, for people."""
-    parts = []
-    if scope.share is not None:
-        parts.append(f"{scope.share:.4%} of the keys".replace(".0000%", "%"))
-    if scope.keys is not None:
-        parts.append(str(scope.keys))
-    if scope.since is not None:
-        parts.append(f"keys that changed behind {scope.since}")
-    return ", ".join(parts) or None

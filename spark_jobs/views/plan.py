@@ -19,8 +19,9 @@ from schemas.avro import Column
 from schemas.spark import struct
 from schemas.types import Array, ColumnType, Primitive, Struct
 from spark_jobs.changelog import spark_types
-from spark_jobs.changelog.read import Kafka, Where, name_of, read_changelog, refuse_dropped
+from spark_jobs.changelog.read import read_changelog, refuse_dropped
 from spark_jobs.changelog.spark_types import quoted
+from spark_jobs.changelog.where import Kafka, Where, name_of
 from spark_jobs.views import fold
 from spark_jobs.views.copy_rows import ViewColumns
 from spark_jobs.views.to_parquet import View

@@ -18,12 +18,14 @@ from envelope.entity import TRUNCATE_KEY
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from spark_jobs.archive import JOB
-from spark_jobs.archiving.files import FAIL_POINTS, ArchiveRun, Merged, archive_log, clear, compact, drop_days, land
+from spark_jobs.archiving.clear import clear, drop_days
+from spark_jobs.archiving.files import FAIL_POINTS, Merged, archive_log, compact, land
 from spark_jobs.archiving.retention import closed_sequences, open_day
+from spark_jobs.archiving.write_files import ArchiveRun
 from spark_jobs.changelog.kafka_offsets import Span, slices
-from spark_jobs.changelog.read import ROWS as STRUCT
+from spark_jobs.changelog.read_files import ROWS as STRUCT
 from spark_jobs.runner.job import main
-from spark_jobs.storage.manifest import local
+from spark_jobs.storage.local_store import local
 from tests.unit.sinks.material import batch, read, row, store
 
 CONFIG = """

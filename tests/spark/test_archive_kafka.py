@@ -18,7 +18,8 @@ from envelope import batch
 from envelope.model import Op, Record
 from spark_jobs.archive import JOB
 from spark_jobs.runner.job import main
-from spark_jobs.storage.manifest import local, newest
+from spark_jobs.storage.local_store import local
+from spark_jobs.storage.manifest import newest
 from tests.campaigns import archive as campaign
 from tests.campaigns._pieces import run
 from tests.integration.kafka.test_log import change, entity, raw, settings, store, writing

@@ -18,7 +18,9 @@ from envelope.batch import SCHEMA
 from envelope.entity import GAPS, SCHEMAS
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
-from spark_jobs.changelog.read import ROWS, Archive, Files, Where, end_of, read_changelog
+from spark_jobs.changelog.read import end_of, read_changelog
+from spark_jobs.changelog.read_files import ROWS
+from spark_jobs.changelog.where import Archive, Files, Where
 from spark_jobs.runner.spark_errors import explain
 from tests.unit.sinks.material import batch, checkpoint, read, row, store
 

@@ -24,7 +24,9 @@ from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from spark_jobs.changelog.as_of import resolve
 from spark_jobs.changelog.decode_kafka import OFFSET, PARTITION
-from spark_jobs.changelog.read import Kafka, Where, end_of, kafka_options, read_changelog, stream_changelog, where_of
+from spark_jobs.changelog.read import end_of, read_changelog, stream_changelog
+from spark_jobs.changelog.read_kafka import kafka_options
+from spark_jobs.changelog.where import Kafka, Where, where_of
 from spark_jobs.runner.spark_errors import explain
 from spark_jobs.views import plan
 from tests.integration.site import Running

@@ -41,11 +41,12 @@ from envelope.delta import Delta, delta_of, fold
 from envelope.entity import TRUNCATE_KEY, Entity
 from envelope.model import MISSING, Op, Record, Stamp
 from envelope.position import Position
-from spark_jobs.changelog.read import Files, read_changelog
+from spark_jobs.changelog.read import read_changelog
+from spark_jobs.changelog.where import Files
 from spark_jobs.deltas.files import FAIL_POINTS, newest, read_deltas, write
 from spark_jobs.derive_deltas import JOB
 from spark_jobs.runner.job import main
-from spark_jobs.storage.manifest import local
+from spark_jobs.storage.local_store import local
 from tests.patience import PATIENCE_S
 from tests.servers import CACHE, HASTY_JAVA
 from tests.servers.registry import Registry

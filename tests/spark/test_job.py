@@ -17,7 +17,7 @@ from envelope.errors import ChangelogError, Kind
 from spark_jobs import archive, derive_deltas, detect_drift, rebuild_view
 from spark_jobs.runner import arguments, spark_errors
 from spark_jobs.runner.job import Job, main, session
-from spark_jobs.storage.manifest import store_of
+from spark_jobs.storage.open_store import store_of
 from tests.servers import promtool
 
 CONFIG = """

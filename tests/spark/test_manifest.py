@@ -11,18 +11,11 @@ from pyspark.sql import SparkSession
 
 from connectors.sinks.files.layout import Manifest, Replaced, parse_manifest, read_manifest
 from envelope.errors import ChangelogError, Kind
-from spark_jobs.storage.manifest import (
-    NOTHING,
-    TRIES,
-    ArchiveFile,
-    Store,
-    StoredFile,
-    commit,
-    hadoop,
-    local,
-    newest,
-    store_of,
-)
+from spark_jobs.storage.hadoop_store import hadoop
+from spark_jobs.storage.local_store import local
+from spark_jobs.storage.manifest import NOTHING, TRIES, ArchiveFile, commit, newest
+from spark_jobs.storage.open_store import store_of
+from spark_jobs.storage.store import Store, StoredFile
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ONE = ArchiveFile(

@@ -21,10 +21,12 @@ from envelope.position import Position
 from envelope.versions import Look, Versions
 from schemas import avro
 from schemas.types import Struct
-from spark_jobs.archiving.files import ArchiveRun, archive_log, drop_days
+from spark_jobs.archiving.clear import drop_days
+from spark_jobs.archiving.files import archive_log
+from spark_jobs.archiving.write_files import ArchiveRun
 from spark_jobs.rebuild_view import JOB
 from spark_jobs.runner.job import main
-from spark_jobs.storage.manifest import local
+from spark_jobs.storage.local_store import local
 from spark_jobs.views.to_parquet import CURRENT, newest
 from spark_jobs.views.transforms import Chosen
 from tests.spark.test_views import COLUMNS, positions, replay, states_of, transactions

@@ -24,7 +24,9 @@ from envelope.position import Position
 from schemas.avro import Column
 from schemas.types import Primitive
 from spark_jobs.changelog.provenance import source_text
-from spark_jobs.changelog.read import ROWS, Files, read_changelog
+from spark_jobs.changelog.read import read_changelog
+from spark_jobs.changelog.read_files import ROWS
+from spark_jobs.changelog.where import Files
 from spark_jobs.views.transforms import Chosen, chosen, followed, latest, live, until
 from tests.spark.changes import Workload
 from tests.unit.envelope.strategies import HOSTILE_CONTEXTS

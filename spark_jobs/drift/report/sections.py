@@ -223,8 +223,8 @@ def _provenance(provenance: Mapping[str, Any] | None) -> Markup:
     where = element("code", str(source.get("position") or "–"))
     at = moment(source.get("committedAt"))
     did = f"Last {source.get('op') or 'change'} by "
-    said = _context(found.get("context"))
-    return element("p", did, element("bdi", who), ", ", at, ", at ", where, *said, class_="quiet")
+    context = _context(provenance.get("context"))
+    return element("p", did, element("bdi", who), ", ", at, ", at ", where, *context, class_="quiet")
 
 
 def _context(text: str | None) -> list[Markup | str]:

@@ -7,8 +7,8 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.drift.fence import Fenced, Leaf
-from spark_jobs.drift.scan_tasks import ranges
+from spark_jobs.drift.fenced.fence import Fenced, Leaf
+from spark_jobs.drift.fenced.scan_tasks import ranges
 
 PAGES = st.lists(st.lists(st.integers(0, 5_000), min_size=1, max_size=4), min_size=1, max_size=4)
 

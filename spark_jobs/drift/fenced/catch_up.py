@@ -11,7 +11,7 @@ from connectors.capture.tables.table_progress import is_complete
 from connectors.sinks import Log
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.errors import ChangelogError, Kind
-from spark_jobs.drift.fence import Fence
+from spark_jobs.drift.fenced.fence import Fence
 
 NOT_CAUGHT_UP: Final = "not caught up"
 REFUSED: Final = "refused"

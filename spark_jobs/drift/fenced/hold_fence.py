@@ -20,8 +20,8 @@ from connectors.sources.postgres.source import CATALOG_SETTINGS
 from connectors.wiring import entities
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
-from spark_jobs.drift.catch_up import LOOK_S, NOT_CAUGHT_UP, REFUSED, NotComparedError
-from spark_jobs.drift.fence import Connection, Fence, Fenced, Leaf, SourceDatabase
+from spark_jobs.drift.fenced.catch_up import LOOK_S, NOT_CAUGHT_UP, REFUSED, NotComparedError
+from spark_jobs.drift.fenced.fence import Connection, Fence, Fenced, Leaf, SourceDatabase
 
 
 def entities_of(config: Config, names: Sequence[str]) -> list[Entity]:

@@ -8,9 +8,9 @@ from psycopg import sql
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs.drift.fence import Fenced
+from spark_jobs.drift.fenced.fence import Fenced
+from spark_jobs.drift.fenced.source_scan import ROWS, Pages, Reading, scan
 from spark_jobs.drift.key_ranges import Bounds
-from spark_jobs.drift.source_scan import ROWS, Pages, Reading, scan
 
 TASK_PAGES: Final = 8192
 TASK_PAGES_MIN: Final = 128

@@ -24,7 +24,7 @@ from connectors.sources.postgres.snapshot.copyout import copy_out, parse_copy, r
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 from envelope.splice import splice
-from spark_jobs.drift.fence import Connection, Fence, Fenced, SourceDatabase
+from spark_jobs.drift.fenced.fence import Connection, Fence, Fenced, SourceDatabase
 
 ROWS: Final = pa.schema(
     [

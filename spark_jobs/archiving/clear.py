@@ -1,0 +1,65 @@
+"""Drops days from an archive, and deletes the files that no reader needs any more."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+from connectors.sinks.files.layout import log_file, sequences
+from envelope.entity import OF_CHANGELOG
+from spark_jobs.archiving.retention import KEPT, to_drop
+from spark_jobs.archiving.write_files import ArchiveRun
+from spark_jobs.storage.manifest import ARCHIVE, FOLDER, Manifest, commit, number_of, path_of, read
+
+
+def drop_days(run: ArchiveRun, *, keep_days: int) -> Sequence[str]:
+    """Drops all days but today and the `keep_days` before it from the manifest; gives those dropped.
+
+    The versions of columns stay, which later rows may need however old they are, and so do the gaps.
+    """
+    gone = to_drop(run.manifest(), run.at.astimezone(UTC).date(), keep_days)
+    if gone:
+
+        def without(before: Manifest) -> Manifest:
+            files_left = (file for file in before.files if file.entity in OF_CHANGELOG or file.day not in gone)
+            return replace(before, files=tuple(files_left))
+
+        commit(run.store, without, at=run.at)
+        run.reach("archive:dropped")
+    return sorted(gone)
+
+
+def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
+    """Deletes what no reader needs any more, and gives the number of files.
+
+    A manifest goes when the next one is older than `grace`, so that whoever began to read by it has had so long. A
+    file goes when no manifest that is left lists it and it is older than `grace`: what an unfinished run left, too. Of
+    the file log at `log` what every manifest that is left replaces.
+    """
+    store, until_s = run.store, (run.at - grace).timestamp()
+    manifests = list(store.files(FOLDER))
+    written_s = {number: file.modified_s for file in manifests if (number := number_of(file.path)) is not None}
+    whole = {number: manifest for number in written_s if (manifest := read(store, path_of(number))) is not None}
+    if not whole:
+        return 0
+    left = _in_use({number: written_s[number] for number in whole}, until_s)
+    listed = {file.path for number in left for file in whole[number].files} | {path_of(number) for number in left}
+    gone = [path_of(number) for number in whole.keys() - left]
+    others = [file for file in (*manifests, *store.files(ARCHIVE)) if file.path not in (listed | set(gone))]
+    gone += [file.path for file in others if file.modified_s < until_s]
+    if log is not None:
+        before_archive_expired = written_s[min(left)] < until_s  # else there may be readers from before there was any
+        archived = min(whole[number].log.last for number in left) if before_archive_expired else 0
+        gone += [f"log/{log_file(log, file).name}" for file in sequences(log)[:-KEPT] if file <= archived]
+    for path in gone:
+        store.delete(path)
+    run.reach("archive:cleared")
+    return len(gone)
+
+
+def _in_use(written_s: Mapping[int, float], until_s: float) -> set[int]:
+    """The numbers of the manifests that somebody may still read by: the newest, and each that was so until lately."""
+    ordered = sorted(written_s)
+    lately = (number for number, following in pairwise(ordered) if written_s[following] >= until_s)
+    return {ordered[-1], *lately}

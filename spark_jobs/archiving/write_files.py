@@ -1,0 +1,152 @@
+"""Writes the files of an archive: sorted, of a bounded size, in their places before a manifest lists them."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from connectors.failpoints import Reach, nowhere
+from envelope.batch import SCHEMA
+from spark_jobs.changelog.read_files import ROWS
+from spark_jobs.storage.manifest import ARCHIVE, NOTHING, ArchiveFile, Manifest, newest
+from spark_jobs.storage.records import run_name
+from spark_jobs.storage.store import Store
+
+FILE_ROWS = 5_000_000
+"""The most rows of a file."""
+
+
+_STAGING = f"{ARCHIVE}/.staging"
+
+
+_PLACES = ("entity_", "day_")
+
+
+_BOUNDED = frozenset({"entity", "key", "position", "committed_at"})
+
+
+WRITING = {
+    "compression": "zstd",
+    "parquet.compression.codec.zstd.level": "9",
+    "parquet.block.size": str(32 << 20),
+    "maxRecordsPerFile": str(FILE_ROWS),
+    **{f"parquet.column.statistics.enabled#{name}": "false" for name in SCHEMA.names if name not in _BOUNDED},
+}
+"""How files are written: small row groups let readers skip, and no part of a state stands in a footer's statistics.
+
+What is read for years is worth the effort of level 9: a ninth less than at Spark's own level.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveRun:
+    """One run of the job: its session, the archive's store, its clock, and where tests make it crash."""
+
+    spark: SparkSession
+    store: Store
+    at: datetime
+    reach: Reach = nowhere
+
+    def manifest(self) -> Manifest:
+        """What is committed, nothing at first."""
+        return newest(self.store) or NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFile:
+    """A file that is in its place, and not yet listed."""
+
+    path: str
+    entity: str
+    day: str
+    rows: int
+    first: str
+    last: str
+
+    def listed(self, offsets: Mapping[str, tuple[int, int]]) -> ArchiveFile:
+        """The same in a manifest."""
+        return ArchiveFile(
+            path=self.path, entity=self.entity, rows=self.rows, first=self.first, last=self.last, offsets=offsets
+        )
+
+
+def arranged(rows: DataFrame) -> DataFrame:
+    """The rows as files are to hold them: together by entity and day, sorted by key and position, each once.
+
+    Two columns more than `envelope.batch.SCHEMA` say the place: `entity_` and `day_` (UTC).
+    """
+    day = F.expr("date_from_unix_date(cast(floor(unix_micros(committed_at) / 86400000000D) AS int))")
+    placed = rows.select(
+        *(_never_null(name) if not SCHEMA.field(name).nullable else F.col(name) for name in SCHEMA.names),
+        F.col("entity").alias("entity_"),
+        day.cast("string").alias("day_"),
+    )
+    order = Window.partitionBy(*_PLACES, "key").orderBy("position", "partition")
+    this = F.struct("position", "partition")
+    return (
+        placed.repartition(*_PLACES)
+        .withColumn("before_", F.lag(this).over(order))
+        .where(F.col("before_").isNull() | (F.col("before_") != this))
+        .drop("before_")
+        .sortWithinPartitions(*_PLACES, "key", "position", "partition")
+    )
+
+
+def _never_null(name: str) -> Column:
+    """A column that Parquet is told has no nulls; Spark takes every column that it reads for one that may."""
+    return F.coalesce(F.col(name), F.lit(_ZERO[name]).cast(ROWS[name].dataType)).alias(name)
+
+
+_ZERO: Mapping[str, object] = {
+    field.name: "1970-01-01" if field.name == "committed_at" else 0 if field.name == "partition" else ""
+    for field in SCHEMA
+}
+
+
+@contextmanager
+def write_files(run: ArchiveRun, rows: DataFrame) -> Iterator[list[WrittenFile]]:
+    """The rows as files in their places, of names that no other run gives; what is written beside goes at the end."""
+    name = run_name(run.at)
+    staging = f"{_STAGING}/{name}"
+    # Of the rows' own session: a micro-batch has another than the run.
+    rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    try:
+        arranged(rows).write.partitionBy(*_PLACES).options(**WRITING).parquet(f"{run.store.root}/{staging}")
+        run.reach("archive:written")
+        written = []
+        for number, staged in enumerate(_staged(run, staging)):
+            place = dict(part.split("=") for part in str(staged["file"]).split("/")[:-1])
+            entity, day = place["entity_"], place["day_"]
+            path = f"{ARCHIVE}/entity={entity}/day={day}/{name}-{number:05d}.parquet"
+            run.store.move(f"{staging}/{staged['file']}", path)
+            written.append(
+                WrittenFile(
+                    path=path,
+                    entity=entity,
+                    day=day,
+                    rows=staged["rows"],
+                    first=staged["first"],
+                    last=staged["last"],
+                )
+            )
+        run.reach("archive:moved")
+        yield written
+    finally:
+        run.store.delete(staging)
+
+
+def _staged(run: ArchiveRun, staging: str) -> list[Row]:
+    """Each file that was written beside (`file`, below `staging`), with its rows and its first and last position."""
+    file = F.element_at(F.split("_metadata.file_path", f"/{staging}/"), -1)
+    return (
+        run.spark.read.schema(ROWS)
+        .option("recursiveFileLookup", "true")
+        .parquet(f"{run.store.root}/{staging}")
+        .groupBy(file.alias("file"))
+        .agg(F.count(F.lit(1)).alias("rows"), F.min("position").alias("first"), F.max("position").alias("last"))
+        .orderBy("file")
+        .collect()
+    )

@@ -1,0 +1,124 @@
+"""Reads the changelog from Parquet files: those of the file log, and those of an archive."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from connectors.sinks.files.layout import Manifest, find_recovery, log_file, read_checkpoint_of, read_manifest
+from connectors.sinks.files.log import counts
+from envelope.batch import SCHEMA
+from envelope.entity import DEAD, OF_CHANGELOG
+from envelope.errors import ChangelogError, Kind
+from envelope.position import Position
+from spark_jobs.changelog.where import Archive, Files, Where, name_of
+from spark_jobs.storage.manifest import newest
+from spark_jobs.storage.open_store import store_of
+
+ASIDE: Final = sorted({*OF_CHANGELOG, DEAD})
+"""Entities that are read only where they are asked for by name."""
+
+
+_LOOKUP_MAX: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+
+
+_VERIFIED: Final = {"parquet.page.verify-checksum.enabled": "true"}
+"""What a failing disk altered is an error, not a row."""
+
+
+def paths_of_log(where: Files, entities: Sequence[str] | None, after: Position | None) -> list[str]:
+    """The archive's files, then those of the log behind it; a newest file that is not whole counts for nothing."""
+    recovery = find_recovery(where.path)
+    manifest = read_manifest(where.path)
+    if recovery.checkpoint is None and manifest is None:
+        hint = "`changelog run` begins it; see [sink] path"
+        raise ChangelogError(Kind.PRECONDITION, f"there is no changelog in {where.path}", hint=hint)
+    known = {*(recovery.checkpoint.settings if recovery.checkpoint else ()), *_entities(manifest)}
+    if entities is not None and not known.issuperset(entities):
+        refuse_unknown(where, entities, {*known, *counts(where.path)})
+    sequences = range((manifest.log.last if manifest else 0) + 1, recovery.sequence + 1)
+    if after is not None:
+        sequences = sequences[bisect_right(sequences, after, key=lambda sequence: _last(where.path, sequence)) :]
+    archived = [str((where.path / path).absolute()) for path in _listed(manifest, entities, after)]
+    return [f"file:{path}" for path in [*archived, *(str(log_file(where.path, n).absolute()) for n in sequences)]]
+
+
+def _last(path: Path, sequence: int) -> Position:
+    position = read_checkpoint_of(log_file(path, sequence)).position
+    assert position is not None  # a log file holds rows
+    return position
+
+
+def paths_of_archive(
+    spark: SparkSession, where: Archive, entities: Sequence[str] | None, after: Position | None
+) -> list[str]:
+    """The files of an archive that can hold rows of these entities after this position."""
+    manifest = manifest_of(spark, where)
+    refuse_unknown(where, entities or (), _entities(manifest))
+    root = store_of(where.path, spark).root
+    return [f"{root}/{path}" for path in _listed(manifest, entities, after)]
+
+
+def manifest_of(spark: SparkSession, where: Archive) -> Manifest:
+    """The newest manifest of an archive. Raises ChangelogError (PRECONDITION) where there is none."""
+    manifest = newest(store_of(where.path, spark))
+    if manifest is None:
+        hint = "spark_jobs/archive.py makes it; is this its path?"
+        raise ChangelogError(Kind.PRECONDITION, f"{name_of(where)} has no manifest", hint=hint)
+    return manifest
+
+
+def _entities(manifest: Manifest | None) -> set[str]:
+    return {file.entity for file in manifest.files} if manifest else set()
+
+
+def _listed(manifest: Manifest | None, entities: Sequence[str] | None, after: Position | None) -> list[str]:
+    return [
+        file.path
+        for file in (manifest.files if manifest else ())
+        if (entities is None or file.entity in entities) and (after is None or file.last > str(after))
+    ]
+
+
+def refuse_unknown(where: Where, entities: Iterable[str], known: Iterable[str]) -> None:
+    """Raises ChangelogError (USAGE) for an entity that is not one of the known."""
+    missing = sorted(set(entities) - {*known, *ASIDE})
+    if missing:
+        hint = f"it has: {', '.join(sorted(set(known) - {*ASIDE})) or 'none yet'}"
+        raise ChangelogError(Kind.USAGE, f"{name_of(where)} has no entity {missing[0]}", hint=hint)
+
+
+def read_parquet(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """The rows of these Parquet files; none where there are no files."""
+    if not paths:
+        return spark.createDataFrame([], ROWS)
+    with _looked_up_here(spark, paths):
+        return spark.read.schema(ROWS).options(**_VERIFIED).parquet(*paths)
+
+
+@contextmanager
+def _looked_up_here(spark: SparkSession, paths: Sequence[str]) -> Iterator[None]:
+    """Has the driver look up files of its own machine; of more than 32, Spark makes a task each."""
+    if not paths[0].startswith("file:"):
+        yield
+        return
+    before = str(spark.conf.get(_LOOKUP_MAX))
+    spark.conf.set(_LOOKUP_MAX, max(len(paths), int(before)))
+    try:
+        yield
+    finally:
+        spark.conf.set(_LOOKUP_MAX, before)
+
+
+def nullable(schema: Any) -> StructType:
+    """The Spark type of an Arrow schema, with all columns nullable."""
+    return StructType([StructField(field.name, field.dataType) for field in from_arrow_schema(schema)])
+
+
+ROWS: Final = nullable(SCHEMA)
+"""The columns of a changelog, as Spark has them: what it reads from files may be null, it says."""

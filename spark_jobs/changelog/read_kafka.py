@@ -1,0 +1,105 @@
+"""Reads the changelog from Kafka's topics."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from envelope.entity import RESERVED
+from envelope.errors import ChangelogError, Kind
+from spark_jobs.changelog.decode_kafka import DECODED, OFFSET, PARTITION, decoder
+from spark_jobs.changelog.executor_registry import ExecutorRegistry
+from spark_jobs.changelog.java_client import java_options
+from spark_jobs.changelog.read_files import ASIDE, ROWS, nullable, refuse_unknown
+from spark_jobs.changelog.where import Kafka, name_of
+
+ANSWER_MS: Final = "15000"
+"""How long Kafka may take to answer one question."""
+
+
+def kafka_options(where: Kafka) -> dict[str, str]:
+    """What Spark's Kafka source and its sink are told to reach the cluster; a reader sees only what is committed."""
+    return {
+        "kafka.bootstrap.servers": where.bootstrap_servers,
+        "kafka.isolation.level": "read_committed",
+        "kafka.default.api.timeout.ms": ANSWER_MS,
+        "kafka.request.timeout.ms": ANSWER_MS,
+        "includeHeaders": "true",
+        "failOnDataLoss": "true",
+        **{f"kafka.{name}": value for name, value in java_options(where.options).items()},
+    }
+
+
+def decoded(messages: DataFrame, where: Kafka) -> DataFrame:
+    """Rows of what Spark's Kafka source gives, read with `kafka_options`: with `kafka_partition` and `offset`.
+
+    Tombstones are left out, which say nothing that their delete did not say, and so are the parts of messages that were
+    too large for their topic: `changelog tail dead` puts them together.
+    """
+    registry = None if where.registry is None else ExecutorRegistry.of_options(where.registry, where.registry_client)
+    moves = F.filter("headers", lambda header: header["key"].isin("movedTo", "movedFrom"))
+    part = F.exists(F.coalesce("headers", F.array()), lambda header: header["key"] == "deadPart")
+    whole = messages.where(F.col("value").isNotNull() & ~part)
+    inputs = whole.select("topic", "partition", "offset", "key", "value", moves.alias("moves"))
+    return inputs.mapInArrow(decoder(where.prefix, registry), nullable(DECODED))
+
+
+def read_topics(spark: SparkSession, where: Kafka, entities: Sequence[str] | None) -> DataFrame:
+    """The rows (`ROWS`) of these entities' topics, by default of all."""
+    known = _topics(where)
+    refuse_unknown(where, entities or (), known)
+    names = [name for name in (known if entities is None else entities) if name in known]
+    if not names:  # of the reserved ones
+        return spark.createDataFrame([], ROWS)
+    options = kafka_options(where) | {
+        **subscription(where, names),
+        "startingOffsets": "earliest",
+        "endingOffsets": "latest",
+        "minPartitions": str(spark.sparkContext.defaultParallelism),
+    }
+    rows = decoded(spark.read.format("kafka").options(**options).load(), where)
+    return rows.drop(PARTITION, OFFSET)
+
+
+def subscription(where: Kafka, entities: Sequence[str] | None) -> dict[str, str]:
+    """Topics by name, or those of all entities; those of deltas have one more dot in their names.
+
+    Spark is content with a pattern that is found somewhere in a name.
+    """
+    if entities is not None:
+        return {"subscribe": ",".join(f"{where.prefix}.{entity}" for entity in entities)}
+    reserved = "|".join(sorted(RESERVED))
+    return {"subscribePattern": rf"^{re.escape(where.prefix)}\.(?!(?:{reserved})$)[a-z0-9_-]+$"}
+
+
+def _topics(where: Kafka) -> list[str]:
+    """The entities that have a topic. Raises PRECONDITION when there is none."""
+    from connectors.sinks.kafka import topics  # noqa: PLC0415
+
+    topic_entities = topics.entities(_client(where).admin(), where.prefix)
+    names = [entity for entity in topic_entities if entity not in RESERVED - {*ASIDE}]
+    if not set(names) - {*ASIDE}:
+        hint = "`changelog run` makes it; see [sink] prefix"
+        raise ChangelogError(Kind.PRECONDITION, f"there is no topic of {name_of(where)}", hint=hint)
+    return sorted(names)
+
+
+def refuse_missing(where: Kafka, entities: Sequence[str]) -> None:
+    """Raises ChangelogError (USAGE) for an entity that has no topic."""
+    refuse_unknown(where, entities, _topics(where))
+
+
+def _client(where: Kafka) -> Any:
+    from connectors.sinks.kafka.client import Client  # noqa: PLC0415, jobs over files need no Kafka client
+
+    return Client(bootstrap_servers=where.bootstrap_servers, options=where.options)
+
+
+def kafka_log(where: Kafka) -> Any:
+    """The changelog on Kafka as readers in plain Python have it."""
+    from connectors.sinks.kafka.log import KafkaLog  # noqa: PLC0415
+    from connectors.sinks.kafka.messages import JSON  # noqa: PLC0415
+
+    return KafkaLog(_client(where), JSON, prefix=where.prefix, name=where.name or where.prefix)

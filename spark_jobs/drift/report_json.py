@@ -1,0 +1,194 @@
+"""What a comparison found, as the JSON of its report (docs/drift-report.schema.json), before its policy is applied."""
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from connectors.config import Config, FilesConfig
+from connectors.wiring.entities import table_text
+from envelope.checkpoint import lsn_text
+from envelope.entity import Entity
+from envelope.gap import Gap
+from envelope.model import Record
+from spark_jobs.changelog.where import Archive, Where, name_of
+from spark_jobs.drift.compare import Counts, Scope
+from spark_jobs.drift.fenced.catch_up import CaughtUp
+from spark_jobs.drift.fenced.fence import Fence
+from spark_jobs.drift.summary import Tally, time_text
+
+CLEAN, DRIFT, SCHEMA_CHANGED, SKIPPED = "clean", "drift", "schema changed", "skipped"
+
+
+FORMAT, KIND = 1, "changelog-drift-report"
+
+
+KEYS_NAME = "keys.jsonl"
+
+
+JSON = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A run: what is compared, with the changelog `where`; how long it waits, and the `folder` of reports."""
+
+    config: Config
+    where: Where
+    scope: Scope
+    names: Sequence[str] = ()
+    wait_s: float = 60.0
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStart:
+    """A run that has begun; its folder is named by its `id`, which sorts as runs do."""
+
+    id: str
+    at: datetime
+    clock: float
+
+    @classmethod
+    def now(cls) -> "RunStart":
+        """A run that begins now."""
+        at = datetime.now(UTC)
+        return cls(id=f"{at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}", at=at, clock=time.monotonic())
+
+    def to_json(self, name: str) -> JSON:
+        """The report's `run`, which ends now."""
+        return {
+            "id": self.id,
+            "startedAt": time_text(self.at),
+            "finishedAt": time_text(datetime.now(UTC)),
+            "seconds": round(time.monotonic() - self.clock, 3),
+            "version": _version(),
+            "name": name,
+        }
+
+
+def _version() -> str:
+    try:
+        return version("changelog-publisher")
+    except PackageNotFoundError:  # a checkout on the path, that nobody installed
+        return "unknown"
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """What a run has found out so far, for a report that says why it could not go on, too."""
+
+    fence: Fence | None = None
+    caught_up: CaughtUp | None = None
+    database: str | None = None
+    skipped: dict[str, JSON] = field(default_factory=dict)
+
+
+def gap_json(record: Record) -> JSON:
+    """A gap of the changelog, as the report lists it."""
+    gap = Gap.parse(record.envelope.current or b"")
+    at = time_text(record.envelope.provenance.source.committed_at)
+    return {"reason": gap.reason, "before": gap.before.position, "position": gap.after.position, "at": at}
+
+
+def report_json(request: Request, start: RunStart, entities: Mapping[str, JSON], source: JSON) -> JSON:
+    """A report that ends now, of a comparison without a fence."""
+    sink = "files" if isinstance(request.config.sink, FilesConfig) else "kafka"
+    return {
+        "format": FORMAT,
+        "kind": KIND,
+        "run": start.to_json(request.config.name),
+        "verdict": DRIFT if any(entity["drifted"] for entity in entities.values()) else CLEAN,
+        "exact": True,
+        "why": None,
+        "source": source,
+        "changelog": {
+            "kind": "archive" if isinstance(request.where, Archive) else sink,
+            "where": name_of(request.where),
+        },
+        "fence": None,
+        "entities": entities,
+        "keys": KEYS_NAME if any(entity["drifted"] is not None for entity in entities.values()) else None,
+    }
+
+
+def fence_json(seen: Progress) -> JSON | None:
+    """The fence of the run, as far as it came; None before one was taken."""
+    fence, caught_up = seen.fence, seen.caught_up
+    if fence is None:
+        return None
+    position = caught_up.checkpoint.position if caught_up else None
+    return {
+        "snapshot": fence.text,
+        "lsn": lsn_text(fence.lsn),
+        "takenAt": time_text(fence.taken_at),
+        "position": None if position is None else str(position),
+        "caughtUpAt": time_text(caught_up.at) if caught_up else None,
+        "waitedSeconds": round(caught_up.waited_s, 3) if caught_up else None,
+    }
+
+
+NOTHING: Mapping[str, Any] = {
+    "sourceRows": None,
+    "changelogRows": None,
+    "missing": None,
+    "extra": None,
+    "changed": None,
+    "drifted": None,
+    "ppm": None,
+    "columns": {},
+    "schemaChanged": {},
+    "unknown": {},
+    "writers": [],
+    "incidents": None,
+    "samples": [],
+    "sampled": None,
+    "seconds": None,
+}
+"""Of an entity that was not compared."""
+
+
+def about(entity: Entity) -> JSON:
+    """What the report says of an entity whether it was compared or not."""
+    return {"table": table_text(entity.table), "key": list(entity.key)}
+
+
+def entity_json(about: Mapping[str, Any], counts: Counts, tally: Tally, scope: Scope, seconds: float) -> JSON:
+    """An entity of the report."""
+    changed = {name: f"{number:,} rows: altered without a row event" for name, number in counts.schema_changed.items()}
+    verdict = DRIFT if tally.drifted else SCHEMA_CHANGED if changed else CLEAN
+    return {
+        **about,
+        "verdict": verdict,
+        "why": _undecided(counts.undecided),
+        "sourceRows": counts.source_rows,
+        "changelogRows": counts.changelog_rows,
+        **tally.to_json(),
+        "ppm": round(tally.drifted / max(counts.source_rows, 1) * 1e6, 3),
+        "schemaChanged": changed,
+        "unknown": dict(counts.unknown),
+        "sampled": sampled_text(scope),
+        "seconds": seconds,
+    }
+
+
+def _undecided(keys: int) -> str | None:
+    if not keys:
+        return None
+    return f"{keys:,} keys could not be compared: their last changes are in the changelog and not yet visible"
+
+
+def sampled_text(scope: Scope) -> str | None:
+    """What was left out, for people."""
+    parts = []
+    if scope.share is not None:
+        parts.append(f"{scope.share:.4%} of the keys".replace(".0000%", "%"))
+    if scope.keys is not None:
+        parts.append(str(scope.keys))
+    if scope.since is not None:
+        parts.append(f"keys that changed behind {scope.since}")
+    return ", ".join(parts) or None

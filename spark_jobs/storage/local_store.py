@@ -1,0 +1,93 @@
+"""A store in a folder of this machine."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from connectors.sinks.files.fsync import make_folder, sync
+from envelope.errors import ChangelogError, Kind
+from spark_jobs.storage.store import Store, StoredFile
+
+if TYPE_CHECKING:
+    pass
+
+BESIDE = ".changelog-"
+
+
+def local(folder: Path) -> Store:
+    """The store in a folder of this machine."""
+    return _LocalStore(folder.absolute())
+
+
+@dataclass(frozen=True, slots=True)
+class _LocalStore:
+    """Creation is `link(2)`, which replaces nothing and shows a file only whole."""
+
+    _folder: Path
+
+    @property
+    def root(self) -> str:
+        return f"file:{self._folder}"
+
+    def files(self, folder: str) -> Iterator[StoredFile]:
+        for parent, _, names in os.walk(self._folder / folder):
+            for name in names:
+                file = Path(parent) / name
+                try:
+                    modified_s = file.stat().st_mtime
+                except FileNotFoundError:
+                    continue  # deleted meanwhile
+                yield StoredFile(path=file.relative_to(self._folder).as_posix(), modified_s=modified_s)
+
+    def read(self, path: str) -> bytes:
+        with _storing(self._folder / path):
+            return (self._folder / path).read_bytes()
+
+    def create(self, path: str, content: bytes) -> bool:
+        file = self._folder / path
+        beside = file.with_name(f"{BESIDE}{secrets.token_hex(8)}")
+        with _storing(file):
+            make_folder(file.parent)
+            try:
+                with beside.open("wb") as out:
+                    out.write(content)
+                    out.flush()
+                    os.fsync(out.fileno())
+                os.link(beside, file)
+            except FileExistsError:
+                return False
+            finally:
+                beside.unlink(missing_ok=True)
+            sync(file.parent)
+        return True
+
+    def move(self, source: str, target: str) -> None:
+        before, after = self._folder / source, self._folder / target
+        with _storing(after):
+            make_folder(after.parent)
+            sync(before)  # Spark leaves this to the system
+            before.rename(after)
+            sync(after.parent)
+
+    def delete(self, path: str) -> None:
+        target = self._folder / path
+        with _storing(target):
+            if target.is_dir():
+                shutil.rmtree(target)
+            else:
+                target.unlink(missing_ok=True)
+
+
+@contextmanager
+def _storing(file: Path) -> Iterator[None]:
+    """Makes one clear line of what the system refuses."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise ChangelogError(Kind.STORAGE, f"{file}: {reason}") from error

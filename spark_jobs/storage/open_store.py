@@ -1,0 +1,32 @@
+"""Opens the store at a path or URI."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envelope.errors import ChangelogError, Kind
+from spark_jobs.storage.hadoop_store import hadoop
+from spark_jobs.storage.local_store import local
+from spark_jobs.storage.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
+
+
+def is_local(where: str | Path) -> bool:
+    """Whether a path or URI is of this machine: `file:`, or without a scheme."""
+    scheme = None if isinstance(where, Path) else _SCHEME.match(where)
+    return scheme is None or scheme[1] == "file"
+
+
+def store_of(where: str | Path, spark: "SparkSession | None" = None) -> Store:
+    """The store at a path or URI. Others than those of this machine need the session."""
+    if isinstance(where, Path):
+        return local(where)
+    if is_local(where):
+        return local(Path(re.sub("^file:(//)?", "", where)))
+    if spark is None:
+        raise ChangelogError(Kind.USAGE, f"{where} can be looked at only in a Spark session")
+    return hadoop(spark, where)
