@@ -113,4 +113,5 @@ class _Rounds:
             service.start(place if self._rng.random() < 0.4 else None)
         service.wait(self._rng.random() * WRITES_S)
         service.kill()
+        self._figures["kills"] += 1
         service.start()

@@ -1,5 +1,6 @@
 """One database, the service that reads it, and its changelog."""
 
+import os
 import random
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from envelope.checkpoint import Checkpoint
 from tests.campaigns._audit.judge import Since
 from tests.campaigns._audit.rows import Gap, Row
 from tests.campaigns._audit.tables import ENTITIES, configuration
-from tests.campaigns._service import ROOT, Service
+from tests.campaigns._service import LEAN, ROOT, Service
 from tests.proxy import Proxy
 
 NAME = "audited"
@@ -150,7 +151,10 @@ class Site:
     def command(self, *words: str) -> None:
         """`changelog WORDS`, which must succeed."""
         command = [sys.executable, "-m", "connectors", words[0], "--config", str(self._config), *words[1:]]
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=COMMAND_S, check=False, text=True)
+        environment = {**os.environ, **LEAN}
+        ended = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, timeout=COMMAND_S, check=False, text=True
+        )
         assert ended.returncode == 0, f"{words} failed with {ended.returncode}: {ended.stderr[-2000:]}"
 
     def _configure(self) -> None:
