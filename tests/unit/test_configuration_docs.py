@@ -1,0 +1,86 @@
+"""docs/reference/configuration.md names every key of the configuration, no other, and its default."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from connectors import config
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text("utf-8")
+
+FOLLOWS = {
+    "slot",
+    "publication",
+    "prefix",
+    "key",
+    "partition_by",
+    "table",
+    "replication_factor",
+    "provenance",
+    "schemas",
+}
+"""Keys without a default of their own: the page says what they follow."""
+
+
+def section(heading: str) -> dict[str, str]:
+    """The keys of a section's tables, with what they say of the default."""
+    text = PAGE.partition(f"\n### {heading}\n")[2].partition("\n### ")[0]
+    return dict(re.findall(r"^\| `([\w.A-Z]+)` \| (.*?) \|", text, re.MULTILINE))
+
+
+SECTIONS: dict[str, list[tuple[str, type[BaseModel]]]] = {
+    "`[source]`": [("", config.SourceConfig)],
+    "`[sink]`": [("", config.FilesConfig), ("", config.KafkaConfig)],
+    "`[tables]`": [("", config.TablesConfig)],
+    "`[entities.X]`": [("", config.EntityConfig)],
+    "`[provenance]`": [("", config.ProvenanceConfig)],
+    "`[schemas]`": [("", config.SchemasConfig)],
+    "`[mask]`, `[signals]`, `[service]`": [
+        ("mask.", config.MaskConfig),
+        ("signals.", config.SignalsConfig),
+        ("service.", config.ServiceConfig),
+    ],
+    "`[drift]`": [("", config.DriftConfig)],
+}
+
+
+@pytest.mark.parametrize("heading", SECTIONS)
+def test_every_key_is_on_the_page(heading: str) -> None:
+    keys = {prefix + name for prefix, model in SECTIONS[heading] for name in model.model_fields}
+    assert section(heading).keys() == keys
+
+
+def test_every_section_is_on_the_page() -> None:
+    named = {name for name in re.findall(r"^### (.+)$", PAGE, re.MULTILINE) for name in re.findall(r"\[(\w+)", name)}
+    assert named | {"name"} == config.Config.model_fields.keys()
+
+
+@pytest.mark.parametrize("heading", SECTIONS)
+def test_defaults_are_those_of_the_page(heading: str) -> None:
+    text = PAGE.partition(f"\n### {heading}\n")[2].partition("\n### ")[0]
+    for prefix, model in SECTIONS[heading]:
+        for name, field in model.model_fields.items():
+            shown = re.findall(rf"^\| `{re.escape(prefix + name)}` \| (.*?) \|", text, re.MULTILINE)
+            assert shown, name
+            if field.default is PydanticUndefined:
+                assert "required" in shown or name == "kind" or {"none"} & set(shown), name
+            elif name not in FOLLOWS and name not in ("kind", "drift", "default"):
+                assert any(same(said, field.default) for said in shown), (name, shown, field.default)
+
+
+def same(said: str, default: Any) -> bool:
+    """Whether the page's cell says this default, as TOML or in words."""
+    if default is None:
+        return said == "none"
+    quoted = re.fullmatch(r"`(.+)`", said)
+    if quoted is None:
+        return False
+    value = tomllib.loads(f"value = {quoted[1]}")["value"]
+    return bool(
+        (tuple(value) if isinstance(value, list) else value) == (str(default) if isinstance(value, str) else default)
+    )
