@@ -8,12 +8,13 @@ from typing import Any
 
 import structlog
 
-from connectors.capture.rows.row_records import Change, Origin
+from connectors.capture.checkpointing import Checkpointing
+from connectors.capture.rows.row_records import Origin
 from connectors.capture.settings_guard import PLAIN_CODEC, check_settings, shapes_of
-from connectors.capture.tables.repairs import Repairs, obey
+from connectors.capture.tables.repairs import Repairs
 from connectors.capture.tables.survivors import Read
-from connectors.capture.tables.table_progress import is_complete, restated, was_complete
-from connectors.capture.throttled_warnings import Ignored, Stamps
+from connectors.capture.tables.table_progress import was_complete
+from connectors.capture.throttled_warnings import Stamps
 from connectors.failpoints import Reach, nowhere
 from connectors.sources import Piece, Recover
 from connectors.sources.postgres.admin.catalog import Table, read_tables
@@ -42,8 +43,8 @@ from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
-from envelope.signal import Signing, parse
-from envelope.versions import Announced, Version, Versions
+from envelope.signal import Signing
+from envelope.versions import Version, Versions
 
 CATALOG_SETTINGS: Mapping[str, str] = {**SETTINGS, "lock_timeout": f"{LOCK_TIMEOUT_S}s"}
 """For the session that asks the catalogue: sizes wait for locks, and a long ALTER TABLE must not hold us up unsaid."""
@@ -113,10 +114,8 @@ class PostgresSource:
         self._reading: Reading | None = None
         self._stream: Stream | None = None
         self._hurried = False
-        self._asking = {entity.name for entity in entities if entity.evolution.on_restated == "ask"}
         self._looks: Noticed | None = None
         self._held: tuple[Piece, int] | None = None
-        self._signals = Ignored()
         self._stamps = Stamps()
         try:
             with translated("opening the source"):
@@ -168,7 +167,7 @@ class PostgresSource:
         tables: Mapping[tuple[str, str], Table],
         stored: Checkpoint | None,
     ) -> None:
-        """Makes sure that the log joins on to what is stored; `_checkpoint` is then where."""
+        """Makes sure that the log joins on to what is stored; `_state` then says where."""
         settings, entities = self._settings, wanted.entities
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
         system_identifier, database = read_database(self._catalog)
@@ -203,7 +202,7 @@ class PostgresSource:
         self._history = History.of(linked, settings.publication, slot.confirmed_flush)
         reached = self._lineage.reached(self._history.durable)
         kept = {} if stored is None else stored.windows
-        self._checkpoint = Checkpoint(
+        checkpoint = Checkpoint(
             position=None if stored is None else stored.position,
             through_lsn=self._history.durable,
             epoch=reached.epoch,
@@ -223,11 +222,18 @@ class PostgresSource:
             sink={} if stored is None else stored.sink,
             stop=None if stored is None else stored.stop,
         )
-        self._fresh: Checkpoint | None = None if self._checkpoint == stored else self._checkpoint
+        self._state = Checkpointing(
+            checkpoint,
+            name=settings.name,
+            signing=partial(_signing, settings.signals_secret, checkpoint.system_identifier),
+            asking={entity.name for entity in entities if entity.evolution.on_restated == "ask"},
+            reach=self._reach,
+        )
+        self._fresh: Checkpoint | None = None if checkpoint == stored else checkpoint
 
     def _begin(self, entities: Sequence[Entity], tables: Mapping[tuple[str, str], Table]) -> None:
         """The assembler, and the reading of what is not yet in the changelog."""
-        settings, checkpoint = self._settings, self._checkpoint
+        settings, checkpoint = self._settings, self._state.checkpoint
         self._types = self._definitions([tables[entity.table] for entity in entities if entity.table in tables])
         origin = Origin(
             connector="postgres",
@@ -236,10 +242,6 @@ class PostgresSource:
             decisions={Position.parse(text): decision for text, decision in checkpoint.decisions.items()},
         )
         horizon = self._horizon()
-        self._repairs = Repairs.parse(checkpoint.repairs)
-        self._opened = self._confirmed = self._repairs.revision
-        self._changed: set[str] = set()
-        self._interrupted = False
         place = Place(
             origin=origin,
             dsn=settings.dsn,
@@ -252,7 +254,7 @@ class PostgresSource:
             changelog=self._changelog,
             reach=self._reach,
         )
-        self._reading = Reading(self._catalog, place, entities, checkpoint.windows, self._repairs)
+        self._reading = Reading(self._catalog, place, entities, checkpoint.windows, self._state.repairs)
         self._reading.start()
         self._assembler = Assembler(
             origin=origin,
@@ -271,17 +273,16 @@ class PostgresSource:
 
     def _definitions(self, tables: Sequence[Table]) -> Definitions:
         look = partial(look_at, self._catalog, self._settings.slot)
-        found = Definitions(look, self._query, self._checkpoint.source.get("types"))
+        found = Definitions(look, self._query, self._state.checkpoint.source.get("types"))
         found.track(column.type_oid for table in tables for column in table.columns)
         return found
 
     def _versions(self) -> Versions | None:
         if self._known is None:
             return None
-        accepted = {entity: Position.parse(text) for entity, text in self._checkpoint.accepted.items()}
-        return Versions(
-            self._known(), accepted=accepted, filled=self._filled, cluster=self._checkpoint.system_identifier
-        )
+        checkpoint = self._state.checkpoint
+        accepted = {entity: Position.parse(text) for entity, text in checkpoint.accepted.items()}
+        return Versions(self._known(), accepted=accepted, filled=self._filled, cluster=checkpoint.system_identifier)
 
     def _filled(self, entity: Entity, columns: Sequence[str]) -> Collection[str]:
         """The columns that may have values in rows that were there before: the log does not tell, but the catalogue."""
@@ -365,112 +366,71 @@ class PostgresSource:
             _log.info("all tables are read")
 
     def _raise_outdated(self) -> None:
-        """What is to be read from tables is, by now, stored to be another: opened anew, the source reads that.
-
-        A sweep that is under way is waited for, if nobody wants it to end: each would begin at the changelog's start.
-        """
+        """Raises ALTERED when what is stored to be read from tables is not what this opening reads: the next one is."""
         assert self._reading is not None
-        if self._confirmed != self._opened and (self._interrupted or not self._reading.sweeping):
+        if self._state.is_outdated(sweeping=self._reading.sweeping):
             raise ChangelogError(Kind.ALTERED, "what is to be read from the tables has changed")
 
     def _idle(self) -> Piece | None:
         """Nothing waits: the server's log end is as far as we are, if no transaction is open."""
         assert self._stream is not None
-        before = self._checkpoint
+        before = self._state.checkpoint
         if self._assembler.between:
             self._history.reached(self._stream.wal_end)
-        found = self._progressed(before)
-        if self._assembler.between and self._stream.wal_end > found.through_lsn:
-            found = self._reaching(found, self._stream.wal_end)
-        found = self._noticed(found)
-        if found == before:
-            return None
-        self._checkpoint = found
-        return Piece(rows=(), checkpoint=found, nbytes=0, urgent=self._stream.asked)
+        self._progress()
+        if self._assembler.between and self._stream.wal_end > before.through_lsn:
+            self._reach_lsn(self._stream.wal_end)
+        self._settle()
+        checkpoint = self._state.checkpoint
+        return (
+            None if checkpoint == before else Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=self._stream.asked)
+        )
 
     def _piece(self, assembled: Assembled) -> Piece | None:
-        before = self._checkpoint
-        found = before
+        before = self._state.checkpoint
         if assembled.rows:
             last = Position.parse(assembled.rows[-1].column("position")[-1].as_py())
-            found = replace(found, position=last, partial=assembled.partial)
+            self._state.deliver(last, partial=assembled.partial)
         if assembled.through_lsn is not None:
-            found = self._reaching(found, max(found.through_lsn, assembled.through_lsn))
-            found = replace(found, partial=assembled.partial)
+            self._reach_lsn(max(before.through_lsn, assembled.through_lsn), partial=assembled.partial)
         if assembled.last is not None:
-            named = last_transaction(assembled.last, self._settings.publication)
-            found = replace(found, source={**found.source, HISTORY: named})
-        found = self._progressed(found)
+            self._remember(HISTORY, last_transaction(assembled.last, self._settings.publication))
+        self._progress()
         for announced in assembled.announced:
-            found = replace(found, windows=self._announced(found.windows, announced.version))
-            found = replace(found, accepted=_left(found.accepted, announced))
+            self._state.announce(announced)
         for content, change in assembled.signals:
-            found = replace(found, windows=self._heard(found.windows, content, change))
-        found = self._noticed(replace(found, repairs=self._repairs.to_json()))
-        self._checkpoint = found
-        if found == before:
+            self._state.obey(content, change)
+        self._settle()
+        checkpoint = self._state.checkpoint
+        if checkpoint == before:
             return None
         nbytes = sum(rows.nbytes for rows in assembled.rows)
-        return Piece(rows=assembled.rows, checkpoint=found, nbytes=nbytes, urgent=assembled.fenced)
+        return Piece(rows=assembled.rows, checkpoint=checkpoint, nbytes=nbytes, urgent=assembled.fenced)
 
-    def _progressed(self, checkpoint: Checkpoint) -> Checkpoint:
-        """How far the reading is. What it does of entities that are planned anew counts for nothing."""
+    def _progress(self) -> None:
+        """How far the reading of tables is, and which composite types ended by now."""
         assert self._reading is not None
-        read = self._reading.windows.progress()
-        windows = {
-            entity: stored if is_complete(stored) or entity in self._changed else read.get(entity, stored)
-            for entity, stored in checkpoint.windows.items()
-        }
-        self._repairs = self._repairs.progressed(windows, self._reading.reached(self._changed))
-        source = {name: value for name, value in checkpoint.source.items() if name != "types"}
-        if self._types.ends:
-            source["types"] = self._types.ends
-        return replace(checkpoint, windows=windows, repairs=self._repairs.to_json(), source=source)
+        reached = self._reading.reached(self._state.replanned)
+        self._state.progress(self._reading.windows.progress(), reached)
+        self._remember("types", self._types.ends)
 
-    def _noticed(self, checkpoint: Checkpoint) -> Checkpoint:
+    def _settle(self) -> None:
         """What is left to do, now that the stream has passed what the looks at the catalogue noticed."""
         assert self._looks is not None
-        before = self._repairs
-        checkpoint, self._repairs = self._looks.settle(checkpoint, before)
-        self._changed |= self._repairs.changed(before)
-        return checkpoint
+        self._state.settle(self._looks.settle)
 
-    def _announced(self, windows: Mapping[str, Any], version: Version) -> Mapping[str, Any]:
-        """What is left to read, now that an entity has this version."""
-        _log.info("columns announced", entity=version.entity, version=version.number, restated=version.restated)
-        if not version.restated or not is_complete(windows.get(version.entity)):
-            return windows
-        read = version.entity not in self._asking
-        if read:
-            self._repairs = self._repairs.anew()
-            self._changed.add(version.entity)
-        stored = restated(windows[version.entity], version.restated, read=read)
-        return {**windows, version.entity: stored}
+    def _remember(self, member: str, value: object) -> None:
+        """A member of what the checkpoint keeps for this source; none where there is nothing to keep."""
+        source = {**self._state.checkpoint.source, member: value}
+        if not value:
+            del source[member]
+        self._state.checkpoint = replace(self._state.checkpoint, source=source)
 
-    def _heard(self, windows: Mapping[str, Any], content: bytes, change: Change) -> Mapping[str, Any]:
-        """What is left to read, now that this signal came: from anybody, so that it never stops the service."""
-        try:
-            signal = parse(content, self._signing(change.transaction.xid))
-            if signal.service not in (None, self._settings.name):
-                return windows
-            before = self._repairs
-            self._repairs, found = obey(before, windows, signal, change.position())
-        except ChangelogError as error:
-            self._signals.ignored(error)
-            return windows
-        self._changed |= self._repairs.changed(before)
-        self._interrupted |= signal.do in ("pause", "cancel")
-        self._reach("signal:heard")
-        _log.info("signal", do=signal.do, entity=signal.entity, id=signal.id, position=str(change.position()))
-        return found
-
-    def _signing(self, transaction: int) -> Signing | None:
-        secret, cluster = self._settings.signals_secret, self._checkpoint.system_identifier
-        return None if secret is None else Signing(secret=secret, cluster=cluster, transaction=transaction)
-
-    def _reaching(self, checkpoint: Checkpoint, through_lsn: int) -> Checkpoint:
+    def _reach_lsn(self, through_lsn: int, **changes: Any) -> None:
         reached = self._lineage.reached(through_lsn)
-        return replace(checkpoint, through_lsn=through_lsn, epoch=reached.epoch, timeline=reached.timeline)
+        self._state.checkpoint = replace(
+            self._state.checkpoint, through_lsn=through_lsn, epoch=reached.epoch, timeline=reached.timeline, **changes
+        )
 
     def take_invalid_stamps(self) -> int:
         """How many stamps were none, since this was asked last."""
@@ -478,7 +438,7 @@ class PostgresSource:
 
     def take_ignored_signals(self) -> int:
         """How many signals were not obeyed, since this was asked last."""
-        return self._signals.take()
+        return self._state.signals.take()
 
     @property
     def wal_end(self) -> int:
@@ -506,7 +466,7 @@ class PostgresSource:
     def confirm(self, checkpoint: Checkpoint) -> None:
         """See `Source.confirm`."""
         assert self._stream is not None
-        self._confirmed = int(checkpoint.repairs.get("revision", 0))
+        self._state.confirm(checkpoint)
         self._history.durable = checkpoint.through_lsn
         self._stream.confirm(self._history.confirmable)
 
@@ -528,10 +488,8 @@ def _options(publication: str, replication: ReplicationConnection) -> dict[str, 
     return {"proto_version": str(newest), "publication_names": quoted_name, "messages": "true"}
 
 
-def _left(accepted: Mapping[str, str], announced: Announced) -> Mapping[str, str]:
-    """What an operator let pass and this did not use: it holds for one change of an entity."""
-    entity, position = announced.version.entity, str(announced.record.envelope.provenance.source.position)
-    return {name: at for name, at in accepted.items() if name != entity or at > position}
+def _signing(secret: bytes | None, cluster: str, transaction: int) -> Signing | None:
+    return None if secret is None else Signing(secret=secret, cluster=cluster, transaction=transaction)
 
 
 def _report_altered(altered: Altered) -> None:

@@ -1,0 +1,143 @@
+"""How a checkpoint moves on while a source is open: by rows, table reads, versions of columns, and signals.
+
+A checkpoint is true once all rows before it are durable, so every change of it is given together with the rows that it
+is true of. What is to be read from tables is planned when a source opens, from the checkpoint that it opens from; a
+signal, or a column that is filled again, changes the plan in the *checkpoint* alone, and the source that opens next
+takes it up:
+
+    opened from          a signal arrives         it is durable            the source opens again
+    revision 4   ───▶    revision 5        ───▶   confirmed 5       ───▶   and does what 5 says
+                         (reads on by 4)          `is_outdated`
+
+So there is one way to begin a repair, to go on with it after a crash, and to end it. In between, what the old plan
+still reads of an entity whose plan has changed counts for nothing: the entity is in `replanned`.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from connectors.capture.rows.row_records import Change
+from connectors.capture.tables.repairs import Reached, Repairs, obey
+from connectors.capture.tables.table_progress import is_complete, restated
+from connectors.capture.throttled_warnings import Ignored
+from envelope.checkpoint import Checkpoint
+from envelope.errors import ChangelogError
+from envelope.position import Position
+from envelope.signal import Signing, parse
+from envelope.versions import Announced, Version
+
+_log = structlog.get_logger("source")
+
+
+class Checkpointing:
+    """The checkpoint of one opening, and the repairs in it.
+
+    `name` is the service's: a signal may name another. `signing` gives what a signal of a transaction must be signed
+    with, None where none must be. Of the entities in `asking`, restated columns are noted and not read again.
+    `reach` is called with `signal:heard`, so that tests can crash there.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        name: str,
+        signing: Callable[[int], Signing | None],
+        asking: Collection[str],
+        reach: Callable[[str], None],
+    ) -> None:
+        self.checkpoint = checkpoint
+        """As it is now; a source replaces the members that are its own."""
+        self.replanned: set[str] = set()
+        """The entities of which something else is to be read than this opening was planned for."""
+        self.signals = Ignored()
+        self._repairs = Repairs.parse(checkpoint.repairs)
+        self._opened = self._confirmed = self._repairs.revision
+        self._interrupted = False
+        self._name, self._signing, self._asking, self._reach = name, signing, asking, reach
+
+    @property
+    def repairs(self) -> Repairs:
+        """What is being repaired."""
+        return self._repairs
+
+    def confirm(self, durable: Checkpoint) -> None:
+        """This checkpoint is durable."""
+        self._confirmed = int(durable.repairs.get("revision", 0))
+
+    def is_outdated(self, *, sweeping: bool) -> bool:
+        """Whether another plan is durable, so that the source has to open again.
+
+        A sweep that is under way is waited for, unless somebody wants it to end: each begins at the changelog's start.
+        """
+        return self._confirmed != self._opened and (self._interrupted or not sweeping)
+
+    def deliver(self, last: Position, *, partial: bool) -> None:
+        """Rows up to this position; `partial` says that its transaction goes on."""
+        self.checkpoint = replace(self.checkpoint, position=last, partial=partial)
+
+    def progress(self, read: Mapping[str, Any], reached: Reached) -> None:
+        """How far the reading of tables is: `read` by entity, as `Windows.progress` gives it, and the repairs.
+
+        `reached` must leave out the entities in `replanned`.
+        """
+        windows = {
+            entity: stored if is_complete(stored) or entity in self.replanned else read.get(entity, stored)
+            for entity, stored in self.checkpoint.windows.items()
+        }
+        self._repairs = self._repairs.progressed(windows, reached)
+        self._put(windows)
+
+    def announce(self, announced: Announced) -> None:
+        """An entity has this version of its columns: a table whose stored rows no longer hold is read again.
+
+        What an operator let pass and this did not use is forgotten: it holds for one change of an entity.
+        """
+        version = announced.version
+        _log.info("columns announced", entity=version.entity, version=version.number, restated=version.restated)
+        position = str(announced.record.envelope.provenance.source.position)
+        accepted = self.checkpoint.accepted
+        left = {name: at for name, at in accepted.items() if name != version.entity or at > position}
+        self.checkpoint = replace(self.checkpoint, accepted=left)
+        if version.restated and is_complete(self.checkpoint.windows.get(version.entity)):
+            self._restate(version)
+
+    def _restate(self, version: Version) -> None:
+        read = version.entity not in self._asking
+        if read:
+            self._repairs = self._repairs.anew()
+            self.replanned.add(version.entity)
+        windows = self.checkpoint.windows
+        stored = restated(windows[version.entity], version.restated, read=read)
+        self._put({**windows, version.entity: stored})
+
+    def obey(self, content: bytes, change: Change) -> None:
+        """A message that may be a signal: from anybody, so that it never stops the service."""
+        try:
+            signal = parse(content, self._signing(change.transaction.xid))
+            if signal.service not in (None, self._name):
+                return
+            repairs, windows = obey(self._repairs, self.checkpoint.windows, signal, change.position())
+        except ChangelogError as error:
+            self.signals.ignored(error)
+            return
+        self._plan(repairs)
+        self._put(windows)
+        self._interrupted |= signal.do in ("pause", "cancel")
+        self._reach("signal:heard")
+        _log.info("signal", do=signal.do, entity=signal.entity, id=signal.id, position=str(change.position()))
+
+    def settle(self, change: Callable[[Checkpoint, Repairs], tuple[Checkpoint, Repairs]]) -> None:
+        """What the source itself noticed changes the checkpoint and the repairs, its own members included."""
+        self.checkpoint, repairs = change(self.checkpoint, self._repairs)
+        self._plan(repairs)
+
+    def _plan(self, repairs: Repairs) -> None:
+        self.replanned |= repairs.changed(self._repairs)
+        self._repairs = repairs
+
+    def _put(self, windows: Mapping[str, Any]) -> None:
+        self.checkpoint = replace(self.checkpoint, windows=windows, repairs=self._repairs.to_json())
