@@ -10,16 +10,17 @@ import structlog
 from connectors import show
 from connectors.config import Config
 from connectors.failpoints import Reach
-from connectors.service.service import open_source, read_entities, source_settings
-from connectors.sinks import Log
+from connectors.sinks import Log, Sink
+from connectors.sources import Recover, Source
 from connectors.sources.postgres.admin.catalog import read_tables
 from connectors.sources.postgres.admin.slot import slot_state
 from connectors.sources.postgres.crossing import Held, crossing
 from connectors.sources.postgres.session.connection import connect
-from connectors.sources.postgres.source import CATALOG_SETTINGS, PostgresSource
+from connectors.sources.postgres.source import CATALOG_SETTINGS
 from connectors.sources.postgres.stream.replication import ReplicationConnection
 from connectors.sources.postgres.values.text_to_json import SETTINGS
 from connectors.wiring.sinks import open_log, open_sink, read_versions
+from connectors.wiring.sources import StoredChangelog, database, postgres_settings, read_entities
 from envelope import batch
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.errors import ChangelogError, Kind
@@ -57,9 +58,8 @@ def find(config: Config, *, accept_settings: bool, reach: Reach) -> Found | None
             recovered = True
             return stored
 
-        settings = replace(source_settings(config), accept_settings=accept_settings)
         try:
-            with closing(open_source(config, settings, sink, recover, reach=reach)) as source:
+            with closing(_open(config, sink, recover, accept_settings=accept_settings, reach=reach)) as source:
                 opened = True
                 _read_to_end(source)
         except ChangelogError as error:
@@ -69,7 +69,14 @@ def find(config: Config, *, accept_settings: bool, reach: Reach) -> Found | None
     return None
 
 
-def _read_to_end(source: PostgresSource) -> None:
+def _open(config: Config, sink: Sink, recover: Recover, *, accept_settings: bool, reach: Reach) -> Source:
+    of = database(config)
+    resolved = read_entities(config, of)
+    sink.prepare(resolved)
+    return of.open(resolved, recover, StoredChangelog(config), accept_settings=accept_settings, reach=reach)
+
+
+def _read_to_end(source: Source) -> None:
     end, reached = source.end(), 0
     while reached < end:
         piece = source.read(_READ_TIMEOUT_S)
@@ -112,7 +119,7 @@ def _database(config: Config) -> Iterator[str]:
         yield f"slot         {config.slot}: there is none"
     else:
         yield f"slot         {config.slot}: at {lsn_text(slot.confirmed_flush)}, its log is {slot.wal_status}"
-    for entity in read_entities(config):
+    for entity in read_entities(config, database(config)):
         table = tables[entity.table]
         rows = f"about {table.rows_estimate:,} rows, " if table.rows_estimate > 0 else ""
         yield f"read again   {entity.name}: {rows}{show.size(table.nbytes)}"
@@ -123,7 +130,7 @@ def cross(config: Config, found: Found, *, accept_settings: bool, reach: Reach) 
 
     Cut off before, every start finds the gap as before; after it, every start goes on.
     """
-    log, resolved = open_log(config), read_entities(config)
+    log, resolved = open_log(config), read_entities(config, database(config))
     _log.info("going over the gap", why=found.error.message, note="a new slot waits for transactions that run now")
     with closing(open_sink(config, over_gap=True, reach=reach)) as sink:
 
@@ -135,7 +142,7 @@ def cross(config: Config, found: Found, *, accept_settings: bool, reach: Reach) 
             return Held(checkpoint=stored, epoch=epoch, committed_at=_committed_at(log), lost=lost)
 
         with crossing(
-            replace(source_settings(config), accept_settings=accept_settings),
+            replace(postgres_settings(config), accept_settings=accept_settings),
             resolved,
             _checkpoint(log),
             take_over,

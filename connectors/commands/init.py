@@ -14,7 +14,7 @@ from rich.text import Text
 
 from connectors import config, show
 from connectors.schema_files.generated import FOLDER, Outcome, generate
-from connectors.sources.postgres.admin.catalog import Table, key_problem, read_tables
+from connectors.sources.postgres.admin.catalog import Table, read_tables
 from connectors.sources.postgres.admin.ddl import SCRIPT
 from connectors.sources.postgres.admin.grants import grants, read_owned
 from connectors.sources.postgres.session.connection import connect
@@ -135,7 +135,7 @@ def usable_key(table: Table) -> tuple[str, ...] | None:
     """The primary key, else the first unique index that may be the key, else None."""
     indexes = sorted(table.indexes, key=lambda index: (not index.primary, index.name))
     keys = [tuple(index.columns) for index in indexes if index.unique]
-    return next((key for key in keys if key and key_problem(table, key) is None), None)
+    return next((key for key in keys if key and table.key_problem(key) is None), None)
 
 
 def _entities(tables: Sequence[Table]) -> Iterator[str]:

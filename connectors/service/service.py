@@ -6,9 +6,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -27,17 +26,11 @@ from connectors.service.snapshot_progress import SnapshotProgress
 from connectors.service.systemd import Manager
 from connectors.show import SnapshotBar, size
 from connectors.sinks import Sink
-from connectors.sources import Recover
-from connectors.sources.postgres.admin.catalog import read_tables
-from connectors.sources.postgres.admin.slot import SlotState, slot_state
-from connectors.sources.postgres.session import waits
-from connectors.sources.postgres.session.connection import connect, translated
-from connectors.sources.postgres.session.patience import Patience, PatientConnection
-from connectors.sources.postgres.source import CATALOG_SETTINGS, PostgresSource, Settings
-from connectors.wiring import entities
-from connectors.wiring.sinks import open_log, open_sink, read_versions
+from connectors.sources import Recover, Source
+from connectors.wiring import sources
+from connectors.wiring.sinks import open_sink
+from connectors.wiring.sources import StoredChangelog, read_entities
 from envelope.checkpoint import Checkpoint
-from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 
@@ -48,8 +41,6 @@ RECONNECTING = "reconnecting"
 SAY_AGAIN_S = (SAMPLE_S, 300.0)
 """What the server waits for is logged again after the first of these, then ever later, at least each of the second."""
 
-_SLOT_PATIENCE_S = 5.0
-_GLANCE_S = 3.0
 
 _UPDATE = pa.scalar(Op.UPDATE.value)
 
@@ -75,7 +66,7 @@ class Service:
         self._state = State(config.name)
         self._metrics = Metrics()
         self._watch = _Watch(self._state, self._metrics)
-        self._sessions: set[int] = set()
+        self._database = sources.database(config, stopping=self._stop.is_set, alive=self._state.beat)
 
     def run(self) -> None:
         """Publishes until SIGTERM or SIGINT; a second one ends the process at once. Raises ChangelogError."""
@@ -111,16 +102,18 @@ class Service:
         """Asks `run` to store what it has read, and to return."""
         self._stop.set()
 
-    def _open(self, sink: Sink, recover: Recover) -> PostgresSource:
-        settings = replace(
-            source_settings(self._config),
+    def _open(self, sink: Sink, recover: Recover) -> Source:
+        """The source of the entities that the database's tables make now; the sink has room for them."""
+        resolved = read_entities(self._config, self._database)
+        sink.prepare(resolved)
+        self._watch.source = self._database.open(
+            resolved,
+            recover,
+            StoredChangelog(self._config),
             accept_settings=self._accept_settings,
             accept_cluster=self._accept_cluster,
-            sessions=self._sessions,
-            stopping=self._stop.is_set,
-            alive=self._state.beat,
+            reach=self._reach,
         )
-        self._watch.source = open_source(self._config, settings, sink, recover, reach=self._reach)
         return self._watch.source
 
     @contextmanager
@@ -129,22 +122,10 @@ class Service:
         try:
             server = HealthServer(self._config.service.address, self._state, self._metrics.text)
         except ChangelogError:
-            slot = self._slot()
-            if slot is not None:
-                slot.refuse_if_read()
+            self._database.refuse_if_read()
             raise
         with server:
             yield server
-
-    def _slot(self) -> SlotState | None:
-        """The slot as it is; None where the database cannot be asked, or does not answer soon."""
-        deadline = time.monotonic() + _GLANCE_S
-        patience = Patience(stopping=lambda: time.monotonic() > deadline, stopping_s=0.0)
-        try:
-            with connect(self._config.source.dsn, patience=patience) as connection:
-                return slot_state(connection, self._config.slot)
-        except ChangelogError:
-            return None
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -167,79 +148,24 @@ class Service:
     def _sample(self) -> None:
         """Keeps the metrics that must be asked for."""
         lag = Lag()
-        patience = Patience(silence_s=self._config.source.query_timeout_seconds, stopping=self._stop.is_set)
         while not self._stop.wait(SAMPLE_S):
             try:
-                with connect(self._config.source.dsn, patience=patience) as connection, translated("sampling"):
-                    slot = slot_state(connection, self._config.slot)
-                    self._watch.waits(self._waits(connection, slot))
-                    [(end,)] = connection.execute("SELECT (pg_current_wal_lsn() - '0/0')::int8").fetchall()
+                status = self._database.status()
             except ChangelogError:
                 self._watch.waits(None)
                 continue  # the loop reports a lost database, and waits for it
-            if slot is not None and slot.retained_bytes is not None:
-                self._metrics.slot_retained_bytes.set(slot.retained_bytes)
-            nbytes, seconds = lag.sample(time.monotonic(), end, self._watch.through_lsn)
+            self._watch.waits(status.waits_for)
+            if status.retained is not None:
+                self._metrics.slot_retained_bytes.set(status.retained.nbytes)
+            nbytes, seconds = lag.sample(time.monotonic(), status.end, self._watch.through_lsn)
             self._metrics.lag_bytes.set(nbytes)
             self._metrics.lag_seconds.set(seconds)
 
-    def _waits(self, connection: PatientConnection, slot: SlotState | None) -> str | None:
-        """Why our session sends nothing; None when another reads the slot."""
-        pid = None if slot is None else slot.active_pid
-        return waits.reason(connection, pid) if pid is not None and pid in self._sessions else None
-
     def _say_retained(self) -> None:
-        """A stopped service still costs its database: the slot keeps log."""
-        slot = None if self._state.phase == RECONNECTING else self._slot()  # who waits to stop waits no longer
-        if slot is not None and slot.retained_bytes is not None:
-            _log.info(
-                "service stopped",
-                slot=self._config.slot,
-                retained=size(slot.retained_bytes),
-                note="the slot keeps log until the service runs again or `changelog drop --slot`",
-            )
-
-
-def source_settings(config: Config) -> Settings:
-    """What the source is told of the configuration."""
-    return Settings(
-        name=config.name,
-        dsn=config.source.dsn,
-        slot=config.slot,
-        publication=config.publication,
-        failover=config.source.failover,
-        hmac_key=b"" if config.mask is None else config.mask.key.encode(),
-        signals_secret=config.signals_secret,
-        codec=config.codec,
-        workers=config.source.snapshot_workers,
-        chunk_pages=config.source.snapshot_pages,
-        patience_s=_SLOT_PATIENCE_S,
-        answer_s=config.source.query_timeout_seconds,
-        read_s=config.source.read_timeout_seconds,
-    )
-
-
-def open_source(
-    config: Config, settings: Settings, sink: Sink, recover: Recover, *, reach: failpoints.Reach
-) -> PostgresSource:
-    """The source of the entities that the database's tables make now; the sink has room for them."""
-    resolved = read_entities(config, stopping=settings.stopping)
-    sink.prepare(resolved)
-    return PostgresSource(
-        settings,
-        resolved,
-        recover,
-        lambda: read_versions(open_log(config)),
-        lambda entity, key: open_log(config).read(entity=entity, key=key),
-        reach=reach,
-    )
-
-
-def read_entities(config: Config, *, stopping: Callable[[], bool] = lambda: False) -> list[Entity]:
-    """The entities that the configuration makes of the database's tables; a wait for these ends with `stopping`."""
-    patience = Patience(silence_s=config.source.query_timeout_seconds, stopping=stopping)
-    with connect(config.source.dsn, settings=CATALOG_SETTINGS, patience=patience) as connection:
-        return entities.resolve(config, read_tables(connection))
+        """A stopped service still costs its database: it keeps log."""
+        retained = None if self._state.phase == RECONNECTING else self._database.retained()  # else nobody waits longer
+        if retained is not None:
+            _log.info("service stopped", **retained.holder, retained=size(retained.nbytes), note=retained.note)
 
 
 class Lag:
@@ -266,7 +192,7 @@ class _Watch(Observer):
         self._progress = SnapshotProgress(metrics, quiet=sys.stderr.isatty())
         self._said_waiting: tuple[int, ...] = ()
         self._say_at, self._say_again_s = 0.0, SAY_AGAIN_S[0]
-        self.source: PostgresSource | None = None
+        self.source: Source | None = None
         self.through_lsn = 0
 
     def turned(self, through_lsn: int) -> None:
@@ -275,11 +201,12 @@ class _Watch(Observer):
         self.through_lsn = through_lsn
         if self.source is None:
             return
-        self._metrics.windows_open.set(self.source.windows_open)
-        self._metrics.stamps_invalid.inc(self.source.take_invalid_stamps())
-        self._metrics.signals_ignored.inc(self.source.take_ignored_signals())
-        if self.source.waiting != self._said_waiting:
-            self._said_waiting = self._state.waits_for = self.source.waiting
+        activity = self.source.activity()
+        self._metrics.windows_open.set(activity.windows_open)
+        self._metrics.stamps_invalid.inc(activity.invalid_stamps)
+        self._metrics.signals_ignored.inc(activity.ignored_signals)
+        if activity.waiting != self._said_waiting:
+            self._said_waiting = self._state.waits_for = activity.waiting
             if self._said_waiting:
                 _log.info("snapshot waits for older transactions to end", transactions=self._said_waiting)
 

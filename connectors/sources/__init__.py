@@ -1,12 +1,19 @@
-"""Sources: each reads one kind of database log. They know nothing of sinks."""
+"""Sources: each reads one kind of database log. They know nothing of sinks.
 
-from collections.abc import Callable, Sequence
+A kind of database implements `Database`, the one door to it for the service: `connectors.wiring.sources` maps the
+configuration to one, and nothing in the service knows which. What goes in and comes out is neutral.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
+from connectors.failpoints import Reach, nowhere
 from envelope.checkpoint import Checkpoint
+from envelope.entity import Entity
+from envelope.versions import Version
 
 Recover = Callable[[], Checkpoint | None]
 """Gives the last checkpoint of the changelog, or None for a new one. A source calls it once it is alone with its log:
@@ -27,8 +34,26 @@ class Piece:
     urgent: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What a source does beside the pieces that it gives, for metrics.
+
+    `windows_open` counts the chunks of tables that were asked for and are not published yet; `waiting` are the
+    transactions whose end the reading of tables waits for. `invalid_stamps` and `ignored_signals` count what came
+    since they were asked for last: provenance stamps that were not valid, and signals that were not obeyed.
+    """
+
+    windows_open: int = 0
+    waiting: tuple[int, ...] = ()
+    invalid_stamps: int = 0
+    ignored_signals: int = 0
+
+
 class Source(Protocol):
-    """An iterator of committed transactions, and the way to say that they are safe."""
+    """One opening of a database: an iterator of committed transactions, and the way to say that they are safe.
+
+    It belongs to the thread of the publish loop.
+    """
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
         """The next piece; None when the timeout passes without one. A source may wait until what it was the first to
@@ -48,3 +73,126 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Releases the source's connections; what was not confirmed comes again."""
+
+    def activity(self) -> Activity:
+        """What it does beside giving pieces; each call gives the counts since the one before."""
+
+
+class Changelog(Protocol):
+    """What is stored of the changelog, as a source may ask for it; called after `Recover` only."""
+
+    def versions(self) -> Iterable[Version]:
+        """The versions of columns that it holds, oldest first."""
+
+    def rows(self, entity: str, key: str | None) -> Iterator[pa.RecordBatch]:
+        """All rows of an entity that it holds now, or those of one of its keys."""
+
+
+class ColumnInfo(Protocol):
+    """A column as the catalogue has it now."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def not_null(self) -> bool:
+        """Whether it never holds null."""
+
+
+class TableInfo(Protocol):
+    """A table that can be an entity, as the catalogue has it now."""
+
+    @property
+    def schema(self) -> str:
+        """Where it is: the schema, or what the database calls it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def columns(self) -> Sequence[ColumnInfo]:
+        """All of them, in order."""
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The columns of the primary key; empty where there is none."""
+
+    def key_problem(self, key: Sequence[str]) -> str | None:
+        """Why these columns cannot identify its rows in a changelog, and what would help; None when they can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retained:
+    """What the server keeps for us: so many bytes of log, held by what `holder` names (as fields of a log event).
+
+    `note` says how long it does, and how that is ended.
+    """
+
+    nbytes: int
+    holder: Mapping[str, str]
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceStatus:
+    """A database as the service sees it while it runs.
+
+    `end` is where its log ends, as `Checkpoint.through_lsn` counts. `waits_for` says in words why the server sends
+    nothing to this process, None when it does or when nobody knows. `retained` is None while unknown.
+    """
+
+    end: int
+    waits_for: str | None
+    retained: Retained | None
+
+
+class Database(Protocol):
+    """A configured database: the façade of a kind of source. It holds no connection; each call makes its own."""
+
+    def tables(self) -> Sequence[TableInfo]:
+        """The tables that the database has now and that can be published, by schema and name.
+
+        May be called at any time, beside an open source too; a wait for a lock ends with the service's stop.
+        Raises ChangelogError.
+        """
+
+    def open(
+        self,
+        entities: Sequence[Entity],
+        recover: Recover,
+        changelog: Changelog,
+        *,
+        accept_settings: bool = False,
+        accept_cluster: bool = False,
+        reach: Reach = nowhere,
+    ) -> Source:
+        """Opens the log where the changelog ends, and begins to read what is missing from tables.
+
+        In this order: it makes sure that it alone reads the log under its name (IN_USE otherwise), calls `recover`,
+        which fences whoever wrote before, and streams from the checkpoint that this gives. It refuses where going on
+        would not be exact: GAP where the log does not reach back to the checkpoint, DIVERGED where it is another
+        log, SETTINGS where what shapes the changelog has changed. The two flags let those pass that an operator has
+        accepted. At most one source is open at a time; after `close`, the next may be opened.
+
+        `reach` is called with the name of each step that a crash is tried at. Raises ChangelogError.
+        """
+
+    def status(self) -> SourceStatus:
+        """How the database is now, for metrics; called every few seconds from another thread than the source's.
+
+        Raises ChangelogError where the database cannot be asked.
+        """
+
+    def retained(self) -> Retained | None:
+        """What the server keeps for us; None where it keeps nothing, cannot be asked or does not answer soon.
+
+        For the end of a process, when nobody waits long any more. Raises nothing.
+        """
+
+    def refuse_if_read(self) -> None:
+        """Raises ChangelogError (IN_USE), naming who, where another process reads the log under our name.
+
+        Passes where nobody does, and where the database cannot be asked or does not answer soon.
+        """

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from connectors.config import Config, EntityConfig, raise_problems
-from connectors.sources.postgres.admin.catalog import Table, key_problem
+from connectors.sources import TableInfo
 from envelope.entity import RESERVED, Entity, Evolution
 from envelope.model import Stamp
 
@@ -44,7 +44,7 @@ def entity_name(table: TableName) -> str:
     return re.sub(r"[^a-z0-9_-]+", "_", ascii_).strip("_")
 
 
-def resolve(config: Config, tables: Sequence[Table]) -> list[Entity]:
+def resolve(config: Config, tables: Sequence[TableInfo]) -> list[Entity]:
     """The entities that `config` makes of the database's `tables`, by name.
 
     Raises one ChangelogError(USAGE) that lists all problems: what is not in the database, what has no key, and
@@ -66,9 +66,9 @@ def resolve(config: Config, tables: Sequence[Table]) -> list[Entity]:
     return entities
 
 
-def _bind(config: Config, tables: dict[TableName, Table], problems: list[str]) -> dict[str, Table]:
+def _bind(config: Config, tables: dict[TableName, TableInfo], problems: list[str]) -> dict[str, TableInfo]:
     """Which table each entity is of: as [entities.X] says, then as [tables] matches."""
-    bound: dict[str, Table] = {}
+    bound: dict[str, TableInfo] = {}
     owners: dict[TableName, str] = {}
     for name, entity in config.entities.items():
         if entity.table is None:
@@ -99,7 +99,7 @@ def _bind(config: Config, tables: dict[TableName, Table], problems: list[str]) -
     return bound
 
 
-def _matching(config: Config, tables: dict[TableName, Table]) -> set[TableName]:
+def _matching(config: Config, tables: dict[TableName, TableInfo]) -> set[TableName]:
     if config.tables is None:
         return set()
     include, exclude = config.tables.include, config.tables.exclude
@@ -111,13 +111,13 @@ def matches(table: TableName, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(".".join(table), pattern) for pattern in patterns)
 
 
-def _absent(table: TableName, tables: dict[TableName, Table]) -> str:
+def _absent(table: TableName, tables: dict[TableName, TableInfo]) -> str:
     elsewhere = [table_text(other) for other in tables if other[1].lower() == table[1].lower()]
     advice = f"did you mean {elsewhere[0]}?" if elsewhere else "create it, or correct the name"
     return f"the database has no table {table_text(table)}; {advice}"
 
 
-def _entity_problems(chosen: EntityConfig, table: Table) -> Iterator[str]:
+def _entity_problems(chosen: EntityConfig, table: TableInfo) -> Iterator[str]:
     """What is wrong, each with the rest of its path in front."""
     columns = {column.name: column for column in table.columns}
     named = {
@@ -136,7 +136,7 @@ def _entity_problems(chosen: EntityConfig, table: Table) -> Iterator[str]:
     if not key:
         yield f': {_text(table)} has no primary key; add key = ["COLUMN"], or exclude the table'
         return
-    trouble = key_problem(table, key)
+    trouble = table.key_problem(key)
     if trouble is not None:
         yield f".key: {trouble}"
     partition_by = chosen.partition_by or key
@@ -151,7 +151,7 @@ def _entity_problems(chosen: EntityConfig, table: Table) -> Iterator[str]:
             yield f".columns: key column {name} must be published"
 
 
-def _entity(name: str, chosen: EntityConfig, table: Table, config: Config) -> Entity:
+def _entity(name: str, chosen: EntityConfig, table: TableInfo, config: Config) -> Entity:
     key = _key(chosen, table)
     stamps = chosen.provenance or config.provenance
     schemas = chosen.schemas or config.schemas
@@ -183,12 +183,11 @@ def _entity(name: str, chosen: EntityConfig, table: Table, config: Config) -> En
     )
 
 
-def _key(chosen: EntityConfig, table: Table) -> tuple[str, ...]:
-    primary = (tuple(index.columns) for index in table.indexes if index.primary)
-    return chosen.key or next(primary, ())
+def _key(chosen: EntityConfig, table: TableInfo) -> tuple[str, ...]:
+    return chosen.key or table.primary_key
 
 
-def _text(table: Table) -> str:
+def _text(table: TableInfo) -> str:
     return table_text((table.schema, table.name))
 
 

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from connectors.servers.postgres import temporary_server
-from connectors.sources.postgres.admin.catalog import Table, key_problem, read_tables
+from connectors.sources.postgres.admin.catalog import Table, read_tables
 from connectors.sources.postgres.admin.check import Finding, Wanted, findings, refuse
 from connectors.sources.postgres.admin.slot import ensure_publication, ensure_slot, slot_state
 from connectors.sources.postgres.session.connection import connect
@@ -143,7 +143,7 @@ def test_partitions_of_partitions(conn: Connection) -> None:
     )
     assert found.kind == "p"
     assert [(leaf.name, leaf.identity) for leaf in found.leaves] == [("t_2025", None), ("t_2026_0", ("id", "day"))]
-    assert key_problem(found, ("id", "day")) is None
+    assert found.key_problem(("id", "day")) is None
     assert [(name, len(each.leaves)) for (_, name), each in tables(conn).items()] == [("empty", 0), ("t", 2)]
 
 
@@ -172,7 +172,7 @@ def test_names_of_all_kinds(conn: Connection) -> None:
     ],
 )
 def test_what_backs_a_key(conn: Connection, definition: str, problem: str | None) -> None:
-    found = key_problem(table(conn, f"CREATE TABLE t ({definition})"), ("id",))
+    found = table(conn, f"CREATE TABLE t ({definition})").key_problem(("id",))
     if problem is None:
         assert found is None
     else:
@@ -188,19 +188,19 @@ def test_indexes_that_do_not_back_a_key(conn: Connection) -> None:
         "CREATE UNIQUE INDEX lowered ON t (lower(x))",
         "CREATE UNIQUE INDEX wide ON t (x) INCLUDE (id)",
     )
-    assert key_problem(found, ("id",)) == "the unique index partly of public.t is partial; create another on (id)"
-    assert key_problem(found, ("x",)) is None
+    assert found.key_problem(("id",)) == "the unique index partly of public.t is partial; create another on (id)"
+    assert found.key_problem(("x",)) is None
     assert [index.name for index in found.indexes] == ["partly", "wide"]
     conn.execute("INSERT INTO t VALUES (-1, 'a'), (-1, 'b')")
     with pytest.raises(psycopg.errors.UniqueViolation):
         conn.execute("CREATE UNIQUE INDEX CONCURRENTLY broken ON t (id)")
     conn.execute("DROP INDEX partly")
-    assert "broken of public.t is not valid" in str(key_problem(tables(conn)["public", "t"], ("id",)))
+    assert "broken of public.t is not valid" in str(tables(conn)["public", "t"].key_problem(("id",)))
 
 
 def test_a_key_of_generated_columns(conn: Connection) -> None:
     found = table(conn, "CREATE TABLE t (a int, id int GENERATED ALWAYS AS (a) STORED NOT NULL, PRIMARY KEY (id))")
-    assert (key_problem(found, ("id",)) is None) == (conn.info.server_version >= 180000)
+    assert (found.key_problem(("id",)) is None) == (conn.info.server_version >= 180000)
 
 
 def test_the_publication_is_made_once(conn: Connection) -> None:

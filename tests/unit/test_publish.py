@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.service.loop import BACKOFF_S_MAX, BACKOFF_S_MIN, DRAIN_S_MAX, Cadence, Observer, publish
-from connectors.sources import Piece, Recover
+from connectors.sources import Activity, Piece, Recover
 from envelope import batch
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
@@ -80,6 +80,9 @@ class World:
 
     def end(self) -> int:
         return self.end_of_log
+
+    def activity(self) -> Activity:
+        raise AssertionError("that is for those who watch")
 
     def confirm(self, checkpoint: Checkpoint) -> None:
         self._fail("confirm")

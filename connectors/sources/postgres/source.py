@@ -16,7 +16,7 @@ from connectors.capture.tables.survivors import Read
 from connectors.capture.tables.table_progress import was_complete
 from connectors.capture.throttled_warnings import Stamps
 from connectors.failpoints import Reach, nowhere
-from connectors.sources import Piece, Recover
+from connectors.sources import Activity, Piece, Recover
 from connectors.sources.postgres.admin.catalog import Table, read_tables
 from connectors.sources.postgres.admin.check import Wanted, findings, refuse
 from connectors.sources.postgres.admin.claim import claim_slot
@@ -432,28 +432,16 @@ class PostgresSource:
             self._state.checkpoint, through_lsn=through_lsn, epoch=reached.epoch, timeline=reached.timeline, **changes
         )
 
-    def take_invalid_stamps(self) -> int:
-        """How many stamps were none, since this was asked last."""
-        return self._stamps.take()
-
-    def take_ignored_signals(self) -> int:
-        """How many signals were not obeyed, since this was asked last."""
-        return self._state.signals.take()
-
-    @property
-    def wal_end(self) -> int:
-        """The end of the server's log, as far as it was heard of."""
-        return 0 if self._stream is None else self._stream.wal_end
-
-    @property
-    def windows_open(self) -> int:
-        """Chunks asked for and not yet published."""
-        return 0 if self._reading is None else self._reading.windows.open
-
-    @property
-    def waiting(self) -> tuple[int, ...]:
-        """The transactions whose end the reading of tables waits for."""
-        return () if self._reading is None else self._reading.windows.waiting
+    def activity(self) -> Activity:
+        """See `Source.activity`."""
+        assert self._reading is not None
+        windows = self._reading.windows
+        return Activity(
+            windows_open=windows.open,
+            waiting=windows.waiting,
+            invalid_stamps=self._stamps.take(),
+            ignored_signals=self._state.signals.take(),
+        )
 
     def end(self) -> int:
         """See `Source.end`."""

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from connectors.sources.postgres.admin import evidence
-from connectors.sources.postgres.admin.catalog import Table, key_problem, read_tables
+from connectors.sources.postgres.admin.catalog import Table, read_tables
 from connectors.sources.postgres.admin.check import Wanted, publication, rights, server
 from connectors.sources.postgres.admin.evidence import Evidence, Unlogged
 from connectors.sources.postgres.session.connection import connect, translated
@@ -157,7 +157,7 @@ def refuse(connection: psycopg.Connection[Any], wanted: Wanted, before: Evidence
         if entity.table not in tables:
             hint = "rename it back, or take the entity off the configuration"
             raise ChangelogError(Kind.PRECONDITION, f"{name}: there is no table {'.'.join(entity.table)}", hint=hint)
-        problem = key_problem(tables[entity.table], entity.key)
+        problem = tables[entity.table].key_problem(entity.key)
         if problem is not None:
             raise ChangelogError(Kind.PRECONDITION, f"{name}: {problem}", hint="then start the service again")
     bound = [(entity, tables[entity.table]) for entity in wanted.entities]

@@ -80,6 +80,35 @@ class Table:
     rows_estimate: int
     nbytes: int
 
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The columns of the primary key; empty where there is none."""
+        return next((index.columns for index in self.indexes if index.primary), ())
+
+    def key_problem(self, key: Sequence[str]) -> str | None:
+        """Why `key` cannot identify the rows in a changelog, and what would help; None when it can.
+
+        It must be backed by a valid, immediate (not deferrable), non-partial unique index on NOT NULL columns: under a
+        deferrable one, rows that swap keys arrive in an order in which one of them vanishes.
+        """
+        text = f"{self.schema}.{self.name}"
+        listed = ", ".join(key)
+        columns = {column.name: column for column in self.columns}
+        for name in key:
+            if name not in columns:
+                return f"{text} has no column {name}"
+            if not columns[name].published:
+                return f"column {name} of {text} is generated, and the log does not carry it"
+            if not columns[name].not_null:
+                return f"column {name} of {text} may be null; make it NOT NULL"
+        candidates = [index for index in self.indexes if index.unique and sorted(index.columns) == sorted(key)]
+        if not candidates:
+            return f"{text} has no unique index on ({listed}); create one, or choose another key"
+        flaws = [_flaw(index) for index in candidates]
+        if None in flaws:
+            return None
+        return f"the unique index {candidates[0].name} of {text} {flaws[0]}; create another on ({listed})"
+
 
 def read_tables(
     conn: psycopg.Connection[Any], *, sized: Callable[[tuple[str, str]], bool] = lambda _: False
@@ -111,31 +140,6 @@ def read_tables(
         )
         for oid, schema, name, kind, replica_identity in tables
     ]
-
-
-def key_problem(table: Table, key: Sequence[str]) -> str | None:
-    """Why `key` cannot identify the rows of `table` in a changelog, and what would help; None when it can.
-
-    It must be backed by a valid, immediate (not deferrable), non-partial unique index on NOT NULL columns: under a
-    deferrable one, rows that swap keys arrive in an order in which one of them vanishes.
-    """
-    text = f"{table.schema}.{table.name}"
-    listed = ", ".join(key)
-    columns = {column.name: column for column in table.columns}
-    for name in key:
-        if name not in columns:
-            return f"{text} has no column {name}"
-        if not columns[name].published:
-            return f"column {name} of {text} is generated, and the log does not carry it"
-        if not columns[name].not_null:
-            return f"column {name} of {text} may be null; make it NOT NULL"
-    candidates = [index for index in table.indexes if index.unique and sorted(index.columns) == sorted(key)]
-    if not candidates:
-        return f"{text} has no unique index on ({listed}); create one, or choose another key"
-    flaws = [_flaw(index) for index in candidates]
-    if None in flaws:
-        return None
-    return f"the unique index {candidates[0].name} of {text} {flaws[0]}; create another on ({listed})"
 
 
 def identity_problem(table: Table) -> str | None:

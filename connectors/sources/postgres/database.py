@@ -1,0 +1,93 @@
+"""The door to PostgreSQL: `connectors.sources.Database` over a slot and a publication."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from connectors.failpoints import Reach, nowhere
+from connectors.sources import Changelog, Recover, Retained, SourceStatus
+from connectors.sources.postgres.admin.catalog import Table, read_tables
+from connectors.sources.postgres.admin.slot import SlotState, slot_state
+from connectors.sources.postgres.session import waits
+from connectors.sources.postgres.session.connection import connect, translated
+from connectors.sources.postgres.session.patience import Patience, PatientConnection
+from connectors.sources.postgres.source import CATALOG_SETTINGS, PostgresSource, Settings
+from envelope.entity import Entity
+from envelope.errors import ChangelogError
+
+_GLANCE_S = 3.0
+
+
+class PostgresDatabase:
+    """A database of PostgreSQL, as `settings` name it; see `connectors.sources.Database`.
+
+    The sessions of all its openings are kept in `settings.sessions`, so that our own are told from others'.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def tables(self) -> Sequence[Table]:
+        """See `Database.tables`."""
+        with connect(self._settings.dsn, settings=CATALOG_SETTINGS, patience=self._patience()) as connection:
+            return read_tables(connection)
+
+    def open(
+        self,
+        entities: Sequence[Entity],
+        recover: Recover,
+        changelog: Changelog,
+        *,
+        accept_settings: bool = False,
+        accept_cluster: bool = False,
+        reach: Reach = nowhere,
+    ) -> PostgresSource:
+        """See `Database.open`."""
+        settings = replace(self._settings, accept_settings=accept_settings, accept_cluster=accept_cluster)
+        return PostgresSource(settings, entities, recover, changelog.versions, changelog.rows, reach=reach)
+
+    def status(self) -> SourceStatus:
+        """See `Database.status`."""
+        with connect(self._settings.dsn, patience=self._patience()) as connection, translated("sampling"):
+            slot = slot_state(connection, self._settings.slot)
+            waits_for = self._waits_for(connection, slot)
+            [(end,)] = connection.execute("SELECT (pg_current_wal_lsn() - '0/0')::int8").fetchall()
+        return SourceStatus(end=end, waits_for=waits_for, retained=_retained(slot))
+
+    def retained(self) -> Retained | None:
+        """See `Database.retained`."""
+        return _retained(self._glance())
+
+    def refuse_if_read(self) -> None:
+        """See `Database.refuse_if_read`."""
+        slot = self._glance()
+        if slot is not None:
+            slot.refuse_if_read()
+
+    def _glance(self) -> SlotState | None:
+        """The slot as it is; None where the database cannot be asked, or does not answer soon."""
+        deadline = time.monotonic() + _GLANCE_S
+        patience = Patience(stopping=lambda: time.monotonic() > deadline, stopping_s=0.0)
+        try:
+            with connect(self._settings.dsn, patience=patience) as connection:
+                return slot_state(connection, self._settings.slot)
+        except ChangelogError:
+            return None
+
+    def _waits_for(self, connection: PatientConnection, slot: SlotState | None) -> str | None:
+        """Why our session sends nothing; None when another reads the slot."""
+        pid = None if slot is None else slot.active_pid
+        return waits.reason(connection, pid) if pid is not None and pid in self._settings.sessions else None
+
+    def _patience(self) -> Patience:
+        return Patience(silence_s=self._settings.answer_s, stopping=self._settings.stopping)
+
+
+def _retained(slot: SlotState | None) -> Retained | None:
+    if slot is None or slot.retained_bytes is None:
+        return None
+    return Retained(
+        nbytes=slot.retained_bytes,
+        holder={"slot": slot.name},
+        note="the slot keeps log until the service runs again or `changelog drop --slot`",
+    )
