@@ -13,6 +13,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from connectors import config, show
+from connectors.permissions import DATA_FILE, make_file
 from connectors.schema_files.generated import FOLDER, Outcome, generate
 from connectors.sources.postgres.admin.catalog import Table, read_tables
 from connectors.sources.postgres.admin.ddl import SCRIPT
@@ -172,6 +173,7 @@ def _toml(value: object) -> str:
 
 def _write(path: Path, text: str) -> None:
     try:
+        make_file(path, DATA_FILE)
         path.write_text(text, "utf-8")
     except OSError as error:
         raise ChangelogError(Kind.USAGE, f"{path} cannot be written ({error.strerror})") from error

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from connectors.config import Config
+from connectors.permissions import PUBLIC_FILE, PUBLIC_FOLDER, make_file, make_folder
 from connectors.schema_files import files
 from connectors.schema_files.from_tables import live_entities
 from envelope.entity import Entity
@@ -64,7 +65,8 @@ def _put(entity: str, file: Path, content: bytes, before: bytes | None, *, write
     if content == before:
         return Outcome(entity=entity, file=file, state="unchanged")
     if write:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent, PUBLIC_FOLDER)
+        make_file(file, PUBLIC_FILE)
         file.write_bytes(content)
     return Outcome(entity=entity, file=file, state="written" if write else "outdated")
 

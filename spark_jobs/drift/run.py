@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connectors.capture.settings_guard import check_settings, shapes_of
 from connectors.config import KafkaConfig
+from connectors.permissions import DATA_FILE, DATA_FOLDER, make_file, make_folder
 from connectors.sinks import Log
 from connectors.sinks.kafka.names import topic as topic_of
 from connectors.wiring.sinks import extra_needed, open_log, read_gaps
@@ -200,7 +201,8 @@ def _until_archived(
 
 def written(folder: Path, comparisons: Sequence[Comparison]) -> dict[str, Tally]:
     """Writes the run's keys; gives what is told of them."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, DATA_FOLDER)
+    make_file(folder / KEYS_NAME, DATA_FILE)
     with (folder / KEYS_NAME).open("w", encoding="utf-8") as keys:
         return tallied(_rows([comparison.drifted() for comparison in comparisons]), keys)
 

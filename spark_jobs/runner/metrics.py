@@ -8,6 +8,8 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+from connectors.permissions import PUBLIC_FILE, make_file
+
 PREFIX = "changelog_job_"
 FINISHED = PREFIX + "finished_timestamp_seconds"
 SUCCESS = PREFIX + "success"
@@ -28,6 +30,7 @@ def write_metrics(file: Path, summary: Mapping[str, object], more: str = "") -> 
         gauge = Gauge(name, "of the last run of the job", ["job"], registry=registry)
         gauge.labels(str(summary["job"])).set(float(str(value)) if not isinstance(value, bool) else int(value))
     beside = file.with_name(f"{file.name}.{os.getpid()}")
+    make_file(beside, PUBLIC_FILE)
     beside.write_bytes(generate_latest(registry) + more.encode())
     beside.replace(file)
 

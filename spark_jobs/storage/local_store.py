@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from connectors.permissions import PUBLIC_FILE, PUBLIC_FOLDER, make_file
 from connectors.sinks.files.fsync import make_folder, sync
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.storage.store import Store, StoredFile
@@ -52,8 +53,9 @@ class _LocalStore:
         file = self._folder / path
         beside = file.with_name(f"{BESIDE}{secrets.token_hex(8)}")
         with _storing(file):
-            make_folder(file.parent)
+            make_folder(file.parent, PUBLIC_FOLDER)
             try:
+                make_file(beside, PUBLIC_FILE)
                 with beside.open("wb") as out:
                     out.write(content)
                     out.flush()
@@ -69,7 +71,7 @@ class _LocalStore:
     def move(self, source: str, target: str) -> None:
         before, after = self._folder / source, self._folder / target
         with _storing(after):
-            make_folder(after.parent)
+            make_folder(after.parent, PUBLIC_FOLDER)
             sync(before)  # Spark leaves this to the system
             before.rename(after)
             sync(after.parent)

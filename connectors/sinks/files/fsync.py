@@ -4,14 +4,16 @@ import errno
 import os
 from pathlib import Path
 
+from connectors import permissions
 
-def make_folder(folder: Path) -> None:
+
+def make_folder(folder: Path, mode: int = permissions.DATA_FOLDER) -> None:
     """The folder, with the parents that are missing, each durable in its own parent; others may make them meanwhile."""
     if folder.is_dir():
         return
-    make_folder(folder.parent)
+    make_folder(folder.parent, mode)
     try:
-        folder.mkdir(exist_ok=True)
+        permissions.make_folder(folder, mode)
     except FileExistsError:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
     sync(folder.parent)

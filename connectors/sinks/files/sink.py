@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import structlog
 
+from connectors.permissions import DATA_FILE, make_file
 from connectors.sinks.files.fsync import make_folder, sync
 from connectors.sinks.files.layout import (
     NotWholeError,
@@ -167,6 +168,7 @@ class FileSink:
         file = log_file(self._path, sequence)
         beside = file.with_name(f"{_TEMPORARY}{sequence}")
         try:
+            make_file(beside, DATA_FILE)
             # Arrow's own file: it copies each page once more for one of Python's.
             with pa.OSFile(os.fspath(beside), "wb") as out, pa.BufferedOutputStream(out, _BUFFER_BYTES) as buffered:
                 _write(buffered, rows, footer(sequence, with_marked(checkpoint, marked)))  # 1
@@ -196,6 +198,7 @@ class FileSink:
         file = resume_file(self._path)
         beside = file.with_name(f"{_TEMPORARY}resume")
         try:
+            make_file(beside, DATA_FILE)
             with beside.open("wb") as out:
                 out.write(Resume(sequence=self._end.sequence, checkpoint=stored).to_json())
                 out.flush()
@@ -344,7 +347,8 @@ def _not_alone(path: Path) -> ChangelogError:
 
 def _take_lock(file: Path) -> int:
     """A descriptor that holds the lock; the file says whose it is."""
-    lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    make_file(file, DATA_FILE)
+    lock = os.open(file, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(lock, 0)

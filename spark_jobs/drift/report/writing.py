@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from connectors.permissions import DATA_FILE, DATA_FOLDER, make_file, make_folder
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.drift.report import shape
 from spark_jobs.drift.report.history import RUNS_MAX
@@ -25,7 +26,7 @@ def write(folder: Path, report: Mapping[str, Any]) -> Path:
     content = msgspec.json.encode(report)
     checked = shape.decode(content, JSON_NAME)
     run = folder / checked.run.id
-    run.mkdir(parents=True, exist_ok=True)
+    make_folder(run, DATA_FOLDER)
     _replace(run / JSON_NAME, msgspec.json.format(content, indent=1) + b"\n")
     _replace(run / PAGE_NAME, page(checked).encode())
     _link(folder, checked.run.id)
@@ -55,6 +56,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _replace(path: Path, content: bytes) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
+    make_file(beside, DATA_FILE)
     with beside.open("wb") as stream:
         stream.write(content)
         stream.flush()

@@ -1,0 +1,96 @@
+"""Who may read what the service, its commands and its jobs write: the same under every umask."""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import structlog
+
+from connectors import cli
+from connectors.sinks.files.sink import FileSink
+from spark_jobs.drift.report import Policy, finish, write
+from spark_jobs.runner.metrics import write_metrics
+from spark_jobs.storage import local_store, manifest
+from tests.integration.bad_input import GUEST, ONE
+from tests.integration.site import Site
+from tests.unit.drift.reports import entity, report
+from tests.unit.sinks.material import checkpoint, commit, store
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077], autouse=True)
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    try:
+        yield
+    finally:
+        os.umask(before)
+        structlog.reset_defaults()
+
+
+def modes(folder: Path) -> dict[str, str]:
+    """What is in a folder, itself included, with the rights on it."""
+    return {
+        path.relative_to(folder).as_posix(): stat.filemode(path.lstat().st_mode)
+        for path in (folder, *folder.rglob("*"))
+        if not path.is_symlink()
+    }
+
+
+def test_a_service_and_its_commands(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(database, tmp_path)
+    site.sql(GUEST)
+    monkeypatch.setenv("DATABASE_URL", database)
+    made = tmp_path / "made"
+    made.mkdir()
+    assert cli.main(["init", "--config", str(made / "changelog.toml"), "--name", site.name]) == 0
+    assert {name: mode for name, mode in modes(made).items() if name != "."} == {
+        "changelog.toml": "-rw-r-----",
+        "schemas": "drwxr-xr-x",
+        "schemas/guest.avsc": "-rw-r--r--",
+    }
+    site.configure(ONE, path="deep/log")
+    with site.running() as running:
+        running.until(lambda: any((tmp_path / "deep").rglob("*.parquet")))
+    found = modes(tmp_path / "deep")
+    assert {mode for mode in found.values() if mode.startswith("d")} == {"drwxr-x---"}
+    assert {mode for mode in found.values() if mode.startswith("-")} == {"-rw-r-----"}
+    assert any(name.endswith(".parquet") for name in found)
+
+
+def test_what_somebody_set_stays(tmp_path: Path) -> None:
+    """A group of readers, or a service of another user, may have been let in, or kept out."""
+    folder = tmp_path / "log"
+    folder.mkdir()
+    folder.chmod(0o701)
+    with closing(FileSink(folder)) as sink:
+        sink.recover()
+        store(sink, commit(1), checkpoint(1))
+    assert modes(folder)["."] == "drwx-----x"
+
+
+def test_what_is_set_aside(tmp_path: Path) -> None:
+    with closing(FileSink(tmp_path / "log")) as sink:
+        sink.recover()
+    (tmp_path / "log" / "log" / "strange").touch()
+    with closing(FileSink(tmp_path / "log")) as sink:
+        sink.recover()
+    assert modes(tmp_path / "log")["aside"] == "drwxr-x---"
+
+
+def test_what_jobs_write_themselves(tmp_path: Path) -> None:
+    """What Spark writes is Spark's, and Hadoop's `fs.permissions.umask-mode` says who may read it."""
+    made = report(1, {"order": entity(changed=1)})
+    write(tmp_path / "reports", finish(made, {"order": Policy()}, [], folder=tmp_path / "reports"))
+    found = modes(tmp_path / "reports")
+    assert {mode for mode in found.values() if mode.startswith("d")} == {"drwxr-x---"}
+    assert {mode for name, mode in found.items() if name.endswith(("json", "html"))} == {"-rw-r-----"}
+    write_metrics(tmp_path / "job.prom", {"job": "archive", "verdict": "done"})
+    assert modes(tmp_path)["job.prom"] == "-rw-r--r--"
+    manifest.commit(local_store.local(tmp_path / "archive"), lambda before: before, at=datetime.now(UTC))
+    found = modes(tmp_path / "archive")
+    assert {mode for mode in found.values() if mode.startswith("d")} == {"drwxr-xr-x"}
+    assert {mode for mode in found.values() if mode.startswith("-")} == {"-rw-r--r--"}
