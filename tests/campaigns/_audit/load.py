@@ -186,7 +186,7 @@ class _Writer:
             if rng.random() < 0.03:
                 self._stopping.wait(rng.random() * LINGER_S)
                 self._step(cursor)
-        if rng.random() < 0.04:
+        if rng.random() < 0.04 or not self._counts.prepared:  # one at least, however slow the machine is
             connection.execute(f"PREPARE TRANSACTION 'writer {self._number}'".encode())
             self._counts.prepared += 1
             self._stopping.wait(rng.random() * PREPARED_S)
