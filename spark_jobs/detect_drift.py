@@ -1,7 +1,7 @@
 """`spark-submit spark_jobs/detect_drift.py`: whether the changelog equals the source of truth, while both move.
 
-Both sides are cut by one snapshot of the database: a row of the changelog counts iff its transaction is visible in it.
-What differs is told key by key and column by column, as a page, as JSON and as a file of all keys that `changelog
+Both sides are cut by one snapshot of the database: a row of the changelog counts only if its transaction is visible in
+it. What differs is told key by key and column by column, as a page, as JSON and as a file of all keys that `changelog
 republish` reads. A changelog that has not got as far as the snapshot is not compared: its lag would look like drift.
 """
 

@@ -21,7 +21,7 @@ from envelope.model import Op, Record, position_of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `changelog history` takes."""
-    parser.add_argument("entity", metavar="ENTITY")
+    parser.add_argument("entity", metavar="ENTITY", help="of which entity")
     parser.add_argument("key", nargs="+", metavar="KEY", help="the key; of several columns, each in its turn")
     choosing.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print each message as a line of JSON")

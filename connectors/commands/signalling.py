@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--wait",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="wait until the service is done; what it was told goes on without",
+        help="wait until the service is done; without waiting, the repair goes on all the same",
     )
     parser.add_argument("--json", action="store_true", help="print what became of it as a JSON object")
 
