@@ -47,7 +47,7 @@ _FORBIDDEN = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     KafkaError.UNSUPPORTED_SASL_MECHANISM,
 }
-_MISSING = {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART}
+UNKNOWN_TOPIC = {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART}
 _REFUSED = {
     KafkaError._UNSUPPORTED_FEATURE,
     KafkaError.INVALID_CONFIG,
@@ -70,7 +70,7 @@ _TABLE: Mapping[int, tuple[Kind, str]] = {
         _FORBIDDEN, (Kind.ACCESS, "see docs/reference/kafka.md for the rights that are needed, and [sink] client")
     ),
     **dict.fromkeys(
-        _MISSING, (Kind.PRECONDITION, "it was deleted, or is not visible to this user; see `changelog check`")
+        UNKNOWN_TOPIC, (Kind.PRECONDITION, "it was deleted, or is not visible to this user; see `changelog check`")
     ),
     KafkaError._INVALID_ARG: (Kind.PRECONDITION, "see [sink] client, and librdkafka's CONFIGURATION.md"),
     **dict.fromkeys(_REFUSED, (Kind.PRECONDITION, "see docs/reference/kafka.md for what the broker must offer")),

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, Literal
@@ -13,7 +13,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from connectors.sinks.kafka import oversized, topics
-from connectors.sinks.kafka.client import Client, error_of, translated
+from connectors.sinks.kafka.client import UNKNOWN_TOPIC, Client, error_of, translated
 from connectors.sinks.kafka.messages import Values, headers
 from connectors.sinks.kafka.names import dead_topic, gaps_topic, positions_topic, schemas_topic, topic
 from connectors.sinks.kafka.offsets import Part
@@ -225,7 +225,7 @@ class KafkaSink:
         ready = [self._calls(batch) for batch in rows if batch.num_rows]
         self._begin()
         producer = self._held()
-        with translated("sending to Kafka"):
+        with self._translated("sending to Kafka"):
             for calls in ready:
                 for call in calls:
                     try:
@@ -242,7 +242,7 @@ class KafkaSink:
         self._topic_ids.look()
         record = replace(checkpoint, sink={**checkpoint.sink, _TOPICS: self._topic_ids.known})
         settings = self._settings
-        with translated("sending to Kafka"):
+        with self._translated("sending to Kafka"):
             self._produce((positions_topic(settings.prefix), record.to_json(), settings.name.encode(), 0))
         self._reach("kafka:positioned")
         self._asked = True
@@ -297,7 +297,7 @@ class KafkaSink:
 
     def _begin(self) -> None:
         if not self._begun:
-            with translated("beginning a transaction in Kafka"):
+            with self._translated("beginning a transaction in Kafka"):
                 self._held().begin_transaction()
             self._begun, self._begun_at = True, self._clock()
             self._reach("kafka:begun")
@@ -414,15 +414,24 @@ class KafkaSink:
         return STOP_PATIENCE_S if self._stopping() else self._settings.patience_s
 
     def _error(self, error: KafkaError, doing: str) -> ChangelogError:
-        """A broker that ended a transaction for its age answers as if another had taken over (KIP-588): then nobody
-        has, or the next recovery finds the source in use.
+        """What two answers mean, the next recovery tells: that another took over, of a transaction that the broker may
+        have ended for its age (KIP-588); and that a topic is unknown, which may be gone for good.
         """
         if error.code() == KafkaError.INVALID_TIMESTAMP:
             return self._refused_time(doing)
         found, timeout_s = error_of(error, doing), self._settings.transaction_timeout_s
+        if error.code() in UNKNOWN_TOPIC:
+            return ChangelogError(Kind.CONNECTION, found.message)
         if found.kind is Kind.IN_USE and self._begun and self._clock() - self._begun_at >= timeout_s:
             return ChangelogError(Kind.CONNECTION, f"{doing}: a transaction was open for more than {timeout_s} s")
         return found
+
+    @contextmanager
+    def _translated(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise self._error(error.args[0], doing) from error
 
     def _refused_time(self, doing: str) -> ChangelogError:
         """A message's time is that of its commit by the database's clock, and the broker compares it with its own."""

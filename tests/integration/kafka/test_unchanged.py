@@ -69,13 +69,23 @@ def write_checkpoint(settings: Settings, stored: Checkpoint) -> None:
     assert producer.flush(10) == 0
 
 
+def delete(settings: Settings, name: str) -> None:
+    """Deletes a topic, and waits until the broker has heard of it."""
+    topic, admin = f"{settings.prefix}.{name}", settings.client.admin()
+    for deleted in admin.delete_topics([topic]).values():
+        deleted.result()
+    deadline = time.monotonic() + SEEN_S
+    while topic in admin.topics():
+        assert time.monotonic() < deadline, "the broker shows a topic that was deleted"
+        time.sleep(0.05)
+
+
 def create_again(settings: Settings, name: str, partitions: int = PARTITIONS) -> None:
     """Deletes a topic and creates it, and waits until the broker has heard of both."""
     topic = f"{settings.prefix}.{name}"
     admin = settings.client.admin()
     before = read_ids(admin, {topic})
-    for deleted in admin.delete_topics([topic]).values():
-        deleted.result()
+    delete(settings, name)
     for created in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         created.result()
     deadline = time.monotonic() + PATIENCE_S
@@ -150,6 +160,19 @@ def test_a_topic_that_is_created_again_while_the_service_runs_is_noticed(setting
         assert caught.value.kind is Kind.GAP
     assert [Checkpoint.from_json(each.value() or b"").through_lsn for each in read(settings, "positions")] == [1, 2]
     assert refusal(settings).kind is Kind.GAP
+
+
+def test_a_topic_that_is_deleted_while_the_service_runs_is_found_out_by_a_new_recovery(settings: Settings) -> None:
+    """Kafka says no more than that it does not know the topic, which may pass: a lost connection is recovered from."""
+    with opened(settings) as sink:
+        store(sink, 1)
+        delete(settings, "order")
+        with pytest.raises(ChangelogError) as caught:
+            store(sink, 2)
+        assert caught.value.kind is Kind.CONNECTION
+    error = refusal(settings)
+    assert error.kind is Kind.GAP
+    assert error.message == f"topic {settings.prefix}.order does not exist, and the changelog was begun with it"
 
 
 def test_a_checkpoint_without_ids_is_gone_on_with_and_gets_them(settings: Settings) -> None:
