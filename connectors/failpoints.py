@@ -37,7 +37,8 @@ class CrashAt:
         if name == self.name:
             self._seen += 1
             if self._seen == self.count:
-                time.sleep(self.linger_s)
+                if self.linger_s:
+                    time.sleep(self.linger_s)
                 os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -57,10 +57,10 @@ def find_bin() -> Path:
 class Server(ServerProcess):
     """One PostgreSQL server over `data_dir`, which is initialised when it is empty or absent.
 
-    `settings` go on the server's command line, over DEFAULT_SETTINGS; each start takes them as they are then. `port`
-    is chosen freely unless given, and stays the same over restarts. As a context manager it starts, and stops with
-    *fast*. Raises ChangelogError: ACCESS when the server's user cannot reach the folders, PRECONDITION with the end of
-    the server's log when it does not start.
+    `settings` go on the server's command line, over DEFAULT_SETTINGS, and `environment` is added to ours; each start
+    takes them as they are then. `port` is chosen freely unless given, and stays the same over restarts. As a context
+    manager it starts, and stops with *fast*. Raises ChangelogError: ACCESS when the server's user cannot reach the
+    folders, PRECONDITION with the end of the server's log when it does not start.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class Server(ServerProcess):
         self.bin_dir = bin_dir
         self.data_dir = data_dir.absolute()
         self.settings = {**DEFAULT_SETTINGS, **(settings or {})}
+        self.environment: dict[str, str] = {}
         self.port = port or free_port()
         self.log = self.data_dir / "server.log"
 
@@ -132,7 +133,7 @@ class Server(ServerProcess):
         command = [str(self.bin_dir / "postgres"), "-D", str(self.data_dir)]
         for name, value in options.items():
             command += ["-c", f"{name}={value}"]
-        return launch(command, self.log)
+        return launch(command, self.log, self.environment)
 
     def _answers(self, deadline: float) -> bool:
         while self.running and time.monotonic() < deadline:

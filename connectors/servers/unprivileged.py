@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -76,8 +76,8 @@ def run(command: Sequence[str]) -> bytes:
     ).stdout
 
 
-def launch(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Starts a server, which appends all it prints to `log`."""
+def launch(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Starts a server, which appends all it prints to `log`; `environment` is added to ours."""
     user, group = identity()
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -86,6 +86,7 @@ def launch(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
             group=group,
             extra_groups=_groups(),
             cwd="/",
+            env={**os.environ, **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -38,18 +38,22 @@ FAIL_POINTS = (
 
 
 class Service:
-    """`changelog run` over one configuration file; `log` collects what its processes say."""
+    """`changelog run` over one configuration file; `log` collects what its processes say.
+
+    `environment` is added to ours at each start.
+    """
 
     def __init__(self, config: Path, log: Path | None = None) -> None:
         self._config = config
         self.log = log or config.with_suffix(".log")
+        self.environment: dict[str, str] = {}
         self.starts = 0
         self._begun = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, fail_at: str | None = None, *words: str) -> None:
         """Starts a process, `run` with these words, to crash at the fail point `NAME:N` if one is given."""
-        environment = {**os.environ, **LEAN, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, **self.environment, **LEAN, "PYTHONUNBUFFERED": "1"}
         environment.pop(failpoints.VARIABLE, None)
         if fail_at is not None:
             environment[failpoints.VARIABLE] = fail_at

@@ -12,23 +12,35 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, Message, TopicPartition
 
 from envelope.checkpoint import Checkpoint
 from envelope.key import key_text, partition
+from tests.campaigns._audit.topics import messages
 from tests.campaigns._judge import Row, Verdict
 from tests.campaigns._oracle import TABLES, TRUNCATE_KEY
 
-PATIENCE_S, POLL_S = 60.0, 0.02
+POLL_S = 0.02
 HEADERS = {"op", "position", "transaction", "serviceName"}
-PREFETCH_KBYTES = 4096
+_SILENT = logging.getLogger("tests.campaigns.kafka")
+_SILENT.setLevel(logging.CRITICAL)
 
 
 class Positions:
     """Follows the checkpoint of the source `name` in `<prefix>.positions`; the broker may restart meanwhile."""
 
     def __init__(self, servers: str, prefix: str, name: str) -> None:
-        self._consumer = _consumer(servers, "read_committed")
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": "judge",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 20,
+                "reconnect.backoff.max.ms": 500,
+                "logger": _SILENT,
+            }
+        )
         self._consumer.assign([TopicPartition(f"{prefix}.positions", 0, 0)])
         self._name = name.encode()
         self._newest: Checkpoint | None = None
@@ -70,31 +82,10 @@ def rows(servers: str, prefix: str, verdict: Verdict, read: Read) -> Iterator[Ro
     ]
     yield from _moves(heapq.merge(*each, key=lambda row: row.position), verdict)
     read.stored = sum(
-        sum(1 for _ in messages(servers, f"{prefix}.{entity}", number, "read_uncommitted"))
+        sum(1 for _ in messages(servers, [(f"{prefix}.{entity}", number)], "read_uncommitted"))
         for entity, table in TABLES.items()
         for number in range(table.partitions)
     )
-
-
-def messages(servers: str, topic: str, number: int, isolation: str) -> Iterator[Message]:
-    """All messages of a partition. Raises AssertionError when a transaction is still open there."""
-    consumer = _consumer(servers, isolation)
-    try:
-        place = TopicPartition(topic, number, 0)
-        consumer.assign([place])
-        while (message := consumer.poll(PATIENCE_S)) is not None:
-            error = message.error()
-            if error is None:
-                yield message
-            elif error.code() == KafkaError._PARTITION_EOF:
-                _, end = consumer.get_watermark_offsets(place, cached=True)
-                assert message.offset() == end, f"{topic}[{number}]: a transaction is open at {message.offset()}"
-                return
-            else:
-                raise AssertionError(f"{topic}[{number}]: {error.str()}")
-        raise AssertionError(f"{topic}[{number}] has no end")
-    finally:
-        consumer.close()
 
 
 class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
@@ -117,7 +108,7 @@ class _Partition:
 
     def rows(self) -> Iterator[Row]:
         """Its rows, tombstones left out."""
-        for message in messages(self._servers, self._topic, self._number, "read_committed"):
+        for _, message in messages(self._servers, [(self._topic, self._number)]):
             self._read.committed += 1
             if message.value() is None:
                 self._tombstone(message)
@@ -221,23 +212,4 @@ def _halves(left: Row, arrived: Row) -> bool:
         and (left.place[0], left.place[1] + 1) == arrived.place
         and (to["key"], to["partition"]) == (arrived.key, arrived.partition)
         and (back["key"], back["partition"]) == (left.key, left.partition)
-    )
-
-
-def _consumer(servers: str, isolation: str) -> Consumer:
-    silent = logging.getLogger("tests.campaigns.kafka")
-    silent.setLevel(logging.CRITICAL)
-    return Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "judge",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": isolation,
-            "fetch.queue.backoff.ms": 10,
-            "fetch.wait.max.ms": 20,
-            "queued.max.messages.kbytes": PREFETCH_KBYTES,
-            "reconnect.backoff.max.ms": 500,
-            "logger": silent,
-        }
     )

@@ -17,6 +17,7 @@ from connectors.servers.unprivileged import temporary_folder
 from connectors.sinks.files.log import read_checkpoint
 from envelope.checkpoint import Checkpoint
 from tests.campaigns._audit.block import Block
+from tests.campaigns._audit.losses import REFUSED
 from tests.campaigns._audit.rows import Gap, Row, gaps_of_files, of_files
 from tests.campaigns._audit.site import CATCH_UP_S, POSTGRES
 from tests.campaigns._audit.wide import SIZES, TABLE, WideRows
@@ -24,9 +25,11 @@ from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._service import FAIL_POINTS
 from tests.campaigns.kafka import KEEP
 from tests.proxy import Proxy
+from tests.servers.disks import fill, make_room, small_disk
 
 ROUNDS = 10
 KILLED_AFTER_S = (1.0, 5.0)
+DISK_MIB = 1_500
 
 
 def campaign() -> Campaign:
@@ -54,10 +57,25 @@ class Files:
 
 
 class FilesBlock(Block):
-    """A block with rows that are wider than topics take."""
+    """A block with rows that are wider than topics take; the disk of its changelog may be `small`, and become full."""
+
+    small = False
 
     def faults(self) -> list[Callable[[], None]]:
-        return [*super().faults(), *[self._read_wide_rows] * 2]
+        full = [self._fill_disk] * 2 if self.small else []
+        return [*super().faults(), *[self._read_wide_rows] * 2, *full]
+
+    def _fill_disk(self) -> None:
+        """The service stops, and says that it wants room and another start; it gets both."""
+        self.done["disk full"] += 1
+        disk = self.folder / "changelog"
+        fill(disk)
+        code = self.service.ended(CATCH_UP_S)
+        assert (code, "make room, then start again: nothing is lost" in self.last_line()) == (REFUSED, True), (
+            f"the service ended with {code}: {self.last_line()}"
+        )
+        make_room(disk)
+        self.service.start()
 
     def _read_wide_rows(self) -> None:
         """They are read, at first as a table that was added, while they are written to; now and then after a kill."""
@@ -86,8 +104,9 @@ def _is_read(stored: Checkpoint, end: int) -> bool:
 def _block(piece: Piece) -> Figures:
     with temporary_folder("changelog-audit-") as folder, temporary_server(settings=POSTGRES) as server:
         try:
-            with Proxy("127.0.0.1", server.port) as link:
+            with Proxy("127.0.0.1", server.port) as link, small_disk(folder / "changelog", DISK_MIB) as small:
                 block = FilesBlock(server, link, folder, piece.seed, Files(folder / "changelog"))
+                block.small = small
                 with closing(block):
                     return block.run(piece.rounds)
         except BaseException:

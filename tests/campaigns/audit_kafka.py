@@ -3,12 +3,18 @@
 A plain consumer reads the committed messages of every partition.
 """
 
+import logging
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from connectors.servers.kafka import Broker, find_lib
 from connectors.servers.postgres import Server, temporary_server
@@ -16,16 +22,25 @@ from connectors.servers.unprivileged import reachable, temporary_folder
 from connectors.sinks.kafka.sink import FAIL_POINTS
 from envelope.checkpoint import Checkpoint
 from tests.campaigns._audit.block import Block
+from tests.campaigns._audit.history import place
 from tests.campaigns._audit.rows import Gap, Row
 from tests.campaigns._audit.site import CATCH_UP_S, NAME, POSTGRES
+from tests.campaigns._audit.tables import crowd, entity_of
 from tests.campaigns._audit.topics import gaps_of_topics, of_topics
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._service import Service
 from tests.campaigns._topics import Positions
 from tests.campaigns.kafka import BROKER, KEEP, TOOK_OVER
 from tests.proxy import Proxy
+from tests.servers.disks import fill, make_room, small_disk
 
 ROUNDS = 10
+CROWD, CROWDED_EVERY, CROWDED_AT = 1_000, 100, 50
+"""So many small tables there are besides, in the block that begins with each 50th of 100 rounds."""
+DISK_MIB = 700
+FULL_S = (2.0, 8.0)
+_SILENT = logging.getLogger("tests.campaigns.audit_kafka")
+_SILENT.setLevel(logging.CRITICAL)
 SINK = """kind = "kafka"
 bootstrap_servers = "{broker}"
 transaction_timeout_seconds = 10
@@ -43,35 +58,74 @@ def campaign() -> Campaign:
 
 
 class Topics:
-    """A broker; the service reaches it through `link`."""
+    """A broker; the service reaches it through `link`. What topics held that are lost is kept."""
 
     fail_points = FAIL_POINTS
 
     def __init__(self, broker: Broker, link: Proxy) -> None:
         self.section, self.link = SINK.format(broker=link.address), link
         self._servers = broker.direct_servers
+        self._kept: list[Row] = []
         self._positions = Positions(self._servers, NAME, NAME)
 
     def stored(self) -> Checkpoint | None:
         return self._positions.newest()
 
     def rows(self, entities: Sequence[str]) -> Iterator[Row]:
-        return of_topics(self._servers, NAME, entities)
+        yield from self._kept
+        yield from of_topics(self._servers, NAME, entities)
 
     def gaps(self) -> list[Gap]:
         return gaps_of_topics(self._servers, NAME)
+
+    def keep(self, name: str) -> None:
+        """Reads what consumers of an entity have by now."""
+        self._kept += of_topics(self._servers, NAME, [name])
+
+    def lose(self, name: str, partitions: int) -> None:
+        """Deletes a topic, and creates it again with so many partitions, unless there are none."""
+        topic, admin = f"{NAME}.{name}", AdminClient({"bootstrap.servers": self._servers}, logger=_SILENT)
+        _answered(lambda: admin.delete_topics([topic]), KafkaError.UNKNOWN_TOPIC_OR_PART)
+        if partitions:
+            _answered(lambda: admin.create_topics([NewTopic(topic, partitions, 1)]), KafkaError.TOPIC_ALREADY_EXISTS)
+
+    def reopen(self) -> None:
+        """Follows the checkpoints in a topic that is another by now."""
+        self._positions.close()
+        self._positions = Positions(self._servers, NAME, NAME)
 
     def close(self) -> None:
         """Ends the consumer of positions."""
         self._positions.close()
 
 
-class KafkaBlock(Block):
-    """A block whose broker fails as well."""
+def _answered(ask: Callable[[], dict[str, Future[None]]], done: int) -> None:
+    """Asks the broker until it says, by the code `done`, that this was done before."""
+    deadline, code = time.monotonic() + CATCH_UP_S, 0
+    while code != done:
+        assert time.monotonic() < deadline, f"the broker refuses with {code}"
+        [future] = ask().values()
+        error = future.exception()
+        code = error.args[0].code() if isinstance(error, KafkaException) else 0
+        time.sleep(0.1)
 
-    def __init__(self, server: Server, link: Proxy, folder: Path, seed: int, topics: Topics, broker: Broker) -> None:
-        super().__init__(server, link, folder, seed, topics)
-        self._port, self._topics, self._broker = server.port, topics, broker
+
+class KafkaBlock(Block):
+    """A block whose broker and topics fail as well; the broker's disk may be small, and become full."""
+
+    def __init__(
+        self,
+        server: Server,
+        link: Proxy,
+        folder: Path,
+        seed: int,
+        topics: Topics,
+        broker: Broker,
+        disk: Path | None,
+        small: Sequence[str],
+    ) -> None:
+        super().__init__(server, link, folder, seed, topics, small)
+        self._port, self._topics, self._broker, self._disk = server.port, topics, broker, disk
         self._second: Service | None = None
 
     def close(self) -> None:
@@ -81,7 +135,14 @@ class KafkaBlock(Block):
         super().close()
 
     def faults(self) -> list[Callable[[], None]]:
-        return [*super().faults(), *[self._kill_broker] * 2, *[self._part_from_broker] * 2, *[self._two_instances] * 2]
+        full = [self._fill_disk] * 2 if self._disk else []
+        return [*super().faults(), *[self._kill_broker] * 2, *[self._two_instances] * 2, *full]
+
+    def losses(self) -> list[Callable[[], None]]:
+        return [*super().losses(), *[self._lose_topic] * 2, self._lose_positions]
+
+    def links(self) -> dict[str, Proxy]:
+        return {**super().links(), "link to the broker": self._topics.link}
 
     def _kill_broker(self) -> None:
         self.done["broker killed"] += 1
@@ -89,8 +150,48 @@ class KafkaBlock(Block):
         self.loaded(self.rng.random())
         self._broker.start()
 
-    def _part_from_broker(self) -> None:
-        self.part("link to the broker", self._topics.link)
+    def _fill_disk(self) -> None:
+        """The broker ends when it cannot write; it gets room, and is started again. The service waits for it."""
+        self.done["broker disk full"] += 1
+        assert self._disk is not None
+        fill(self._disk)
+        self.loaded(self.rng.uniform(*FULL_S))
+        self.done["broker ended"] += not self._broker.running
+        make_room(self._disk)
+        self._broker.kill()
+        self._broker.start()
+
+    def _lose_topic(self) -> None:
+        """A topic is deleted, and created again by us or by the service, which runs meanwhile or not."""
+        name = self.rng.choice([*self.names, "schemas"])
+        self.done["topic lost"] += 1
+        self.service.stop()
+        before = self.sink.stored()
+        assert before is not None
+        start = place(before.through_lsn, [restored.at for restored in self.restored])
+        entity = name in self.names
+        if entity:
+            self._topics.keep(name)
+        if running := self.rng.random() < 0.5:
+            self.service.start()
+            self.advance()
+        self._topics.lose(name, self.rng.choice((0, entity_of(name).partitions if entity else 1)))
+        if not running:
+            self.service.start()
+        self.go_over_gap(emptied=[name] if entity else [])
+        if running and entity:
+            since = self.since[name]
+            self.since[name] = replace(since, hidden=(*since.hidden, (start, self.here())))
+
+    def _lose_positions(self) -> None:
+        """Nothing says any more how far the changelog is, but for its rows."""
+        self.done["positions lost"] += 1
+        self.service.stop()
+        before = self.sink.stored()
+        self._topics.lose("positions", 0)
+        self._topics.reopen()
+        self.service.start()
+        self.go_over_gap(before)
 
     def _two_instances(self) -> None:
         """The first cannot reach the server; a second can, publishes, and ends. Then the first goes on."""
@@ -124,7 +225,7 @@ class KafkaBlock(Block):
 def _block(piece: Piece) -> Figures:
     with temporary_folder("changelog-audit-") as folder:
         try:
-            with _running(folder, piece.seed) as block:
+            with _running(folder, piece) as block:
                 return block.run(piece.rounds)
         except BaseException:
             if kept := os.environ.get(KEEP):
@@ -133,15 +234,18 @@ def _block(piece: Piece) -> Figures:
 
 
 @contextmanager
-def _running(folder: Path, seed: int) -> Iterator[KafkaBlock]:
+def _running(folder: Path, piece: Piece) -> Iterator[KafkaBlock]:
     """Servers, links, and the block between them."""
     with ExitStack() as stack:
         server = stack.enter_context(temporary_server(settings=POSTGRES))
+        disk = folder / "kafka"
+        mounted = stack.enter_context(small_disk(disk, DISK_MIB))
         broker = Broker(reachable(find_lib(), folder), folder / "kafka", settings=BROKER)
         to_server = stack.enter_context(Proxy("127.0.0.1", server.port))
         to_broker = stack.enter_context(Proxy("127.0.0.1", broker.port))
         broker.advertised = to_broker.address
         stack.enter_context(broker)
-        block = KafkaBlock(server, to_server, folder, seed, Topics(broker, to_broker), broker)
+        topics, small = Topics(broker, to_broker), crowd(CROWD) if piece.first % CROWDED_EVERY == CROWDED_AT else []
+        block = KafkaBlock(server, to_server, folder, piece.seed, topics, broker, disk if mounted else None, small)
         stack.enter_context(closing(block))
         yield block

@@ -79,12 +79,30 @@ def promtool() -> str:
     return program
 
 
-def faketime_library() -> Path:
-    """The library that gives one process another time; skips or fails without it."""
+def clock_of(file: Path) -> dict[str, str] | None:
+    """The environment of a process whose wall clock is off by what `file` says, from one moment to the next; its
+    monotonic clock is the real one. None without libfaketime.
+    """
+    environment = clock_off(0)
+    if environment is not None:
+        del environment["FAKETIME"]
+        environment |= {"FAKETIME_TIMESTAMP_FILE": str(file), "FAKETIME_NO_CACHE": "1"}
+    return environment
+
+
+def clock_off(seconds: int) -> dict[str, str] | None:
+    """The environment of a process whose wall clock is off by so much as long as it runs, and reads no file to know
+    it: PostgreSQL asks for the time where a signal is handled. None without libfaketime.
+    """
     library = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
     if library is None:
-        missing("libfaketime is missing: apt-get install libfaketime")
-    return library
+        return None
+    return {
+        "LD_PRELOAD": str(library),
+        "FAKETIME": f"{seconds:+d}",
+        "FAKETIME_CACHE_DURATION": "1000000000",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
 
 
 def missing(what: str) -> NoReturn:

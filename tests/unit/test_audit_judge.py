@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.campaigns._audit.history import Event, Recorded, Transaction, events
+from tests.campaigns._audit.history import BRANCH, Event, Recorded, Restored, Transaction, events, place, with_lost
 from tests.campaigns._audit.judge import Since, Verdict, judge
 from tests.campaigns._audit.partitions import murmur2
 from tests.campaigns._audit.rows import TRUNCATE_KEY, Gap, Row, gap_of
@@ -218,7 +218,7 @@ GAP = Gap(
     end=130,
     entities=("page", "seat"),
 )
-EMPTIED = replace(GAP, emptied=True)
+EMPTIED = replace(GAP, emptied=frozenset(GAP.entities))
 
 PARTIAL = replace(GAP, last=ROWS[3].position)
 """A part of the transaction was published before the gap."""
@@ -269,6 +269,46 @@ def test_what_a_gap_tells_of_may_be_missing_and_nothing_else(kind: str | None, g
         assert verdict.in_gaps == 1
     else:
         assert getattr(verdict, kind), verdict
+
+
+RESTORED = Restored(at=115, transactions=TRANSACTIONS[:3])
+"""Two of three transactions were lost with it; then another one was committed, where the second had been."""
+
+ANEW = Transaction(xid=12, first=117, end=125, committed="t", events=[changed("delete", ONE, None)])
+RESTORE = Gap(
+    last=ROWS[2].position,
+    position="00000002/000000000000007F/00000000",
+    start=120,
+    end=BRANCH + 126,
+    entities=("page",),
+    restored=True,
+)
+GHOST = replace(row(130, 0, "delete", 0, None, TWO), position="00000002/0000000000000082/00000000")
+
+
+@pytest.mark.parametrize(
+    ("kind", "gap", "rows"),
+    [
+        (None, RESTORE, [*ROWS[:3], GHOST]),
+        ("folded_wrong", RESTORE, ROWS[:3]),
+        ("lost", RESTORE, [*ROWS[:2], GHOST]),
+        ("lost", replace(RESTORE, end=BRANCH + 124), [*ROWS[:3], GHOST]),
+        ("lost", replace(RESTORE, start=130), [*ROWS[:3], GHOST]),
+        ("stale", RESTORE, [*ROWS[:3], replace(GHOST, op="read", current=TWO, original=None)]),
+    ],
+)
+def test_a_database_goes_on_from_where_it_was_restored_to(kind: str | None, gap: Gap, rows: list[Row]) -> None:
+    whole = with_lost([TRANSACTIONS[0], ANEW], [RESTORED])
+    assert [transaction.end for transaction in whole] == [110, 120, 130, BRANCH, BRANCH + 125]
+    verdict = judge(rows, whole, {"page": Since(nothing=50)}, {"page": {}}, [gap])
+    if kind is None:
+        verdict.check()
+    else:
+        assert getattr(verdict, kind), verdict
+
+
+def test_a_byte_of_the_log_has_one_place_in_each_history() -> None:
+    assert [place(lsn, [10, 20]) for lsn in (10, 11, 20, 21)] == [10, BRANCH + 11, BRANCH + 20, 2 * BRANCH + 21]
 
 
 def test_a_gap_is_told_with_both_its_sides() -> None:

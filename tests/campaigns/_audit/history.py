@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
+from psycopg import sql
 from psycopg.types.json import set_json_loads
 
 from tests.campaigns._audit.partitions import partition
-from tests.campaigns._audit.tables import ENTITIES, SLOT, Entity
+from tests.campaigns._audit.tables import SLOT, Entity, entity_of, table_of
 from tests.campaigns._audit.values import State, documented, key_text, parsed
 
 _COMMITS = """
@@ -22,6 +23,10 @@ _TIMES = """
 SELECT xid, to_char(pg_xact_commit_timestamp(xid::text::xid) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
 FROM (SELECT DISTINCT xid FROM audit.change) AS transaction
 """
+
+
+BRANCH = 1 << 64
+"""What each restore adds to the places in the log that is written after it, which were used before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +48,25 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """A committed transaction: where its first change stands in the log, where its commit record ends, and its time."""
+    """A committed transaction: where its first change stands in the log, where its commit record ends, and its time.
+
+    Or, with `restored`, what changed everything back to as it was at that place.
+    """
 
     xid: int
     first: int
     end: int
     committed: str
     events: Sequence[Event]
+    restored: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """A restore to where the log ended `at`, and all that had been committed until then, as it stood in that log."""
+
+    at: int
+    transactions: Sequence[Transaction]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +81,42 @@ class Recorded:
     new: State | None
 
 
+def place(lsn: int, restores: Sequence[int]) -> int:
+    """The place of a byte of the log, after restores to these places, that is no other one's."""
+    return sum(at < lsn for at in restores) * BRANCH + lsn
+
+
+def with_lost(transactions: Sequence[Transaction], restores: Sequence[Restored]) -> list[Transaction]:
+    """What a database holds now, each transaction at a place of its own, and what restores took from it before."""
+    ends = [restored.at for restored in restores]
+    whole = [_moved(transaction, ends) for transaction in transactions]
+    for number, restored in enumerate(restores):
+        before = ends[:number]
+        lost = (transaction for transaction in restored.transactions if transaction.end > restored.at)
+        whole += [_moved(transaction, before) for transaction in lost]
+        back = place(restored.at, before)
+        start = (number + 1) * BRANCH
+        whole.append(Transaction(xid=0, first=start, end=start, committed="", events=(), restored=back))
+    return sorted(whole, key=lambda transaction: transaction.end)
+
+
+def _moved(transaction: Transaction, restores: Sequence[int]) -> Transaction:
+    first, end = (place(lsn, restores) for lsn in (transaction.first, transaction.end))
+    return replace(transaction, first=first, end=end)
+
+
 def history(dsn: str) -> list[Transaction]:
     """All transactions that changed a table, in the order of their commits."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         set_json_loads(parsed, connection)
-        commits = _commits(connection.execute(_COMMITS, [SLOT]).fetchall())
         rows = connection.execute("SELECT xid, op, entity, stamp, types, old, new FROM audit.change ORDER BY xid, n")
         recorded = {
             xid: [Recorded(**dict(zip(Recorded.__slots__, row[1:], strict=True))) for row in group]
             for xid, group in itertools.groupby(rows, lambda row: int(row[0]))
         }
         times: dict[int, str] = dict(connection.execute(_TIMES).fetchall())
+        # Last, so that it has all that the audit has, whatever is still being committed.
+        commits = _commits(connection.execute(_COMMITS, [SLOT]).fetchall())
     missing = recorded.keys() - {xid for xid, _, _ in commits}
     assert not missing, f"test_decoding does not know of the transactions {sorted(missing)[:5]}"
     return [
@@ -114,7 +156,7 @@ def _crossed(row: Recorded, following: Recorded) -> Recorded | None:
     """The update that a delete in a partitioned table and an insert of the same key right after it are."""
     if (row.op, following.op) != ("DELETE", "INSERT") or row.entity != following.entity:
         return None
-    entity = ENTITIES[row.entity]
+    entity = entity_of(row.entity)
     assert row.old is not None
     assert following.new is not None
     if not entity.partitioned or key_text(row.old, entity.key) != key_text(following.new, entity.key):
@@ -129,7 +171,7 @@ def _events(row: Recorded) -> Iterator[Event]:
     assert row.types is not None
     old = None if row.old is None else documented(row.old, row.types)
     new = None if row.new is None else documented(row.new, row.types)
-    entity = ENTITIES[row.entity]
+    entity = entity_of(row.entity)
     left = "" if old is None else key_text(old, entity.key)
     arrived = "" if new is None else key_text(new, entity.key)
     event = Event(entity=row.entity, op="update", key=arrived or left, old=old, new=new, stamp=row.stamp)
@@ -151,13 +193,16 @@ def placed(entity: Entity, row: State) -> int:
     return partition(key_text(row, entity.placed_by), entity.partitions)
 
 
-def tables(dsn: str) -> dict[str, dict[str, State]]:
-    """What the tables hold now, by entity and key."""
+def tables(dsn: str, names: Iterable[str]) -> dict[str, dict[str, State]]:
+    """What these tables hold now, by entity and key."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         set_json_loads(parsed, connection)
-        found: dict[str, dict[str, State]] = {}
-        for name, entity in ENTITIES.items():
-            query = f"SELECT audit.types('{name}'::regclass), to_jsonb(t) FROM {name} AS t"
-            rows = (documented(row, types) for types, row in connection.execute(query.encode()))
-            found[name] = {key_text(row, entity.key): row for row in rows}
-    return found
+        states: dict[str, dict[str, State]] = {}
+        for name in names:
+            table = table_of(name)
+            text = sql.Literal(table.as_string(connection))
+            query = sql.SQL("SELECT audit.types({text}::regclass), to_jsonb(t) FROM {table} AS t")
+            rows = connection.execute(query.format(text=text, table=table)).fetchall()
+            key = entity_of(name).key
+            states[name] = {key_text(row, key): row for row in (documented(row, types) for types, row in rows)}
+    return states

@@ -11,9 +11,9 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from tests.campaigns._audit.history import Event, Transaction, placed
+from tests.campaigns._audit.history import BRANCH, Event, Transaction, placed
 from tests.campaigns._audit.rows import TRUNCATE_KEY, Gap, Row
-from tests.campaigns._audit.tables import ENTITIES, Entity
+from tests.campaigns._audit.tables import Entity, entity_of
 from tests.campaigns._audit.values import State, same
 
 _EXAMPLES_MAX = 12
@@ -120,10 +120,13 @@ def _check_gap(gap: Gap, ordered: Sequence[Row], verdict: Verdict) -> None:
     first = bisect.bisect_right(ordered, gap.last, key=lambda row: row.position)
     if gap.last >= gap.position or (first < len(ordered) and ordered[first].position < gap.position):
         verdict.note("reordered", f"in {gap}", ordered[first : first + 1])
-    partitions = {(name, number) for name in gap.entities for number in range(ENTITIES[name].partitions)}
-    emptied = [(row.entity, row.partition) for row in ordered if row.position == gap.position and row.op == "truncate"]
-    if sorted(emptied) != (sorted(partitions) if gap.emptied else []):
-        verdict.note("wrong", f"at {gap}: truncates", emptied)
+    truncates = [row for row in ordered if row.position == gap.position and row.op == "truncate"]
+    emptied = gap.emptied
+    if emptied is None:
+        emptied = frozenset(gap.entities if truncates else ())
+    partitions = {(name, number) for name in emptied for number in range(entity_of(name).partitions)}
+    if sorted((row.entity, row.partition) for row in truncates) != sorted(partitions):
+        verdict.note("wrong", f"at {gap}: truncates", truncates)
     if _epoch(gap.last) >= _epoch(gap.position):
         verdict.note("reordered", "a gap in the midst of an epoch", gap)
 
@@ -133,13 +136,23 @@ def _epoch(position: str) -> str:
 
 
 class _Truth:
-    """The tables' rows, transaction by transaction."""
+    """The tables' rows, transaction by transaction; as they were at the places of `copied`, they can be had again."""
 
-    def __init__(self) -> None:
-        self.rows: dict[str, dict[str, State]] = {name: {} for name in ENTITIES}
+    def __init__(self, copied: Iterable[int]) -> None:
+        self.rows: dict[str, dict[str, State]] = defaultdict(dict)
+        self._due = sorted(copied, reverse=True)
+        self._copies: dict[int, dict[str, dict[str, State]]] = {}
 
-    def apply(self, event: Event) -> None:
-        """The next change."""
+    def transaction(self, transaction: Transaction) -> None:
+        """The next transaction."""
+        while self._due and self._due[-1] < transaction.end:
+            self._copies[self._due.pop()] = {name: dict(rows) for name, rows in self.rows.items()}
+        if transaction.restored is not None:
+            self.rows = defaultdict(dict, self._copies[transaction.restored])
+        for event in transaction.events:
+            self._apply(event)
+
+    def _apply(self, event: Event) -> None:
         rows = self.rows[event.entity]
         if event.op == "truncate":
             rows.clear()
@@ -170,7 +183,7 @@ class _Fold:
 
     def compare(self, name: str, table: Mapping[str, State]) -> None:
         """Each row of the table is in the fold, and no other; a column that was added since may be missing: null."""
-        states, long = self._rows[name], () if ENTITIES[name].full else ENTITIES[name].long
+        states, long = self._rows[name], () if entity_of(name).full else entity_of(name).long
         for key in states.keys() ^ table.keys():
             what = "only the changelog has" if key in states else "only the table has"
             self._verdict.note("folded_wrong", f"{name}: {what}", key)
@@ -194,16 +207,17 @@ class _Judge:
         self._verdict, self._transactions, self._since, self._gaps = verdict, transactions, since, gaps
         self._ends = [transaction.end for transaction in transactions]
         self._streaming: set[str] = set()
-        self.truth = _Truth()
+        self._restores = [gap.position for gap in gaps if gap.restored]
+        self.truth = _Truth(transaction.restored for transaction in transactions if transaction.restored is not None)
         self.fold = _Fold(verdict)
 
     def run(self, rows: Sequence[Row]) -> None:
         """Goes through transactions and rows together, in the order of the log."""
         for row in rows:
             self._placed(row)
-            current, composites = row.current or {}, ENTITIES[row.entity].composites
+            current, composites = row.current or {}, entity_of(row.entity).composites
             self._verdict.as_text += any(isinstance(current.get(column), str) for column in composites)
-        groups = itertools.groupby(rows, lambda row: bisect.bisect_right(self._ends, row.commit))
+        groups = itertools.groupby(rows, lambda row: bisect.bisect_right(self._ends, self._place(row)))
         by_commit = {number: list(group) for number, group in groups}
         for number, transaction in enumerate(self._transactions):
             self._commit(transaction, by_commit.get(number, []))
@@ -218,9 +232,13 @@ class _Judge:
                 self.fold.add(row)
             else:
                 self._alone(row)
-        for event in transaction.events:
-            self.truth.apply(event)
-        self._compare(transaction, changes)
+        self.truth.transaction(transaction)
+        if transaction.restored is None:
+            self._compare(transaction, changes)
+
+    def _place(self, row: Row) -> int:
+        """Where in the log its commit record begins."""
+        return bisect.bisect_right(self._restores, row.position) * BRANCH + row.commit
 
     def _alone(self, row: Row) -> None:
         """A row that was read from its table: its key has that state here."""
@@ -235,19 +253,19 @@ class _Judge:
         self._verdict.reads += 1
         if row.original is not None or row.unavailable or row.unavailable_original:
             self._verdict.note("wrong", "a read with an original, or with a value missing", row)
-        state, composites = self.truth.rows[row.entity].get(row.key), ENTITIES[row.entity].composites
+        state, composites = self.truth.rows[row.entity].get(row.key), entity_of(row.entity).composites
         if state is None or row.current is None or not same(state, row.current, composites):
             self._verdict.note("stale", f"a read where the table has {str(state)[:300]}", row)
 
     def _swept(self, row: Row) -> bool:
         """Whether the service may have deleted this key by itself: the table lacks it, and its delete may be hidden."""
-        hidden = any(start < row.commit for start, _ in self._since[row.entity].hidden)
+        hidden = any(start < self._place(row) for start, _ in self._since[row.entity].hidden)
         lost = any(gap.position < row.position for gap in self._gaps)
         return (hidden or lost) and row.key not in self.truth.rows[row.entity]
 
     def _placed(self, row: Row) -> None:
         """The partition is that of the row's values; a TRUNCATE is in all."""
-        state, entity = row.current or row.original, ENTITIES[row.entity]
+        state, entity = row.current or row.original, entity_of(row.entity)
         known = state is not None and all(column in state for column in entity.placed_by)
         if state is not None and known and placed(entity, state) != row.partition:
             self._verdict.note("wrong", f"belongs in partition {placed(entity, state)}", row)
@@ -346,13 +364,13 @@ def _numbered_rows(rows: Iterable[Row]) -> Iterator[tuple[_Place, tuple[int, Row
 def _names(event: Event) -> list[str]:
     if event.op != "truncate":
         return [event.key]
-    return [f"{TRUNCATE_KEY}{number}" for number in range(ENTITIES[event.entity].partitions)]
+    return [f"{TRUNCATE_KEY}{number}" for number in range(entity_of(event.entity).partitions)]
 
 
 def _difference(numbered_event: tuple[int, Event], numbered_row: tuple[int, Row]) -> str:
     """What the row says otherwise than the audit does; nothing if they agree."""
     (emptied, event), (emptied_before, row) = numbered_event, numbered_row
-    entity = ENTITIES[row.entity]
+    entity = entity_of(row.entity)
     if emptied != emptied_before:
         return f"after {emptied_before} TRUNCATEs of its transaction instead of {emptied}"
     if row.op != event.op or row.stamp != event.stamp or row.other != event.other:

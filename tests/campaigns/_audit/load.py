@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import psycopg
 from psycopg import sql
 
-from tests.campaigns._audit.tables import MIGRATED, restate
+from tests.campaigns._audit.tables import HOSTILE, HOSTILE_COLUMNS, MIGRATED, restate, table_of
 
 WRITERS = 4
 UNIVERSE = 300
@@ -98,6 +98,29 @@ ACTIONS: Sequence[bytes] = [
 ]
 
 
+_HOSTILE_STATEMENTS = (
+    "INSERT INTO {table} ({key}, {one}) VALUES (%(key)s, %(text)s) ON CONFLICT ({key}) DO UPDATE SET {two} = %(text)s",
+    "UPDATE {table} SET {one} = {two}, {two} = %(text)s, {three} = {key} WHERE {key} = %(key)s",
+    "UPDATE {table} SET {key} = {key} || '.', {four} = %(text)s WHERE {key} = %(key)s",
+    "DELETE FROM {table} WHERE {key} LIKE %(key)s || '%%'",
+)
+HOSTILE_ACTIONS = [
+    sql.SQL(text).format(
+        table=table_of(HOSTILE),
+        **{
+            part: sql.Identifier(name.replace("%", "%%"))
+            for part, name in zip(("key", "one", "two", "three", "four"), HOSTILE_COLUMNS, strict=True)
+        },
+    )
+    for text in _HOSTILE_STATEMENTS
+]
+SMALL_ACTIONS = (
+    "INSERT INTO {table} VALUES (%(key)s, %(text)s) ON CONFLICT (id) DO UPDATE SET note = excluded.note",
+    "UPDATE {table} SET note = %(text)s",
+    "DELETE FROM {table} WHERE id = %(key)s",
+)
+
+
 @dataclass(slots=True)
 class Counts:
     """What was done, by kind."""
@@ -112,12 +135,14 @@ class Counts:
 class Load:
     """Writers and a migrator, each a thread, until `stop`; lost connections and conflicts are got over."""
 
-    def __init__(self, dsn: str, seed: int) -> None:
+    def __init__(self, dsn: str, seed: int, small: Sequence[str] = ()) -> None:
         logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns of each rollback that finds no server
         self.counts = Counts()
         self._dsn = dsn
         self._stopping = threading.Event()
-        sessions = [_Writer(f"{seed}/{number}", number, self.counts, self._stopping) for number in range(WRITERS)]
+        sessions = [
+            _Writer(f"{seed}/{number}", number, self.counts, self._stopping, small) for number in range(WRITERS)
+        ]
         migrator = _Migrator(f"{seed}/migrator", self.counts, self._stopping)
         self._threads = [
             threading.Thread(target=self._run, args=(session,), daemon=True) for session in (*sessions, migrator)
@@ -161,9 +186,9 @@ class Load:
 class _Writer:
     """Transactions of random actions; some are prepared, and decided a little later."""
 
-    def __init__(self, seed: str, number: int, counts: Counts, stopping: threading.Event) -> None:
+    def __init__(self, seed: str, number: int, counts: Counts, stopping: threading.Event, small: Sequence[str]) -> None:
         self._rng, self._number, self._counts, self._stopping = random.Random(seed), number, counts, stopping
-        self._stamps = 0
+        self._stamps, self._small = 0, small
         self._others: Sequence[Callable[[Cursor], None]] = (self._swap, self._copy, self._large, self._empty)
 
     def write(self, connection: psycopg.Connection) -> None:
@@ -224,6 +249,14 @@ class _Writer:
         if rng.random() < 0.05:
             self._fill_added(cursor)
             return
+        if rng.random() < 0.08:
+            key = rng.choice((";", "'--", '"', "\n", "\u202e")) + str(rng.randrange(20))
+            cursor.execute(rng.choice(HOSTILE_ACTIONS), {"key": key, "text": self._text()})
+            return
+        if self._small and rng.random() < 0.5:
+            statement = sql.SQL(rng.choice(SMALL_ACTIONS)).format(table=table_of(rng.choice(self._small)))
+            cursor.execute(statement, {"key": rng.randrange(1, 9), "text": self._text()})
+            return
         values = {"id": self._any(), "other": self._any(), "n": rng.randrange(1, 6), "text": self._text()}
         cursor.execute(rng.choice(ACTIONS), {**values, "long": self._long()})
 
@@ -268,6 +301,8 @@ class _Writer:
     def _empty(self, cursor: Cursor) -> None:
         tables = self._rng.choice(("place", "seat", "page, document", "customer CASCADE"))
         cursor.execute(f"TRUNCATE {tables}".encode())
+        if self._rng.random() < 0.3:
+            cursor.execute(sql.SQL("TRUNCATE {}").format(table_of(HOSTILE)))
         cursor.execute("INSERT INTO seat VALUES ('first', 'again') ON CONFLICT DO NOTHING")
 
     def _fill_added(self, cursor: Cursor) -> None:

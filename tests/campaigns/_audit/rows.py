@@ -44,7 +44,8 @@ class Gap:
     """Where changes were lost: the transactions whose commit records end after `start` and up to `end` in the log.
 
     `last` is the position of the last row before, `position` that of the gap itself. Where rows of the changelog may be
-    gone as well, consumers are told that each of the entities is `emptied`.
+    gone as well, consumers are told that these entities are `emptied`; None allows all and none. After a gap by which a
+    database was `restored`, places in the log are used again.
     """
 
     last: str
@@ -52,7 +53,8 @@ class Gap:
     start: int
     end: int
     entities: tuple[str, ...]
-    emptied: bool = False
+    emptied: frozenset[str] | None = frozenset()
+    restored: bool = False
 
 
 def of_files(path: Path) -> Iterator[Row]:
@@ -76,11 +78,11 @@ def _files(path: Path) -> list[Path]:
 
 
 def gap_of(state: Mapping[str, Any]) -> Gap:
-    """The gap that a row of the entity `gaps` tells of; both its sides must be known."""
+    """The gap that a row of the entity `gaps` tells of; `last` and `start` are empty where no checkpoint was left."""
     before, after = state["before"], state["after"]
-    start, end = _place(before["through"]), _place(after["through"])
-    entities = tuple(state["entities"])
-    return Gap(last=before["position"], position=after["position"], start=start, end=end, entities=entities)
+    start = _place(before["through"]) if before["through"] else 0
+    end, entities = _place(after["through"]), tuple(state["entities"])
+    return Gap(last=before["position"] or "", position=after["position"], start=start, end=end, entities=entities)
 
 
 def _place(lsn: str) -> int:

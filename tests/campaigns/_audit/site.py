@@ -1,7 +1,9 @@
 """One database, the service that reads it, and its changelog."""
 
+import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -15,15 +17,17 @@ from psycopg import sql
 
 from connectors.servers.postgres import Server
 from envelope.checkpoint import Checkpoint
+from tests.campaigns._audit.history import Restored, place
 from tests.campaigns._audit.judge import Since
 from tests.campaigns._audit.rows import Gap, Row
-from tests.campaigns._audit.tables import ENTITIES, configuration
+from tests.campaigns._audit.tables import ENTITIES, configuration, entity_of, table_of
 from tests.campaigns._service import LEAN, ROOT, Service
 from tests.proxy import Proxy
+from tests.servers import clock_of, clock_off
 
 NAME = "audited"
-CATCH_UP_S = 180.0
-COMMAND_S = 120.0
+CATCH_UP_S = 600.0
+COMMAND_S = 600.0
 ANSWER_S = 3
 """How long the service waits for an answer; on the stream, for twice as long."""
 
@@ -35,11 +39,16 @@ POSTGRES = {
     "wal_sender_timeout": "3s",
 }
 
+HOSTILE_DATABASE, HOSTILE_ROLE = 'da"ta\n;--\u202e\x1b[31m', "ro'le\" $$\n;--"
+CLOCKS, CLOCKED = ("database", "service"), 0.4
+"""The clocks, and in which share of the blocks each can be turned."""
+
 CONFIG = """
 name = "{name}"
 [source]
 kind = "postgres"
-dsn = "{dsn}"
+dsn = {dsn}
+failover = {failover}
 snapshot_pages = {pages}
 query_timeout_seconds = {answer_s}
 read_timeout_seconds = {answer_s}
@@ -74,23 +83,39 @@ class Sink(Protocol):
 
 
 class Site:
-    """What faults are made with: the service, its link to the server, and the tables that it publishes, `names`."""
+    """What faults are made with: the service, its link to the server, and the tables that it publishes, `names`.
 
-    def __init__(self, server: Server, link: Proxy, folder: Path, seed: int, sink: Sink) -> None:
+    `small` ones are among them. `clocks` names those that can be turned.
+    """
+
+    def __init__(
+        self, server: Server, link: Proxy, folder: Path, seed: int, sink: Sink, small: Sequence[str] = ()
+    ) -> None:
         self.rng = random.Random(seed)
         self.done: Counter[str] = Counter()
         self.folder, self.link, self.sink = folder, link, sink
-        self.server, self.dsn = server, server.dsn()
+        self.server = server
+        self.dsn = _hostile_database(server) if self.rng.random() < 0.5 else server.dsn()
         self.names = [name for name, entity in ENTITIES.items() if not entity.later and not entity.wide]
+        self.names += small
         self.since: dict[str, Since] = {}
+        self.restored: list[Restored] = []
+        self.failover = self.rng.random() < 0.5
         self._pages = self.rng.choice((1, 4, 64))
         self._config = folder / "changelog.toml"
         self._configure()
         self.service = Service(self._config)
+        self._clock = folder / "clock"
+        faked = clock_of(self._clock)
+        self.clocks = [] if faked is None else [clock for clock in CLOCKS if self.rng.random() < CLOCKED]
+        if faked is not None and "service" in self.clocks:
+            self.turn("service", 0)
+            self.service.environment.update(faked)
 
     def close(self) -> None:
         """Leaves nothing running."""
         self.service.kill()
+        shutil.copy(self.server.log, self.folder / "server.log")  # for whoever keeps the folder
 
     def loaded(self, seconds: float) -> None:
         """Lets the service run; by itself it must not end."""
@@ -117,12 +142,12 @@ class Site:
     def add_table(self, name: str) -> None:
         """A table that is being written to joins the publication, then the configuration."""
         self.done["table added"] += 1
-        nothing = self.log_end()
+        nothing = self.here()
         self.publish("ADD TABLE {table}", name)
-        published = self.log_end()
+        published = self.here()
         self.loaded(self.rng.random() * 0.5)
         self.end_service()
-        self.since[name] = Since(nothing=nothing, published=published, streaming=self.log_end())
+        self.since[name] = Since(nothing=nothing, published=published, streaming=self.here())
         self.names.append(name)
         self._configure()
         self.service.start()
@@ -130,15 +155,20 @@ class Site:
     def publish(self, edit: str, name: str) -> None:
         """ALTER PUBLICATION, of one table."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
-            publication, table = sql.Identifier(NAME), sql.Identifier(name)
-            connection.execute(
-                sql.SQL(f"ALTER PUBLICATION {{publication}} {edit}").format(publication=publication, table=table)
-            )
+            names = {"table": table_of(name), "key": sql.Identifier(entity_of(name).key[0])}
+            statement = sql.SQL(f"ALTER PUBLICATION {{publication}} {edit}")
+            connection.execute(statement.format(publication=sql.Identifier(NAME), **names))
 
     def configuration(self, port: int) -> str:
         """That of a service which reaches the server by this port."""
-        dsn = psycopg.conninfo.make_conninfo(self.dsn, port=port)
-        head = CONFIG.format(name=NAME, dsn=dsn, pages=self._pages, answer_s=ANSWER_S, sink=self.sink.section)
+        head = CONFIG.format(
+            name=NAME,
+            dsn=json.dumps(psycopg.conninfo.make_conninfo(self.dsn, port=port)),
+            failover=json.dumps(self.failover),
+            pages=self._pages,
+            answer_s=ANSWER_S,
+            sink=self.sink.section,
+        )
         return head + configuration(self.names)
 
     def log_end(self) -> int:
@@ -148,14 +178,35 @@ class Site:
         assert row is not None
         return int(row[0])
 
-    def command(self, *words: str) -> None:
-        """`changelog WORDS`, which must succeed."""
+    def here(self) -> int:
+        """The same place, as no other in the whole history of the database."""
+        return place(self.log_end(), [restored.at for restored in self.restored])
+
+    def command(self, *words: str, code: int = 0) -> str:
+        """What `changelog WORDS` prints, which must end with this code."""
         command = [sys.executable, "-m", "connectors", words[0], "--config", str(self._config), *words[1:]]
         environment = {**os.environ, **LEAN}
         ended = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, timeout=COMMAND_S, check=False, text=True
         )
-        assert ended.returncode == 0, f"{words} failed with {ended.returncode}: {ended.stderr[-2000:]}"
+        assert ended.returncode == code, f"{words} ended with {ended.returncode}: {ended.stderr[-2000:]}"
+        return ended.stdout
+
+    def turn(self, name: str, seconds: int) -> None:
+        """One of the clocks is off by so much from now on; that of the database from its next start."""
+        if name == "service":
+            self._clock.write_text(f"{seconds:+d}", "utf-8")
+        else:
+            self.server.environment.update(clock_off(seconds) or {})
 
     def _configure(self) -> None:
         self._config.write_text(self.configuration(self.link.port), "utf-8")
+
+
+def _hostile_database(server: Server) -> str:
+    """The connection string of a new database, for a new role, whose names are code unless they are quoted."""
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        role, database = sql.Identifier(HOSTILE_ROLE), sql.Identifier(HOSTILE_DATABASE)
+        connection.execute(sql.SQL("CREATE ROLE {} SUPERUSER LOGIN").format(role))
+        connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(database, role))
+    return server.dsn(HOSTILE_DATABASE, HOSTILE_ROLE)

@@ -1,9 +1,11 @@
 """The tables of the audited campaigns, the triggers that record every change of them, and their configuration."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
+from psycopg import sql
 
 from tests.campaigns._audit.values import SHORT_MAX, SHOWN
 
@@ -16,10 +18,12 @@ class Entity:
 
     `full` tells REPLICA IDENTITY FULL from DEFAULT; `long` names the columns that are stored outside their row,
     `composites` those whose type is altered. A table is published from the start, or it is added `later`, or, if its
-    rows are `wide`, where the sink takes such.
+    rows are `wide`, where the sink takes such. `table` is its schema and name, unless it is public and named as the
+    entity.
     """
 
     key: tuple[str, ...]
+    table: tuple[str, str] | None = None
     partition_by: tuple[str, ...] = ()
     partitions: int = 1
     full: bool = True
@@ -35,6 +39,11 @@ class Entity:
         return self.partition_by or self.key
 
 
+HOSTILE = "hostile"
+HOSTILE_TABLE = ('sch"ema.\n--', 'ta"ble \u202e.\n;DROP TABLE "seat";--')
+HOSTILE_COLUMNS = ('k"ey\n', "select", "a.b %s {} \u00fc\x1b]0;", "'; DROP TABLE seat; --", 'current"')
+"""What stands in names here is code to whoever prints them, or pastes them into a statement, unquoted."""
+
 ENTITIES: Mapping[str, Entity] = {
     "customer": Entity(key=("id",), partitions=3),
     "purchase": Entity(key=("id",), partition_by=("customer_id",), partitions=4),
@@ -44,10 +53,14 @@ ENTITIES: Mapping[str, Entity] = {
     "page": Entity(key=("id",), long=("body",)),
     "place": Entity(key=("id", "region"), partitions=2, composites=("spot",), partitioned=True),
     "seat": Entity(key=("code",), partitions=2, full=False),
+    HOSTILE: Entity(key=HOSTILE_COLUMNS[:1], partitions=2, full=False, table=HOSTILE_TABLE),
     "wide": Entity(key=("id",), full=False, long=("body",), wide=True),
     "late_full": Entity(key=("id",), long=("body",), later=True),
     "late_default": Entity(key=("id",), full=False, long=("body",), later=True),
 }
+CROWDED = Entity(key=("id",))
+"""Each of the many small tables that a site may have besides."""
+
 MIGRATED = ("ledger", "document")
 """The tables whose columns change while they are written to."""
 
@@ -141,32 +154,68 @@ INSERT INTO late_default SELECT n, 'title', repeat(md5(n::text), 90) FROM genera
 """
 
 
-def prepare(dsn: str, rows: int) -> None:
-    """Creates the tables with their triggers and the slot that sees every commit, and then `rows` rows in each."""
+def crowd(count: int) -> list[str]:
+    """The names of so many small tables."""
+    return [f"crowd_{number:04}" for number in range(count)]
+
+
+def entity_of(name: str) -> Entity:
+    """The entity of this name."""
+    return CROWDED if name.startswith("crowd_") else ENTITIES[name]
+
+
+def table_of(name: str) -> sql.Identifier:
+    """The table of an entity, quoted."""
+    return sql.Identifier(*(entity_of(name).table or ("public", name)))
+
+
+def prepare(dsn: str, rows: int, small: Sequence[str] = ()) -> None:
+    """Creates the tables, `small` ones as well, with their triggers and the slot that sees every commit, and then
+    `rows` rows in each; a few in the small ones.
+    """
     with psycopg.connect(dsn, autocommit=True) as connection:
+        database = sql.Identifier(connection.info.dbname)
         for setting in ("TimeZone = 'UTC'", "IntervalStyle = 'iso_8601'"):
-            connection.execute(f"ALTER DATABASE {connection.info.dbname} SET {setting}".encode())
+            connection.execute(sql.SQL("ALTER DATABASE {} SET {}").format(database, sql.SQL(setting)))
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(_AUDIT.encode())
         connection.execute(_TABLES.encode())
-        for name, entity in ENTITIES.items():
-            for statement in _recorded(name, entity):
-                connection.execute(statement.encode())
-        connection.execute(f"SELECT pg_create_logical_replication_slot('{SLOT}', 'test_decoding')".encode())
+        connection.execute(_hostile_table())
+        _record(connection, ENTITIES)
+        for names in (small[start : start + 100] for start in range(0, len(small), 100)):
+            with connection.transaction():
+                for name in names:
+                    table = table_of(name)
+                    connection.execute(sql.SQL("CREATE TABLE {} (id bigint PRIMARY KEY, note text)").format(table))
+                _record(connection, names)
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", [SLOT])
         connection.execute(_FILL.format(rows=rows).encode())
+        for name in small:
+            connection.execute(sql.SQL("INSERT INTO {} VALUES (1, 'first'), (2, NULL)").format(table_of(name)))
 
 
-def _recorded(name: str, entity: Entity) -> list[str]:
-    """The table's triggers and replica identity."""
-    apart = () if entity.wide else entity.long  # what is wide is stored outside its row, compressed or not
-    columns = ", ".join(f"ALTER COLUMN {column} SET STORAGE EXTERNAL" for column in apart)
-    recorded = f"EXECUTE FUNCTION audit.record('{name}')"
-    return [
-        f"CREATE TRIGGER audited AFTER INSERT OR UPDATE OR DELETE ON {name} FOR EACH ROW {recorded}",
-        f"CREATE TRIGGER emptied AFTER TRUNCATE ON {name} FOR EACH STATEMENT {recorded}",
-        *([f"ALTER TABLE {name} {columns}"] if columns else []),
-        *([f"ALTER TABLE {name} REPLICA IDENTITY FULL"] if entity.full else []),
-    ]
+def _hostile_table() -> sql.Composed:
+    columns = sql.SQL(", ").join(sql.SQL("{} text").format(sql.Identifier(name)) for name in HOSTILE_COLUMNS)
+    schema, table = sql.Identifier(HOSTILE_TABLE[0]), table_of(HOSTILE)
+    key = sql.Identifier(HOSTILE_COLUMNS[0])
+    create = "CREATE SCHEMA {schema}; CREATE TABLE {table} ({columns}, PRIMARY KEY ({key}))"
+    return sql.SQL(create).format(schema=schema, table=table, columns=columns, key=key)
+
+
+def _record(connection: psycopg.Connection, names: Iterable[str]) -> None:
+    """The tables' triggers and replica identities."""
+    for name in names:
+        entity, table = entity_of(name), table_of(name)
+        apart = () if entity.wide else entity.long  # what is wide is stored outside its row, compressed or not
+        statements = [
+            "CREATE TRIGGER audited AFTER INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW {recorded}",
+            "CREATE TRIGGER emptied AFTER TRUNCATE ON {table} FOR EACH STATEMENT {recorded}",
+            *(f"ALTER TABLE {{table}} ALTER COLUMN {column} SET STORAGE EXTERNAL" for column in apart),
+            *(["ALTER TABLE {table} REPLICA IDENTITY FULL"] if entity.full else []),
+        ]
+        recorded = sql.SQL("EXECUTE FUNCTION audit.record({})").format(sql.Literal(name))
+        for statement in statements:
+            connection.execute(sql.SQL(statement).format(table=table, recorded=recorded))
 
 
 def restate(table: str) -> str:
@@ -177,19 +226,21 @@ def restate(table: str) -> str:
     )
 
 
-def configuration(names: list[str]) -> str:
+def configuration(names: Sequence[str]) -> str:
     """The sections of these entities."""
     return "".join(map(_section, names))
 
 
 def _section(name: str) -> str:
-    entity = ENTITIES[name]
-    by = ", ".join(f'"{column}"' for column in entity.partition_by)
+    entity = entity_of(name)
+    schema, table = entity.table or ("public", name)
+    quoted = table_of(name).as_string(None) if entity.table else f"{schema}.{table}"
+    by = f"partition_by = {json.dumps(entity.partition_by)}"
     lines = [
         f"[entities.{name}]",
-        f'table = "public.{name}"',
+        f"table = {json.dumps(quoted)}",
         f"partitions = {entity.partitions}",
-        *([f"partition_by = [{by}]"] if by else []),
+        *([by] if entity.partition_by else []),
         'on_truncate = "publish"',
     ]
     return "\n".join(lines) + "\n"

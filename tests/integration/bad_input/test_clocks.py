@@ -14,21 +14,14 @@ import pytest
 
 from tests.integration.site import Site
 from tests.patience import PATIENCE_S
-from tests.servers import faketime_library
+from tests.servers import clock_of, missing
 
 
 def _environment(clock: Path) -> dict[str, str]:
-    """Of a process whose wall clock is off by what the file `clock` says, read at each call.
-
-    Its monotonic clock is the real one.
-    """
-    return {
-        **os.environ,
-        "LD_PRELOAD": str(faketime_library()),
-        "FAKETIME_TIMESTAMP_FILE": str(clock),
-        "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
+    faked = clock_of(clock)
+    if faked is None:
+        missing("libfaketime is missing: apt-get install libfaketime")
+    return {**os.environ, **faked}
 
 
 def _command(site: Site, *words: str) -> list[str]:

@@ -74,7 +74,7 @@ def delete(settings: Settings, name: str) -> None:
     topic, admin = f"{settings.prefix}.{name}", settings.client.admin()
     for deleted in admin.delete_topics([topic]).values():
         deleted.result()
-    deadline = time.monotonic() + SEEN_S
+    deadline = time.monotonic() + PATIENCE_S
     while topic in admin.topics():
         assert time.monotonic() < deadline, "the broker shows a topic that was deleted"
         time.sleep(0.05)

@@ -3,7 +3,6 @@
 import os
 import random
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from connectors.sinks.files.sink import FAIL_POINTS, FileSink
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from tests.patience import PATIENCE_S
+from tests.servers.disks import small_disk
 from tests.unit.sinks.doomed_writer import write
 from tests.unit.sinks.material import batch, checkpoint, commit, expected, read, row, store
 
@@ -86,17 +86,10 @@ def _goes_on(path: Path) -> None:
 @contextmanager
 def _small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MiB."""
-    if os.geteuid() != 0 or not shutil.which("mount"):
-        pytest.skip("a small file system can be mounted by root only: run the tests as root to try it")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("this container may not mount: give it CAP_SYS_ADMIN to try it")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
+    with small_disk(tmp_path / "disk", 1) as mounted:
+        if not mounted:
+            pytest.skip("only root may mount a small file system, with CAP_SYS_ADMIN in a container")
+        yield tmp_path / "disk"
 
 
 def _large(number: int) -> list[pa.RecordBatch]:
