@@ -223,7 +223,8 @@ class ChangelogProducer:
                 raise ChangelogError(
                     Kind.PRECONDITION,
                     f"topic {name} has {count} partitions, and {wanted} are expected",
-                    hint="put the number back: with another one a key's events are no longer in one order",
+                    hint=f"a topic that grew cannot shrink: say partitions={{{entity!r}: {count}}} if readers need no "
+                    "order across the change, else publish to a new topic, of another prefix or entity",
                 )
             self._counts[entity] = count
         return self._counts[entity]

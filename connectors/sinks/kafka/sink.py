@@ -128,6 +128,7 @@ class KafkaSink:
         self._settings, self._values, self._reach, self._clock = settings, values, reach, clock
         self._stopping, self._over_gap = stopping, over_gap
         self._entities: frozenset[str] = frozenset()
+        self._prepared: Sequence[Entity] = ()
         self._limits: dict[str, int] = {}
         self._parts: list[Part] = []
         self._topic_ids: TopicIds | None = None
@@ -145,7 +146,7 @@ class KafkaSink:
         """
         settings = self._settings
         wanted = topics.topics_of(settings.prefix, entities, settings.entities)
-        self._entities = frozenset(each.name for each in entities)
+        self._entities, self._prepared = frozenset(each.name for each in entities), entities
         self._values.prepare(entities)
         if self._over_gap:
             self._made_again |= {each.name for each in topics.missing(settings.client, wanted)}
@@ -209,9 +210,11 @@ class KafkaSink:
         if self._over_gap:
             found = read_ids(settings.client.admin(), known.keys())
             self._made_again |= {name for name, id_ in known.items() if found.get(name) != id_}
+            self._refuse_repartitioned(stored)
             self._topic_ids = TopicIds(settings.client, names, {}, self._clock)
             return stored
         self._topic_ids = TopicIds(settings.client, names, known, self._clock)
+        self._refuse_repartitioned(stored)
         if stored is None:
             refuse_rows(settings.client, self._values, settings.prefix, settings.name, self._parts)
             return None
@@ -219,6 +222,10 @@ class KafkaSink:
         parts = [part for part in self._parts if part[0] in begun]
         refuse_older(settings.client, self._values, settings.prefix, settings.name, stored, parts)
         return replace(stored, sink={name: value for name, value in stored.sink.items() if name != _TOPICS})
+
+    def _refuse_repartitioned(self, stored: Checkpoint | None) -> None:
+        begun = {} if stored is None else stored.settings
+        topics.refuse_repartitioned(self._settings.prefix, self._prepared, begun, self._made_again)
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
         """Sends rows; returns while they travel. STOP when a message is larger than its topic takes."""

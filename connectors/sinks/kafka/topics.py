@@ -25,6 +25,12 @@ _RECORDS_MAX = 5_000
 
 Profile = Literal["changelog", "aggressive", "history"]
 
+REPARTITION = (
+    "publish to new topics under another [sink] prefix, or delete the topic and run "
+    "`changelog run --over-gap --accept-config`"
+)
+"""How an entity gets another number of partitions: its topic holds no key that stands elsewhere by now."""
+
 AHEAD = "message.timestamp.after.max.ms"
 """How far a message's time may be ahead of the broker's clock; brokers before 3.6 do not know it, and set no limit."""
 
@@ -330,13 +336,30 @@ def _refusal(error: ChangelogError) -> KafkaError | None:
     return cause.args[0] if isinstance(cause, KafkaException) else None
 
 
+def refuse_repartitioned(
+    prefix: str, entities: Iterable[Entity], begun: Mapping[str, Mapping[str, Any]], made_again: Collection[str]
+) -> None:
+    """Raises ChangelogError (SETTINGS) when an entity has another number of partitions than it was `begun` with, and
+    the topic is not one of those that were made again since: then it still holds what stands elsewhere by now.
+    """
+    for entity in entities:
+        name, before = topic(prefix, entity.name), begun.get(entity.name, {}).get("partitions", entity.partitions)
+        if before != entity.partitions and name not in made_again:
+            raise ChangelogError(
+                Kind.SETTINGS,
+                f"[entities.{entity.name}] partitions is {entity.partitions}, topic {name} was begun with {before}: "
+                "a key's changes would be in two partitions",
+                hint=f"set partitions = {before}; where the topic has another number by now, {REPARTITION}",
+            )
+
+
 def _refuse_resized(wanted: Topic, found: Found) -> None:
     if found.partitions != wanted.partitions:
         raise ChangelogError(
             Kind.PRECONDITION,
             f"topic {wanted.name} has {found.partitions} partitions, and {wanted.partitions} are configured",
-            hint=f"set partitions = {found.partitions} if the changelog was begun with that; any other number needs "
-            "new topics, under another [sink] prefix: a key's changes would be in two partitions",
+            hint=f"set partitions = {found.partitions} if the changelog was begun with that; Kafka takes no partition "
+            f"away, and with another number a key's changes would be in two: {REPARTITION}",
         )
 
 

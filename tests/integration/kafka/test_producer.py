@@ -236,6 +236,7 @@ def test_another_number_of_partitions_is_refused(broker: Broker, prefix: str, op
     with pytest.raises(ChangelogError, match="has 3 partitions, and 4 are expected") as caught:
         opened(partitions={"viewed": 4}).publish([event(1)])
     assert caught.value.kind is Kind.PRECONDITION
+    assert "a topic that grew cannot shrink: say partitions={'viewed': 3}" in str(caught.value)
     opened(partitions={"viewed": 3}).publish([event(2)])
     assert ids(read(broker, f"{prefix}.viewed")) == ["e-2"]
 

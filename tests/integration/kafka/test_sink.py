@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 
 from connectors.servers.kafka import Broker, temporary_broker
 from connectors.sinks.kafka import client, oversized, sink
@@ -340,6 +340,29 @@ def test_another_number_of_partitions_is_refused(settings: Settings) -> None:
         KafkaSink(settings, JsonValues()).prepare([entity(partitions=3)])
     assert caught.value.kind is Kind.PRECONDITION
     assert "set partitions = 2 if the changelog was begun with that" in str(caught.value)
+    assert "run `changelog run --over-gap --accept-config`" in str(caught.value)
+
+
+def test_a_topic_that_grew_is_refused_until_it_is_made_again(settings: Settings) -> None:
+    """Also where the configuration followed it, and --accept-config says that this is meant."""
+    name, grown = f"{settings.prefix}.order", [entity(partitions=3)]
+    with opened(settings, entity(partitions=2)) as made:
+        made.commit(replace(checkpoint(1), settings={"order": {"partitions": 2}}))
+    admin = settings.client.admin()
+    for future in admin.create_partitions([NewPartitions(name, 3)]).values():
+        future.result()
+    for over_gap in (False, True):
+        with closing(KafkaSink(settings, JsonValues(), over_gap=over_gap)) as into:
+            into.prepare(grown)
+            with pytest.raises(ChangelogError, match=f"topic {name} was begun with 2") as caught:
+                into.recover()
+            assert caught.value.kind is Kind.SETTINGS
+    for future in admin.delete_topics([name]).values():
+        future.result()
+    with closing(KafkaSink(settings, JsonValues(), over_gap=True)) as into:
+        into.prepare(grown)
+        into.recover()
+        assert into.lost(["order"]) == ["order"]
 
 
 def test_a_topic_that_was_deleted_is_not_made_anew_unsaid(settings: Settings) -> None:
