@@ -21,6 +21,7 @@ MESSAGE_BYTES_DEFAULT = 1_048_588
 _DAY_MS = 86_400_000
 
 _RECORDS_MAX = 5_000
+_MIN_IN_SYNC = "min.insync.replicas"
 """What one request may make a controller write: a record a topic, partition and setting. It takes 10,000 at once."""
 
 Profile = Literal["changelog", "aggressive", "history"]
@@ -103,6 +104,13 @@ class Found:
 
     partitions: int
     settings: Mapping[str, str]
+    in_sync: int | None = None
+    """The in-sync replicas of the partition that has the fewest; None while nobody was asked."""
+
+    @property
+    def lacks_replicas(self) -> bool:
+        """Whether the brokers refuse every message to a partition, since too few replicas hold what is acknowledged."""
+        return self.in_sync is not None and self.in_sync < int(self.settings.get(_MIN_IN_SYNC, "1"))
 
     @property
     def message_bytes(self) -> int:
@@ -208,6 +216,7 @@ def read(admin: Admin, topics: Iterable[Topic]) -> dict[str, Found]:
     return {
         name: Found(
             partitions=len(known[name].partitions),
+            in_sync=min((len(part.isrs) for part in known[name].partitions.values()), default=None),
             settings={entry.name: entry.value for entry in settings[name].values() if entry.value is not None},
         )
         for name in there
@@ -275,6 +284,13 @@ def _judged(wanted: Topic, found: Found | None, *, create: bool, lag_s: float | 
     else:
         yield ok(name, f"{found.partitions} partitions, set as configured")
     yield from _retention(name, found, lag_s)
+    if found.lacks_replicas:
+        yield fail(
+            name,
+            f"a partition has {found.in_sync} in-sync replicas, and {_MIN_IN_SYNC} is {found.settings[_MIN_IN_SYNC]}: "
+            "the service waits at each commit",
+            f"start the brokers that are away, add replicas to the topic, or lower its {_MIN_IN_SYNC}",
+        )
 
 
 def _retention(name: str, found: Found, lag_s: float | None) -> Iterator[Finding]:

@@ -365,6 +365,21 @@ def test_a_topic_that_grew_is_refused_until_it_is_made_again(settings: Settings)
         assert into.lost(["order"]) == ["order"]
 
 
+def test_check_says_that_too_few_replicas_are_in_sync(settings: Settings) -> None:
+    """No message would be acknowledged, and no client be told why."""
+    wanted = topics_of(settings.prefix, [entity()], {})
+    with opened(settings):
+        assert all(each.status == "ok" for each in findings(settings.client, wanted, create=True))
+    alter(settings, f"{settings.prefix}.order", {"min.insync.replicas": "2"})
+    failures = [each for each in findings(settings.client, wanted, create=True) if each.status == "fail"]
+    assert [(each.name, each.message) for each in failures] == [
+        (
+            f"topic {settings.prefix}.order",
+            "a partition has 1 in-sync replicas, and min.insync.replicas is 2: the service waits at each commit",
+        )
+    ]
+
+
 def test_a_topic_that_was_deleted_is_not_made_anew_unsaid(settings: Settings) -> None:
     begun = replace(checkpoint(1), settings={"order": {}})
     with opened(settings) as made:
