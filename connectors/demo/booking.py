@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import psycopg
 
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Stamp
+from envelope.stamp import content
 
 GUESTS, ORDERS, SESSIONS, EVENTS = 4_000, 12_000, 4_000, 30_000
 ROWS = GUESTS + ORDERS + SESSIONS + EVENTS
@@ -115,11 +115,8 @@ class Chapter:
 @contextmanager
 def stamped(connection: Connection, stamp: Stamp) -> Iterator[None]:
     """A transaction that says who makes it: all that an application has to do."""
-    told = {"apiVersion": stamp.api_version, "serviceName": stamp.service_name, "identifier": stamp.identifier}
     with connection.transaction():
-        connection.execute(
-            "SELECT pg_logical_emit_message(true, 'provenance', %s)", [msgspec.json.encode(told).decode()]
-        )
+        connection.execute("SELECT pg_logical_emit_message(true, 'provenance', %s)", [content(stamp).decode()])
         yield
 
 
