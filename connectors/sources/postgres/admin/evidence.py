@@ -48,7 +48,8 @@ class TableEvidence:
     of its rows that cover the table.
 
     `keys` are the constraints that keep the entity key unique (`c` and the OID), or unique indexes without one (`i`),
-    and `types` the types of its columns. `leaves` are the partitions by OID, or a hash of them.
+    and `types` the types of its columns, with a hash of what composites in them have for attributes. `leaves` are the
+    partitions by OID, or a hash of them.
     """
 
     oid: int
@@ -214,7 +215,7 @@ def _whole(known: TableEvidence, table: TableEvidence) -> str | None:
     if not known.published & table.published:
         return "the table was taken off the publication and added again, or its row filter was edited"
     if known.types != table.types:  # which makes the constraint again, too
-        return None if _same_text(known.types, table.types) else "the type of a key column changed"
+        return None if _same_text(known.types, table.types) else "the type of a key column changed, or was altered"
     if known.keys and table.keys and not known.keys & table.keys:
         return "the constraint that keeps its key unique was dropped and made again"
     return None
@@ -224,9 +225,15 @@ def _same_text(before: Sequence[str], after: Sequence[str]) -> bool:
     """Whether every key column that changed its type publishes the same texts."""
     if len(before) != len(after):
         return False
-    changed = [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]
+    # Older programs stored nothing of the attributes of composites.
+    changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new and old != _plain(old, new)]
     oids = [{int(text.split(".")[0]) for text in pair} for pair in changed]
     return all(any(pair <= family for family in _SAME_TEXT) for pair in oids)
+
+
+def _plain(old: str, new: str) -> str:
+    """`new` without what it says of attributes, where `old` says nothing of them."""
+    return new if old.count(".") > 1 else ".".join(new.split(".")[:2])
 
 
 def _leaves(entity: str, known: TableEvidence, table: TableEvidence, since: int) -> Iterator[Unlogged]:
@@ -370,7 +377,21 @@ FROM (SELECT) AS always LEFT JOIN (
                 )
         ),
         ARRAY(
-            SELECT b.atttypid || '.' || b.atttypmod FROM pg_attribute AS b
+            SELECT b.atttypid || '.' || b.atttypmod || coalesce('.' || (
+                WITH RECURSIVE used(type) AS (
+                    SELECT b.atttypid
+                    UNION
+                    SELECT part.type FROM used JOIN pg_type AS u ON u.oid = used.type CROSS JOIN LATERAL (
+                        VALUES (u.typelem), (u.typbasetype)
+                        UNION ALL SELECT r.rngsubtype FROM pg_range AS r WHERE u.oid IN (r.rngtypid, r.rngmultitypid)
+                        UNION ALL SELECT f.atttypid FROM pg_attribute AS f
+                        WHERE f.attrelid = u.typrelid AND f.attnum > 0
+                    ) AS part(type)
+                )
+                SELECT md5(string_agg(concat_ws(' ', f.attrelid, f.attnum, f.xmin), ',' ORDER BY f.attrelid, f.attnum))
+                FROM used JOIN pg_type AS u ON u.oid = used.type JOIN pg_attribute AS f ON f.attrelid = u.typrelid
+                WHERE f.attnum > 0
+            ), '') FROM pg_attribute AS b
             WHERE b.attrelid = c.oid AND NOT b.attisdropped AND a.key ? b.attname ORDER BY b.attname COLLATE "C"
         ),
         coalesce((

@@ -4,7 +4,8 @@ ALTER TYPE of a composite, or ALTER TABLE of a table whose row type a column has
 texts of values have other attributes. So the catalogue is looked at, and what it says is laid along the log. A look
 that finds the same rows as the one before says that nothing was altered between the two. One that finds others says
 only that something was: until it is known where the altering transaction committed, the values between are in doubt,
-and their texts are published as they are.
+and their texts are published as they are. A key would then be another one, so its rows wait until nobody alters its
+type. Once a type was altered, each key has another text in any case: `evidence` has the table read again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -65,6 +66,7 @@ class Definitions:
         self._relations: frozenset[int] = frozenset()
         self._past: list[_Definition] = []
         self._looked_before = 0
+        self._pending = False
         self._glance_at = 0.0
         self._met: dict[int, int] = {}
         self._ends = {int(xid): place for xid, place in (ends or {}).items()}
@@ -96,6 +98,10 @@ class Definitions:
             return self._plain.resolve(oid)
         definition, certain = self._choose()
         return definition.types[oid] if certain else in_doubt(definition.types[oid])
+
+    def pending(self, oid: int) -> bool:
+        """Whether the type that was resolved for the open transaction is in doubt while another one alters a type."""
+        return self._pending and oid in self._oids and not self._choose()[1]
 
     def tracks(self, oid: int) -> bool:
         """Whether a type that was resolved has composites."""
@@ -137,7 +143,7 @@ class Definitions:
             seen, types = self._read(seen)
             self._past = [*self._past[1 - _PAST_MAX :], _Definition(types=types, rows=seen.rows)]
         last = self._past[-1]
-        last.makers = seen.makers
+        last.makers, self._pending = seen.makers, seen.pending
         if not seen.pending:
             last.until = seen.before
         self._looked_before = seen.before
