@@ -23,6 +23,7 @@ from connectors.service.service import Service
 from connectors.sources.postgres.session.connection import connect
 from connectors.sources.postgres.session.patience import Patience
 from connectors.sources.postgres.snapshot import table_reads
+from connectors.wiring import sources
 from connectors.wiring.signals import send
 from envelope.errors import ChangelogError, Kind
 from envelope.signal import Signal
@@ -80,7 +81,7 @@ def own_logs() -> Iterator[None]:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the server waits for is asked often, and a slot that is held is waited for only by connecting again."""
     monkeypatch.setattr(service, "SAMPLE_S", 0.3)
-    monkeypatch.setattr(service, "_SLOT_PATIENCE_S", 0.3)
+    monkeypatch.setattr(sources, "_SLOT_PATIENCE_S", 0.3)
 
 
 @pytest.fixture(scope="module")

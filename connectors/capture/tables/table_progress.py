@@ -25,6 +25,11 @@ def was_complete(stored: Mapping[str, Any] | None) -> bool:
     return is_complete(stored) or (stored is not None and "again" in stored)
 
 
+def from_start(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The entry without the source's own part: on another server, none of what was read in part holds."""
+    return stored if is_complete(stored) else {name: stored[name] for name in ("complete", "again") if name in stored}
+
+
 def restated(stored: Mapping[str, Any], columns: Sequence[str], *, read: bool) -> Mapping[str, Any]:
     """What becomes of the entry of a complete table whose stored rows no longer hold what these columns do.
 

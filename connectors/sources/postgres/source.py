@@ -13,7 +13,7 @@ from connectors.capture.rows.row_records import Origin
 from connectors.capture.settings_guard import PLAIN_CODEC, check_settings, shapes_of
 from connectors.capture.tables.repairs import Repairs
 from connectors.capture.tables.survivors import Read
-from connectors.capture.tables.table_progress import was_complete
+from connectors.capture.tables.table_progress import from_start, was_complete
 from connectors.capture.throttled_warnings import Stamps
 from connectors.failpoints import Reach, nowhere
 from connectors.sources import Activity, Piece, Recover
@@ -202,6 +202,8 @@ class PostgresSource:
         self._history = History.of(linked, settings.publication, slot.confirmed_flush)
         reached = self._lineage.reached(self._history.durable)
         kept = {} if stored is None else stored.windows
+        if linked is None:
+            kept = {name: from_start(entry) for name, entry in kept.items()}
         checkpoint = Checkpoint(
             position=None if stored is None else stored.position,
             through_lsn=self._history.durable,

@@ -7,7 +7,7 @@ import pytest
 import structlog
 
 from connectors.servers.postgres import Server, temporary_server
-from connectors.service import service
+from connectors.wiring import sources
 from tests.integration.bad_input import GUEST, ONE
 from tests.integration.site import Site
 from tests.servers import SETTINGS
@@ -22,7 +22,7 @@ def own_logs() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot that is held stays so: nobody was killed here."""
-    monkeypatch.setattr(service, "_SLOT_PATIENCE_S", 0.3)
+    monkeypatch.setattr(sources, "_SLOT_PATIENCE_S", 0.3)
 
 
 @pytest.fixture

@@ -1,0 +1,53 @@
+"""A changelog that an earlier version of the program stored is continued by this one.
+
+`stored/changelog` was written by the version before the capture core had a room of its own: `photo` is read in part,
+and a repair of two keys of `item` is open. Its cluster is gone, so the service goes on with another one.
+"""
+
+import shutil
+from pathlib import Path
+
+from connectors.capture.tables.repairs import Repairs
+from tests.integration.site import Site
+
+STORED = Path(__file__).parent / "stored" / "changelog"
+SIGNAL = "f8c993e71622a3c1"
+
+ENTITIES = """
+[entities.item]
+table = "public.item"
+[entities.photo]
+table = "public.photo"
+"""
+
+
+def test_a_stored_changelog_goes_on_with_what_was_open_in_it(database: str, tmp_path: Path) -> None:
+    site = Site(database, tmp_path)
+    site.sql(
+        "CREATE TABLE item (id int PRIMARY KEY, name text, amount int)",
+        "ALTER TABLE item REPLICA IDENTITY FULL",
+        "INSERT INTO item SELECT n, 'item ' || n, n FROM generate_series(1, 50) AS n WHERE n <> 8",
+        "UPDATE item SET amount = 700 WHERE id = 7",
+        "CREATE TABLE photo (id int PRIMARY KEY, title text)",
+        "INSERT INTO photo SELECT n, 'photo ' || n FROM generate_series(1, 1000) AS n",
+    )
+    site.configure(ENTITIES)
+    shutil.copytree(STORED, site.log)
+    before, stored = site.messages(), site.checkpoint
+    assert next(iter(stored.windows["photo"]["leaves"].values()))["left"] == [[5, None]]
+    assert Repairs.parse(stored.repairs).to_json() == stored.repairs
+    assert "cluster" in site.refused()
+
+    with site.running(accept_cluster=True) as service:
+        service.until(lambda: site.is_read() and not Repairs.parse(site.checkpoint.repairs).open)
+        site.sql("INSERT INTO item VALUES (51, 'item 51', 51)")
+        service.until(lambda: "51" in site.state("item"))
+
+    after = site.messages()
+    assert after[: len(before)] == before
+    positions = [each["value"]["provenance"]["source"]["position"] for each in after]
+    assert positions == sorted(set(positions))
+    assert ("read", "7") in site.ops("item")[sum(each["entity"] == "item" for each in before) :]
+    assert Repairs.parse(site.checkpoint.repairs).ended[SIGNAL] == "done, 1 absent"
+    for name in ("item", "photo"):
+        assert site.state(name) == {str(row["id"]): row for (row,) in site.sql(f"SELECT to_json({name}) FROM {name}")}
