@@ -1,8 +1,8 @@
-"""`spark-submit spark_jobs/archive.py`: the changelog as sorted Parquet files, a folder an entity and day.
+"""`spark-submit spark_jobs/archive.py`: keeps the changelog as sorted Parquet files, in a folder per entity and day.
 
-Of a changelog on Kafka, what was committed since the last run goes into `--archive`; of a file log, its closed days go
-into its own `archive/`. What is visible is what the newest manifest lists, so a run may be killed at any moment, and
-the next one does it again.
+From a changelog on Kafka, everything committed since the last run goes into `--archive`. From a file log, closed days
+go into the log's own `archive/`. Readers see what the newest manifest lists, so a run can be killed at any moment, and
+the next run repeats its work.
 """
 
 import argparse
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 CLOSED, ALL = "closed", "all"
 
 LOOKS_S = 60
-"""How often --continuous looks for new topics."""
+"""How often --continuous looks for new topics, in seconds."""
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,45 +46,49 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--archive",
         type=place,
         metavar="PATH",
-        help="where the archive of a changelog on Kafka is: any folder or "
-        "URI that Spark writes to (file:, s3a:, abfs:, hdfs:)",
+        help="where to keep the archive of a changelog on Kafka: any folder or "
+        "URI that Spark can write to (file:, s3a:, abfs:, hdfs:)",
     )
     once = parser.add_mutually_exclusive_group()
-    once.add_argument("--once", action="store_true", help="take what there is now, and end (the default)")
-    once.add_argument("--continuous", action="store_true", help="go on until stopped, by structured streaming")
+    once.add_argument("--once", action="store_true", help="archive what there is now, and end (the default)")
+    once.add_argument("--continuous", action="store_true", help="run until stopped, by structured streaming")
     parser.add_argument(
         "--every",
         type=positive,
         default=300,
         metavar="SECONDS",
-        help="how often it takes what came, with --continuous (%(default)s)",
+        help="with --continuous, how often to archive what is new (%(default)s)",
     )
     parser.add_argument(
-        "--offsets", type=positive, default=2_000_000, metavar="N", help="the most offsets of one commit (%(default)s)"
+        "--offsets", type=positive, default=2_000_000, metavar="N", help="the most offsets in one commit (%(default)s)"
     )
     parser.add_argument(
-        "--skip", action="append", default=[], metavar="ENTITY", help="leave out an entity's topic; may be repeated"
+        "--skip", action="append", default=[], metavar="ENTITY", help="leave out this entity's topic; may be repeated"
     )
-    parser.add_argument("--accept-lost", action="store_true", help="go on where Kafka no longer has what is next")
+    parser.add_argument(
+        "--accept-lost", action="store_true", help="continue although Kafka no longer has the next messages"
+    )
     parser.add_argument(
         "--compact",
         nargs="?",
         const=CLOSED,
         choices=(CLOSED, ALL),
-        help="then make one sorted file of the files of each closed day, or of all days; of a file log, take these",
+        help="then merge the files of each closed day, or of all days; of a file log, archive these days",
     )
-    parser.add_argument("--keep-days", type=positive, metavar="N", help="then drop all days but today and the N before")
+    parser.add_argument(
+        "--keep-days", type=positive, metavar="N", help="then drop all days except today and the N before"
+    )
     parser.add_argument(
         "--grace-hours",
         type=positive,
         default=24,
         metavar="N",
-        help="how long readers may need files that were replaced (%(default)s)",
+        help="how long readers may still need replaced files (%(default)s)",
     )
 
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    """What a run would read, compact and drop; of an archive that only a session reaches, where it is."""
+    """What a run would read, compact and drop; only the place of an archive that needs a session."""
     store = _store(arguments, config)
     if store is None:
         return {"reads": _origin(config), "writes": f"{arguments.archive}/{ARCHIVE}"}
@@ -103,7 +107,7 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
 
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    """Takes what there is, and then compacts, drops and clears away as it is told to."""
+    """Archives what is new, then compacts, drops and deletes as the arguments say."""
     from spark_jobs.archiving import clear, files  # noqa: PLC0415, --help and a dry run need no Spark
     from spark_jobs.archiving.write_files import ArchiveRun  # noqa: PLC0415
 
@@ -143,23 +147,23 @@ def _before(arguments: argparse.Namespace, at: datetime) -> date:
 
 
 def _taken(arguments: argparse.Namespace) -> date | None:
-    """The first day of a file log that is not taken; None for the first that is not closed."""
+    """The first day of a file log that is not archived; None for the first day that is not closed."""
     return date.max if arguments.compact == ALL else None
 
 
 def _store(arguments: argparse.Namespace, config: Config, spark: "SparkSession | None" = None) -> Store | None:
-    """The archive's store; None where it takes a session to reach it, and there is none."""
+    """The archive's store; None if reaching it needs a session and there is none."""
     if isinstance(config.sink, FilesConfig):
         for name in ("archive", "continuous", "skip", "accept_lost"):
             if getattr(arguments, name):
                 raise ChangelogError(
                     Kind.USAGE,
                     f"--{name.replace('_', '-')} is for a changelog on Kafka",
-                    hint="a file log has its archive in its own folder, made of the days that are closed",
+                    hint="a file log keeps its archive in its own folder",
                 )
         store = store_of(config.sink.path)
         if not sequences(config.sink.path) and newest(store) is None:
-            hint = "`changelog run` begins it; see [sink] path"
+            hint = "`changelog run` creates it; check [sink] path"
             raise ChangelogError(Kind.PRECONDITION, f"there is no changelog in {config.sink.path}", hint=hint)
         return store
     if not arguments.archive:
@@ -179,7 +183,7 @@ def _origin(config: Config) -> str:
 
 
 def _unread(arguments: argparse.Namespace, config: Config, sink: KafkaConfig, manifest: Manifest) -> "Spans":
-    """What is committed behind what the manifest has."""
+    """The committed messages past the manifest's offsets."""
     with extra_needed():
         from connectors.wiring import kafka  # noqa: PLC0415
         from spark_jobs.changelog import kafka_offsets  # noqa: PLC0415
@@ -194,7 +198,7 @@ def _count(spans: "Spans", topic: str) -> int:
 
 
 def _take(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> int:
-    """All that is committed now, in one commit or, where it is much, in several; gives the rows."""
+    """Archives all that is committed now, in as many commits as it needs; returns the number of rows."""
     from spark_jobs.archiving.files import land  # noqa: PLC0415
     from spark_jobs.changelog import kafka_offsets  # noqa: PLC0415
     from spark_jobs.changelog.read_kafka import decoded, kafka_options  # noqa: PLC0415
@@ -216,10 +220,10 @@ def _take(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink
 
 
 def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> NoReturn:
-    """What comes, by structured streaming, until stopped; topics that are new make it begin anew.
+    """Archives what arrives, by structured streaming, until stopped; restarts the query when there are new topics.
 
-    Where to begin is the manifest's to say: Spark's own checkpoint lasts no longer than its query, and is asked for the
-    offsets of a micro-batch alone. Its rows do not tell them: offsets have gaps.
+    The manifest says where to begin. Spark's checkpoint lives only as long as its query, and serves only to find the
+    offsets of each micro-batch, which its rows do not show because offsets have gaps.
     """
     from spark_jobs.changelog import kafka_offsets  # noqa: PLC0415
     from spark_jobs.changelog.read_kafka import decoded, kafka_options  # noqa: PLC0415
@@ -256,7 +260,7 @@ def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, si
 
 
 class _MicroBatches:
-    """Lands the micro-batches of a query, whose checkpoint is in `folder`, from the beginning of `spans` on."""
+    """Archives the micro-batches of a query from the beginning of `spans`; `folder` holds the query's checkpoint."""
 
     def __init__(self, run: "ArchiveRun", folder: Path, spans: "Spans", prefix: str) -> None:
         self._run, self._folder, self._prefix = run, folder, prefix
@@ -264,7 +268,7 @@ class _MicroBatches:
         self.failure: ChangelogError | None = None
 
     def land(self, rows: "DataFrame", number: int) -> None:
-        """One of them; `failure` keeps why it could not be, which Spark would tell as a Java stack trace."""
+        """Archives one micro-batch; `failure` keeps an error that Spark would report as a Java stack trace."""
         from spark_jobs.archiving.files import land  # noqa: PLC0415
         from spark_jobs.changelog.kafka_offsets import ending  # noqa: PLC0415
 
@@ -277,7 +281,7 @@ class _MicroBatches:
         self._spans = {part: replace(span, first=span.end, after=span.end) for part, span in spans.items()}
 
     def _ends(self, number: int) -> Mapping[str, Mapping[str, int]]:
-        """Up to which offsets a micro-batch was read: the last line of what Spark stores before it begins one."""
+        """The end offsets of a micro-batch: the last line of the file that Spark writes before it begins one."""
         text = (self._folder / "offsets" / str(number)).read_text("utf-8")
         ends: Mapping[str, Mapping[str, int]] = json.loads(text.rstrip().rpartition("\n")[2])
         return ends

@@ -1,8 +1,8 @@
-"""`spark-submit spark_jobs/derive_deltas.py`: each change as a JSON Patch, from the state before to the state after.
+"""`spark-submit spark_jobs/derive_deltas.py`: derives a JSON Patch from each change, from the old to the new state.
 
-Of a changelog on Kafka, deltas go to the topics PREFIX.ENTITY.delta, on the same partitions, under the same keys. Of a
-file log or an archive, they go to --output as files. Each run goes on where the one before ended; a delta's id is its
-change's position, by which readers know what is there twice.
+From a changelog on Kafka, deltas go to the topics PREFIX.ENTITY.delta, on the same partitions and under the same keys.
+From a file log or an archive, they go to --output as files. Each run continues where the last one ended. A delta's id
+is the position of its change, by which readers detect repeats.
 """
 
 import argparse
@@ -37,26 +37,34 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--entity", action="append", metavar="ENTITY", help="only this entity's changes; may be repeated"
     )
-    files = parser.add_argument_group("of a file log, or of an archive")
+    files = parser.add_argument_group("for a file log or an archive")
     files.add_argument(
-        "--archive", type=place, metavar="PATH", help="read the archive there, not what the configuration names"
+        "--archive", type=place, metavar="PATH", help="read the archive at PATH instead of the configured changelog"
     )
     files.add_argument(
-        "--output", type=place, metavar="PATH", help="where deltas are written: any folder or URI that Spark takes"
+        "--output", type=place, metavar="PATH", help="where to write deltas: any folder or URI that Spark can write to"
     )
-    files.add_argument("--format", choices=("parquet", "jsonl"), help="of the files of a new output (parquet)")
-    files.add_argument("--from", dest="first", type=_position, metavar="POSITION", help="begin a new output here")
-    files.add_argument("--to", dest="last", type=_position, metavar="POSITION", help="end here, inclusive")
-    kafka = parser.add_argument_group("of a changelog on Kafka")
-    kafka.add_argument("--checkpoint", type=place, metavar="PATH", help="where Spark keeps how far the job is")
-    kafka.add_argument("--continuous", action="store_true", help="go on until stopped, not only to the present end")
+    files.add_argument("--format", choices=("parquet", "jsonl"), help="the format of a new output (parquet)")
+    files.add_argument(
+        "--from", dest="first", type=_position, metavar="POSITION", help="begin a new output at this position"
+    )
+    files.add_argument("--to", dest="last", type=_position, metavar="POSITION", help="end at this position, inclusive")
+    kafka = parser.add_argument_group("for a changelog on Kafka")
+    kafka.add_argument("--checkpoint", type=place, metavar="PATH", help="where Spark notes the job's progress")
+    kafka.add_argument("--continuous", action="store_true", help="run until stopped, not only up to the present end")
     kafka.add_argument(
-        "--every", type=seconds, default=1.0, metavar="SECONDS", help="how often, with --continuous (%(default)s)"
+        "--every",
+        type=seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="with --continuous, how often to look for changes (%(default)s)",
     )
     kafka.add_argument(
-        "--offsets", type=positive, default=1_000_000, metavar="N", help="the most offsets of one batch (%(default)s)"
+        "--offsets", type=positive, default=1_000_000, metavar="N", help="the most offsets in one batch (%(default)s)"
     )
-    kafka.add_argument("--accept-lost", action="store_true", help="go on where Kafka no longer has what is next")
+    kafka.add_argument(
+        "--accept-lost", action="store_true", help="continue although Kafka no longer has the next messages"
+    )
 
 
 def _position(text: str) -> Position:
@@ -108,7 +116,7 @@ def _of_files(arguments: argparse.Namespace, config: Config) -> bool:
 
 
 def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
-    """One way's options are no use on the other."""
+    """Refuses options that do not fit the kind of changelog."""
     files = ["archive", "output", "format", "first", "last"]
     others = ["checkpoint", "continuous", "accept_lost"]
     names = {"first": "from", "last": "to", "accept_lost": "accept-lost"}
@@ -121,7 +129,7 @@ def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
     if not getattr(arguments, needed):
         raise ChangelogError(Kind.USAGE, f"--{needed} is missing", hint=f"{where} needs it: --{needed} PATH")
     if arguments.first and arguments.last and arguments.first > arguments.last:
-        raise ChangelogError(Kind.USAGE, "--from is behind --to", hint="exchange them")
+        raise ChangelogError(Kind.USAGE, "--from is after --to", hint="exchange them")
 
 
 # Files
@@ -175,7 +183,7 @@ def _changes(
 
 
 def _refuse_other(arguments: argparse.Namespace, before: "DeltaRuns", root: str) -> None:
-    """What an output began with, it goes on with."""
+    """Refuses options that contradict the present content of the output."""
     if before.runs and arguments.first is not None:
         hint = "leave out --from, or use another --output"
         raise ChangelogError(Kind.USAGE, f"{root} has deltas already, up to {before.last}", hint=hint)
@@ -230,11 +238,11 @@ def _run_kafka(spark: "SparkSession", arguments: argparse.Namespace, config: Con
 
 @contextmanager
 def _stopping() -> Iterator[Callable[[], bool]]:
-    """Whether SIGTERM came."""
-    came = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: came.set())
+    """Yields a function that says whether SIGTERM arrived."""
+    stopped = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:
-        yield came.is_set
+        yield stopped.is_set
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -1,8 +1,8 @@
-"""`spark-submit spark_jobs/detect_drift.py`: whether the changelog equals the source of truth, while both move.
+"""`spark-submit spark_jobs/detect_drift.py`: compares the changelog with its source while both are written to.
 
-Both sides are cut by one snapshot of the database: a row of the changelog counts only if its transaction is visible in
-it. What differs is told key by key and column by column, as a page, as JSON and as a file of all keys that `changelog
-republish` reads. A changelog that has not got as far as the snapshot is not compared: its lag would look like drift.
+Both sides are cut by one snapshot of the database: a row of the changelog counts only if its transaction is visible.
+Differences are reported by key and column, as a page, as JSON and as a file of all keys that `changelog republish`
+reads. A changelog that has not caught up with the snapshot is not compared: its lag would look like drift.
 """
 
 import argparse
@@ -32,23 +32,23 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=folder,
         metavar="DIR",
-        help="write reports there (the folder drift beside the configuration)",
+        help="the folder for reports (drift, beside the configuration)",
     )
     parser.add_argument("--entities", nargs="+", default=[], metavar="ENTITY", help="compare only these")
     parser.add_argument(
         "--since",
         type=moment,
         metavar="POSITION|TIME",
-        help="only keys that changed behind a position or a time; what the changelog lacks is not seen then",
+        help="only keys that changed after a position or a time; keys that the changelog lacks are not found",
     )
     parser.add_argument(
-        "--sample", type=_share, metavar="SHARE", help="only this share of the keys, such as 0.01: the same ones always"
+        "--sample", type=_share, metavar="SHARE", help="only this share of the keys, such as 0.01; always the same keys"
     )
     parser.add_argument(
         "--from",
         dest="first",
         metavar="KEY",
-        help="only keys whose first column is this or more; with one --entities. The rest of the table is not read",
+        help="only keys whose first column is at least this, of one entity; the rest of the table is not read",
     )
     parser.add_argument("--below", dest="end", metavar="KEY", help="only keys whose first column is less than this")
     parser.add_argument(
@@ -56,15 +56,15 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=60.0,
         metavar="SECONDS",
-        help="how long the changelog may take to get behind the snapshot (%(default)s)",
+        help="how long to wait until the changelog has caught up with the snapshot (%(default)s)",
     )
     parser.add_argument(
-        "--archive", type=place, metavar="PATH", help="compare the archive there, not what the service publishes"
+        "--archive", type=place, metavar="PATH", help="compare the archive at PATH instead of the published changelog"
     )
     parser.add_argument("--partitions", type=positive, metavar="N", help="read the source in N tasks")
-    other = parser.add_argument_group("another source than the database of the service; not exact, and says so")
+    other = parser.add_argument_group("for a source other than the service's database; such a comparison is not exact")
     other.add_argument(
-        "--source", metavar="FORMAT", help="what Spark reads it as: jdbc, parquet, …; with one --entities"
+        "--source", metavar="FORMAT", help="the Spark format of the source: jdbc, parquet, …; for one entity"
     )
     other.add_argument(
         "--source-option",
@@ -72,16 +72,18 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of that format, such as path or dbtable; may be repeated",
+        help="an option of the format, such as path or dbtable; may be repeated",
     )
     other.add_argument(
         "--settle",
         type=seconds,
         default=60.0,
         metavar="SECONDS",
-        help="after which what differs is compared again (%(default)s)",
+        help="how long to wait before comparing differing keys again (%(default)s)",
     )
-    parser.add_argument("--repair", action="store_true", help="have the service do what the policy says (see [drift])")
+    parser.add_argument(
+        "--repair", action="store_true", help="ask the service to repair as the policy says (see [drift])"
+    )
 
 
 def _share(text: str) -> float:
@@ -90,7 +92,7 @@ def _share(text: str) -> float:
     except ValueError:
         share = 0.0
     if not 1e-6 <= share < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share: it should be 0.000001 or more, and less than 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share: give at least 0.000001, and less than 1")
     return share
 
 
@@ -102,7 +104,7 @@ def _option(text: str) -> tuple[str, str]:
 
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    """Asks the database for the tables, and takes no snapshot."""
+    """Looks up the tables in the database, without taking a snapshot."""
     from spark_jobs.drift.fenced.hold_fence import entities_of  # noqa: PLC0415
 
     _refuse_several(arguments)
@@ -148,7 +150,7 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
 
     _refuse_several(arguments)
     request, folder = _request(spark, arguments, config), _folder(arguments)
-    earlier = read_earlier(folder)  # one that is damaged is told before the comparison, not behind it
+    earlier = read_earlier(folder)  # so a damaged report is named before the comparison, not after it
     start = RunStart.now()
     if arguments.source is None:
         compared = run.detect(spark, request, start)
@@ -213,7 +215,7 @@ def _summary(report: Mapping[str, Any], page: Path) -> Mapping[str, object]:
 
 
 def _figures(summary: Mapping[str, object]) -> str:
-    """The report's own figures, for --metrics."""
+    """The report's figures, for --metrics."""
     from spark_jobs.drift.report import prometheus  # noqa: PLC0415
 
     if "report" not in summary:

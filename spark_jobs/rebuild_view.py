@@ -1,8 +1,8 @@
-"""`spark-submit spark_jobs/rebuild_view.py`: the last state of each key of an entity, as of now, a position or a time.
+"""`spark-submit spark_jobs/rebuild_view.py`: writes the last state of each key, as of now, a position or a time.
 
-The view is typed by the entity's columns as they were then. Changes of dropped services and of other API versions are
-taken as if they had never been made. A view that is there already, of the same definition, is gone on from. With
---view, it is of documents that the configuration declares: of several entities, nested by their foreign keys.
+The view has the entity's columns and types of that moment. Changes by dropped services or other API versions are
+ignored as if they had never been made. An existing view of the same definition is extended. With --view, the view has
+documents that the configuration declares: rows of several entities, nested by their foreign keys.
 """
 
 import argparse
@@ -34,8 +34,8 @@ FILES, DELTA, POSTGRES = OUTPUTS = ("files", "delta", "postgres")
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--entity", metavar="ENTITY", help="what the view is of")
-    what.add_argument("--view", metavar="NAME", help="the view [views.NAME] of the configuration")
+    what.add_argument("--entity", metavar="ENTITY", help="the entity to build a view of")
+    what.add_argument("--view", metavar="NAME", help="build the view [views.NAME] of the configuration")
     parser.add_argument(
         "--to",
         type=place,
@@ -43,9 +43,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH|TABLE",
         help="any folder or URI; with --output postgres, [SCHEMA.]TABLE",
     )
-    parser.add_argument("--output", choices=OUTPUTS, default=FILES, help="what the view is written as (%(default)s)")
+    parser.add_argument("--output", choices=OUTPUTS, default=FILES, help="the form of the view (%(default)s)")
     parser.add_argument(
-        "--dsn", metavar="env:NAME|file:PATH", help="where the connection string of --output postgres is to be found"
+        "--dsn", metavar="env:NAME|file:PATH", help="where to find the connection string for --output postgres"
     )
     parser.add_argument(
         "--as-of",
@@ -54,12 +54,12 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         help="a position, or a time such as 2026-11-21T03:10:00Z (now)",
     )
     parser.add_argument(
-        "--archive", type=place, metavar="PATH", help="read the archive there, not what the configuration names"
+        "--archive", type=place, metavar="PATH", help="read the archive at PATH instead of the configured changelog"
     )
     parser.add_argument("--schemas", type=folder, metavar="DIR", help="take the columns from DIR/ENTITY.avsc")
-    parser.add_argument("--where", metavar="SQL", help="only rows that meet this condition on the view's columns")
-    parser.add_argument("--raw", action="store_true", help="have all columns as text, exactly as they were published")
-    parser.add_argument("--full", action="store_true", help="do not build on the view that is there")
+    parser.add_argument("--where", metavar="SQL", help="only rows that match this condition on the view's columns")
+    parser.add_argument("--raw", action="store_true", help="write all columns as text, exactly as published")
+    parser.add_argument("--full", action="store_true", help="do not build on the existing view")
     counting = parser.add_argument_group("whose changes count; each may be repeated")
     for option, whose in (
         ("--keep-service", "only changes by this service"),
@@ -98,7 +98,7 @@ def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
 
 
 def _table(arguments: argparse.Namespace) -> to_postgres.Target | None:
-    """The table that is written, where it is one. Raises ChangelogError (USAGE) for options that do not fit."""
+    """The table to write, if the output is one. Raises ChangelogError (USAGE) for options that do not fit."""
     if (arguments.output == POSTGRES) != (arguments.dsn is not None):
         message = "--output postgres and --dsn go together"
         raise ChangelogError(
@@ -133,7 +133,9 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
     changelog = Archive(path=arguments.archive) if arguments.archive else where_of(config)
     position = resolve(spark, changelog, arguments.as_of)
     entities = _entities(arguments, config)
-    read_changelog(spark, changelog, entities=entities)  # an unknown entity is refused, rather than its lack of columns
+    read_changelog(
+        spark, changelog, entities=entities
+    )  # so an unknown entity is named as such, not as one without columns
     view_plan = plan.ViewPlan(
         view=ViewConfig(entity=arguments.entity, where=arguments.where)
         if arguments.entity

@@ -14,9 +14,9 @@ from spark_jobs.storage.manifest import ARCHIVE, FOLDER, Manifest, commit, numbe
 
 
 def drop_days(run: ArchiveRun, *, keep_days: int) -> Sequence[str]:
-    """Drops all days but today and the `keep_days` before it from the manifest; gives those dropped.
+    """Drops all days except today and the `keep_days` before it from the manifest; returns the dropped days.
 
-    The versions of columns stay, which later rows may need however old they are, and so do the gaps.
+    The entities `schemas` and `gaps` stay, because later rows may need them however old they are.
     """
     gone = to_drop(run.manifest(), run.at.astimezone(UTC).date(), keep_days)
     if gone:
@@ -31,11 +31,11 @@ def drop_days(run: ArchiveRun, *, keep_days: int) -> Sequence[str]:
 
 
 def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
-    """Deletes what no reader needs any more, and gives the number of files.
+    """Deletes files that no reader needs any more; returns their number.
 
-    A manifest goes when the next one is older than `grace`, so that whoever began to read by it has had so long. A
-    file goes when no manifest that is left lists it and it is older than `grace`: what an unfinished run left, too. Of
-    the file log at `log` what every manifest that is left replaces.
+    A manifest is deleted once the next one is older than `grace`, so its readers have had that long to finish. A file
+    is deleted if no remaining manifest lists it and it is older than `grace`, which covers files of killed runs. Of the
+    file log at `log`, the files are deleted that every remaining manifest replaces.
     """
     store, until_s = run.store, (run.at - grace).timestamp()
     manifests = list(store.files(FOLDER))
@@ -49,7 +49,8 @@ def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
     others = [file for file in (*manifests, *store.files(ARCHIVE)) if file.path not in (listed | set(gone))]
     gone += [file.path for file in others if file.modified_s < until_s]
     if log is not None:
-        before_archive_expired = written_s[min(left)] < until_s  # else there may be readers from before there was any
+        # Otherwise readers may still use the log as it was before the first archive.
+        before_archive_expired = written_s[min(left)] < until_s
         archived = min(whole[number].log.last for number in left) if before_archive_expired else 0
         gone += [f"log/{log_file(log, file).name}" for file in sequences(log)[:-KEPT] if file <= archived]
     for path in gone:
@@ -59,7 +60,7 @@ def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
 
 
 def _in_use(written_s: Mapping[int, float], until_s: float) -> set[int]:
-    """The numbers of the manifests that somebody may still read by: the newest, and each that was so until lately."""
+    """The numbers of manifests that may still have readers: the newest, and each that was the newest within `grace`."""
     ordered = sorted(written_s)
     lately = (number for number, following in pairwise(ordered) if written_s[following] >= until_s)
     return {ordered[-1], *lately}

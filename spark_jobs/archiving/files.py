@@ -1,7 +1,7 @@
-"""Files of an archive: written, made fewer, dropped and cleared away (docs/how-to/archive.md).
+"""Adds files to an archive and compacts them (docs/how-to/archive.md).
 
-Whatever is written becomes visible by a manifest alone, and all at once. A run that ends before leaves files that
-nobody lists; `clear` deletes them later, with those that were replaced.
+Files become visible all at once, through a manifest. A run that is killed before that leaves files that no manifest
+lists; `spark_jobs.archiving.clear` deletes them later, together with replaced files.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,21 +22,21 @@ from spark_jobs.storage.manifest import ArchiveFile, Manifest, Replaced, commit
 from spark_jobs.storage.store import Store
 
 FAIL_POINTS = ("archive:written", "archive:moved", "archive:committed", "archive:dropped", "archive:cleared")
-"""The boundaries between two steps at which a crash is tried."""
+"""The boundaries between steps at which tests make a run crash."""
 
 
 DAYS_AT_ONCE = 64
-"""How many entities' days are compacted in one commit."""
+"""How many days of entities are compacted in one commit."""
 
 
 # From Kafka
 
 
 def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str) -> int:
-    """Commits what was read of the spans, and that they were read; gives the number of rows.
+    """Commits the rows that were read from these spans, together with the spans' ends; returns the number of rows.
 
-    `rows` are of `envelope.batch.SCHEMA`, their `partition` Kafka's. Raises ChangelogError, IN_USE, when another run
-    read the same meanwhile.
+    `rows` have the columns of `envelope.batch.SCHEMA`; `partition` is Kafka's. Raises ChangelogError (IN_USE) if
+    another run archived the same span meanwhile.
     """
     with write_files(run, rows) as written:
         files = [_landed(file, spans, prefix) for file in written]
@@ -66,7 +66,7 @@ def _landed(file: "WrittenFile", spans: Spans, prefix: str) -> ArchiveFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """What became of files: how many went in and came out, and how many rows were repeats and so were dropped."""
+    """The result of a merge: files before and after, rows before, and rows that were dropped as repeats."""
 
     files: int = 0
     into: int = 0
@@ -83,10 +83,10 @@ class Merged:
 
 
 def compact(run: ArchiveRun, *, before: date) -> Merged:
-    """Makes one sorted file of those of an entity's day before a date, where they are several; drops repeats.
+    """Merges the files of each entity's day before a date into one sorted file, and drops repeats.
 
-    A repeat is of the same entity, partition and position. Raises ChangelogError, IN_USE, when another run replaced or
-    dropped the same files meanwhile.
+    A repeat has the same entity, partition and position as another row. Raises ChangelogError (IN_USE) if another run
+    replaced or dropped the same files meanwhile.
     """
     merged = Merged()
     due = to_merge(run.manifest(), before)
@@ -124,7 +124,7 @@ def _rows(files: Iterable[ArchiveFile]) -> int:
 
 
 def _offsets(old: Iterable[ArchiveFile], new: "WrittenFile") -> dict[str, tuple[int, int]]:
-    """By partition, from the lowest to the highest offset that the old files of the new one's day were read from."""
+    """By partition, the lowest and highest offset of the old files that the new file replaces."""
     spans: dict[str, tuple[int, int]] = {}
     for file in old:
         if (file.entity, file.day) == (new.entity, new.day):
@@ -138,9 +138,9 @@ def _offsets(old: Iterable[ArchiveFile], new: "WrittenFile") -> dict[str, tuple[
 
 
 def archive_log(run: ArchiveRun, path: Path, before: date | None = None) -> Merged:
-    """Writes the days of the file log at `path` before a date, by default the closed ones, into its own archive.
+    """Archives the days of the file log at `path` before a date, by default the closed days.
 
-    They are sorted; the log files stay for now.
+    The log files themselves stay until `spark_jobs.archiving.clear` deletes them.
     """
     archived = run.manifest().log.last
     due = closed_sequences(path, archived, before)

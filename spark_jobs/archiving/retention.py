@@ -1,7 +1,7 @@
-"""Which days of a changelog are closed, which files of theirs are to be made one, and which days are dropped.
+"""Decides which days of a changelog are closed, which of their files are merged, and which days are dropped.
 
-A day is of the commit time, in UTC. It is closed once what is published has passed its end by an hour; what is
-committed or arrives later goes into a further file of that day.
+A day is that of the commit time, in UTC. It is closed once the changelog has reached an hour past its end; changes that
+arrive even later go into another file of that day.
 """
 
 from collections import defaultdict
@@ -21,21 +21,21 @@ from envelope.batch import SCHEMA
 from envelope.entity import OF_CHANGELOG
 
 CLOSES_AFTER = timedelta(hours=1)
-"""So much behind its end a day is closed."""
+"""How long after its end a day is closed."""
 
 KEPT = 2
-"""How many of the newest log files always stay: the recovery point, and the one before, should that be damaged."""
+"""How many of the newest log files always stay: the recovery point, and the one before in case that is damaged."""
 
 _COMMITTED_AT = SCHEMA.get_field_index("committed_at")
 
 
 def open_day(at: datetime) -> date:
-    """The first day that is not closed, once what is published has come to a time."""
+    """The first day that is not closed when the changelog has reached this time."""
     return (at.astimezone(UTC) - CLOSES_AFTER).date()
 
 
 def to_merge(manifest: Manifest, before: date, files_min: int = 2) -> list[list[ArchiveFile]]:
-    """The files of each entity's day before a date, where they are `files_min` or more."""
+    """The files of each entity's day before a date, for days with `files_min` files or more."""
     days: dict[tuple[str, str], list[ArchiveFile]] = defaultdict(list)
     for file in manifest.files:
         if file.day < before.isoformat():
@@ -44,16 +44,15 @@ def to_merge(manifest: Manifest, before: date, files_min: int = 2) -> list[list[
 
 
 def to_drop(manifest: Manifest, today: date, keep_days: int) -> set[str]:
-    """The days that are dropped when today and the `keep_days` before it are kept; rows of no table always are."""
+    """The days to drop when today and the `keep_days` before it are kept. Reserved entities are always kept."""
     first = (today - timedelta(days=keep_days)).isoformat()
     return {file.day for file in manifest.files if file.entity not in OF_CHANGELOG and file.day < first}
 
 
 def closed_sequences(path: Path, archived: int, before: date | None = None) -> list[int]:
-    """The log files of `path` behind the sequence `archived`, up to the first that holds more than days before a date.
+    """The log files of `path` past the sequence `archived` that hold only days before a date, by default closed days.
 
-    By default these are the closed days. The newest `KEPT` files are never among them. Raises ChangelogError when one
-    is missing or damaged.
+    The newest `KEPT` files are never among them. Raises ChangelogError if a file is missing or damaged.
     """
     present = sequences(path)
     refuse_holes(path, present, archived)
@@ -70,7 +69,7 @@ def closed_sequences(path: Path, archived: int, before: date | None = None) -> l
 
 
 def _newest_at(path: Path, sequence: int) -> datetime:
-    """The newest commit time in a log file, by its footer."""
+    """The newest commit time in a log file, read from its footer."""
     try:
         with opened(log_file(path, sequence)) as parquet:
             groups = (parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups))

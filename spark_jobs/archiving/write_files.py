@@ -16,7 +16,7 @@ from spark_jobs.storage.records import run_name
 from spark_jobs.storage.store import Store
 
 FILE_ROWS = 5_000_000
-"""The most rows of a file."""
+"""The most rows in a file."""
 
 
 _STAGING = f"{ARCHIVE}/.staging"
@@ -35,15 +35,15 @@ WRITING = {
     "maxRecordsPerFile": str(FILE_ROWS),
     **{f"parquet.column.statistics.enabled#{name}": "false" for name in SCHEMA.names if name not in _BOUNDED},
 }
-"""How files are written: small row groups let readers skip, and no part of a state stands in a footer's statistics.
+"""Parquet options: small row groups let readers skip, and no footer statistics contain parts of a row's state.
 
-What is read for years is worth the effort of level 9: a ninth less than at Spark's own level.
+Level 9 makes files a ninth smaller than Spark's default, which pays for files that are read for years.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveRun:
-    """One run of the job: its session, the archive's store, its clock, and where tests make it crash."""
+    """One run of the job: its session, the archive's store, its start time, and the fail points of tests."""
 
     spark: SparkSession
     store: Store
@@ -51,13 +51,13 @@ class ArchiveRun:
     reach: Reach = nowhere
 
     def manifest(self) -> Manifest:
-        """What is committed, nothing at first."""
+        """The newest manifest; an empty one at first."""
         return newest(self.store) or NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """A file that is in its place, and not yet listed."""
+    """A file that is in place but not yet listed in a manifest."""
 
     path: str
     entity: str
@@ -67,16 +67,16 @@ class WrittenFile:
     last: str
 
     def listed(self, offsets: Mapping[str, tuple[int, int]]) -> ArchiveFile:
-        """The same in a manifest."""
+        """The file's entry for the manifest."""
         return ArchiveFile(
             path=self.path, entity=self.entity, rows=self.rows, first=self.first, last=self.last, offsets=offsets
         )
 
 
 def arranged(rows: DataFrame) -> DataFrame:
-    """The rows as files are to hold them: together by entity and day, sorted by key and position, each once.
+    """The rows as the files hold them: grouped by entity and day, sorted by key and position, without repeats.
 
-    Two columns more than `envelope.batch.SCHEMA` say the place: `entity_` and `day_` (UTC).
+    Two columns beside those of `envelope.batch.SCHEMA` name the folder: `entity_` and `day_` (UTC).
     """
     day = F.expr("date_from_unix_date(cast(floor(unix_micros(committed_at) / 86400000000D) AS int))")
     placed = rows.select(
@@ -96,7 +96,7 @@ def arranged(rows: DataFrame) -> DataFrame:
 
 
 def _never_null(name: str) -> Column:
-    """A column that Parquet is told has no nulls; Spark takes every column that it reads for one that may."""
+    """The column as non-nullable in Parquet; Spark treats every column that it reads as nullable."""
     return F.coalesce(F.col(name), F.lit(_ZERO[name]).cast(ROWS[name].dataType)).alias(name)
 
 
@@ -108,10 +108,10 @@ _ZERO: Mapping[str, object] = {
 
 @contextmanager
 def write_files(run: ArchiveRun, rows: DataFrame) -> Iterator[list[WrittenFile]]:
-    """The rows as files in their places, of names that no other run gives; what is written beside goes at the end."""
+    """Writes the rows as files with unique names, in their places; the staging folder is deleted at the end."""
     name = run_name(run.at)
     staging = f"{_STAGING}/{name}"
-    # Of the rows' own session: a micro-batch has another than the run.
+    # Set in the rows' own session: a micro-batch's session is not the run's.
     rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     try:
         arranged(rows).write.partitionBy(*_PLACES).options(**WRITING).parquet(f"{run.store.root}/{staging}")
@@ -139,7 +139,7 @@ def write_files(run: ArchiveRun, rows: DataFrame) -> Iterator[list[WrittenFile]]
 
 
 def _staged(run: ArchiveRun, staging: str) -> list[Row]:
-    """Each file that was written beside (`file`, below `staging`), with its rows and its first and last position."""
+    """Each staged file (`file`, below `staging`) with its number of rows and its first and last position."""
     file = F.element_at(F.split("_metadata.file_path", f"/{staging}/"), -1)
     return (
         run.spark.read.schema(ROWS)

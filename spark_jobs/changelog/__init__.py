@@ -1,6 +1,6 @@
-"""Reads the changelog into Spark; `from spark_jobs.changelog import Archive, Files, Kafka, read_changelog`.
+"""Reads the changelog into Spark: `from spark_jobs.changelog import Archive, Files, Kafka, read_changelog`.
 
-Workers import modules of this folder, and with them this file: so it imports what it offers only when it is asked for.
+Workers import modules of this folder, and this file with them. So it imports the names it offers only on first use.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Which position of the changelog a time means."""
+"""Finds the position that a time refers to."""
 
 from datetime import datetime
 
@@ -12,11 +12,11 @@ from spark_jobs.changelog.where import Where, name_of
 
 
 def resolve(spark: SparkSession, changelog: Where, as_of: Position | datetime | None) -> Position:
-    """The position that a view is of: as of a time, that of the last change of the last transaction before the first
-    that committed later; where nothing is said, the end.
+    """The position for `as_of`: a position stays, None is the end of the changelog.
 
-    Raises ChangelogError: USAGE for a position beyond the end or a time before the beginning, PRECONDITION for the end
-    of a changelog that is empty.
+    For a time, it is the position of the last change that comes before the first transaction that committed later.
+    Raises ChangelogError: USAGE for a position beyond the end or a time before the beginning, PRECONDITION if the
+    changelog is empty.
     """
     if isinstance(as_of, Position):
         refuse_beyond(spark, changelog, as_of)

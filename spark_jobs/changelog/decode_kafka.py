@@ -1,7 +1,8 @@
-"""Kafka's messages as rows of `envelope.batch.SCHEMA`: one Arrow function, which runs on executors.
+"""Decodes Kafka's messages into rows of `envelope.batch.SCHEMA`, in an Arrow function that runs on executors.
 
-Values tell themselves whether they are Avro or JSON. Of a JSON value the states and the provenance are slices, and
-only what stands in columns of its own is decoded; what is unusual goes through the codec, which defines the rest.
+The first byte of a value tells Avro from JSON. The states and the provenance of a JSON value are copied as slices, and
+only members that have a column of their own are decoded; an unusual value goes through the codec, which defines the
+result.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,10 +26,10 @@ PARTITION: Final = "kafka_partition"
 OFFSET: Final = "offset"
 
 DECODED: Final = pa.schema([*SCHEMA, pa.field(PARTITION, pa.int32()), pa.field(OFFSET, pa.int64())])
-"""What is made of `MESSAGES`."""
+"""The columns that `decoder` gives."""
 
 MESSAGES: Final = ("topic", "partition", "offset", "key", "value", "moves")
-"""What a message is here: `moves` are those of its headers that say where its row moved to or from."""
+"""The columns that `decoder` takes; `moves` are the headers that say where a row moved to or from."""
 
 _MAGIC, _HEADER_BYTES = 0, 5
 _NULL: Final = b"null"
@@ -40,9 +41,9 @@ Row = tuple[object, ...]
 
 
 def decoder(prefix: str, registry: ExecutorRegistry | None) -> Decode:
-    """What decodes batches of `MESSAGES`, which hold no tombstones, to batches of `DECODED`.
+    """A function from batches of `MESSAGES`, without tombstones, to batches of `DECODED`.
 
-    Raises ChangelogError that names the message: MALFORMED, and what `ExecutorRegistry.schema` raises.
+    It raises ChangelogError, naming the message: MALFORMED, and the errors of `ExecutorRegistry.schema`.
     """
     start = len(prefix) + 1
 
@@ -89,7 +90,7 @@ class _Stamped(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class _Values:
-    """Decodes values; knows each schema's codec once it met it."""
+    """Decodes values; keeps the codec of each schema that it has met."""
 
     def __init__(self, registry: ExecutorRegistry | None) -> None:
         self._registry = registry
@@ -97,7 +98,7 @@ class _Values:
         self._parts, self._stamped = msgspec.json.Decoder(_Parts), msgspec.json.Decoder(_Stamped)
 
     def row(self, value: bytes, topic: str, partition: int, offset: int) -> Row:
-        """What a message's value holds."""
+        """Decodes one message's value."""
         try:
             if value[:1] == b"\0":
                 return _of_envelope(self._avro(value), partition, offset)
@@ -107,7 +108,7 @@ class _Values:
             raise ChangelogError(error.kind, where, hint=error.hint) from None
 
     def _json(self, value: bytes) -> Row | None:
-        """None of a value that is unusual, or none at all."""
+        """Decodes a JSON value of the usual form; None for any other."""
         try:
             parts = self._parts.decode(value)
             stamped = self._stamped.decode(parts.provenance)
@@ -136,7 +137,7 @@ class _Values:
                 Kind.MALFORMED, "a message is in Avro, not in JSON", hint='set [sink] codec = "avro", and its registry'
             )
         if len(value) < _HEADER_BYTES:
-            raise ChangelogError(Kind.MALFORMED, "a message ends within the id of its schema")
+            raise ChangelogError(Kind.MALFORMED, "a message is shorter than the header with its schema id")
         return self._codec(self._registry, int.from_bytes(value[1:_HEADER_BYTES], "big")).decode(value[_HEADER_BYTES:])
 
     def _codec(self, registry: ExecutorRegistry, id_: int) -> AvroCodec:
@@ -144,14 +145,12 @@ class _Values:
             try:
                 self._codecs[id_] = AvroCodec(registry.schema(id_))
             except ValueError:
-                raise ChangelogError(
-                    Kind.MALFORMED, f"schema {id_} of the registry is not that of an envelope"
-                ) from None
+                raise ChangelogError(Kind.MALFORMED, f"schema {id_} of the registry is not an envelope's") from None
         return self._codecs[id_]
 
 
 def _of_envelope(envelope: Envelope, partition: int, offset: int) -> Row:
-    """An event that was published without a position has the one that Kafka gave it."""
+    """An event that was published without a position gets one from its Kafka offset."""
     provenance = envelope.provenance
     stamp, source = provenance.stamp, provenance.source
     if source.position == UNPLACED:
@@ -179,7 +178,7 @@ def _text(state: Raw) -> str | None:
 
 
 def _moved(headers: list[dict[str, object]] | None) -> str | None:
-    """What the column `moved` holds."""
+    """The value of the column `moved`."""
     if not headers:
         return None
     values = {str(header["key"]): header["value"] for header in headers}

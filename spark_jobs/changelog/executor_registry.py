@@ -1,4 +1,4 @@
-"""The schema registry, as executors ask it: which schema an id has. Needs nothing but the standard library.
+"""Looks up schemas by id in a schema registry, on executors, with the standard library alone.
 
 API: https://docs.confluent.io/platform/current/schema-registry/develop/api.html#get--schemas-ids-int-%20id
 """
@@ -31,7 +31,7 @@ _KNOWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorRegistry:
-    """A registry at one of `urls`. Files are read where the question is asked, so they have to be on every executor."""
+    """A registry at any of `urls`. Each executor reads the files named here, so they must exist on all of them."""
 
     urls: tuple[str, ...]
     login: str | None = field(default=None, repr=False)
@@ -43,11 +43,11 @@ class ExecutorRegistry:
 
     @classmethod
     def of_options(cls, urls: str, options: Mapping[str, Any]) -> Self:
-        """By the options of confluent-kafka's client; raises ChangelogError (USAGE) for one that is not known here."""
+        """From the options of confluent-kafka's client. Raises ChangelogError (USAGE) for one that is not supported."""
         for name in sorted(options.keys() - _KNOWN):
             known = ", ".join(sorted(_KNOWN))
             raise ChangelogError(
-                Kind.USAGE, f"[sink] registry_client: jobs cannot read {name}", hint=f"they know {known}"
+                Kind.USAGE, f"[sink] registry_client: jobs do not support {name}", hint=f"they support {known}"
             )
         return cls(
             urls=tuple(url.strip().rstrip("/") for url in urls.split(",")),
@@ -60,9 +60,9 @@ class ExecutorRegistry:
         )
 
     def schema(self, id_: int) -> Schema:
-        """The schema behind an id, which never changes: each process asks once.
+        """The schema with this id. It never changes, so each process asks once.
 
-        Raises ChangelogError: PRECONDITION when there is none, ACCESS and CONNECTION as they are met.
+        Raises ChangelogError: PRECONDITION if there is none, ACCESS if the registry refuses, CONNECTION if it fails.
         """
         return _fetched(self, id_)
 
@@ -99,7 +99,7 @@ def _asked(registry: ExecutorRegistry, url: str, id_: int) -> Schema:
         raise ChangelogError(Kind.CONNECTION, f"{asking}: {type(error).__name__}") from None
     except (ValueError, KeyError, TypeError):
         raise ChangelogError(
-            Kind.PRECONDITION, f"{asking}: the answer is none of a registry", hint="correct [sink] registry"
+            Kind.PRECONDITION, f"{asking}: the answer is not a schema registry's", hint="correct [sink] registry"
         ) from None
 
 
@@ -118,7 +118,7 @@ def _refused(status: int, id_: int, where: str, asking: str) -> ChangelogError:
             return ChangelogError(
                 Kind.PRECONDITION,
                 f"schema {id_} is unknown to the registry {where}",
-                hint="it may be another registry's; see [sink] registry",
+                hint="it may be another registry's; check [sink] registry",
             )
         case 401 | 403:
             return ChangelogError(

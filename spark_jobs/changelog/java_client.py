@@ -1,4 +1,4 @@
-"""A configuration's options of the Kafka client, which are librdkafka's, as those of Spark's, which is Java's.
+"""Translates options of librdkafka, which the configuration has, into those of the Java client, which Spark uses.
 
 https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md · https://kafka.apache.org/41/configuration/
 """
@@ -27,9 +27,9 @@ _VERIFYING = "ssl.endpoint.identification.algorithm"
 
 
 def java_options(options: Mapping[str, str]) -> dict[str, str]:
-    """What of `options` says how the cluster is reached, in Java's names; what tunes the other client is left out.
+    """The options that say how to reach the cluster, under their Java names; those that tune librdkafka are left out.
 
-    Raises ChangelogError (USAGE) for what Java's client has no word for, or a file that cannot be read.
+    Raises ChangelogError (USAGE) for an option that the Java client lacks, or a file that cannot be read.
     """
     return dict(_translated(options))
 
@@ -49,7 +49,7 @@ def _translated(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         elif name.startswith(("sasl.", "ssl.", "enable.ssl", "https.")) and name not in _LOGIN:
             known = ", ".join(sorted({*_RENAMED, *_PEM, *_LOGIN, _VERIFYING}))
             raise ChangelogError(
-                Kind.USAGE, f"[sink] client: Spark's Kafka client has no {name}", hint=f"jobs know {known}"
+                Kind.USAGE, f"[sink] client: Spark's Kafka client has no {name}", hint=f"jobs support {known}"
             )
     if _LOGIN & options.keys():
         yield "sasl.jaas.config", _jaas(options)

@@ -1,7 +1,7 @@
-"""What of a changelog's topics is to be read next, and whether Kafka still has it: a job that keeps offsets asks here.
+"""Which offsets of the changelog's topics a job reads next, and whether Kafka still has them.
 
-Offsets are those of committed messages. They have gaps, where transactions end and where messages were compacted, so
-what was read is a span: from an offset up to another, whatever stands between.
+Offsets of committed messages have gaps, where transactions end and where messages were compacted. So a job notes what
+it read as a span from one offset to another, however many messages lie between.
 """
 
 import json
@@ -20,14 +20,14 @@ from envelope.entity import OF_CHANGELOG, RESERVED
 from envelope.errors import ChangelogError, Kind
 
 Offsets = Mapping[str, Mapping[str, int]]
-"""By topic and partition (as text, for JSON) the next offset to read."""
+"""The next offset to read, by topic and partition (as text, for JSON)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Offsets of one partition, from `first` up to `end`, which is not of it.
+    """Offsets of one partition, from `first` up to, not including, `end`.
 
-    `after` is where the run before ended: `first`, unless history was lost, or None when there was none.
+    `after` is where the run before ended: it equals `first` unless history was lost, and is None on the first run.
     """
 
     first: int
@@ -39,14 +39,14 @@ Spans = Mapping[Part, Span]
 
 
 def entities(admin: Admin, prefix: str, names: Iterable[str] | None = None) -> dict[str, int]:
-    """The entities that have a topic, the versions of their columns and the gaps: each with its number of partitions.
+    """The entities that have a topic, `schemas` and `gaps` included, each with its number of partitions.
 
-    Raises ChangelogError: PRECONDITION when there is none, USAGE when one of `names` has none.
+    Raises ChangelogError: PRECONDITION if no entity has a topic, USAGE if one of `names` has none.
     """
     reserved = RESERVED - OF_CHANGELOG
     counts = {name: count for name, count in topics.entities(admin, prefix).items() if name not in reserved}
     if not counts.keys() - OF_CHANGELOG:
-        hint = "`changelog run` makes them; see [sink] prefix"
+        hint = "`changelog run` creates them; check [sink] prefix"
         raise ChangelogError(Kind.PRECONDITION, f"there is no topic of the changelog {prefix}", hint=hint)
     if names is None:
         return counts
@@ -57,12 +57,11 @@ def entities(admin: Admin, prefix: str, names: Iterable[str] | None = None) -> d
 def unread(
     client: Client, prefix: str, offsets: Offsets, *, skip: Collection[str] = (), lost: bool = False
 ) -> dict[Part, Span]:
-    """What is committed behind `offsets`; of a partition that these do not know, all there is. Spans may be empty.
+    """The span of committed messages past `offsets` for each partition; a partition without an offset is read whole.
 
-    The entities of `skip` are left out.
-
-    Raises ChangelogError: GAP (*history lost*) when messages behind the offsets are no longer there, or may have been
-    compacted away, unless `lost`, which goes on with what there is; USAGE when one of `skip` has no topic.
+    Spans may be empty. The entities of `skip` are left out. Raises ChangelogError: GAP (*history lost*) if messages
+    past the offsets are gone or may have been compacted away, unless `lost` accepts that; USAGE if one of `skip` has no
+    topic.
     """
     admin = client.admin()
     counts = entities(admin, prefix)
@@ -83,9 +82,9 @@ def unread(
 
 
 def slices(spans: Spans, rows_max: int) -> Iterable[dict[Part, Span]]:
-    """The spans in pieces of about `rows_max` offsets, to be read one after another.
+    """Cuts the spans into pieces of about `rows_max` offsets, to be read one after another.
 
-    Empty ones are left out, unless no run was there before: what comes later must not be missed unsaid.
+    Empty spans are left out, except on a first run: noting them lets the next run detect lost messages.
     """
     left = {part: span for part, span in spans.items() if span.end > span.first or span.after is None}
     while left:
@@ -103,7 +102,7 @@ def slices(spans: Spans, rows_max: int) -> Iterable[dict[Part, Span]]:
 
 
 def as_json(spans: Spans, which: Literal["first", "end"]) -> str:
-    """One side of the spans, as Spark's options `startingOffsets` and `endingOffsets` take it."""
+    """The first or end offsets of the spans, in the form of Spark's options `startingOffsets` and `endingOffsets`."""
     offsets: dict[str, dict[str, int]] = defaultdict(dict)
     for (topic_, partition), span in spans.items():
         offsets[topic_][str(partition)] = span.first if which == "first" else span.end
@@ -111,7 +110,7 @@ def as_json(spans: Spans, which: Literal["first", "end"]) -> str:
 
 
 def begin_options(spans: Spans) -> dict[str, str]:
-    """The options of Spark's Kafka source that make it read the spans' partitions from their first offsets on."""
+    """The options with which Spark's Kafka source reads the spans' partitions from their first offsets."""
     assigned: dict[str, list[int]] = defaultdict(list)
     for topic_, partition in spans:
         assigned[topic_].append(partition)
@@ -119,7 +118,7 @@ def begin_options(spans: Spans) -> dict[str, str]:
 
 
 def ending(spans: Spans, ends_: Offsets) -> dict[Part, Span]:
-    """The spans up to other ends."""
+    """The spans with other ends."""
     return {part: replace(span, end=ends_[part[0]][str(part[1])]) for part, span in spans.items()}
 
 
@@ -134,11 +133,11 @@ def _refuse_lost(part: Part, next_: int, first: int, end: int) -> None:
     if next_ < first:
         raise _lost(part, f"is read up to offset {next_}, and Kafka begins at {first}")
     if next_ > end:
-        raise _lost(part, f"is read up to offset {next_}, and Kafka ends at {end}: the topic was made anew")
+        raise _lost(part, f"is read up to offset {next_}, and Kafka ends at {end}: the topic was created again")
 
 
 def _refuse_compacted(admin: Admin, spans: Spans) -> None:
-    """A message is kept from compaction for a while only; one that was not read in that while may be gone."""
+    """Kafka protects a message from compaction for a limited time; one that was not read in that time may be gone."""
     behind = {part: span for part, span in spans.items() if span.after is not None and span.end > span.first}
     named = [Topic(name=name, partitions=0, settings={}) for name in {name for name, _ in behind}]
     settings = {name: topic_found.settings for name, topic_found in topics.read(admin, named).items()}
@@ -161,5 +160,5 @@ def _lost(part: Part, what: str) -> ChangelogError:
     return ChangelogError(
         Kind.GAP,
         f"history lost: {part[0]}, partition {part[1]}, {what}",
-        hint="begin anew in an empty place, leave it out by --skip ENTITY, or go on without it by --accept-lost",
+        hint="start again in an empty place, leave the entity out (--skip ENTITY), or accept it (--accept-lost)",
     )

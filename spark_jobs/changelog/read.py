@@ -1,7 +1,7 @@
-"""Reads a changelog into Spark, wherever it is: the file log, an archive, Kafka; the rows and columns are the same.
+"""Reads a changelog into Spark from the file log, an archive or Kafka, always with the same rows and columns.
 
-The columns are those of `envelope.batch.SCHEMA` (docs/reference/file-log.md). Rows have no order; order
-them by `position`.
+The columns are those of `envelope.batch.SCHEMA` (docs/reference/file-log.md). Rows come in no order;
+sort them by `position`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,10 +24,10 @@ from spark_jobs.storage.open_store import store_of
 def read_changelog(
     spark: SparkSession, where: Where, *, entities: Iterable[str] | None = None, after: Position | None = None
 ) -> DataFrame:
-    """What the changelog holds now: of `entities`, by default all, and behind `after`, where given.
+    """The rows that the changelog holds now, of `entities` (by default all), and past `after` if it is given.
 
-    The versions of columns and what was set aside (`schemas`, `dead`) are entities only where named. Raises
-    ChangelogError: PRECONDITION when there is no changelog, USAGE for an unknown entity or a position beyond its end.
+    The reserved entities, such as `schemas` and `dead`, are read only if they are named. Raises ChangelogError:
+    PRECONDITION if there is no changelog, USAGE for an unknown entity or a position beyond the changelog's end.
     """
     names = None if entities is None else sorted(set(entities))
     if after is not None:
@@ -51,9 +51,9 @@ def stream_changelog(
     entities: Iterable[str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """What the changelog holds, and what comes, as a stream: with the columns `kafka_partition` and `offset`, too.
+    """A stream of the changelog's present and future rows, with two more columns: `kafka_partition` and `offset`.
 
-    `options` are those of Spark's Kafka source, over ours: `startingOffsets`, `maxOffsetsPerTrigger`. Entities that
+    `options` go to Spark's Kafka source and override ours: `startingOffsets`, `maxOffsetsPerTrigger`. Entities that
     appear later are read from their beginning, unless `entities` are named.
     """
     names = None if entities is None else sorted(set(entities))
@@ -69,7 +69,7 @@ def stream_changelog(
 
 
 def end_of(spark: SparkSession, where: Where) -> Position | None:
-    """The position up to which the changelog holds everything; None while it is empty."""
+    """The position up to which the changelog is complete; None while it is empty."""
     match where:
         case Files():
             return _reached(find_recovery(where.path).checkpoint)
@@ -81,7 +81,7 @@ def end_of(spark: SparkSession, where: Where) -> Position | None:
 
 
 def refuse_beyond(spark: SparkSession, where: Where, position: Position) -> None:
-    """Raises ChangelogError (USAGE) when the changelog does not reach up to `position`."""
+    """Raises ChangelogError (USAGE) if the changelog does not reach `position`."""
     end = end_of(spark, where)
     if end is None or position > end:
         reach = "is empty" if end is None else f"ends at {end}"
@@ -89,10 +89,10 @@ def refuse_beyond(spark: SparkSession, where: Where, position: Position) -> None
 
 
 def refuse_dropped(spark: SparkSession, where: Files | Archive, reached: Position, what: str) -> None:
-    """Raises ChangelogError (GAP) when retention dropped what stood behind `reached`, up to which `what` goes.
+    """Raises ChangelogError (GAP) if retention dropped rows past `reached`; `what` names the output that ends there.
 
-    Days are dropped oldest first: while something is left of what was read, nothing is missing behind it. Rows of the
-    changelog itself are never dropped.
+    Days are dropped oldest first: while a row up to `reached` is left, none past it is missing. Rows of the reserved
+    entities are never dropped.
     """
     path = where.path
     manifest = newest(store_of(path, spark))
@@ -102,12 +102,12 @@ def refuse_dropped(spark: SparkSession, where: Files | Archive, reached: Positio
         raise ChangelogError(
             Kind.GAP,
             f"history lost: {what} {reached}, and {path} begins at {earliest}",
-            hint="begin anew, in an empty one",
+            hint="start again in an empty output",
         )
 
 
 def _reached(checkpoint: Checkpoint | None) -> Position | None:
-    """Every transaction that committed before `through_lsn` is there."""
+    """The changelog holds every transaction that committed before `through_lsn`."""
     if checkpoint is None:
         return None
     whole = Position(checkpoint.epoch, checkpoint.through_lsn, 0)

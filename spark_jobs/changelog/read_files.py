@@ -1,4 +1,4 @@
-"""Reads the changelog from Parquet files: those of the file log, and those of an archive."""
+"""Reads the changelog from the Parquet files of a file log or an archive."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,22 +21,22 @@ from spark_jobs.storage.manifest import newest
 from spark_jobs.storage.open_store import store_of
 
 ASIDE: Final = sorted({*OF_CHANGELOG, DEAD})
-"""Entities that are read only where they are asked for by name."""
+"""Reserved entities: they are read only if they are named."""
 
 
 _LOOKUP_MAX: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 
 
 _VERIFIED: Final = {"parquet.page.verify-checksum.enabled": "true"}
-"""What a failing disk altered is an error, not a row."""
+"""Data that a failing disk altered causes an error, not wrong rows."""
 
 
 def paths_of_log(where: Files, entities: Sequence[str] | None, after: Position | None) -> list[str]:
-    """The archive's files, then those of the log behind it; a newest file that is not whole counts for nothing."""
+    """The archive's files, then the log's newer ones; an incomplete newest file is ignored."""
     recovery = find_recovery(where.path)
     manifest = read_manifest(where.path)
     if recovery.checkpoint is None and manifest is None:
-        hint = "`changelog run` begins it; see [sink] path"
+        hint = "`changelog run` creates it; check [sink] path"
         raise ChangelogError(Kind.PRECONDITION, f"there is no changelog in {where.path}", hint=hint)
     known = {*(recovery.checkpoint.settings if recovery.checkpoint else ()), *_entities(manifest)}
     if entities is not None and not known.issuperset(entities):
@@ -68,7 +68,7 @@ def manifest_of(spark: SparkSession, where: Archive) -> Manifest:
     """The newest manifest of an archive. Raises ChangelogError (PRECONDITION) where there is none."""
     manifest = newest(store_of(where.path, spark))
     if manifest is None:
-        hint = "spark_jobs/archive.py makes it; is this its path?"
+        hint = "spark_jobs/archive.py creates it; check the path"
         raise ChangelogError(Kind.PRECONDITION, f"{name_of(where)} has no manifest", hint=hint)
     return manifest
 
@@ -103,7 +103,7 @@ def read_parquet(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 @contextmanager
 def _looked_up_here(spark: SparkSession, paths: Sequence[str]) -> Iterator[None]:
-    """Has the driver look up files of its own machine; of more than 32, Spark makes a task each."""
+    """Has the driver list local files; for more than 32 paths, Spark would start a task for each."""
     if not paths[0].startswith("file:"):
         yield
         return

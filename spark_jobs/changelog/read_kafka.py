@@ -16,11 +16,11 @@ from spark_jobs.changelog.read_files import ASIDE, ROWS, nullable, refuse_unknow
 from spark_jobs.changelog.where import Kafka, name_of
 
 ANSWER_MS: Final = "15000"
-"""How long Kafka may take to answer one question."""
+"""How long Kafka may take to answer a request, in milliseconds."""
 
 
 def kafka_options(where: Kafka) -> dict[str, str]:
-    """What Spark's Kafka source and its sink are told to reach the cluster; a reader sees only what is committed."""
+    """Options with which Spark's Kafka source and sink reach the cluster; readers see committed messages only."""
     return {
         "kafka.bootstrap.servers": where.bootstrap_servers,
         "kafka.isolation.level": "read_committed",
@@ -33,10 +33,10 @@ def kafka_options(where: Kafka) -> dict[str, str]:
 
 
 def decoded(messages: DataFrame, where: Kafka) -> DataFrame:
-    """Rows of what Spark's Kafka source gives, read with `kafka_options`: with `kafka_partition` and `offset`.
+    """The rows of messages that Spark's Kafka source read with `kafka_options`, with `kafka_partition` and `offset`.
 
-    Tombstones are left out, which say nothing that their delete did not say, and so are the parts of messages that were
-    too large for their topic: `changelog tail dead` puts them together.
+    Tombstones are left out: the delete before each says the same. So are the parts of messages that were too large for
+    their topic; `changelog tail dead` joins those.
     """
     registry = None if where.registry is None else ExecutorRegistry.of_options(where.registry, where.registry_client)
     moves = F.filter("headers", lambda header: header["key"].isin("movedTo", "movedFrom"))
@@ -64,9 +64,9 @@ def read_topics(spark: SparkSession, where: Kafka, entities: Sequence[str] | Non
 
 
 def subscription(where: Kafka, entities: Sequence[str] | None) -> dict[str, str]:
-    """Topics by name, or those of all entities; those of deltas have one more dot in their names.
+    """The option that subscribes to the topics of these entities, or of all; topics of deltas have one more dot.
 
-    Spark is content with a pattern that is found somewhere in a name.
+    The pattern is anchored, because Spark accepts a match anywhere in a name.
     """
     if entities is not None:
         return {"subscribe": ",".join(f"{where.prefix}.{entity}" for entity in entities)}
@@ -75,13 +75,13 @@ def subscription(where: Kafka, entities: Sequence[str] | None) -> dict[str, str]
 
 
 def _topics(where: Kafka) -> list[str]:
-    """The entities that have a topic. Raises PRECONDITION when there is none."""
+    """The entities that have a topic. Raises ChangelogError (PRECONDITION) if there is none."""
     from connectors.sinks.kafka import topics  # noqa: PLC0415
 
     topic_entities = topics.entities(_client(where).admin(), where.prefix)
     names = [entity for entity in topic_entities if entity not in RESERVED - {*ASIDE}]
     if not set(names) - {*ASIDE}:
-        hint = "`changelog run` makes it; see [sink] prefix"
+        hint = "`changelog run` creates it; check [sink] prefix"
         raise ChangelogError(Kind.PRECONDITION, f"there is no topic of {name_of(where)}", hint=hint)
     return sorted(names)
 

@@ -1,4 +1,4 @@
-"""Spark's types of an entity's rows, made here alone: from its columns, or from `schemas/<entity>.avsc`."""
+"""The Spark type of an entity's rows, from its columns or from `schemas/<entity>.avsc`."""
 
 import json
 from collections.abc import Iterable
@@ -13,29 +13,29 @@ from schemas.types import Struct
 
 
 def of_shape(shape: Struct) -> StructType:
-    """The type of rows of these columns, each of which may be null."""
+    """The type of rows with these columns, all nullable."""
     return of_columns(Column(name=name, type=type_, nullable=True) for name, type_ in shape.fields)
 
 
 def of_columns(columns: Iterable[Column]) -> StructType:
-    """The type of rows of these columns."""
+    """The type of rows with these columns."""
     return StructType.fromJson(spark.struct(columns))
 
 
 def of_file(file: Path) -> StructType:
-    """The type of an entity's rows by its schema's file. Raises ChangelogError (USAGE) when it is not one of ours."""
+    """The type of an entity's rows by its schema file. Raises ChangelogError (USAGE) if the file is not one."""
     try:
         return of_columns(avro.state_columns(json.loads(file.read_text("utf-8"))))
     except OSError as error:
         hint = "write it with `changelog schemas generate`"
         raise ChangelogError(Kind.USAGE, f"{file} cannot be read ({error.strerror})", hint=hint) from error
     except ValueError as error:
-        hint = "write it anew with `changelog schemas generate`"
-        raise ChangelogError(Kind.USAGE, f"{file} is no entity's schema: {error}", hint=hint) from error
+        hint = "write it again with `changelog schemas generate`"
+        raise ChangelogError(Kind.USAGE, f"{file} is not an entity's schema: {error}", hint=hint) from error
 
 
 def columns(struct: StructType) -> tuple[Column, ...]:
-    """What `of_columns` was given. Raises ValueError for a type that no published value has."""
+    """The inverse of `of_columns`. Raises ValueError for a type that published values never have."""
     return spark.columns(struct.jsonValue())
 
 

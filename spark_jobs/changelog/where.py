@@ -10,21 +10,21 @@ from connectors.config import Config, FilesConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """The file log in the folder `path`, with what of it stands in its archive."""
+    """The file log in the folder `path`, with its archive."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """The archive that `spark_jobs/archive.py` keeps at `path`, a path or a URI of any of Spark's file systems."""
+    """The archive that `spark_jobs/archive.py` keeps at `path`: a path, or a URI of any file system of Spark's."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kafka:
-    """The topics of `prefix`; `name` is that of the source, and `options` and `registry_client` are as in `[sink]`."""
+    """The topics of `prefix`. `name` is the source's name; `options` and `registry_client` are as in `[sink]`."""
 
     bootstrap_servers: str
     prefix: str
@@ -39,7 +39,7 @@ Where = Files | Archive | Kafka
 
 
 def where_of(config: Config) -> Files | Kafka:
-    """Where the service publishes to."""
+    """The changelog that the service publishes to, by its configuration."""
     sink = config.sink
     if isinstance(sink, FilesConfig):
         return Files(path=sink.path)
@@ -55,7 +55,7 @@ def where_of(config: Config) -> Files | Kafka:
 
 
 def name_of(where: Where) -> str:
-    """The changelog, as errors and plans name it."""
+    """The changelog's name in errors and plans."""
     match where:
         case Files():
             return f"the changelog in {where.path}"

@@ -1,1 +1,1 @@
-"""Deltas: what each change altered, as files or as topics."""
+"""Deltas: what each change altered, as RFC 6902 patches in files or topics."""

@@ -1,7 +1,7 @@
-"""Deltas of a changelog: one function over Arrow batches, and what it is in Spark.
+"""Derives deltas from changes: functions over Arrow batches, and their use in Spark.
 
-`derive` makes the delta of each change. `messages` makes of deltas what Spark's Kafka sink takes: on the partition that
-the change was read from, under its key; behind each delete its tombstone.
+`derive` makes one delta of each change. `messages` makes messages for Spark's Kafka sink from deltas: each goes to the
+partition its change was read from, under the same key, and each delete is followed by a tombstone.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 RESET: Final = "reset"
-"""The kind of a delta that says the state anew: of a read, and of an update whose original is not known."""
+"""The kind of a delta that holds the whole state: of a read, or of an update whose original is unknown."""
 
 KINDS: Final = (Op.CREATE.value, Op.UPDATE.value, Op.DELETE.value, RESET, Op.TRUNCATE.value)
-"""What a delta's `kind` may be."""
+"""Values of a delta's `kind`."""
 
 TOMBSTONE: Final = "tombstone"
 
@@ -45,7 +45,7 @@ SCHEMA: Final = pa.schema(
         pa.field("delta", pa.utf8()),
     ]
 )
-"""One row a delta. Its id is `position`; `delta` is `{"provenance": …, "patch": […]}`, the rest as in the changelog."""
+"""One row a delta. Its id is `position`; `delta` is `{"provenance": …, "patch": […]}`, the rest as in changes."""
 
 _NEEDED: Final = (
     *(name for name in SCHEMA.names if name not in ("kind", "delta")),
@@ -53,7 +53,7 @@ _NEEDED: Final = (
     "current",
     "original",
 )
-"""The columns of changes that deltas are made of."""
+"""The columns of a change that a delta is derived from."""
 
 MESSAGES: Final = pa.schema(
     [
@@ -64,10 +64,10 @@ MESSAGES: Final = pa.schema(
         pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.utf8()), pa.field("value", pa.binary())]))),
     ]
 )
-"""What Spark's Kafka sink takes; a tombstone has no value."""
+"""The columns that Spark's Kafka sink takes; a tombstone has no value."""
 
 Values = Callable[[pa.RecordBatch], pa.Array]
-"""A codec: the values of the messages of a batch of `SCHEMA`, as bytes."""
+"""A codec: from a batch of `SCHEMA` to the values of its messages, as bytes."""
 
 Lacking = dict[int, tuple[frozenset[str], bool]]
 
@@ -78,10 +78,9 @@ _HEADERS: Final = {"op": "op", "position": "position", "transaction": "transacti
 
 
 def derive(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The deltas (`SCHEMA`) of changes (`envelope.batch.SCHEMA`), one a row, in their order.
+    """The deltas (`SCHEMA`) of changes (`envelope.batch.SCHEMA`), one for each row, in the same order.
 
-    Raises ChangelogError, naming entity and position, of kind *malformed* for a change that lacks its state or has one
-    that is not JSON.
+    Raises ChangelogError (MALFORMED), naming entity and position, for a change whose state is missing or not JSON.
     """
     delta = _joined('{"provenance":', rows.column("provenance"), ',"patch":', _patches(rows), "}")
     computed = {"kind": _kinds(rows), "delta": delta}
@@ -90,7 +89,7 @@ def derive(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def messages(deltas: pa.RecordBatch, topics: Mapping[str, str], values: Values) -> pa.RecordBatch:
-    """The messages (`MESSAGES`) of a batch of `SCHEMA`, in its order; `topics` are those of its entities."""
+    """The messages (`MESSAGES`) of a batch of `SCHEMA`, in its order; `topics` are the entities' topics."""
     deleted = pc.equal(deltas.column("op"), Op.DELETE.value).to_numpy(zero_copy_only=False)
     places = np.repeat(np.arange(deltas.num_rows), 1 + deleted)
     tombstone = np.append(False, places[1:] == places[:-1]) if len(places) else np.zeros(0, dtype=bool)
@@ -108,12 +107,12 @@ def messages(deltas: pa.RecordBatch, topics: Mapping[str, str], values: Values) 
 
 
 def json_values(deltas: pa.RecordBatch) -> pa.Array:
-    """The codec `json`: deltas as they are."""
+    """The codec `json`: the deltas unchanged."""
     return deltas.column("delta").cast(pa.binary())
 
 
 def avro_values(ids: Mapping[str, int]) -> Values:
-    """The codec `avro`, in Confluent's wire format: `ids` are those of `schemas/delta.avsc` for each entity."""
+    """The codec `avro`, in Confluent's wire format; `ids` are each entity's ids of `schemas/delta.avsc`."""
     headers = {entity: b"\0" + id_.to_bytes(4, "big") for entity, id_ in ids.items()}
 
     def encode(deltas: pa.RecordBatch) -> pa.Array:
@@ -133,9 +132,9 @@ def deltas_of(changes: "DataFrame") -> "DataFrame":
 def messages_of(
     changes: "DataFrame", topics: Mapping[str, str], values: Values, count: Callable[[Mapping[str, int]], None]
 ) -> "DataFrame":
-    """The messages of the deltas of a frame of changes; those of one partition in the order of its rows.
+    """The messages for the deltas of a frame of changes; each partition's messages are in the order of its rows.
 
-    `count` is told how many of each kind were made, tombstones too, a batch at a time.
+    `count` is called for each batch with the number of messages by kind, tombstones included.
     """
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, executors have no need of it
 
@@ -157,14 +156,14 @@ def _counts(deltas: pa.RecordBatch) -> dict[str, int]:
 
 
 def _patches(rows: pa.RecordBatch) -> pa.StringArray:
-    """Those of flat updates at once, the others one by one."""
+    """The patches of the rows: those of flat updates a batch at once, the others one by one."""
     lacking = _lacking(rows)
     updates = pc.and_(pc.equal(rows.column("op"), Op.UPDATE.value), pc.is_valid(rows.column("original")))
     candidates = pc.and_(updates, pc.is_valid(rows.column("current"))).to_numpy(zero_copy_only=False)
     candidates[list(lacking)] = False
     original, current = (rows.column(name).filter(pa.array(candidates)) for name in ("original", "current"))
-    quick, told = delta_columns.changes(original, current)
-    at = np.flatnonzero(candidates)[told]
+    quick, answered = delta_columns.changes(original, current)
+    at = np.flatnonzero(candidates)[answered]
     if len(at) == rows.num_rows:
         return quick
     rest = np.delete(np.arange(rows.num_rows), at)
@@ -173,7 +172,7 @@ def _patches(rows: pa.RecordBatch) -> pa.StringArray:
 
 
 def _one_by_one(rows: pa.RecordBatch, numbers: Iterable[int], lacking: Lacking) -> list[bytes]:
-    """The patches of rows, whose `numbers` `lacking` knows them by."""
+    """The patches of rows; `numbers` are their numbers in `lacking`."""
     current, original = (rows.column(name).cast(pa.binary()).to_pylist() for name in ("current", "original"))
     ops = rows.column("op").to_pylist()
     patches: list[bytes] = []
@@ -189,17 +188,17 @@ def _one_by_one(rows: pa.RecordBatch, numbers: Iterable[int], lacking: Lacking) 
 
 
 def _lacking(rows: pa.RecordBatch) -> Lacking:
-    """By row, where there are any: the columns that are unavailable on either side; whether the original lacks any."""
+    """For each row with unavailable columns: their names on either side, and whether the original lacks any."""
     provenance = rows.column("provenance")
     content = provenance.buffers()[2]
-    if content is None or _UNAVAILABLE.encode() not in content.to_pybytes():  # many times as fast as row by row
+    if content is None or _UNAVAILABLE.encode() not in content.to_pybytes():  # much faster than row by row
         return {}
-    found = {}
+    lacking = {}
     for number in pc.indices_nonzero(pc.match_substring(provenance, _UNAVAILABLE)).to_pylist():
         source = json_codec.decode_provenance(provenance[number].as_py()).source
         names = frozenset((*source.unavailable, *source.unavailable_original))
-        found[number] = names, bool(source.unavailable_original)
-    return found
+        lacking[number] = names, bool(source.unavailable_original)
+    return lacking
 
 
 def _kinds(rows: pa.RecordBatch) -> pa.Array:
@@ -209,7 +208,7 @@ def _kinds(rows: pa.RecordBatch) -> pa.Array:
 
 
 def _headers(deltas: pa.RecordBatch) -> pa.Array:
-    """What a reader can route by, and know repeats by, without decoding: as the changelog's own messages have them."""
+    """Headers by which readers route messages and detect repeats without decoding, as in the changelog."""
     rows, count = deltas.num_rows, len(_HEADERS)
     moves = _moves(deltas.column("moved"))
     moved_rows = np.array([row for row, _, _ in moves], dtype=np.int64)

@@ -1,7 +1,7 @@
-"""Deltas as files: each run writes a folder of its own, and counts once the newest manifest lists it.
+"""Writes deltas as files: each run writes a folder of its own, which is valid once the newest manifest lists it.
 
-`<output>/manifest/<n>.json` lists the runs and says, by entity and partition, up to which position they go: the next
-run goes on behind it. A run that was killed leaves a folder that nobody lists, and that a later run clears away.
+`<output>/manifest/<n>.json` lists the runs, and for each entity and partition the position that they reached, where the
+next run continues. A killed run leaves a folder that no manifest lists; a later run deletes it.
 """
 
 from collections.abc import Mapping
@@ -24,19 +24,19 @@ FORMAT: Final = 1
 DELTAS: Final = "deltas"
 
 GRACE: Final = timedelta(days=1)
-"""What no manifest lists is cleared away when it is older: a run that goes on is younger."""
+"""Unlisted folders are deleted once they are older than this; a run that is still writing is younger."""
 
 FAIL_POINTS: Final = ("deltas:written",)
-"""The boundary between two steps at which a crash is tried: written, and not yet listed."""
+"""The boundary between steps at which tests make a run crash: written, but not yet listed."""
 
 Form = Literal["parquet", "jsonl"]
 Ends = Mapping[str, Mapping[str, str]]
-"""By entity and partition (as text, for JSON) the position of the last change."""
+"""The position of the last change, by entity and partition (as text, for JSON)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaRun:
-    """What one run wrote: a folder below the output, how many deltas by kind, and their first and last position."""
+    """The result of one run: its folder below the output, the number of deltas by kind, first and last position."""
 
     path: str
     kinds: Mapping[str, int]
@@ -45,13 +45,13 @@ class DeltaRun:
 
     @property
     def rows(self) -> int:
-        """All kinds together."""
+        """The number of deltas of all kinds."""
         return sum(self.kinds.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaRuns:
-    """What an output holds: the deltas of each partition up to `through`, and of all of them up to `floor`."""
+    """The content of an output: deltas of each partition up to `through`, and of all partitions up to `floor`."""
 
     format: int = FORMAT
     form: Form = "parquet"
@@ -61,18 +61,18 @@ class DeltaRuns:
 
     @property
     def last(self) -> str | None:
-        """The position of the last of all deltas."""
+        """The position of the last delta of all runs."""
         return max((run.last for run in self.runs), default=None)
 
 
 def newest(store: Store) -> DeltaRuns:
-    """What the newest whole manifest says; nothing where there is none."""
+    """The content by the newest complete manifest; empty if there is no manifest."""
     record = newest_record(store, DeltaRuns, FORMAT)
     if record is not None:
         return record
     if numbers(store):
         raise ChangelogError(
-            Kind.MALFORMED, f"no manifest in {store.root} is whole", hint="restore one, or use another output"
+            Kind.MALFORMED, f"no manifest in {store.root} is complete", hint="restore one, or use another output"
         )
     return DeltaRuns()
 
@@ -87,10 +87,10 @@ def write(
     at: datetime,
     reach: Reach = nowhere,
 ) -> DeltaRun | None:
-    """Writes the deltas of `changes` behind what is there, and commits them; None where there are none.
+    """Writes the deltas of those `changes` that the output lacks, and commits them; None if there are none.
 
-    `changes` are `ordered` when they are all behind the floor, and no earlier one can appear later.
-    Raises ChangelogError, IN_USE, when another run wrote to the output meanwhile.
+    `ordered` says that all changes are past the floor, and that no earlier one can appear later. Raises ChangelogError
+    (IN_USE) if another run wrote to the output meanwhile.
     """
     rest = _behind(changes, before.through)
     bounds = (F.max("position").alias("last"), F.min("position").alias("first"))
@@ -130,7 +130,7 @@ def read_deltas(spark: SparkSession, output: str) -> DataFrame:
 
 
 def _behind(changes: DataFrame, through: Ends) -> DataFrame:
-    """What no run had. Partitions are told apart: of an archive, one may have been filled further than another."""
+    """The changes that no run has written. Partitions are compared one by one: in an archive, one can be further on."""
     if not through:
         return changes
     had = F.lit(False)
@@ -141,7 +141,7 @@ def _behind(changes: DataFrame, through: Ends) -> DataFrame:
 
 
 def _write(deltas: DataFrame, folder: str, form: Form) -> dict[str, int]:
-    """Writes the files, those of one entity sorted by position; gives how many of each kind."""
+    """Writes the files, sorted by entity and position; returns the number of deltas by kind."""
     observed = Observation()
     kinds = [F.count(F.when(F.col("kind") == kind, 1)).alias(kind) for kind in KINDS]
     ordered = deltas.observe(observed, *kinds).sortWithinPartitions("entity", "position")
@@ -153,7 +153,7 @@ def _write(deltas: DataFrame, folder: str, form: Form) -> dict[str, int]:
 
 
 def _line() -> Column:
-    """One JSON object: what the row is of, then the delta's own members."""
+    """One JSON object: the row's entity, key and position, then the delta's own members."""
     head = F.to_json(F.struct("entity", "partition", "key", "kind", "position"))
     return F.concat(F.regexp_replace(head, "}$", ","), F.expr("substr(delta, 2)"))
 

@@ -1,8 +1,8 @@
-"""Deltas as topics: structured streaming from the changelog's topics to `<prefix>.<entity>.delta`.
+"""Streams deltas from the changelog's topics to `<prefix>.<entity>.delta`.
 
-A micro-batch is written before Spark notes it as done, so that a killed run writes it again: at least once, in order,
-by ids that are the same. What Kafka no longer has stops the job: at its start, by the offsets that Spark noted; while
-it runs, by Spark's own watch, and again by the offsets once a minute.
+A micro-batch is written before Spark notes it as done, so a killed run writes it again: delivery is at least once, in
+order, with the same ids. The job stops if Kafka has lost messages: it checks the offsets in Spark's checkpoint at its
+start and then every minute, beside Spark's own check.
 """
 
 import json
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CHECKED_S: Final = 60.0
-"""How often a job that goes on looks whether what it is to read next may have been compacted."""
+"""How often a continuous job checks whether its next messages may have been compacted, in seconds."""
 
 FAIL_POINTS: Final = ("deltas:sent",)
-"""The boundary between two steps at which a crash is tried: sent, and not yet noted."""
+"""The boundary between steps at which tests make a run crash: sent, but not yet noted."""
 
 _POLL_S: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """The changelog's topics that are read, of `entities` or of all, and those of their deltas."""
+    """The changelog's topics that are read (of `entities`, or all), and the topics of their deltas."""
 
     client: Client
     prefix: str
@@ -52,7 +52,7 @@ class Topics:
     lost: bool
 
     def changelog(self) -> dict[str, Found]:
-        """The topic of each entity, as it is. Raises ChangelogError for an entity that has none."""
+        """The present topic of each entity. Raises ChangelogError for an entity without one."""
         admin = self.client.admin()
         names = kafka_offsets.entities(admin, self.prefix, self.entities)
         named = {topic(self.prefix, name): name for name in names if name not in OF_CHANGELOG}
@@ -60,13 +60,13 @@ class Topics:
         return {named[name]: state for name, state in topics.items()}
 
     def names(self) -> dict[str, str]:
-        """By entity the topic of its deltas."""
+        """The name of each entity's topic of deltas."""
         return {name: delta_topic(self.prefix, name) for name in self.changelog()}
 
     def ensure(self) -> dict[str, Found]:
-        """By entity the topic of its deltas, made where it is missing: as wide as the changelog's, never compacted.
+        """Each entity's topic of deltas, created if it is missing: with the changelog's partitions, never compacted.
 
-        Raises ChangelogError (PRECONDITION) where one has another width.
+        Raises ChangelogError (PRECONDITION) if one has another number of partitions.
         """
         sources = self.changelog()
         targets = kafka_topics.delta_topics_of(self.prefix, sources)
@@ -76,7 +76,7 @@ class Topics:
         return {name: present[delta_topic(self.prefix, name)] for name in sources}
 
     def refuse_lost(self, committed: kafka_offsets.Offsets) -> None:
-        """Raises ChangelogError (GAP) when what is to be read behind these offsets is gone, or may be."""
+        """Raises ChangelogError (GAP) if messages past these offsets are gone, or may be."""
         if not committed:
             return
         admin = self.client.admin()
@@ -85,10 +85,10 @@ class Topics:
 
 
 def committed(checkpoint: Store) -> kafka_offsets.Offsets:
-    """Where the next micro-batch begins, by what Spark noted in its checkpoint; nothing where it noted none.
+    """Where the next micro-batch begins, by Spark's checkpoint; empty if that is new.
 
-    The format is Spark's: `commits/<n>` is there once batch n is done, `offsets/<n>` has a version, then JSON lines,
-    first of the batch, then one of each source.
+    The format is Spark's: `commits/<n>` exists once batch n is done; `offsets/<n>` holds a version, then JSON lines:
+    one for the batch, then one for each source.
     """
     done = [int(name) for file in checkpoint.files("commits") if (name := file.path.rpartition("/")[2]).isdecimal()]
     if not done:
@@ -98,7 +98,7 @@ def committed(checkpoint: Store) -> kafka_offsets.Offsets:
         *_, noted = checkpoint.read(path).decode().splitlines()
         offsets: kafka_offsets.Offsets = json.loads(noted)
     except (ValueError, LookupError) as error:
-        hint = "restore the checkpoint from a copy, or begin anew with another"
+        hint = "restore the checkpoint from a copy, or start again with another"
         raise ChangelogError(Kind.MALFORMED, f"{checkpoint.root}/{path} is damaged", hint=hint) from error
     return offsets
 
@@ -114,13 +114,13 @@ def stream(
     stopping: Callable[[], bool],
     reach: Reach = nowhere,
 ) -> Mapping[str, int]:
-    """Makes deltas of what is new, and ends; with `every_s`, goes on until `stopping`. Gives what was made, by kind.
+    """Derives deltas from what is new, then ends; with `every_s`, continues until `stopping`. Returns deltas by kind.
 
     A micro-batch has at most about `offsets_max` offsets.
     """
     where = where_of(config)
     assert isinstance(where, Kafka)
-    topics.ensure()  # refused before anything is read
+    topics.ensure()  # errors come before anything is read
     batches = _Batches(spark, config, topics, where, reach)
     options = {"maxOffsetsPerTrigger": str(offsets_max), "failOnDataLoss": str(not topics.lost).lower()}
     changes = stream_changelog(spark, where, entities=topics.entities, options=options)
@@ -143,7 +143,7 @@ def stream(
 
 
 class _Batches:
-    """Writes micro-batches; `made` is by kind, `failure` why one could not be, which Spark would tell as Java does."""
+    """Writes micro-batches. `made` counts deltas by kind; `failure` keeps the error that Spark would wrap in Java's."""
 
     def __init__(self, spark: "SparkSession", config: Config, topics: Topics, where: Kafka, reach: Reach) -> None:
         assert isinstance(config.sink, KafkaConfig)
@@ -153,12 +153,12 @@ class _Batches:
 
     @property
     def made(self) -> Mapping[str, int]:
-        """By kind, how many were sent."""
+        """The number of deltas sent, by kind."""
         counts: Mapping[str, int] = self._counted.value
         return counts
 
     def write(self, changes: "DataFrame", _: int) -> None:
-        """Sends the deltas of one micro-batch, to topics that are made where an entity came."""
+        """Sends the deltas of one micro-batch; creates topics for new entities."""
         try:
             topics = self._topics.ensure()
             names = {name: delta_topic(self._topics.prefix, name) for name in topics}
@@ -172,7 +172,7 @@ class _Batches:
 
 
 def _values(sink: KafkaConfig, subjects: Mapping[str, str]) -> Values:
-    """The codec of the configuration; `subjects` are those of the entities' deltas."""
+    """The codec by the configuration; `subjects` are the registry subjects of the entities' deltas."""
     if sink.codec == "json" or sink.registry is None:
         return json_values
     registry = Registry(sink.registry, sink.registry_client, auto_register=sink.auto_register)
@@ -181,7 +181,7 @@ def _values(sink: KafkaConfig, subjects: Mapping[str, str]) -> Values:
     except ChangelogError as error:
         if error.kind is not Kind.PRECONDITION:
             raise
-        hint = "`changelog schemas register --yes` registers it, too; or set [sink] auto_register = true"
+        hint = "run `changelog schemas register --yes`, or set [sink] auto_register = true"
         raise ChangelogError(error.kind, error.message, hint=hint) from error
     finally:
         registry.close()
@@ -192,7 +192,7 @@ def _writing(where: Kafka, topics: Mapping[str, Found]) -> dict[str, str]:
     return kafka_options(where) | {
         "kafka.max.request.size": str(largest),
         "kafka.acks": "all",
-        "kafka.enable.idempotence": "true",  # what is tried again stays in its order
+        "kafka.enable.idempotence": "true",  # retries keep the order
         "kafka.compression.type": "lz4",
     }
 

@@ -1,1 +1,1 @@
-"""The demo's chapters on Spark."""
+"""The demo on Spark: `python -m spark_jobs.demo`."""

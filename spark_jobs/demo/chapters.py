@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     pass
 
 DELTAS, VIEW = "deltas", "views/order"
-"""What the chapters leave in the demo's folder."""
+"""The folders that the chapters write, in the demo's folder."""
 
 
 DAMAGED_SHOWN: Final = 5
@@ -39,7 +39,7 @@ VALUE_CHARS: Final = 72
 
 
 BESIDE_VALUE: Final = 37
-"""Columns of the screen that stand beside a patch's value; it is the one that is cut to fit."""
+"""Characters on a line beside a patch's value, which is cut to fit the screen."""
 
 
 def _archive(scene: Scene) -> Mapping[str, str]:
@@ -111,7 +111,7 @@ def _view(scene: Scene) -> Mapping[str, str]:
 
 
 CHAPTERS: Sequence[Chapter] = (_archive, _deltas, _view, drift)
-"""In their order: the last one tampers with what the first left."""
+"""The chapters in order: the last one damages files that the first one wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class _Change:
 
 
 def _changes(log: Log) -> Iterator[_Change]:
-    """Those of orders, by position: what a reader of the changelog sees, without Spark."""
+    """Changes of orders, by position, as a reader in plain Python sees them."""
     columns = {name: name for name in ("position", "key", "identifier", "current", "original")}
     columns["service"] = "service_name"
     for rows in log.read(entity="order"):
@@ -153,7 +153,7 @@ def _refuse_different(view: Mapping[str, Mapping[str, Any]], states: Mapping[str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Damage:
-    """What a batch job made of orders, by key: its own states, those of the view before it, and those of now."""
+    """What a batch job did to orders, by key: the states it wrote, those before it, and those of now."""
 
     made: Mapping[str, Mapping[str, Any]]
     before: Mapping[str, Mapping[str, Any]]
@@ -161,15 +161,15 @@ class _Damage:
 
     @property
     def left(self) -> list[str]:
-        """The orders whose amount is still the one that it made."""
+        """The orders that still have the batch's amount."""
         return [key for key, state in self.made.items() if self.now[key]["amount"] == state["amount"]]
 
     def too_much(self) -> float:
-        """The sum of what these orders cost more than before."""
+        """How much more these orders cost than before, in all."""
         return sum(float(self.now[key]["amount"]) - float(self.before[key]["amount"]) for key in self.left)
 
     def table(self, order: str) -> Table:
-        """The amounts of one order, and of some that nobody has set right."""
+        """The amounts of one order, and of some that nobody has corrected."""
         table = columns("   order", ("before", "right"), ("by the batch", "right"), ("now", "right"), "")
         for key in [order, *self.left[:DAMAGED_SHOWN]]:
             amounts = [str(state[key]["amount"]) for state in (self.before, self.made, self.now)]
@@ -180,10 +180,9 @@ class _Damage:
 
 
 def _folded(deltas: Mapping[str, Sequence[Delta]], changes: Sequence[_Change]) -> dict[str, Value]:
-    """The states that deltas come to, by key.
+    """The states that result from deltas, by key.
 
-    A row that was changed while its table was first read was not read as well: its deltas begin at the change's
-    original.
+    A row that changed while its table was first read has no read of its own: its deltas begin at the change's original.
     """
     first = {change.key: change.original for change in reversed(changes)}
     folded = {}
@@ -194,7 +193,7 @@ def _folded(deltas: Mapping[str, Sequence[Delta]], changes: Sequence[_Change]) -
 
 
 def _patches(deltas: Sequence[Delta], room: int) -> Table:
-    """The deltas of one order: who, and each operation, its value in `room` characters."""
+    """The deltas of one order: the service, and each operation with its value in at most `room` characters."""
     table = columns("   by", "op", "path", "value")
     for delta in deltas:
         who = Text(f"   {safe(delta.provenance.stamp.service_name)}", style="blue")

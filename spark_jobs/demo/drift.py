@@ -1,4 +1,4 @@
-"""The demo's chapter on drift: planted behind the service's back, found to the column, repaired, and gone."""
+"""The demo's chapter on drift: it is planted in the files, found by key and column, and repaired."""
 
 import io
 import json

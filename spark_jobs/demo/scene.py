@@ -1,4 +1,4 @@
-"""What every chapter of the demo on Spark has: the story so far, the session, and how a job is run and shown."""
+"""What the demo's chapters on Spark share: the story so far, the session, and a way to run and show a job."""
 
 import io
 import json
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SAID = "spark.log"
-"""What Spark says, in the demo's folder."""
+"""The file in the demo's folder with Spark's messages."""
 
 _INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What a chapter has: the story as far as it is told, and the session."""
+    """What a chapter is given: the story so far, and the session."""
 
     told: Told
     spark: "SparkSession"
 
     def run(self, job: Job, *options: str) -> Mapping[str, Any]:
-        """The job's summary; shows its command line. Raises ChangelogError when it failed."""
+        """Shows the job's command line, runs it and returns its summary. Raises ChangelogError if it failed."""
         self.show(f"spark-submit spark_jobs/{job.name}.py", *options)
         output = io.StringIO()
         with redirect_stdout(output), redirect_stderr(io.StringIO()):
@@ -48,17 +48,17 @@ class Scene:
         return summary
 
     def show(self, program: str, *options: str) -> None:
-        """A command line, as it is typed in the demo's folder."""
+        """Shows a command line as it is typed in the demo's folder."""
         shown = shlex.join(option.replace(f"{self.told.folder}{os.sep}", "") for option in options)
         self.told.console.print(Text(f"   $ {program} {shown}\n", style="dim"))
 
 
 Chapter = Callable[[Scene], Mapping[str, str]]
-"""Gives what it leaves in the demo's folder: by path what it is."""
+"""A chapter; it returns what it leaves in the demo's folder, described by path."""
 
 
 def columns(*headings: str | tuple[str, JustifyMethod]) -> Table:
-    """A table of these columns, without lines."""
+    """A table with these columns, without lines."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading in headings:
         name, justify = heading if isinstance(heading, tuple) else (heading, None)

@@ -1,8 +1,8 @@
-"""`python -m spark_jobs.demo`: the story of `changelog demo`, and what Spark makes of its changelog.
+"""`python -m spark_jobs.demo`: runs `changelog demo`, then shows what the Spark jobs make of its changelog.
 
-One session serves all chapters, each of which runs a job as it is called on a command line, checks what came of it
-against the changelog read in plain Python, and shows it. Without Java or Spark it ends as `changelog demo` does, with a
-line that says how to see the rest.
+All chapters share one session. Each runs a job as a command line does, checks the result against the changelog read in
+plain Python, and shows it. Without Java or Spark the demo ends as `changelog demo` does, with a line that says how to
+see the rest.
 """
 
 import argparse
@@ -61,13 +61,13 @@ def sequel(story: Told) -> Mapping[str, str]:
 
 @contextmanager
 def _session(log_file: Path) -> Iterator["SparkSession"]:
-    """A session of two threads; what Java says goes into a file, and what Spark leaves in its folder goes with it."""
+    """A session with two threads. Java's messages go into a file; Spark's temporary files are deleted at the end."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     interrupt = signal.getsignal(signal.SIGINT)
     with tempfile.TemporaryDirectory() as scratch:
         with chdir(scratch), _errors_to(log_file):
             spark = begin("changelog demo", _QUIET)
-        signal.signal(signal.SIGINT, interrupt)  # pyspark puts its own in place
+        signal.signal(signal.SIGINT, interrupt)  # pyspark replaces the handler
         try:
             yield spark
         finally:
@@ -76,7 +76,7 @@ def _session(log_file: Path) -> Iterator["SparkSession"]:
 
 @contextmanager
 def _errors_to(file: Path) -> Iterator[None]:
-    """Has processes that start here write their errors into a file."""
+    """Processes that start meanwhile write their stderr into a file."""
     sys.stderr.flush()
     stderr_copy = os.dup(2)
     try:
@@ -89,7 +89,7 @@ def _errors_to(file: Path) -> Iterator[None]:
 
 
 def lacking() -> str | None:
-    """Why the chapters on Spark cannot be told here, and what to do; None when they can."""
+    """Why the chapters on Spark cannot run here, and what to do; None if they can."""
     wanting = [name for name in ("pyspark", "pandas") if find_spec(name) is None]
     try:
         find_java()
@@ -116,7 +116,7 @@ class _Demo:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Runs the demo as its command line says, by default this process's; gives the exit code."""
+    """Runs the demo with these arguments, by default this process's; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m spark_jobs.demo", description=__doc__)
     add_common_arguments(parser)
     parser.set_defaults(command="demo", verbose=False)

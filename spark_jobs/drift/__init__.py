@@ -1,1 +1,1 @@
-"""Drift: whether the changelog equals the tables that it was made of."""
+"""Drift: compares the changelog with the tables that it was made of."""

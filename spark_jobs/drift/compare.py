@@ -1,7 +1,7 @@
-"""A comparison under a fence: both sides read once, what is not plainly the same judged in full.
+"""Compares both sides under a fence: reads each once, then judges in full every key that is not clearly the same.
 
-Keys of which the changelog does not tell what was at the fence (a commit that was in the log and not yet visible, and
-whose original is not known) are compared again under a later fence.
+For some keys the changelog does not show the state at the fence: a commit was in the log but not yet visible, and its
+original is unknown. Those keys are compared again under a later fence.
 """
 
 from collections import Counter, defaultdict
@@ -32,7 +32,7 @@ from spark_jobs.drift.key_states import Cut
 from spark_jobs.drift.row_diff import CHANGED, EXTRA, GONE, SAME, ColumnHistory, steps_of
 
 FEW = 200_000
-"""Keys that every task may be told of."""
+"""The most keys that are broadcast to every task."""
 
 _JUDGED_AT_ONCE = 5_000
 _UNDECIDED, _PENDING, _UNKNOWN, _CHANGED = "?", "p", "u:", "s:"
@@ -40,8 +40,8 @@ _UNDECIDED, _PENDING, _UNKNOWN, _CHANGED = "?", "p", "u:", "s:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What of the entities is compared: the keys changed behind `since`, a `share` of the keys, those in a range, which
-    is of one entity; in how many tasks.
+    """The part that is compared: keys changed after `since`, a `share` of the keys, a range of one entity's keys; and
+    the number of tasks that read the source.
     """
 
     since: Position | None = None
@@ -52,7 +52,7 @@ class Scope:
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """Of one entity: rows on each side, and of columns that are not drift."""
+    """Counts of one entity: rows on each side, undecided keys, and columns that differ without being drift."""
 
     source_rows: int = 0
     changelog_rows: int = 0
@@ -61,7 +61,7 @@ class Counts:
     schema_changed: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: "Counts") -> None:
-        """What a later comparison found of the keys that were undecided; the source's rows were counted before."""
+        """Adds the counts of a later comparison of undecided keys, whose source rows are counted already."""
         self.changelog_rows += other.changelog_rows
         self.undecided = other.undecided
         self.unknown += other.unknown
@@ -70,28 +70,28 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What a comparison found: figures by entity, and of keys that were looked at a frame of `JUDGED`, if there are."""
+    """The result: counts by entity, and a frame (`JUDGED`) of the keys that were judged in full, if there were any."""
 
     counts: Mapping[str, Counts]
     judged: DataFrame | None
 
     def undecided(self) -> DataFrame | None:
-        """The keys that are to be compared again."""
+        """The keys to compare again; None if there are none."""
         if self.judged is None or not any(count.undecided for count in self.counts.values()):
             return None
         return self.judged.where("undecided").select("entity", "key")
 
     def drifted(self) -> DataFrame | None:
-        """The keys that drifted."""
+        """The keys that drifted; None if no key was judged."""
         return None if self.judged is None else self.judged.where("kind IS NOT NULL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """The two sides of some entities: `ROWS` of the source, those of the changelog, and the cut through these.
+    """The two sides of some entities: the source's rows (`ROWS`), the changelog's rows, and the cut through the latter.
 
-    `json` says whether a table has a json column, `kept` that the changelog is dear to read, `joined` that the source
-    has no places at which `fetch` could find its rows again; `bounds` are those of the keys that are compared.
+    `json` says that a table has a json column, `cached` that the changelog is expensive to read and worth caching,
+    `joined` that the source's rows have no places by which `fetch` could read them again. `bounds` limit the keys.
     """
 
     source: DataFrame
@@ -114,10 +114,10 @@ def under_fence(
     scope: Scope,
     only: DataFrame | None = None,
 ) -> Comparison:
-    """Compares the tables of the fence with the changelog, which is behind it as `checkpoint` says.
+    """Compares the tables of the fence with the changelog, which has caught up with it as `checkpoint` shows.
 
-    `log` tells the versions of columns, also where an archive is compared. With `only`, a frame of entities and keys,
-    just these.
+    `log` gives the versions of columns, even if an archive is compared. `only`, a frame of entities and keys, limits
+    the comparison to these.
     """
     fence = reading.fence
     keys = None if scope.keys is None else _bounds(scope.keys, fence)
@@ -147,7 +147,7 @@ def _bounds(key_range: KeyRange, fence: Fence) -> Bounds:
 
 
 def restricted(rows: DataFrame, only: DataFrame | None, *, truncates: bool = False) -> DataFrame:
-    """The rows of these entities and keys alone, and truncates, where they are asked for."""
+    """Only the rows of these entities and keys, and with `truncates` those of truncates."""
     if only is None:
         return rows
     selected = rows.join(F.broadcast(only), ["entity", "key"], "left_semi")
@@ -159,12 +159,14 @@ def compare(sides: Sides, scope: Scope) -> Comparison:
     grown = [entity for entity, shape in sides.shapes.items() if shape.grew]
     rows = key_states.chosen(sides.changelog, scope.share, sides.bounds)
     narrow = key_states.of_changelog(rows, sides.cut, json=sides.json, grown=grown)
-    if sides.cached:  # it is read twice, which is as good as nothing in files alone
+    if sides.cached:  # it is read twice, which costs little only with files
         narrow = narrow.persist(StorageLevel.MEMORY_AND_DISK)
     truncated = {row["entity"]: row["rank"] for row in key_states.truncates(narrow).collect()}
     source = key_states.of_source(key_states.chosen(sides.source, scope.share, sides.bounds), grown)
     since = None if scope.since is None else str(scope.since)
-    states = key_states.found(source, key_states.behind(narrow, truncated), since).persist(StorageLevel.MEMORY_AND_DISK)
+    states = key_states.classify(source, key_states.without_truncated(narrow, truncated), since).persist(
+        StorageLevel.MEMORY_AND_DISK
+    )
     try:
         counts, suspects = _counted(states)
         if not suspects:
@@ -186,7 +188,7 @@ def compare(sides: Sides, scope: Scope) -> Comparison:
 
 
 def _counted(states: DataFrame) -> tuple[dict[str, Counts], int]:
-    """Rows by entity, as far as they can be told before the suspects are judged, whose number is given, too."""
+    """Rows by entity, as far as they are known before suspects are judged; and the number of suspects."""
     in_source = F.col("leaf").isNotNull().alias("in_source")
     rows = states.groupBy("entity", "state", in_source).agg(F.sum("rows").alias("rows")).collect()
     counts: dict[str, Counts] = defaultdict(Counts)
@@ -202,7 +204,7 @@ def _counted(states: DataFrame) -> tuple[dict[str, Counts], int]:
 
 
 def _add_marks(counts: dict[str, Counts], judged: DataFrame) -> None:
-    """What is said of keys that need not have drifted."""
+    """Adds counts of judged keys that need not have drifted."""
     marks = F.concat(
         F.transform("unknown", lambda name: F.concat(F.lit(_UNKNOWN), name)),
         F.transform("schema_changed", lambda name: F.concat(F.lit(_CHANGED), name)),
@@ -223,7 +225,7 @@ def _add_marks(counts: dict[str, Counts], judged: DataFrame) -> None:
 
 
 def shape_of(columns: Struct, versions: Sequence[tuple[str, Version]], windows: Mapping[str, object]) -> ColumnHistory:
-    """An entity's columns, by its versions and what the checkpoint says of the reading of its table."""
+    """An entity's columns and their history, by its versions and its table's progress in the checkpoint."""
     stale = windows.get("stale")
     return ColumnHistory(
         columns=tuple(name for name, _ in columns.fields),
@@ -245,7 +247,7 @@ def read_versions(log: Log, entities: Sequence[str]) -> dict[str, list[tuple[str
     versions: dict[str, list[tuple[str, Version]]] = {entity: [] for entity in entities}
     for (position, key), current in sorted(rows.items()):
         version = Version.parse(current.encode())
-        if version.number == 1:  # the changelog was begun anew, in topics that still hold the former one
+        if version.number == 1:  # the changelog was started again, in topics that still hold the former one
             versions[key] = []
         versions[key].append((position, version))
     return versions

@@ -1,7 +1,7 @@
-"""A comparison with a source that has no snapshot to share: any that Spark reads.
+"""Compares the changelog with any source that Spark reads, which has no snapshot to share.
 
-Both sides are read; what differs is looked at again after a while, in which writes arrive on both. It is not exact: a
-key that is written to all the time is left out, and a change that the changelog gets later than that is told as drift.
+Keys that differ are compared again after a while, so that writes can arrive on both sides. This is not exact: a key
+that is written to constantly is left out, and a change that reaches the changelog even later is reported as drift.
 """
 
 import time
@@ -31,14 +31,14 @@ from spark_jobs.drift.summary import Tally
 
 JSON = dict[str, Any]
 
-_DRIVER = "org.postgresql.Driver"  # by itself, Java does not find one in the jars of spark-submit
+_DRIVER = "org.postgresql.Driver"  # Java does not find a driver in the jars of spark-submit by itself
 
 WHY = "the source has no snapshot that the changelog could be cut by: what differed was compared again after {:g} s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignSource:
-    """A source of one entity: a format of Spark's and its options, which may hold passwords; how long it may settle."""
+    """A source of one entity: a Spark format, its options, which may hold passwords, and its time to settle."""
 
     format: str
     options: Mapping[str, str] = field(repr=False)
@@ -46,21 +46,23 @@ class ForeignSource:
 
     @property
     def table(self) -> str:
-        """What is read, for people."""
+        """The name of what is read, for reports."""
         return self.options.get("dbtable") or self.options.get("table") or self.options.get("path") or self.format
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """What the source holds now."""
+        """The rows that the source holds now."""
         named = {"driver": _DRIVER} if self.options.get("url", "").startswith("jdbc:postgresql:") else {}
         return spark.read.format(self.format).options(**(named | dict(self.options))).load()
 
 
 def detect(spark: SparkSession, request: Request, other: ForeignSource, start: RunStart) -> JSON:
-    """As `spark_jobs.drift.run.detect`, of one entity. Raises ChangelogError."""
+    """Like `spark_jobs.drift.run.detect`, for one entity. Raises ChangelogError."""
     [name] = request.names
     versions = read_versions(open_log(request.config), [name])[name]
     if not versions:
-        raise ChangelogError(Kind.PRECONDITION, f"the changelog has no columns of {name}", hint="is it its name?")
+        raise ChangelogError(
+            Kind.PRECONDITION, f"the changelog has no columns of {name}", hint="check the entity's name"
+        )
     version = versions[-1][1]
     first = compare(_sides(spark, request, other, version, None), request.scope)
     found, settled = [first], first
@@ -80,7 +82,7 @@ def detect(spark: SparkSession, request: Request, other: ForeignSource, start: R
 
 
 def _settled(judged: DataFrame | None, before: datetime) -> DataFrame | None:
-    """Without keys that were written to meanwhile."""
+    """The judged keys without those that were written to meanwhile."""
     if judged is None:
         return None
     return judged.where(F.col("committed_at").isNull() | (F.col("committed_at") < F.lit(before.astimezone(UTC))))

@@ -1,7 +1,7 @@
-"""Rows of any other source that Spark reads (JDBC, Parquet, Cassandra, …) as the changelog would have them.
+"""Turns rows of any source that Spark reads (JDBC, Parquet, Cassandra, …) into rows as the changelog would have them.
 
-The changelog's own columns say what the values are; a column whose type in Spark cannot give them faithfully is refused
-by its name. Every function here is from frame to frame.
+The changelog's columns define the types of values; a column whose Spark type cannot represent them exactly is refused
+by name. Every function here maps frames to frames.
 """
 
 import json
@@ -27,22 +27,22 @@ _WHOLE: Final = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masks:
-    """How the configuration masks columns, and the secret of `sha256`; it goes to executors, and nowhere else."""
+    """How the configuration masks columns, and the key of `sha256`, which goes to executors only."""
 
     kinds: Mapping[str, MaskKind]
     hmac_key: bytes = field(repr=False)
 
     def hashed(self, name: str, token: Column) -> Column:
-        """What is published for the JSON of a column's value, hashed where it is; null of null."""
+        """The published JSON of a column's value: hashed if its mask says so; null stays null."""
         if self.kinds.get(name) != "sha256":
             return token
         return F.udf(partial(hashed, hmac_key=self.hmac_key))(token)
 
 
 def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
-    """The frame's rows as `source_scan.ROWS`, masked, without the columns that the changelog lacks.
+    """The frame's rows as `source_scan.ROWS`, masked, with only the changelog's columns.
 
-    Raises ChangelogError (USAGE) for a column that the frame lacks, or has in a type that loses something.
+    Raises ChangelogError (USAGE) for a column that the frame lacks, or whose type loses information.
     """
     entity, columns = version.entity, dict(version.columns.fields)
     types = {field.name: field.dataType for field in frame.schema.fields}
@@ -72,7 +72,7 @@ def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
 
 
 def _plain_type(entity: str, name: str, type_: ColumnType | None, types: Mapping[str, spark.DataType]) -> ColumnType:
-    """A column's type before it is masked: `type_`, or None where the changelog holds a hash, not what was hashed."""
+    """A column's type before masking: `type_`, or by the source if that is None, as for hashed columns."""
     if name not in types:
         known = ", ".join(types)
         raise ChangelogError(Kind.USAGE, f"--source has no column {name} of {entity}", hint=f"it has: {known}")
@@ -80,14 +80,14 @@ def _plain_type(entity: str, name: str, type_: ColumnType | None, types: Mapping
     if not _is_faithful(plain, types[name]):
         raise ChangelogError(
             Kind.USAGE,
-            f"column {name} of {entity}: {types[name].simpleString()} cannot give what the changelog holds",
-            hint="cast it in the source: of numbers, times and json the text that the database prints",
+            f"column {name} of {entity}: {types[name].simpleString()} cannot represent the changelog's values",
+            hint="cast it in the source, to the text that the database prints for numbers, times and json",
         )
     return plain
 
 
 def _hashed_type(spark_type: spark.DataType) -> Primitive:
-    """Of a value that is hashed: it goes by what the source gives."""
+    """The type of a hashed value, by the source's type."""
     if isinstance(spark_type, spark.BooleanType):
         return Primitive.BOOLEAN
     return Primitive.LONG if isinstance(spark_type, _WHOLE) else Primitive.STRING
@@ -119,7 +119,7 @@ def _is_faithful(type_: ColumnType, spark_type: spark.DataType) -> bool:
 
 
 def _token(value: Column, type_: ColumnType) -> Column:
-    """The JSON of a value, null of null; floats in Spark's spelling, which is compared by their bits."""
+    """The JSON of a value, null for null. Floats have Spark's text, so they are compared by their bits."""
     match type_:
         case Primitive.BOOLEAN | Primitive.INT | Primitive.LONG | Primitive.JSON:
             token = value.cast("string")
@@ -149,7 +149,7 @@ def _plain(text: Column) -> Column:
 
 
 def _string(text: Column) -> Column:
-    """In quotes, escaped: what stands between the brackets of an array of it."""
+    """A JSON string: the content between the brackets of an array with this text."""
     array = F.to_json(F.array(text))
     return F.when(text.isNotNull(), F.substring(array, F.lit(2), F.length(array) - 2))
 

@@ -1,4 +1,4 @@
-"""What Spark's tasks say of the keys that are not plainly the same: both rows in full, column by column."""
+"""Judges keys that are not clearly the same, in Spark's tasks: compares both full rows column by column."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,28 +31,29 @@ JUDGED: Final = pa.schema(
         pa.field("provenance", pa.utf8()),
     ]
 )
-"""One row a key: its `kind` of drift, null for none; `undecided` where the changelog does not tell what was at the
-fence. Position, commit and service are of its last change there. `sample` (values by column, JSON) and `provenance` are
-given for the first few keys of each task. `pending` is a key that the changelog had by an original alone."""
+"""One row for each key: its `kind` of drift, null if it did not drift; `undecided` if the changelog does not show the
+state at the fence. Position, commit time and service are those of the key's last change. `sample` (values by column, as
+JSON) and `provenance` are set for the first keys of each task. `pending` marks a key whose state at the fence is known
+only from an original."""
 
 SAMPLES_MAX: Final = 20
-"""Of an entity in a report, and so of what a task gives."""
+"""The most samples of an entity in a report, and so in a task."""
 
 VALUE_CHARACTERS_MAX: Final = 200
 
 _PLACES_AT_ONCE = 1000
 
 Texts = Mapping[tuple[str, str], tuple[str, str | None]]
-"""The source's rows by entity and key: the row, and its `json_null`."""
+"""The source's rows by entity and key: each row's JSON and its `json_null`."""
 
 Fetch = Callable[[Sequence[Mapping[str, Any]]], Texts]
-"""Gives the source's rows of some keys."""
+"""A function that reads the source's rows of some keys."""
 
 
 def judge(
     batches: Iterable[pa.RecordBatch], shapes: Mapping[str, ColumnHistory], fetch: Fetch
 ) -> Iterator[pa.RecordBatch]:
-    """From batches of what `spark_jobs.drift.key_states.with_changes` gives to batches of `JUDGED`."""
+    """From batches of `spark_jobs.drift.key_states.with_changes` to batches of `JUDGED`."""
     samples: Counter[str] = Counter()
     for batch in batches:
         rows = batch.to_pylist()
@@ -63,7 +64,7 @@ def judge(
 
 
 def fetcher(reading: Reading) -> Fetch:
-    """Reads rows under the fence, by their places."""
+    """A function that reads rows under the fence by their places."""
 
     def fetch(rows: Sequence[Mapping[str, Any]]) -> Texts:
         places: dict[tuple[str, int], list[str]] = defaultdict(list)
@@ -86,7 +87,7 @@ def fetcher(reading: Reading) -> Fetch:
 
 
 def joined(rows: Sequence[Mapping[str, Any]]) -> Texts:
-    """The source's rows that were joined to the keys: see `spark_jobs.drift.key_states.with_source`."""
+    """The source's rows that `spark_jobs.drift.key_states.with_source` joined to the keys."""
     return {
         (row["entity"], row["key"]): (row["source_current"], row["source_json_null"])
         for row in rows
@@ -130,7 +131,7 @@ def _judged(row: Mapping[str, Any], texts: Texts, shape: ColumnHistory, samples:
 
 
 def _writer(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Who wrote the changelog's row; null of one that was read from its table, because nobody knows."""
+    """Who wrote the changelog's row; null for a row that was read from its table, whose writer is unknown."""
     names = ("service_name", "api_version")
     return dict.fromkeys(names) if row["op"] == Op.READ else {name: row[name] for name in names}
 
@@ -146,14 +147,14 @@ def _source(row: Mapping[str, Any], texts: Texts) -> State | None:
 
 
 def _changelog(row: Mapping[str, Any]) -> tuple[State | None, bool]:
-    """The changelog's row as of the fence, and whether it cannot be told.
+    """The changelog's row at the fence, and whether it is undecided.
 
-    A key whose changes are all behind the fence was before the first of them as that one's original says.
+    If all changes of a key come after the fence, the original of the first one is the key's state at the fence.
     """
     op = row["op"]
     if row["position"] is None:
         return None, False
-    if op is None:  # the changelog no longer has the row: it was compacted away meanwhile
+    if op is None:  # the row was compacted away meanwhile
         return None, True
     source = json_codec.decode_provenance(row["provenance"]).source
     if row["state"] != PENDING:
@@ -168,7 +169,7 @@ def _changelog(row: Mapping[str, Any]) -> tuple[State | None, bool]:
 
 
 def _sample(difference: Compared, source: State | None, changelog: State | None) -> str:
-    """The values of the columns that differ, of all where one side lacks the row."""
+    """The values of the columns that differ, or of all columns if one side lacks the row."""
     sides = {"source": source, "changelog": changelog}
     names: Iterable[str] = difference.columns
     if difference.kind in (MISSING, EXTRA):

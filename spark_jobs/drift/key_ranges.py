@@ -1,7 +1,7 @@
-"""Keys between two values of their first column: the same ones on both sides of a comparison.
+"""Limits a comparison to keys between two values of their first column, on both sides.
 
-Texts are ordered by their bytes, as collation "C" has them. On the database an index on the column serves, where its
-order is that one; so a range of a very large table is compared without reading the rest of it.
+Texts are ordered by their bytes, as in collation "C". The database can use an index on the column if the index has that
+order; then a range of a very large table is compared without reading the rest.
 """
 
 import uuid
@@ -20,7 +20,7 @@ _LONG = range(-(2**63), 2**63)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRange:
-    """Keys whose first column is `first` or more, and less than `end`, as a user writes them; None is no bound."""
+    """Keys whose first column is at least `first` and less than `end`, as the user wrote them; None means no bound."""
 
     first: str | None = None
     end: str | None = None
@@ -32,7 +32,7 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """A range of an entity's keys, whose first of `columns` columns is `column`; both bounds are values of its type."""
+    """A range of an entity's keys, which have `columns` columns, first `column`; both bounds have its type."""
 
     column: str
     columns: int
@@ -41,14 +41,14 @@ class Bounds:
     end: int | str | None
 
     def holds(self, key: Column) -> Column:
-        """Whether a key's canonical text is in the range; null for what is no such key."""
+        """The condition that a key's canonical text is in the range; null for a text that is not such a key."""
         text = key if self.columns == 1 else F.get(F.from_json(key, "array<string>"), F.lit(0))
         value = text.try_cast("long") if self.type in (Primitive.INT, Primitive.LONG) else text
         after = F.lit(True) if self.first is None else value >= F.lit(self.first)
         return after if self.end is None else after & (value < F.lit(self.end))
 
     def condition(self) -> sql.Composable:
-        """The same, of the table's rows."""
+        """The same condition on the table's rows, in SQL."""
         column: sql.Composable = sql.Identifier(self.column)
         if self.type is Primitive.STRING:
             column = sql.SQL('{} COLLATE "C"').format(column)
@@ -61,14 +61,14 @@ class Bounds:
 
 
 def bounds(key_range: KeyRange, entity: str, key: Sequence[tuple[str, ColumnType]]) -> Bounds:
-    """The range of an entity with these key columns. Raises ChangelogError (USAGE) where it can have none."""
+    """The range for an entity with these key columns. Raises ChangelogError (USAGE) if their type allows no range."""
     column, type_ = key[0]
     if type_ not in (Primitive.INT, Primitive.LONG, Primitive.STRING, Primitive.UUID):
         type_name = type_ if isinstance(type_, Primitive) else type(type_).__name__
         raise ChangelogError(
             Kind.USAGE,
             f"{entity}: its key begins with {column}, which is of type {type_name}",
-            hint="ranges are of integers, texts and UUIDs; --sample SHARE takes any keys",
+            hint="ranges work with integers, texts and UUIDs; --sample SHARE works with all keys",
         )
     assert isinstance(type_, Primitive)
     first, end = (None if text is None else _value(text, column, type_) for text in (key_range.first, key_range.end))
@@ -85,5 +85,5 @@ def _value(text: str, column: str, type_: Primitive) -> int | str:
             raise ValueError
     except ValueError:
         what = "a UUID" if type_ is Primitive.UUID else "an integer of 64 bits"
-        raise ChangelogError(Kind.USAGE, f"{text!r} is no value of {column}: it should be {what}") from None
+        raise ChangelogError(Kind.USAGE, f"{text!r} is not a value of {column}: give {what}") from None
     return number

@@ -1,7 +1,7 @@
-"""Two sides of entities by key, as frames: which keys are the same on both, and which must be looked at.
+"""Joins the two sides by key, and finds the keys that are the same on both and those that must be judged.
 
-Every function here is from frame to frame: nothing is read, written or counted. Rows are told apart by a 64-bit hash
-and the length of their text: what is the same needs no more; everything else is compared column by column.
+Every function here maps frames to frames, without reading, writing or counting. Rows are compared by a 64-bit hash and
+the length of their text. Equal rows need no more; all others are compared column by column.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,24 +19,24 @@ from spark_jobs.changelog.provenance import source_text
 from spark_jobs.drift.key_ranges import Bounds
 from spark_jobs.drift.row_diff import CHANGED, EXTRA, GONE, MISSING, PENDING, SAME
 
-FOUND: Final = ("entity", "state", "key", "position", "leaf", "ctid", "rows")
-"""The columns of what `found` gives: for each key that is to be looked at a row, for all others `rows` by state."""
+CLASSIFIED: Final = ("entity", "state", "key", "position", "leaf", "ctid", "rows")
+"""The columns of `classify`: a row for each key that must be judged; `rows` counts all other keys by state."""
 
 SAMPLE_PARTS: Final = 1_000_000
-"""A sample is this many equal shares of the keys, by their CRC-32, of which some are taken."""
+"""Keys are divided into this many equal parts by their CRC-32; a sample takes some of the parts."""
 
 _SOURCE, _VISIBLE, _INVISIBLE = 0, 1, 2
 _NARROW = ("hash", "key", "entity", "side", "rank", "op", "print", "length", "leaf", "ctid")
 _DIGITS, _INVERTED = "0123456789ABCDEF", "FEDCBA9876543210"
 _TRAILING_NULLS = r'^\}(?:llun:"[^"]*+",)++'
-"""At the end of a row's text, read backwards: from there a few characters tell, and nothing is tried twice."""
+"""Matches null columns at a row's end, in its reversed text; fails within a few characters, without backtracking."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """What a fence shows, as conditions on the changelog's rows: ids below `xmax` but for those in `running`.
+    """What a fence shows of the changelog: transaction ids below `xmax`, except those in `running`.
 
-    Rows of an `epoch` before the changelog's are all shown: their history is over.
+    Rows of epochs before `epoch` are all shown: their history is complete.
     """
 
     xmax: int
@@ -44,7 +44,7 @@ class Cut:
     epoch: int
 
     def shows(self) -> Column:
-        """Whether a row's transaction is visible."""
+        """The condition that a row's transaction is visible."""
         xid = F.col("transaction").cast("long")
         seen = xid < F.lit(self.xmax)
         if self.running:
@@ -53,12 +53,12 @@ class Cut:
 
 
 EVERYTHING: Final[Cut | None] = None
-"""Without a fence, all rows of the changelog count."""
+"""The cut without a fence: all rows of the changelog count."""
 
 
 def chosen(rows: DataFrame, share: float | None, bounds: Bounds | None) -> DataFrame:
-    """The rows of this share of the keys, the same ones of whatever is asked, and of the keys in this range; truncates
-    are of all keys.
+    """The rows of this share of the keys, always the same keys, and of the keys in this range; truncates concern all
+    keys and are always included.
     """
     key, conditions = F.col("key"), []
     if share is not None:
@@ -70,7 +70,7 @@ def chosen(rows: DataFrame, share: float | None, bounds: Bounds | None) -> DataF
 
 
 def of_source(rows: DataFrame, grown: Sequence[str] = ()) -> DataFrame:
-    """The narrow form of the source's rows; `grown` are entities whose stored rows may lack columns that are null."""
+    """The narrow form of the source's rows; `grown` are entities whose stored rows may lack trailing null columns."""
     return rows.select(
         _hash(),
         "key",
@@ -87,7 +87,7 @@ def of_source(rows: DataFrame, grown: Sequence[str] = ()) -> DataFrame:
 def of_changelog(rows: DataFrame, cut: Cut | None, *, json: bool, grown: Sequence[str] = ()) -> DataFrame:
     """The narrow form of the changelog's rows; `json` says whether a table has a json column.
 
-    Of the visible ones the last has the highest rank, of the others the first.
+    Of a key's visible rows the last has the highest rank; of its invisible rows, the first.
     """
     shows = F.lit(True) if cut is None else cut.shows()
     rank = F.when(shows, F.col("position")).otherwise(_inverted(F.col("position")))
@@ -108,7 +108,7 @@ def of_changelog(rows: DataFrame, cut: Cut | None, *, json: bool, grown: Sequenc
 
 
 def _hash() -> Column:
-    """The sort within a partition goes by it first, which costs less than by texts."""
+    """The hash by which rows are sorted first, which costs less than sorting by text."""
     return F.xxhash64("key").alias("hash")
 
 
@@ -125,13 +125,13 @@ def _inverted(position: Column) -> Column:
 
 
 def truncates(narrow: DataFrame) -> DataFrame:
-    """For each entity the rank of its last truncate that is shown."""
+    """The rank of the last visible truncate of each entity."""
     rows = narrow.where((F.col("key") == TRUNCATE_KEY) & (F.col("side") == _VISIBLE))
     return rows.groupBy("entity").agg(F.max("rank").alias("rank"))
 
 
-def behind(narrow: DataFrame, truncated: Mapping[str, str]) -> DataFrame:
-    """The changelog's rows without truncates, and without what those hid."""
+def without_truncated(narrow: DataFrame, truncated: Mapping[str, str]) -> DataFrame:
+    """The changelog's rows without truncates and without the rows that they removed."""
     rows = narrow.where(F.col("key") != TRUNCATE_KEY)
     if not truncated:
         return rows
@@ -139,11 +139,11 @@ def behind(narrow: DataFrame, truncated: Mapping[str, str]) -> DataFrame:
     return rows.where(~((F.col("side") == _VISIBLE) & hidden))
 
 
-def found(source: DataFrame, changelog: DataFrame, since: str | None = None) -> DataFrame:
-    """The keys of both sides (narrow) that must be looked at, and the numbers of the others: `FOUND`.
+def classify(source: DataFrame, changelog: DataFrame, since: str | None = None) -> DataFrame:
+    """The keys of both sides (narrow) that must be judged, and the numbers of the others (`CLASSIFIED`).
 
-    `position` is that of the changelog's last row that is shown, or, where none is, of its first. With `since`, keys
-    whose last change is not behind that position are left out, and so are those that the changelog does not have.
+    `position` is that of the key's last visible row in the changelog, or of its first row if none is visible. `since`
+    leaves out keys whose last change is not past that position, and keys that the changelog lacks.
     """
     by_key = Window.partitionBy("hash", "key", "entity").orderBy("side", F.desc("rank"))
     here = F.struct("side", "rank", "op", "print", "length")
@@ -162,7 +162,7 @@ def found(source: DataFrame, changelog: DataFrame, since: str | None = None) -> 
         keys = keys.where(F.col("position") > since)
     looked_at = ~F.col("state").isin(SAME, GONE)
     about = [F.when(looked_at, F.col(name)).alias(name) for name in ("key", "position", "leaf", "ctid")]
-    return keys.select("entity", "state", *about).groupBy(*FOUND[:-1]).agg(F.count(F.lit(1)).alias("rows"))
+    return keys.select("entity", "state", *about).groupBy(*CLASSIFIED[:-1]).agg(F.count(F.lit(1)).alias("rows"))
 
 
 def _state(in_source: Column, pending: Column) -> Column:
@@ -181,7 +181,7 @@ def _state(in_source: Column, pending: Column) -> Column:
 
 
 def with_changes(suspects: DataFrame, changes: DataFrame, *, few: bool) -> DataFrame:
-    """What is known of each key that is to be looked at, and the whole of the changelog's row at its position."""
+    """The keys to judge, each with the whole row of the changelog at its position."""
     known = suspects.where(F.col("position").isNotNull()).select("entity", "key", "position")
     columns = ("op", "current", "original", "provenance", "committed_at", "service_name", "api_version")
     rows = changes.select("entity", "key", "position", *columns)
@@ -191,7 +191,7 @@ def with_changes(suspects: DataFrame, changes: DataFrame, *, few: bool) -> DataF
 
 
 def with_source(suspects: DataFrame, source: DataFrame) -> DataFrame:
-    """The keys with their rows in the source, where these cannot be found again by their places."""
+    """The keys to judge with their rows in the source, for a source whose rows cannot be read again by place."""
     rows = source.select(
         "entity", "key", F.col("current").alias("source_current"), F.col("json_null").alias("source_json_null")
     )

@@ -1,4 +1,4 @@
-"""What a report's policy says to do, asked of the running service: signals in the database's own log."""
+"""Asks the running service for the repairs of a report's policy, by signals in the database's own log."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 def repair(config: Config, report: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Sends what the policy says of each entity, `republish` or `rebuild`; gives the report that tells of it.
+    """Sends `republish` or `rebuild` signals as the policy says for each entity; returns the report with them.
 
     Raises ChangelogError.
     """
@@ -42,7 +42,7 @@ def repair(config: Config, report: Mapping[str, Any], folder: Path) -> dict[str,
 
 
 def _signals(run: str, service: str, entity: str, do: str, keys: Path) -> Iterator[Signal]:
-    """Named by the run, so that a repair that is repeated is one."""
+    """The signals of an entity. Their ids contain the run's, so a repeated repair counts once."""
     prefix = f"drift-{run}-{entity}"[:90]
     match do:
         case "republish":

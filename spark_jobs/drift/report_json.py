@@ -1,4 +1,4 @@
-"""What a comparison found, as the JSON of its report (docs/drift-report.schema.json), before its policy is applied."""
+"""The JSON of a comparison's report (docs/drift-report.schema.json), before its policy is applied."""
 
 import secrets
 import time
@@ -35,7 +35,7 @@ JSON = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A run: what is compared, with the changelog `where`; how long it waits, and the `folder` of reports."""
+    """A requested comparison: its scope, the changelog `where`, the time to wait, and the `folder` of reports."""
 
     config: Config
     where: Where
@@ -47,7 +47,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart:
-    """A run that has begun; its folder is named by its `id`, which sorts as runs do."""
+    """The start of a run. Its folder is named by its `id`; ids sort by time."""
 
     id: str
     at: datetime
@@ -55,12 +55,12 @@ class RunStart:
 
     @classmethod
     def now(cls) -> "RunStart":
-        """A run that begins now."""
+        """The start of a run that begins now."""
         at = datetime.now(UTC)
         return cls(id=f"{at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}", at=at, clock=time.monotonic())
 
     def to_json(self, name: str) -> JSON:
-        """The report's `run`, which ends now."""
+        """The report's member `run`, for a run that ends now."""
         return {
             "id": self.id,
             "startedAt": time_text(self.at),
@@ -74,13 +74,13 @@ class RunStart:
 def _version() -> str:
     try:
         return version("changelog-publisher")
-    except PackageNotFoundError:  # a checkout on the path, that nobody installed
+    except PackageNotFoundError:  # a checkout on the path that is not installed
         return "unknown"
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """What a run has found out so far, for a report that says why it could not go on, too."""
+    """What a run knows so far; a report needs it even if the run fails."""
 
     fence: Fence | None = None
     caught_up: CaughtUp | None = None
@@ -96,7 +96,7 @@ def gap_json(record: Record) -> JSON:
 
 
 def report_json(request: Request, start: RunStart, entities: Mapping[str, JSON], source: JSON) -> JSON:
-    """A report that ends now, of a comparison without a fence."""
+    """The report of a comparison without a fence that ends now."""
     sink = "files" if isinstance(request.config.sink, FilesConfig) else "kafka"
     return {
         "format": FORMAT,
@@ -117,7 +117,7 @@ def report_json(request: Request, start: RunStart, entities: Mapping[str, JSON],
 
 
 def fence_json(seen: Progress) -> JSON | None:
-    """The fence of the run, as far as it came; None before one was taken."""
+    """The run's fence as far as it got; None if it took none."""
     fence, caught_up = seen.fence, seen.caught_up
     if fence is None:
         return None
@@ -149,7 +149,7 @@ NOTHING: Mapping[str, Any] = {
     "sampled": None,
     "seconds": None,
 }
-"""Of an entity that was not compared."""
+"""The members of an entity that was not compared."""
 
 
 def about(entity: Entity) -> JSON:
@@ -158,7 +158,7 @@ def about(entity: Entity) -> JSON:
 
 
 def entity_json(about: Mapping[str, Any], counts: Counts, tally: Tally, scope: Scope, seconds: float) -> JSON:
-    """An entity of the report."""
+    """An entity's member of the report."""
     changed = {name: f"{number:,} rows: altered without a row event" for name, number in counts.schema_changed.items()}
     verdict = DRIFT if tally.drifted else SCHEMA_CHANGED if changed else CLEAN
     return {
@@ -183,12 +183,12 @@ def _undecided(keys: int) -> str | None:
 
 
 def sampled_text(scope: Scope) -> str | None:
-    """What was left out, for people."""
+    """The limits of the comparison, for people."""
     parts = []
     if scope.share is not None:
         parts.append(f"{scope.share:.4%} of the keys".replace(".0000%", "%"))
     if scope.keys is not None:
         parts.append(str(scope.keys))
     if scope.since is not None:
-        parts.append(f"keys that changed behind {scope.since}")
+        parts.append(f"keys that changed after {scope.since}")
     return ", ".join(parts) or None

@@ -1,8 +1,8 @@
-"""How a row of the source differs from the changelog's last row of its key, column by column.
+"""Compares a row of the source with the changelog's last row of its key, column by column.
 
-One definition of equal: the canonical form of docs/reference/types.md. Members are told by name, json by value, numbers
-by their token. A column that the changelog does not know of a row (`unavailable`) is unknown; one whose stored value
-the table's columns left behind when they changed, without a row event, is *schema changed*: neither is drift.
+Values are equal if their canonical forms are (docs/reference/types.md): members are compared by name, json by value,
+numbers by their token. Two differences are not drift. A column is *unknown* if the changelog has no value for it
+(`unavailable`). It is *schema changed* if the table's columns changed after the row was written, without a row event.
 """
 
 import struct
@@ -28,17 +28,18 @@ CHANGED: Final = "changed"
 SAME: Final = "same"
 GONE: Final = "gone"
 PENDING: Final = "pending"
-"""States of a key: equal on both sides; on neither; in the changelog by changes alone that the fence does not show, and
-what it was before is to be found out. The other states are the kinds of drift."""
+"""Other states of a key: equal on both sides; on neither side; known only from changes that the fence does not show, so
+that its state before them must be found out."""
 
 NULL: Final = b"null"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What a change of an entity's columns means for rows before `position`; None is behind all rows.
+    """What a change of an entity's columns means for rows before `position`; None means all rows.
 
-    `added` columns are null in them, `restated` ones have other values in the table by now, `gone` ones are no more.
+    In those rows, `added` columns are null. `restated` columns have other values in the table now; `gone` columns no
+    longer exist.
     """
 
     position: str | None
@@ -49,9 +50,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnHistory:
-    """An entity's columns now, and how they became so: `steps`, oldest first. What is `stale` is to be read again.
+    """An entity's present columns and their history: `steps`, oldest first. `stale` columns are still to be read again.
 
-    `floats` are spelt by others than the database, and compared by their bits.
+    `floats` were not printed by the database, so they are compared by their bits.
     """
 
     columns: tuple[str, ...]
@@ -60,18 +61,18 @@ class ColumnHistory:
     floats: frozenset[str] = frozenset()
 
     def after(self, position: str | None) -> Iterator[Step]:
-        """The steps behind a row at `position`."""
+        """The steps that came after a row at `position`."""
         return (step for step in self.steps if step.position is None or position is None or position < step.position)
 
     @property
     def grew(self) -> bool:
-        """Whether rows may lack columns at their end that are null in the table."""
+        """Whether rows may lack trailing columns that are null in the table."""
         return any(step.added for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """One side's row: tokens by column. Where `json_null` names a column, its null is JSON's."""
+    """One side's row: tokens by column. `json_null` names the columns whose null is JSON's null."""
 
     values: Mapping[str, bytes]
     json_null: frozenset[str] = frozenset()
@@ -79,7 +80,7 @@ class State:
 
     @classmethod
     def parse(cls, current: str, json_null: Sequence[str] = (), unavailable: Sequence[str] = ()) -> "State":
-        """The state that a row's JSON holds; without any value where it is no JSON object."""
+        """The state in a row's JSON; without values if that is not a JSON object."""
         try:
             values = members(current.encode())
         except (ValueError, RecursionError):
@@ -89,7 +90,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What is to be said of a key: its `kind` of drift, None for none; columns that differ, are unknown, or changed."""
+    """The verdict on a key: its `kind` of drift, if any, and the columns that differ, are unknown, or changed."""
 
     kind: str | None
     columns: tuple[str, ...] = ()
@@ -105,7 +106,7 @@ class _Found:
 
 
 def compared(source: State | None, changelog: State | None, shape: ColumnHistory, position: str | None) -> Compared:
-    """The two sides of a key; `position` is that of the changelog's row."""
+    """Compares the two sides of a key; `position` is that of the changelog's row."""
     if source is None or changelog is None:
         return Compared(kind=None if source is changelog else EXTRA if source is None else MISSING)
     difference = _Found()
@@ -167,9 +168,9 @@ def _equal(one: bytes, other: bytes) -> bool:
 
 
 def steps_of(versions: Sequence[tuple[str, Version]], columns: Struct) -> tuple[Step, ...]:
-    """The steps of an entity's versions, each with its position, oldest first, to the table's `columns` now.
+    """The steps from an entity's first version to the table's present `columns`, oldest first.
 
-    Where these are not the last version's, no row has been written since they changed.
+    If those differ from the last version's columns, no row has been written since they changed.
     """
     steps = [_step(position, version) for position, version in versions if version.number > 1]
     if versions:
@@ -191,7 +192,7 @@ def _step(position: str, version: Version) -> Step:
 
 
 def _unannounced(changes: Sequence[evolution.Change]) -> Step:
-    """Which of the added columns have a default is not known: what they hold, no writer wrote since."""
+    """The last step, which no version announces yet. Added columns may have defaults, but no row was written since."""
     added = frozenset(change.column for change in changes if change.kind is Kind.ADDED)
     return Step(
         position=None,

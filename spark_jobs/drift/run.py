@@ -1,4 +1,4 @@
-"""One run of the comparison of a PostgreSQL source: fences, the waits, and what becomes of it as a report."""
+"""Runs a comparison with a PostgreSQL source: takes fences, waits for the changelog, compares and reports."""
 
 import sys
 import time
@@ -49,16 +49,16 @@ _PAUSE_MAX_S = 10
 
 
 def say(text: str) -> None:
-    """Progress, for a person."""
+    """Shows progress to a person at a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
 
 def detect(spark: SparkSession, request: Request, start: RunStart) -> JSON:
-    """Compares, and gives the report as far as it is known without a policy; its keys are written already.
+    """Compares, writes the file of drifted keys, and returns the report before its policy is applied.
 
-    Raises ChangelogError; what cannot be compared now is a report that says so.
+    Raises ChangelogError. If nothing can be compared now, the report says so.
     """
     seen, entities, failure = Progress(), {}, {}
     try:
@@ -79,10 +79,10 @@ def detect(spark: SparkSession, request: Request, start: RunStart) -> JSON:
 
 
 def _compared(spark: SparkSession, request: Request, start: RunStart, seen: Progress) -> dict[str, JSON]:
-    """The report's entities; writes the run's keys.
+    """The report's entities; writes the file of drifted keys.
 
-    1. Waits until all tables are read to their ends. 2. Takes the fence. 3. Waits until the changelog is behind it.
-    4. Compares; 5. again, what could not be told.
+    1. Waits until the service has read all tables completely. 2. Takes the fence. 3. Waits until the changelog has
+    caught up with it. 4. Compares. 5. Compares undecided keys again.
     """
     config = request.config
     chosen = []
@@ -101,7 +101,7 @@ def _compared(spark: SparkSession, request: Request, start: RunStart, seen: Prog
         comparisons = [compare.first(fences, seen)]  # 1 to 4
         deadline = time.monotonic() + request.wait_s
         while (undecided := comparisons[-1].undecided()) is not None and time.monotonic() < deadline:
-            say("some keys cannot be told at this fence: again, under a later one")
+            say("some keys are undecided at this fence: comparing them again under a later one")
             comparisons.append(compare.again(fences, comparisons[-1], undecided))  # 5
             time.sleep(min(len(comparisons), _PAUSE_MAX_S))
         folder = request.folder / start.id
@@ -141,7 +141,7 @@ class _Compare:
                 seen.fence, seen.caught_up = self._fence(own, self.source, deadline, seen)
                 if catch_up.unread(seen.caught_up.checkpoint, names) is None:
                     fences.enter_context(own.pop_all())
-                    break  # else a repair was asked for before the fence: a later one shows what becomes of it
+                    break  # otherwise a repair was requested before the fence: a later fence shows its result
         say(f"comparing {', '.join(names)} as of {lsn_text(seen.fence.lsn)}")
         return self._under(self.source, seen.fence, seen.caught_up, None)
 
@@ -156,7 +156,7 @@ class _Compare:
     ) -> tuple[Fence, CaughtUp]:
         fence = seen.fence = fences.enter_context(hold_fence.held(source, deadline=deadline))
         source.move_log_on()
-        say(f"waiting until the changelog goes up to {lsn_text(fence.lsn)}")
+        say(f"waiting until the changelog reaches {lsn_text(fence.lsn)}")
         caught_up = catch_up.until_caught_up(self.log, fence, deadline=deadline, wait=time.sleep)
         if isinstance(self.request.where, Archive):
             _until_archived(self.spark, self.request, self.request.where, list(fence.tables), deadline)
@@ -172,12 +172,10 @@ class _Compare:
 def _until_archived(
     spark: SparkSession, request: Request, where: Archive, names: Sequence[str], deadline: float
 ) -> None:
-    """Waits until an archive has all that its topics hold now. Raises NotComparedError (NOT_CAUGHT_UP)."""
+    """Waits until an archive has all messages that are now in the topics. Raises NotComparedError (NOT_CAUGHT_UP)."""
     sink = request.config.sink
     if not isinstance(sink, KafkaConfig):
-        raise ChangelogError(
-            Kind.USAGE, "a file log has its archive in its own folder, and is read with it", hint="leave out --archive"
-        )
+        raise ChangelogError(Kind.USAGE, "a file log and its archive are read together", hint="leave out --archive")
     with extra_needed():
         from connectors.wiring import kafka  # noqa: PLC0415, comparing files needs no Kafka client
         from spark_jobs.changelog import kafka_offsets  # noqa: PLC0415
@@ -200,7 +198,7 @@ def _until_archived(
 
 
 def written(folder: Path, comparisons: Sequence[Comparison]) -> dict[str, Tally]:
-    """Writes the run's keys; gives what is told of them."""
+    """Writes the run's drifted keys; returns their summary by entity."""
     make_folder(folder, DATA_FOLDER)
     make_file(folder / KEYS_NAME, DATA_FILE)
     with (folder / KEYS_NAME).open("w", encoding="utf-8") as keys:
@@ -208,7 +206,7 @@ def written(folder: Path, comparisons: Sequence[Comparison]) -> dict[str, Tally]
 
 
 def _rows(frames: Sequence[DataFrame | None]) -> Iterator[Mapping[str, Any]]:
-    """The drifted keys, by entity and key; no more of them at once than a partition holds."""
+    """The drifted keys, sorted by entity and key, loaded one partition at a time."""
     present = [frame for frame in frames if frame is not None]
     if not present:
         return iter(())
@@ -217,7 +215,7 @@ def _rows(frames: Sequence[DataFrame | None]) -> Iterator[Mapping[str, Any]]:
 
 
 def _totals(comparisons: Sequence[Comparison]) -> dict[str, Counts]:
-    """The first comparison's counts, and what the later ones said of the keys that it left undecided."""
+    """The first comparison's counts, plus those of the later ones for keys that it left undecided."""
     totals = dict(comparisons[0].counts)
     for before, after in pairwise(comparisons):
         for name, counts in before.counts.items():

@@ -1,4 +1,4 @@
-"""What a report says of an entity, from its judged keys; what is kept in memory does not grow with them."""
+"""Summarizes an entity's judged keys for its report, in memory that does not grow with their number."""
 
 import json
 from collections import Counter
@@ -15,8 +15,8 @@ from spark_jobs.drift.judge_task import SAMPLES_MAX
 from spark_jobs.drift.row_diff import CHANGED, EXTRA, MISSING
 
 BUCKET_S = 300
-"""Drifted keys are of one incident if their last changes were committed within this time of one another, or if other
-drifted keys lie between that are."""
+"""Drifted keys belong to one incident if their last changes were committed within about this many seconds of each
+other, directly or through other drifted keys between them."""
 
 WRITERS_MAX = 50
 
@@ -34,11 +34,11 @@ class Tally:
     _buckets: set[int] = field(default_factory=set)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """A row of `spark_jobs.drift.judge_task.JUDGED` that drifted."""
+        """Adds a row of `spark_jobs.drift.judge_task.JUDGED` that drifted."""
         self.kinds[row["kind"]] += 1
         self.columns.update(row["columns"])
         if row["committed_at"] is not None:
-            if row["service_name"] is not None:  # a row that was read says nothing of when it was written
+            if row["service_name"] is not None:  # for a row that was read, nobody knows when it was written
                 self._place(row["position"], row["committed_at"].astimezone(UTC))
             self.writers[row["service_name"], row["api_version"]] += 1
         if row["sample"] is not None and len(self.samples) < SAMPLES_MAX:
@@ -51,11 +51,11 @@ class Tally:
 
     @property
     def drifted(self) -> int:
-        """How many keys."""
+        """The number of drifted keys."""
         return self.kinds.total()
 
     def to_json(self) -> dict[str, Any]:
-        """The members of an entity's report that follow from its drifted keys."""
+        """The members of an entity's report that are computed from its drifted keys."""
         return {
             **{kind: self.kinds[kind] for kind in (MISSING, EXTRA, CHANGED)},
             "drifted": self.drifted,
@@ -69,7 +69,7 @@ class Tally:
         }
 
     def _incidents(self) -> dict[str, Any] | None:
-        """None where the changelog does not tell of any drifted key when it was written."""
+        """When the drifted keys were written; None if the changelog does not show it for any of them."""
         if not self._buckets:
             return None
         ordered = sorted(self._buckets)
@@ -97,7 +97,7 @@ def _provenance(text: str) -> dict[str, Any]:
 
 
 def tallied(drifted: Iterable[Mapping[str, Any]], keys: TextIO) -> dict[str, Tally]:
-    """By entity what drifted, and all keys as lines of `keys`, in their order."""
+    """The drift of each entity; writes all keys as lines of `keys`, in their order."""
     tallies: dict[str, Tally] = {}
     for row in drifted:
         tallies.setdefault(row["entity"], Tally()).add(row)
@@ -107,5 +107,5 @@ def tallied(drifted: Iterable[Mapping[str, Any]], keys: TextIO) -> dict[str, Tal
 
 
 def time_text(at: datetime) -> str:
-    """As reports have times."""
+    """The time as reports write it."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,8 +1,8 @@
-"""The frame of every job: arguments, session, errors as one line, a summary as the last line of stdout.
+"""Runs a job: parses arguments, opens the Spark session, prints an error as one line, ends with a summary on stdout.
 
 Exit codes are those of the command line: 0 done, 1 found something, 2 bad usage or configuration, 3 failed, 4 severe
-drift, 5 could not compare. Where a cluster hides them, `verdict` in the summary says it: `done`, `found`, `planned` (a
-dry run) or `failed`; of `detect_drift`, `clean`, `drift`, `severe`, `not caught up` or `refused`.
+drift, 5 could not compare. Where a cluster hides exit codes, read `verdict` in the summary on stdout: `done`, `found`,
+`planned` (a dry run) or `failed`; for `detect_drift`, `clean`, `drift`, `severe`, `not caught up` or `refused`.
 """
 
 import argparse
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DONE, FOUND, PLANNED, FAILED = "done", "found", "planned", "failed"
-"""What a summary's `verdict` may be."""
+"""Values of a summary's `verdict`."""
 
 CLEAN, DRIFT, SEVERE, NOT_CAUGHT_UP, REFUSED = "clean", "drift", "severe", "not caught up", "refused"
-"""And that of a comparison; of the last two the summary says `why`."""
+"""Values of a comparison's `verdict`; with the last two, the summary has a `why`."""
 
 _CODES = {DONE: 0, PLANNED: 0, FOUND: 1, CLEAN: 0, DRIFT: 1, SEVERE: 4, NOT_CAUGHT_UP: 5, REFUSED: 5}
 _NOT_COMPARED = 5
@@ -43,18 +43,18 @@ SETTINGS = {
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
 }
-"""What the jobs rely on, whatever the cluster's own settings are."""
+"""Settings that the jobs rely on; they override the cluster's own."""
 
 _LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""Where pyspark writes an error as it is made, stack trace, values and all."""
+"""Loggers to which pyspark writes every error with its stack trace and row values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One job: `spark_jobs/NAME.py`.
 
-    `plan` gives what would be read and written, for --dry-run; `run` does it and gives the summary, with its
-    `verdict`. Both raise ChangelogError. Their keys go into the summary's JSON as they are.
+    `plan` returns what would be read and written, for --dry-run. `run` does the work and returns the summary with its
+    `verdict`. Both raise ChangelogError. Their keys appear in the summary's JSON unchanged.
     """
 
     name: str
@@ -63,11 +63,11 @@ class Job:
     plan: Callable[[argparse.Namespace, Config], Mapping[str, object]]
     run: Callable[["SparkSession", argparse.Namespace, Config], Mapping[str, object]]
     figures: Callable[[Mapping[str, object]], str] | None = None
-    """Gives, from the summary, what --metrics writes beside its numbers, in Prometheus's text format."""
+    """Returns, for a summary, further metrics that --metrics writes, in Prometheus's text format."""
 
 
 def main(job: Job, argv: Sequence[str] | None = None) -> int:
-    """Runs the job as its command line says, by default this process's; gives the exit code."""
+    """Runs the job with these arguments, by default this process's; returns the exit code."""
     arguments = _parser(job).parse_args(argv)
     began = time.monotonic()
     try:
@@ -77,7 +77,7 @@ def main(job: Job, argv: Sequence[str] | None = None) -> int:
             print(f"{job.name}: {summary['verdict']}: {summary['why']}", file=sys.stderr)
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except Exception as error:  # noqa: BLE001, the top: Spark's errors, and bugs of ours, become one line
+    except Exception as error:  # noqa: BLE001, the top: Spark's errors and our bugs become one line
         explained = explain(error)
         if arguments.verbose:
             traceback.print_exception(error, file=sys.stderr)
@@ -100,7 +100,7 @@ def _outcome(job: Job, arguments: argparse.Namespace) -> Mapping[str, object]:
 
 @contextmanager
 def session(name: str, *, verbose: bool = False) -> Iterator["SparkSession"]:
-    """The session of spark-submit, or one of this process's own; one that is there already is used and left as it is.
+    """Yields a session. An active one is used and left running; otherwise one is started, and stopped at the end.
 
     Raises ChangelogError (USAGE) where pyspark is not installed.
     """
@@ -127,10 +127,10 @@ def session(name: str, *, verbose: bool = False) -> Iterator["SparkSession"]:
 
 
 def begin(name: str, others: Mapping[str, str]) -> "SparkSession":
-    """A session that is the caller's to stop, with the jobs' settings and `others`."""
+    """Starts a session with the jobs' settings and `others`; the caller stops it."""
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    # Spark's own choice is the first python3 on PATH, which need not be the one with our packages.
+    # By default, Spark takes the first python3 on PATH, which may lack our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     for key, value in {**SETTINGS, **others}.items():
@@ -139,7 +139,7 @@ def begin(name: str, others: Mapping[str, str]) -> "SparkSession":
 
 
 def _on_terminal() -> bool:
-    """Whether a person watches. Under spark-submit, Python's streams are pipes of Spark's process, which is asked."""
+    """Whether a person is watching. Under spark-submit, Python's streams are pipes, so Spark's JVM is asked."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return sys.stderr.isatty()
     from pyspark import SparkContext  # noqa: PLC0415
@@ -151,15 +151,15 @@ def _on_terminal() -> bool:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line, as every other error."""
+        """Exits with one line, as for every other error."""
         self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
 
 
 def _parser(job: Job) -> argparse.ArgumentParser:
     parser = _Parser(prog=job.name, description=job.description)
     parser.add_argument("--config", type=Path, default=Path("changelog.toml"), metavar="FILE", help="%(default)s")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be read and written, and do neither")
-    parser.add_argument("--metrics", type=Path, metavar="FILE", help="write the summary's figures for Prometheus, too")
-    parser.add_argument("--verbose", action="store_true", help="show Spark's own log, and the traceback of an error")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be read and written, without doing it")
+    parser.add_argument("--metrics", type=Path, metavar="FILE", help="also write the summary's figures for Prometheus")
+    parser.add_argument("--verbose", action="store_true", help="show Spark's log, and the traceback of an error")
     job.add_arguments(parser)
     return parser

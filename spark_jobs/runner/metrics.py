@@ -1,4 +1,4 @@
-"""A job's figures as a file of Prometheus's text format, which node_exporter's textfile collector serves."""
+"""Writes a job's figures in Prometheus's text format, for node_exporter's textfile collector."""
 
 import os
 import re
@@ -19,9 +19,9 @@ _FAILED = frozenset({"failed", "not caught up", "refused"})
 
 
 def write_metrics(file: Path, summary: Mapping[str, object], more: str = "") -> None:
-    """Replaces `file` atomically: every number of the summary, when the job ended, whether it did what it is for.
+    """Replaces `file` atomically with the summary's numbers, the time when the job ended, and whether it succeeded.
 
-    `more` is of the same format, and stands behind it.
+    `more` is text of the same format, which is appended.
     """
     registry = CollectorRegistry()
     figures = {f"{PREFIX}{_snake(name)}": value for name, value in summary.items() if _is_number(value)}
@@ -36,7 +36,7 @@ def write_metrics(file: Path, summary: Mapping[str, object], more: str = "") -> 
 
 
 def _snake(name: str) -> str:
-    """`sourceRows` as Prometheus has names: `source_rows`."""
+    """The name as Prometheus writes names: `source_rows` for `sourceRows`."""
     return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
 
 

@@ -1,4 +1,4 @@
-"""What went wrong in Spark, as one error of ours: no Java stack trace, and no row values."""
+"""Translates errors of Spark into one ChangelogError, without Java stack traces or row values."""
 
 import os
 import re
@@ -17,26 +17,26 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
         "abfs": "org.apache.hadoop:hadoop-azure:3.4.1",
     }
 )
-"""What each format needs beside Spark, for `spark-submit --packages`."""
+"""The package that each format needs, for `spark-submit --packages`."""
 
 _OURS = re.compile(r"\bChangelogError: (.+)")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
 
-_NO_RIGHT = (Kind.ACCESS, "{what} is not for the job's user to read or write", "see its rights, or name another place")
+_NO_RIGHT = (Kind.ACCESS, "the job's user may not read or write {what}", "change its permissions, or name another path")
 
-# The first that is found in the error's text, its causes included, tells.
+# The first pattern that matches the error's text, which includes its causes, decides.
 _KNOWN = [
     (
         r"JAVA_GATEWAY_EXITED|JAVA_HOME is not set",
         Kind.USAGE,
-        "Spark found no Java that it can run",
+        "Spark found no Java to run",
         "install Java 17 (Debian: apt-get install openjdk-17-jre-headless)",
     ),
     (
         r'IOException: Cannot run program "(?P<what>[^"\n]*python[^"\n]*)"[^\n]*error=(?:2|13)\b',
         Kind.USAGE,
         "Spark cannot run {what}",
-        "PYSPARK_PYTHON names the Python of the jobs, which every node has there and its user may run",
+        "set PYSPARK_PYTHON to a Python that every node has at that path and the job's user may run",
     ),
     (
         r"NoAuthWithAWSException|No AWS Credentials provided",
@@ -50,20 +50,20 @@ _KNOWN = [
     (
         r"ParentNotDirectoryException: (?:Parent path is not a directory: )?(?P<what>[^\n]+?)(?: \(is not [^\n]*)?$",
         Kind.STORAGE,
-        "{what} is a file",
+        "{what} is a file, not a folder",
         "name a folder",
     ),
     (
         r"IOException: Mkdirs failed to create (?P<what>[^\n]+?)(?:/_temporary[^\n]*)?(?: \(exists=[^\n]*)?$",
         Kind.STORAGE,
-        "{what} cannot be made",
-        "may the job's user write there?",
+        "{what} cannot be created",
+        "give the job's user the right to write there",
     ),
     (
         r"FAILED_READ_FILE\.FILE_NOT_EXIST[^\n]*?(?P<uri>(?:file|hdfs|s3a|abfss?|gs):[^\s,]+?)\.?(?:[\s,]|$)",
         Kind.MALFORMED,
         "{what} is gone",
-        "run the job again: compaction may have replaced it; else restore it from a copy",
+        "run the job again, since compaction may have replaced it; otherwise restore it from a copy",
     ),
     (
         r"(?:FAILED_READ_FILE|CANNOT_READ_FILE_FOOTER)[^\n]*?(?P<uri>(?:file|hdfs|s3a|abfss?|gs):[^\s,]+?)\.?(?:[\s,]|$)",
@@ -93,14 +93,14 @@ _KNOWN = [
     (
         r'No FileSystem for scheme "(?P<what>[^"\n]+)"',
         Kind.USAGE,
-        "no file system is called {what}",
+        "Spark knows no file system {what}",
         "leave the scheme out for a folder of this machine",
     ),
     (
         r"No suitable driver",
         Kind.USAGE,
-        "Spark finds no driver for this JDBC url",
-        "name its class, as the option driver, and add its jar to spark-submit: --packages",
+        "Spark finds no driver for this JDBC URL",
+        "name its class in the option `driver`, and add its jar to spark-submit: --packages",
     ),
     (
         r"ClassNotFoundException: org\.postgresql",
@@ -112,37 +112,37 @@ _KNOWN = [
         r"UnknownTopicOrPartitionException",
         Kind.USAGE,
         "Kafka has no such topic",
-        "see the entities of the configuration, and its prefix",
+        "check the entities and the prefix in the configuration",
     ),
     (
         r"(?:TopicAuthorization|SaslAuthentication|GroupAuthorization|ClusterAuthorization)Exception",
         Kind.ACCESS,
         "Kafka refuses this client",
-        "see `client` in [sink], and the rights of its user",
+        "check `client` in [sink] and the rights of its user",
     ),
     (
         r"org\.apache\.kafka\.common\.errors\.(?:Timeout|Disconnect|Network)Exception|No resolvable bootstrap urls",
         Kind.CONNECTION,
         "Kafka does not answer",
-        "is it up, and is `bootstrap_servers` in [sink] its address?",
+        "check that it runs, and that `bootstrap_servers` in [sink] is its address",
     ),
     (
         r"some data may have been lost|OffsetOutOfRangeException|KAFKA_DATA_LOSS",
         Kind.GAP,
-        "history lost: Kafka no longer has what is to be read next",
-        "begin anew, and let topics keep what outages may last (docs/reference/kafka.md)",
+        "history lost: Kafka no longer has the messages to be read next",
+        "start again in an empty place, and have topics keep more than an outage lasts (docs/reference/kafka.md)",
     ),
     (
         r"Failed to create a temp directory \(under artifacts\)",
         Kind.STORAGE,
-        "Spark cannot make its folder `artifacts` in the working directory",
+        "Spark cannot create its folder `artifacts` in the working directory",
         "run the job from a folder that its user may write to",
     ),
     (
         r"No space left on device",
         Kind.STORAGE,
         "no space left on a device",
-        "free some where the job writes, or in Spark's own folder: --conf spark.local.dir=PATH",
+        "free some where the job writes, or move Spark's temporary folder: --conf spark.local.dir=PATH",
     ),
     (r"OutOfMemoryError", Kind.LIMIT, "Spark ran out of memory", "add to spark-submit: --driver-memory 4g"),
 ]
@@ -150,7 +150,7 @@ _TABLE = [(re.compile(pattern, re.MULTILINE), kind, message, hint) for pattern, 
 
 
 def explain(error: Exception) -> ChangelogError:
-    """The error itself when it is ours, or what it means; a stranger is named by its type alone."""
+    """The error itself if it is ours, otherwise what it means; an unknown error is named by its type only."""
     if isinstance(error, ChangelogError):
         return error
     if type(error).__module__.partition(".")[0] in ("pyspark", "py4j"):
@@ -174,12 +174,12 @@ def _of_spark(error: Exception) -> ChangelogError:
         return ChangelogError(Kind.MALFORMED, ours[1].strip())
     condition = _CONDITION.search(text)
     name = condition[1] if condition else type(error).__name__
-    hint = "repeat with --verbose to see its own words"
+    hint = "repeat with --verbose to see Spark's own message"
     return known(text) or ChangelogError(Kind.MALFORMED, f"Spark failed ({name})", hint=hint)
 
 
 def known(text: str, where: str = "") -> ChangelogError | None:
-    """What Java's words mean, where we know it; `where` it happened is told unless they say it themselves."""
+    """What a Java message means, if we know it; the error names `where` unless the message names a place itself."""
     for pattern, kind, message, hint in _TABLE:
         match = pattern.search(text)
         if match:

@@ -1,1 +1,1 @@
-"""Where jobs keep files: any file system of Spark's, and the manifest that says which of its files count."""
+"""Where jobs keep files: a folder on any file system of Spark's, and the manifest that lists the valid files."""

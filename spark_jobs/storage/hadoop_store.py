@@ -17,7 +17,7 @@ _CONDITIONAL = "fs.option.create.conditional.overwrite"
 
 
 _RENAMING = ("hdfs", "webhdfs", "viewfs", "abfs", "abfss")
-"""Where a rename is one step, and replaces nothing; a file that is being created is there before its content."""
+"""File systems whose rename is atomic and never replaces, but where a new file is visible before its content is."""
 
 
 def hadoop(spark: "SparkSession", root: str) -> Store:
@@ -26,7 +26,7 @@ def hadoop(spark: "SparkSession", root: str) -> Store:
 
 
 class _HadoopStore:
-    """Through Hadoop's FileSystem, by what each store has for creating without replacing."""
+    """Uses Hadoop's FileSystem, with the operation by which each store can create a file without replacing one."""
 
     def __init__(self, spark: "SparkSession", root: str) -> None:
         self.root = root
@@ -70,21 +70,21 @@ class _HadoopStore:
         return True
 
     def _put(self, target: Any, content: bytes) -> bool:
-        """Written beside, then renamed: whoever looks meanwhile never sees half of it, as of a run that was killed."""
+        """Writes a temporary file, then renames it, so that no reader ever sees a partly written one."""
         beside = self._jvm.org.apache.hadoop.fs.Path(target.getParent(), f"{BESIDE}{secrets.token_hex(8)}")
         with ExitStack() as undo:
             undo.callback(self._drop, beside)
             with closing(self._fs.create(beside, False)) as stream:
                 stream.write(content)
             if self._fs.rename(beside, target):
-                undo.pop_all()  # it is in its place, whatever comes
+                undo.pop_all()  # it is in place
                 return True
         if self._fs.exists(target):
             return False
         raise ChangelogError(Kind.STORAGE, f"{target.toString()}: cannot be moved there")
 
     def _drop(self, beside: Any) -> None:
-        with suppress(Exception):  # what failed before it is what is told
+        with suppress(Exception):  # the first error is the one to report
             self._fs.delete(beside, False)
 
     def move(self, source: str, target: str) -> None:
@@ -102,7 +102,7 @@ class _HadoopStore:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{path}" if path else self.root)
 
     def _created(self, target: Any) -> Any:
-        """A stream into a new file: refused at the end where the store can say so, else at the start."""
+        """A stream into a new file; an existing one is refused on closing if the store supports it, else on opening."""
         if self._fs.hasPathCapability(target, _CONDITIONAL):
             return self._fs.createFile(target).create().overwrite(True).must(_CONDITIONAL, True).build()
         return self._fs.create(target, False)
@@ -110,7 +110,7 @@ class _HadoopStore:
 
 @contextmanager
 def _java(where: str) -> Iterator[None]:
-    """Makes one clear line of what Hadoop refuses."""
+    """Translates an error of Hadoop into one line."""
     try:
         yield
     except Exception as error:
@@ -125,6 +125,6 @@ _REFUSALS = ("FileAlreadyExists", "AlreadyBeingCreated", "RemoteFileChanged", "P
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether a store says that the file is there already."""
+    """Whether the error means that the file exists already."""
     java = getattr(error, "java_exception", None)
     return java is not None and any(word in str(java.toString()) for word in _REFUSALS)

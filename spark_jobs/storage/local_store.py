@@ -27,7 +27,7 @@ def local(folder: Path) -> Store:
 
 @dataclass(frozen=True, slots=True)
 class _LocalStore:
-    """Creation is `link(2)`, which replaces nothing and shows a file only whole."""
+    """Creates files with `link(2)`, which never replaces a file and never shows a partly written one."""
 
     _folder: Path
 
@@ -72,7 +72,7 @@ class _LocalStore:
         before, after = self._folder / source, self._folder / target
         with _storing(after):
             make_folder(after.parent, PUBLIC_FOLDER)
-            sync(before)  # Spark leaves this to the system
+            sync(before)  # Spark does not
             before.rename(after)
             sync(after.parent)
 
@@ -87,7 +87,7 @@ class _LocalStore:
 
 @contextmanager
 def _storing(file: Path) -> Iterator[None]:
-    """Makes one clear line of what the system refuses."""
+    """Translates an OSError into one line."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The manifest: which files make up an archive, and how a change of them is committed (docs/how-to/archive.md).
+"""The manifest lists the files of an archive; each change is committed as a new one (docs/how-to/archive.md).
 
-A store is one folder that Spark can reach. Readers take the files that the newest whole manifest lists, and no others.
-A commit makes the manifest of the next number, which no other run may have made: nothing is replaced.
+Readers take the files that the newest complete manifest lists, and no others. A commit creates the manifest of the next
+number, and fails if another run created it first: no manifest is ever replaced.
 """
 
 import secrets
@@ -25,53 +25,53 @@ from spark_jobs.storage.store import Store
 if TYPE_CHECKING:
     pass
 
-__all__ = ["ArchiveFile", "Manifest", "Replaced"]  # and all that is defined here
+__all__ = ["ArchiveFile", "Manifest", "Replaced"]  # re-exported, beside what is defined here
 
 FOLDER = "manifest"
 ARCHIVE = "archive"
 
 TRIES = 20
-"""How often a commit gives way to others."""
+"""How many times a commit is tried again after other runs committed first."""
 
 NOTHING = Manifest(format=MANIFEST_FORMAT, log=Replaced(first=1, last=0), files=())
 """The manifest of a store that has none yet."""
 
 
 def newest(store: Store) -> Manifest | None:
-    """The newest whole manifest, None when the store has none; raises ChangelogError when it cannot be read."""
+    """The newest complete manifest; None if the store has none. Raises ChangelogError if it cannot be read."""
     return newest_manifest(numbers(store), store.read)
 
 
 def read(store: Store, path: str) -> Manifest | None:
-    """The manifest at a path, None when it is not whole."""
+    """The manifest at a path; None if it is incomplete."""
     return parse_manifest(store.read(path), path)
 
 
 def numbers(store: Store) -> dict[int, str]:
-    """The manifests that are there, whole or not: by number, where each is."""
+    """The path of each manifest by its number, complete or not."""
     numbered = ((number_of(file.path), file.path) for file in store.files(FOLDER))
     return {number: path for number, path in numbered if number is not None}
 
 
 def number_of(path: str) -> int | None:
-    """The number of the manifest that a path is of, None when it is of none."""
+    """The number of the manifest at a path; None if the path is not a manifest's."""
     return manifest_number(path.removeprefix(f"{FOLDER}/"))
 
 
 def path_of(number: int) -> str:
-    """Where the manifest of a number is."""
+    """The path of the manifest with this number."""
     return f"{FOLDER}/{number}.json"
 
 
 def commit(store: Store, change: Callable[[Manifest], Manifest], *, at: datetime) -> Manifest:
-    """Commits what `change` makes of the newest manifest, and gives it.
+    """Applies `change` to the newest manifest, commits the result and returns it.
 
-    1. The newest whole manifest is read, and changed.
-    2. The next number is created, if nobody did so meanwhile: else all begins anew, on what the other one made.
-    3. It is read back, for stores that can only try to refuse the second of two writers.
+    1. The newest complete manifest is read and changed.
+    2. The manifest of the next number is created. If another run created it first, everything starts again from 1.
+    3. It is read back, because some stores cannot reliably refuse the second of two writers.
 
-    So `change` is called once or more, and has to look whether what it was made for still holds. Raises
-    ChangelogError, IN_USE, when another run overwrote what this one created.
+    `change` can be called several times, so it must check that its preconditions still hold. Raises ChangelogError
+    (IN_USE) if another run overwrote the manifest that this one created.
     """
     writer = secrets.token_hex(8)
     for _ in range(TRIES):

@@ -16,17 +16,17 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
 
 def is_local(where: str | Path) -> bool:
-    """Whether a path or URI is of this machine: `file:`, or without a scheme."""
+    """Whether a path or URI is on this machine: it has the scheme `file:`, or none."""
     scheme = None if isinstance(where, Path) else _SCHEME.match(where)
     return scheme is None or scheme[1] == "file"
 
 
 def store_of(where: str | Path, spark: "SparkSession | None" = None) -> Store:
-    """The store at a path or URI. Others than those of this machine need the session."""
+    """The store at a path or URI. A store that is not on this machine needs the session."""
     if isinstance(where, Path):
         return local(where)
     if is_local(where):
         return local(Path(re.sub("^file:(//)?", "", where)))
     if spark is None:
-        raise ChangelogError(Kind.USAGE, f"{where} can be looked at only in a Spark session")
+        raise ChangelogError(Kind.USAGE, f"{where} can be reached only with a Spark session")
     return hadoop(spark, where)

@@ -1,4 +1,4 @@
-"""Numbered records of a store: what a job keeps about its own output, where that is no archive."""
+"""Numbered records of a store: what a job notes about its output when that is not an archive."""
 
 import secrets
 from datetime import UTC, datetime
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 
 class Record(Protocol):
-    """What a store's numbered records hold, where they are not manifests of an archive: a dataclass for msgspec."""
+    """A record: a dataclass that msgspec reads and writes as JSON."""
 
     @property
     def format(self) -> int:
-        """Which members there are, and what they mean."""
+        """The version of the record's members and their meaning."""
 
 
 RecordT = TypeVar("RecordT", bound=Record)
 
 
 def newest_record(store: Store, kind: type[RecordT], format_: int) -> RecordT | None:
-    """The newest whole record; None where none is whole. Raises ChangelogError (PRECONDITION) for a newer format."""
+    """The newest complete record; None if there is none. Raises ChangelogError (PRECONDITION) for a newer format."""
     present = numbers(store)
     for number in sorted(present, reverse=True):
         try:
             record = msgspec.json.decode(store.read(present[number]), type=kind)
         except msgspec.DecodeError:
-            continue  # its writer was killed where a store shows half of a file
+            continue  # its writer was killed, on a store that shows a partly written file
         if record.format > format_:
             raise ChangelogError(
                 Kind.PRECONDITION,
@@ -44,16 +44,16 @@ def newest_record(store: Store, kind: type[RecordT], format_: int) -> RecordT | 
 
 
 def add_record(store: Store, number: int, record: Record) -> None:
-    """Creates the record of a number. Raises ChangelogError, IN_USE, when another run did so before."""
+    """Creates the record with this number. Raises ChangelogError (IN_USE) if another run created it first."""
     if not store.create(path_of(number), msgspec.json.encode(record)):
         raise outrun(store)
 
 
 def outrun(store: Store) -> ChangelogError:
-    """What is said when another run was first."""
+    """The error for a run that another run overtook."""
     return ChangelogError(Kind.IN_USE, f"another run wrote to {store.root} meanwhile", hint="let one run at a time")
 
 
 def run_name(at: datetime) -> str:
-    """A name that no other run gives; names sort as the runs began."""
+    """A unique name for a run; names sort by the time when the runs began."""
     return f"{at.astimezone(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"

@@ -1,4 +1,4 @@
-"""A store: one folder that Spark can reach, on this machine or on any file system that Spark has."""
+"""A store is one folder that Spark can reach, on this machine or on any other file system."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,30 +10,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFile:
-    """A file of a store: `path` below its root, and when it was last written, in seconds since 1970."""
+    """A file of a store: its path below the root, and the time of its last change in seconds since 1970."""
 
     path: str
     modified_s: float
 
 
 class Store(Protocol):
-    """A folder; every `path` is below its root, with slashes."""
+    """A folder. Every `path` is relative to its root, with slashes."""
 
     @property
     def root(self) -> str:
-        """The folder, as Spark takes it."""
+        """The folder as a path or URI for Spark."""
 
     def files(self, folder: str) -> Iterator[StoredFile]:
-        """All files below a folder, hidden ones too, in no order; none when it is not there."""
+        """All files below a folder, hidden ones too, in any order; none if the folder does not exist."""
 
     def read(self, path: str) -> bytes:
         """A file's content."""
 
     def create(self, path: str, content: bytes) -> bool:
-        """Makes a durable file, unless one of that name is there: then False."""
+        """Creates a durable file; returns False, and changes nothing, if a file of that name exists."""
 
     def move(self, source: str, target: str) -> None:
-        """Gives a file another place, at which nothing is; durable."""
+        """Moves a file, durably, to a path where no file exists."""
 
     def delete(self, path: str) -> None:
-        """Deletes a file, or a folder with all in it; what is not there is no error."""
+        """Deletes a file, or a folder with its content; a missing one is no error."""

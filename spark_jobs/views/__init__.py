@@ -1,1 +1,1 @@
-"""Views: the last state of each key, as folded from its changes, and where it is written."""
+"""Views: the last state of each key, folded from its changes, and the outputs that it is written to."""

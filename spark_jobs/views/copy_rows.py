@@ -1,7 +1,7 @@
-"""Rows of a view into a table of PostgreSQL, as a task copies them: Arrow batches as CSV, each value of its exact type.
+"""Copies a task's rows of a view into a table of PostgreSQL: Arrow batches as CSV, with exact values.
 
-What has a type of its own there takes it; json stays the text that it is; arrays, maps, composites and nested documents
-are jsonb, of the JSON that was published (docs/reference/types.md).
+Values take the matching PostgreSQL type, and json stays text; arrays, maps, composites and nested documents become
+jsonb with the published JSON (docs/reference/types.md).
 """
 
 import base64
@@ -25,10 +25,10 @@ from schemas.avro import Column
 from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 Render = Callable[[Any], Any]
-"""From Arrow's value in Python, not null, to what msgspec writes as the JSON that was published."""
+"""From Arrow's Python value, not null, to an object that msgspec writes as the published JSON."""
 
 COPIED: Final = "rows long, out_of_range long, unavailable long"
-"""What a task says of what it copied."""
+"""The columns in which a task reports what it copied."""
 
 _ABOUT: Final = {
     "_key": "text",
@@ -60,22 +60,22 @@ _TYPES: Final = {
 }
 
 _CSV: Final = csv.WriteOptions(include_header=False, quoting_style="needed")
-_DETAILED: Final = ("22", "23")  # classes of errors whose words quote values
+_DETAILED: Final = ("22", "23")  # classes of errors whose messages quote values
 
 
 @dataclass(frozen=True, slots=True)
 class ViewColumns:
-    """The view's own columns, nested documents among them as arrays of structs; what it says of itself follows them."""
+    """The view's own columns (nested documents are arrays of structs), followed by those that describe the state."""
 
     columns: Sequence[Column]
 
     def names(self) -> list[str]:
-        """All columns, as Spark's SQL takes them."""
+        """All columns' names, quoted for Spark's SQL."""
         own = (column.name.replace("`", "``") for column in self.columns)
         return [f"`{name}`" for name in (*own, *_ABOUT)]
 
     def declared(self) -> list[tuple[str, str]]:
-        """All columns with their types in PostgreSQL."""
+        """All columns' names and PostgreSQL types."""
         return [*((column.name, _declared(column.type)) for column in self.columns), *_ABOUT.items()]
 
 
@@ -91,14 +91,15 @@ def _declared(type_: ColumnType) -> str:
 def copier(
     dsn: str, table: str, parts: str, shape: ViewColumns
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What copies a task's batches into `table`, and says so in `parts`, in one transaction; both names are quoted.
+    """A function that copies a task's batches into `table` and notes that in `parts`, in one transaction.
 
-    A task that another attempt of it came before copies nothing. Gives one row of `COPIED`. Raises ChangelogError.
+    Both names are quoted. If an earlier attempt of the task has copied its rows, nothing is copied. The function yields
+    one row of `COPIED`. It raises ChangelogError.
     """
     finish = [_finish(column.type) for column in shape.columns]
 
     def copy(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext  # noqa: PLC0415, it is there where there are tasks
+        from pyspark import TaskContext  # noqa: PLC0415, only executors need it
 
         context = TaskContext.get()
         part = context.partitionId() if context else 0
@@ -117,7 +118,7 @@ def copier(
 
 
 Csv = tuple[bytes, Sequence[int]]
-"""Rows, and the counts of `COPIED`."""
+"""Rows as CSV, and their counts as in `COPIED`."""
 
 
 def _copied(
@@ -126,7 +127,7 @@ def _copied(
     claim = f"INSERT INTO {parts} VALUES (%s, '{{0,0,0}}') ON CONFLICT DO NOTHING"
     if connection.execute(claim.encode(), [part]).rowcount == 0:
         row = connection.execute(f"SELECT counts FROM {parts} WHERE part = %s".encode(), [part]).fetchone()
-        assert row is not None  # it conflicted
+        assert row is not None  # the insert conflicted with it
         return list(row[0])
     counts = [0, 0, 0]
     with connection.cursor().copy(f"COPY {table} FROM STDIN (FORMAT csv)".encode()) as copy:
@@ -149,7 +150,7 @@ def _as_csv(batch: pa.RecordBatch, finish: Sequence[Callable[[pa.Array], pa.Arra
 
 
 def _names(array: pa.Array) -> pa.Array:
-    """Arrays of text in PostgreSQL's own spelling."""
+    """Arrays of text in PostgreSQL's syntax."""
     return pa.array(["{" + ",".join(map(_quoted, names)) + "}" for names in array.to_pylist()], pa.utf8())
 
 
@@ -159,7 +160,7 @@ def _quoted(name: str) -> str:
 
 
 def _finish(type_: ColumnType) -> Callable[[pa.Array], pa.Array]:
-    """What makes of a column one that CSV has as PostgreSQL reads it."""
+    """The function that prepares a column for CSV as PostgreSQL reads it."""
     match type_:
         case Primitive.BYTES:
             return lambda array: _each(array, lambda value: "\\x" + value.hex())

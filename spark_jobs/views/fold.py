@@ -1,8 +1,9 @@
-"""The last state of each key, of its last changes: an unavailable value is that of the state before; then typed.
+"""Folds the last changes of each key into its last state, with typed values.
 
-What comes are rows of `CHANGES`, all of one key together, the newest first, back to the first that lacks nothing.
-Here each is folded and read by itself, which is the definition, and the way of all that is unusual; where one change is
-all of a state, and its values are of the usual form, `spark_jobs.views.fold_batch` reads many of them at once.
+A value that is unavailable in a change is taken from an earlier state. The input are rows of `CHANGES`: all rows of a
+key together, the newest first, back to the first that lacks nothing. This module folds and reads row by row: it is the
+definition, and handles everything unusual. Where one change is a complete state with values of the usual form,
+`spark_jobs.views.fold_batch` reads many of them at once.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,10 +30,10 @@ _OF_STATE: Final = (*_OF_CHANGE, "current", "gaps")
 WHOLE: Final = "whole"
 
 CHANGES: Final = (*_OF_STATE, WHOLE)
-"""The columns of a change, those first that `ABOUT` begins with.
+"""The columns of a change, beginning with those of `ABOUT`.
 
-`gaps` is its provenance, where that tells of unavailable values, or of null in JSON. `WHOLE` says that it is the only
-one of its key here.
+`gaps` is the change's provenance if that names unavailable values or nulls of JSON. `WHOLE` says that the change is the
+only one of its key.
 """
 
 CONTEXT: Final = "_context"
@@ -51,23 +52,23 @@ ABOUT: Final = pa.schema(
         pa.field("_out_of_range", pa.list_(pa.utf8())),
     ]
 )
-"""What a state says of itself: its key and its last change, and which of its columns are null for another reason.
+"""The columns that describe a state: its key, its last change, and which of its columns are null for a special reason.
 
-`_unavailable` are those whose values no state held, `_out_of_range` those whose type in Spark has no room for the
-value; sorted.
+`_unavailable` names columns whose value no state had, `_out_of_range` those whose Spark type cannot hold the value;
+both are sorted.
 """
 
 BEGUN: Final = "_begun"
 BEGUN_FIELD: Final = pa.field(BEGUN, pa.bool_())
-"""Whether a key's beginning was among the changes, so that no earlier state can hold what is unavailable."""
+"""Whether the key's first change was among the input, so that no earlier state can have the unavailable values."""
 
 ROWS_MAX: Final = 4096
-"""In one batch of what is given."""
+"""The most rows in one output batch."""
 
 
 @dataclass(slots=True)
 class _Folded:
-    """What is known of a key's last state: tokens by column."""
+    """A key's last state as far as it is known: tokens by column."""
 
     values: dict[str, bytes]
     missing: set[str]
@@ -78,10 +79,11 @@ class _Folded:
 def fold(
     batches: Iterable[pa.RecordBatch], *, columns: Sequence[Column], schema: pa.Schema, raw: bool
 ) -> Iterator[pa.RecordBatch]:
-    """From batches of `CHANGES` to batches of `schema`: the columns, `ABOUT`, `BEGUN`; one row a key, deleted ones too.
+    """From batches of `CHANGES` to batches of `schema`: the columns, `ABOUT`, `BEGUN`; one row for each key, deleted or
+    not.
 
-    `raw` gives each value as text: of a JSON string its content, of anything else the JSON. Raises ChangelogError of
-    kind *malformed*, naming the position, for a change without a state, or one that is no JSON object.
+    With `raw`, each value is text: the content of a JSON string, otherwise the JSON. Raises ChangelogError (MALFORMED),
+    naming the position, for a change whose state is missing or not a JSON object.
     """
     readers = {column.name: text if raw else reader(column.type) for column in columns}
     typed = BatchReader(columns, schema.types[: len(columns)], raw).reader()
@@ -109,7 +111,7 @@ def fold(
 
 
 def _usual(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which changes are whole states, as far as can be told without reading them."""
+    """Which changes are probably complete states, judged without parsing them."""
     whole, gaps = batch.column(WHOLE), batch.column("gaps")
     stays = pc.not_equal(batch.column("op"), Op.DELETE.value)
     return np.asarray(pc.and_(pc.and_(whole, gaps.is_null()), stays))
@@ -120,7 +122,7 @@ def _changes(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
 
 
 def _with_about(values: Sequence[pa.Array], changes: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """States that lack nothing, of changes that are whole ones."""
+    """Output rows for changes that are complete states."""
     none = pa.ListArray.from_arrays(pa.array(np.zeros(len(changes) + 1, np.int32)), pa.array([], pa.utf8()))
     begun = pa.array(np.zeros(len(changes), np.bool_))
     arrays = [*values, *(changes.column(name) for name in _OF_CHANGE), none, none, begun]
@@ -137,7 +139,7 @@ def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch
 
 
 def _row(changes: Sequence[tuple[Any, ...]], readers: Mapping[str, Read]) -> tuple[Any, ...]:
-    """One row of what `fold` gives, from the changes of one key."""
+    """One output row, from the changes of one key."""
     last = changes[0]
     folded = _fold(changes)
     values: list[object] = []
@@ -178,7 +180,7 @@ def _state(change: tuple[Any, ...]) -> _Folded:
     try:
         values = members(current.encode())
     except (AttributeError, ValueError, RecursionError):
-        message = f"the state of a change ({op}) is no JSON object"
+        message = f"the state of a change ({op}) is not a JSON object"
         raise ChangelogError(Kind.MALFORMED, message, position=Position.parse(position)) from None
     if gaps is None:
         return _Folded(values=values, missing=set())

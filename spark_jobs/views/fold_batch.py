@@ -1,8 +1,8 @@
-"""States as columns, a batch at once: what `spark_jobs.views.fold` gives row by row, many times as fast.
+"""Reads states as columns, a batch at once: the same results as `spark_jobs.views.fold` row by row, but much faster.
 
-Only values of the form that is usual for their type are read here. A row that has another one is told, and read the
-other way, which is the definition; a property test holds both equal. No number is rendered again: a token is read by
-a parser that is exact (msgspec's for integers and doubles, Arrow's for decimals, days and moments of a checked form).
+Only values of the usual form for their type are read here. A row with any other value is reported, and read row by row,
+which is the definition; a property test checks that both agree. Every number is read exactly: by msgspec (integers,
+doubles) or by Arrow (decimals, dates and times of a checked form).
 """
 
 import re
@@ -26,9 +26,9 @@ Texts = Sequence[str | None]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 Finish = Callable[[Sequence[Any], Texts], tuple[pa.Array, Mask | None]]
-"""From a column's decoded values, and the rows' texts, to its array, and which rows are to be read the other way."""
+"""From a column's decoded values and the rows' texts to its array, and to which rows must be read row by row."""
 
-_UNNAMED = re.compile(r'["\\\x00-\x1f]')  # such a member's name msgspec does not take
+_UNNAMED = re.compile(r'["\\\x00-\x1f]')  # msgspec does not support such names of members
 _MINUS_NOUGHT = re.compile(r":\s*-0\s*[,}]")
 
 _DAY: Final = r"([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
@@ -47,19 +47,19 @@ _PARSED: Final[dict[ColumnType, Any]] = {
     Primitive.UUID: str,
     Primitive.TIME: str,
 }
-"""Types whose decoded values are those of the column."""
+"""Types whose decoded values go into the column unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchReader:
-    """How states of these columns are read; `types` are the columns' in Arrow."""
+    """Reads states with these columns; `types` are their Arrow types."""
 
     columns: Sequence[Column]
     types: Sequence[pa.DataType]
     raw: bool
 
     def reader(self) -> Callable[[Texts], tuple[list[pa.Array], Mask]]:
-        """A function from states to arrays, one a column, and which rows' values are not in them."""
+        """A function from states to arrays, one for each column, and to which rows they do not cover."""
         if any(_UNNAMED.search(column.name) for column in self.columns):
             return lambda texts: ([pa.nulls(len(texts), type_) for type_ in self.types], np.ones(len(texts), np.bool_))
         parts = [_part(column.type, type_, self.raw) for column, type_ in zip(self.columns, self.types, strict=True)]
@@ -77,7 +77,7 @@ class BatchReader:
             states = []
             for number, state_text in enumerate(texts):
                 try:
-                    states.append(decode(state_text))  # type: ignore[arg-type]  # of None it is a TypeError
+                    states.append(decode(state_text))  # type: ignore[arg-type]  # None raises TypeError
                 except (ValueError, TypeError, RecursionError):
                     states.append(empty)
                     left[number] = True
@@ -93,14 +93,14 @@ class BatchReader:
 
 
 def _optional(parsed: Any, name: str) -> tuple[Any, Any]:
-    """The type and the definition of a member that may be null, or not there."""
-    if parsed is Raw:  # in a union with None, msgspec takes it for an object of ours
+    """The msgspec type and field of a member that may be null or missing."""
+    if parsed is Raw:  # in a union with None, msgspec takes Raw for a custom type
         return Raw, msgspec.field(name=name, default=Raw(NULL))
     return parsed | None, msgspec.field(name=name, default=None)
 
 
 def _part(type_: ColumnType, to: pa.DataType, raw: bool) -> tuple[Any, Finish]:
-    """What msgspec decodes a column's values as, and what becomes of them."""
+    """The type as which msgspec decodes a column's values, and the function that turns them into an array."""
     if raw:
         return Raw, _one_by_one(text, to)
     match type_:
@@ -116,7 +116,7 @@ def _part(type_: ColumnType, to: pa.DataType, raw: bool) -> tuple[Any, Finish]:
 
 
 def _decimal(precision: int, scale: int) -> str:
-    """The form of a number that has room in the type, so that nothing of it is rounded."""
+    """The form of a number that fits the type without rounding."""
     whole = rf"(0|[1-9][0-9]{{0,{precision - scale - 1}}})" if precision > scale else "0"
     return rf"^-?{whole}(\.[0-9]{{1,{scale}}})?$" if scale else rf"^-?{whole}$"
 
@@ -126,7 +126,7 @@ def _as_they_are(to: pa.DataType) -> Finish:
 
 
 def _of_form(form: str, to: pa.DataType) -> Finish:
-    """Strings that Arrow parses, where they are of a form that has but one meaning."""
+    """Strings that Arrow parses, if they have a form with only one meaning."""
 
     def finish(values: Sequence[str | None], _: Texts) -> tuple[pa.Array, Mask | None]:
         texts = pa.array(values, pa.utf8())
@@ -145,11 +145,11 @@ def _of_form(form: str, to: pa.DataType) -> Finish:
 
 
 def _floats(to: pa.DataType) -> Finish:
-    """Doubles, rounded once more where the type is narrower; a nought may have had a sign, which msgspec loses."""
+    """Doubles, rounded again for a narrower type; a zero is checked for a sign, which msgspec loses."""
 
     def finish(values: Sequence[float | None], texts: Texts) -> tuple[pa.Array, Mask | None]:
         array = pa.array(values, to)
-        plain = array.to_numpy(zero_copy_only=False)  # nulls are NaN, which no token is
+        plain = array.to_numpy(zero_copy_only=False)  # nulls become NaN, which no token does
         unusual = np.isinf(plain)
         for number in np.flatnonzero(plain == 0).tolist():
             unusual[number] = _MINUS_NOUGHT.search(texts[number] or "") is not None

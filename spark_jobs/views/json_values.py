@@ -1,4 +1,4 @@
-"""Published values as Spark has them: from JSON tokens, every number as it was written (docs/reference/types.md)."""
+"""Reads published JSON tokens as values for Spark, every number exactly as written (docs/reference/types.md)."""
 
 import binascii
 import math
@@ -19,7 +19,7 @@ from schemas.spark import DIGITS_MAX
 from schemas.types import Array, ColumnType, Map, Primitive, Struct
 
 Read = Callable[[bytes], object]
-"""The value of a JSON token that is not null; ValueError when the type has no room for it."""
+"""From a JSON token that is not null to its value; raises ValueError if the type cannot hold it."""
 
 NULL: Final = b"null"
 
@@ -33,7 +33,7 @@ _arrays = msgspec.json.Decoder(list[Raw])
 
 
 def reader(type_: ColumnType) -> Read:
-    """How values of this type are read; what they are is what Arrow takes for `schemas.spark.to_spark(type_)`."""
+    """The function that reads values of this type, as Arrow takes them for `schemas.spark.to_spark(type_)`."""
     match type_:
         case Primitive():
             return _PRIMITIVES[type_]
@@ -48,7 +48,7 @@ def reader(type_: ColumnType) -> Read:
 
 
 def text(token: bytes) -> str:
-    """Of a JSON string its content, of anything else the token."""
+    """The content of a JSON string; any other token unchanged."""
     return _strings.decode(token) if token[:1] == b'"' else token.decode()
 
 
@@ -97,7 +97,7 @@ def _floating(form: str) -> Read:
 
 
 def _decimal(precision: int, scale: int) -> Read:
-    """Exactly, or not at all."""
+    """Reads a number exactly, or raises ValueError."""
     context = Context(prec=precision, traps=[Inexact, InvalidOperation])
     unit = Decimal(1).scaleb(-scale)
 

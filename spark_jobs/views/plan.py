@@ -1,4 +1,4 @@
-"""What a view is made of: up to where the changelog is read, by which columns, and on which earlier view it builds."""
+"""Plans and builds a view: its columns, the earlier view that it can build on, and its rows."""
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,16 +28,16 @@ from spark_jobs.views.to_parquet import View
 from spark_jobs.views.transforms import EVERYTHING, Chosen, chosen, followed, latest, live, nested, until
 
 ALL = ("*",)
-"""`columns` that take all of them."""
+"""The value of `columns` that means all columns."""
 
 
 Columns = Mapping[str, Sequence[Column]]
-"""Those of each entity."""
+"""The columns of each entity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewPlan:
-    """A view: of one entity, or of documents. `raw` has all columns as text."""
+    """A view of one entity, or of documents. With `raw`, all columns are text."""
 
     view: ViewConfig
     choice: Chosen = EVERYTHING
@@ -45,7 +45,7 @@ class ViewPlan:
     columns: Columns
 
     def definition(self, changelog: Where) -> dict[str, object]:
-        """All of it, and of which changelog, as JSON values."""
+        """The whole plan and the changelog's name, as JSON values."""
         shapes = {entity: struct(columns) for entity, columns in self.columns.items()}
         parts = {"changelog": name_of(changelog), "view": self.view.model_dump(), "choice": asdict(self.choice)}
         return dict(msgspec.json.decode(msgspec.json.encode({**parts, "raw": self.raw, "columns": shapes})))
@@ -54,8 +54,8 @@ class ViewPlan:
 def columns_of(
     spark: SparkSession, changelog: Where, entities: Iterable[str], position: Position, folder: Path | None
 ) -> dict[str, Sequence[Column]]:
-    """The columns of each entity: of its file in `folder`, where given, else of the changelog's last version up to
-    `position`. Raises ChangelogError (PRECONDITION) for an entity that has none.
+    """The columns of each entity, from its file in `folder`, or without one from the changelog's last version up to
+    `position`. Raises ChangelogError (PRECONDITION) for an entity without columns.
     """
     names = sorted(set(entities))
     if folder is not None:
@@ -77,9 +77,9 @@ def columns_of(
 
 
 def base_of(present: View | None, changelog: Where, plan: ViewPlan, position: Position) -> View | None:
-    """The view that is there, if one as of `position` can follow it: of the same definition, all rows of one entity.
+    """The present view, if a view as of `position` can build on it: same definition, and all rows of one entity.
 
-    A condition leaves out rows that later changes may need, and Kafka is read from its beginning all the same.
+    A condition leaves out rows that later changes may need. A changelog on Kafka is always read from its beginning.
     """
     view = plan.view
     if present is None or isinstance(changelog, Kafka) or view.where or view.nested or view.columns != ALL:
@@ -97,10 +97,10 @@ def build(
     *,
     on: tuple[DataFrame, View] | None = None,
 ) -> Iterator[DataFrame]:
-    """The view as of `position`; `on` the rows of an earlier one, where there is one that `base_of` gave.
+    """Yields the view as of `position`, built on the rows of an earlier view `on` if `base_of` allowed one.
 
-    Raises ChangelogError: USAGE for a condition, or a column of the configuration, that an entity does not have; GAP
-    where retention dropped what stood behind the earlier view.
+    Raises ChangelogError: USAGE for a condition or a configured column that an entity does not have, GAP if retention
+    dropped changes past the earlier view.
     """
     if on is not None:
         yield _followed(spark, changelog, plan, position, on)
@@ -113,7 +113,7 @@ def build(
 
 @contextlib.contextmanager
 def _reading(spark: SparkSession, changelog: Where, entities: Collection[str]) -> Iterator[Mapping[str, DataFrame]]:
-    """Each entity's changes. What comes from Kafka is kept meanwhile: views read it twice, and files cost little."""
+    """Yields each entity's changes. Rows from Kafka are cached: views read them twice, and files are cheap to read."""
     changes = {entity: read_changelog(spark, changelog, entities=[entity]) for entity in entities}
     if not isinstance(changelog, Kafka):
         yield changes
@@ -138,7 +138,7 @@ def _followed(
 
 
 def shape_of(plan: ViewPlan) -> ViewColumns:
-    """The columns of `build`, with what is nested in them, as the neutral types that Spark's own were made of."""
+    """The columns of `build` and of nested documents, with neutral types."""
     return ViewColumns([Column(name=name, type=type_, nullable=True) for name, type_ in _fields(plan, plan.view)])
 
 
@@ -153,7 +153,7 @@ def _fields(plan: ViewPlan, part: ViewConfig | NestedConfig) -> Iterator[tuple[s
 def _documents(
     changes: Mapping[str, DataFrame], plan: ViewPlan, part: ViewConfig | NestedConfig, place: str
 ) -> DataFrame:
-    """The rows of an entity with all their columns, and with what is nested in them; `place` is for errors."""
+    """The rows of an entity with all columns and nested documents; `place` names it in errors."""
     states_of = latest(changes[part.entity], plan.columns[part.entity], raw=plan.raw)
     documents = _filtered(live(states_of), part.where)
     for member, inner in part.nested.items():
@@ -175,11 +175,11 @@ def _filtered(rows: DataFrame, condition: str | None) -> DataFrame:
     except (AnalysisException, ParseException) as error:
         reason = error.getCondition() or "no SQL"
         hint = f"its columns are: {', '.join(rows.columns)}"
-        raise ChangelogError(Kind.USAGE, f"the condition cannot be asked of the view ({reason})", hint=hint) from error
+        raise ChangelogError(Kind.USAGE, f"the condition does not fit the view ({reason})", hint=hint) from error
 
 
 def _taken(part: ViewConfig | NestedConfig, rows: DataFrame, place: str) -> list[str]:
-    """The columns that go into the document, and what is nested in it."""
+    """The names of the document's columns and of its nested members."""
     own = [name for name in rows.columns if name not in fold.ABOUT.names and name not in part.nested]
     if part.columns != ALL:
         _refuse_unknown(f"{place}.columns", list(part.columns), rows, part.entity)

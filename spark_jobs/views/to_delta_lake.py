@@ -1,8 +1,8 @@
-"""A view as a table of Delta Lake: each run is one commit of it, whose metadata is the view's record.
+"""Writes a view as a table of Delta Lake: each run is one commit, whose metadata is the view's record.
 
-A commit replaces all rows at once, so that whoever reads sees all of one view; earlier versions stay until VACUUM.
-A table whose newest rows another program wrote is never replaced. Delta's own classes are asked for its history, since
-its SQL needs settings that a session may lack.
+A commit replaces all rows at once, so readers see one complete view; earlier versions stay until VACUUM. A table whose
+newest rows another program wrote is never replaced. The history is read through Delta's Java classes, because its SQL
+needs settings that a session may lack.
 """
 
 import re
@@ -18,26 +18,26 @@ from spark_jobs.views.to_parquet import FORMAT, View, counted
 _KEEPING: Final = frozenset(
     {"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "FSCK"}
 )
-"""Operations that leave the rows as they are."""
+"""Operations that do not change rows."""
 
 _UNNAMED: Final = re.compile(r"[ ,;{}()\n\t=]")
 _CONFIGURED: Final = "spark.databricks.delta.requiredSparkConfsCheck.enabled"
 
 
 def newest(spark: SparkSession, path: str) -> View | None:
-    """The view that the table is; None where there is none.
+    """The view in the table; None if there is no table.
 
-    Raises ChangelogError: USAGE for a table that is none of ours, and where Spark has no Delta Lake; PRECONDITION when
+    Raises ChangelogError: USAGE for a table that this job did not write, or if Spark has no Delta Lake; PRECONDITION if
     a newer program wrote it.
     """
-    spark.conf.set(_CONFIGURED, "false")  # of paths alone: no catalogue, and none of Delta's SQL
+    spark.conf.set(_CONFIGURED, "false")  # we use paths only: no catalogue, and no SQL of Delta's
     jvm: Any = spark._jvm
-    session: Any = spark._jsparkSession  # pyspark's own way to its Java half
+    session: Any = spark._jsparkSession  # pyspark's own access to its Java session
     try:
         tables = jvm.io.delta.tables.DeltaTable
         if not tables.isDeltaTable(session, path):
             return None
-    except TypeError:  # what py4j calls a package, where there is no such class
+    except TypeError:  # py4j gives a package, which cannot be called, if the class is missing
         hint = f"add to spark-submit: --packages {PACKAGES['delta']}"
         raise ChangelogError(Kind.USAGE, "Spark has no delta", hint=hint) from None
     history = DataFrame(tables.forPath(session, path).history(), spark)
@@ -53,9 +53,9 @@ def read(spark: SparkSession, path: str) -> DataFrame:
 
 
 def write(rows: DataFrame, view: View, path: str) -> View:
-    """Makes `rows` the table's rows, in one commit that says what they are; gives that, with its counts.
+    """Replaces the table's rows in one commit with the view as its metadata; returns the view with its counts.
 
-    Raises ChangelogError (USAGE) for a column that Delta Lake has no name for, as it is set up by default.
+    Raises ChangelogError (USAGE) for a column name that Delta Lake does not support by default.
     """
     for name in rows.columns:
         if _UNNAMED.search(name):
@@ -67,12 +67,12 @@ def write(rows: DataFrame, view: View, path: str) -> View:
 
 
 def same(present: View, view: View) -> bool:
-    """Whether the table is the view already: a run that is repeated commits nothing."""
+    """Whether the table holds the view already: a repeated run commits nothing."""
     return (present.definition, present.position) == (view.definition, view.position)
 
 
 def counts(spark: SparkSession, view: View, path: str) -> View:
-    """The view that the table is now, with its counts."""
+    """The view in the table, with its counts."""
     return counted(read(spark, path), view)
 
 
@@ -80,7 +80,7 @@ def _view(metadata: str | None, path: str) -> View:
     try:
         view = msgspec.json.decode(metadata or "", type=View)
     except msgspec.DecodeError:
-        message = f"the rows of {path} are not a view of ours"
+        message = f"the rows of {path} are not a view that this job wrote"
         raise ChangelogError(Kind.USAGE, message, hint="name another path: only views are replaced") from None
     if view.format > FORMAT:
         raise ChangelogError(Kind.PRECONDITION, f"{path} was written by a newer program", hint="upgrade this one")

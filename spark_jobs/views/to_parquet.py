@@ -27,10 +27,10 @@ _VIEWS: Final = "views"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A view: of what, in the words of `definition`, up to which position, and in which folder below the output.
+    """A view: its definition, the position up to which it goes, and its folder below the output.
 
-    A view can be followed by one of the same definition. `out_of_range` counts values that are null for want of room
-    in their type, `unavailable` those that no state held.
+    A later view of the same definition can build on it. `out_of_range` counts values that are null because their type
+    cannot hold them, `unavailable` those that no state had.
     """
 
     format: int = FORMAT
@@ -44,7 +44,7 @@ class View:
 
 
 def newest(store: Store) -> View | None:
-    """What the newest whole record says. Raises ChangelogError (PRECONDITION) when a newer program wrote it."""
+    """The view by the newest complete record. Raises ChangelogError (PRECONDITION) if a newer program wrote it."""
     return newest_record(store, View, FORMAT)
 
 
@@ -54,13 +54,13 @@ def read(spark: "SparkSession", store: Store, view: View) -> "DataFrame":
 
 
 def write(store: Store, rows: "DataFrame", view: View, *, at: datetime) -> View:
-    """Makes `rows` the view, and gives what the record says of it.
+    """Makes `rows` the view, and returns its record.
 
     1. The files are written in a folder that nobody reads.
-    2. The record of the next number is created: from here on, this is the view. Another run that came first is refused.
-    3. `current` is led there, and views before the last one are deleted: it may be being read.
+    2. The record of the next number is created: from here on, this is the view.
+    3. The link `current` is pointed at it, and views older than the last one are deleted; that may still have readers.
 
-    Raises ChangelogError, IN_USE, when another run wrote to the output meanwhile.
+    Raises ChangelogError (IN_USE) if another run wrote to the output meanwhile.
     """
     before, number = newest(store), max(numbers(store), default=0) + 1
     path = f"{_VIEWS}/{run_name(at)}"
@@ -78,7 +78,7 @@ def write(store: Store, rows: "DataFrame", view: View, *, at: datetime) -> View:
 
 
 def counted(rows: "DataFrame", view: View) -> View:
-    """The view with its counts, from its rows as they were stored: two small columns of them."""
+    """The view with its counts, from two small columns of the stored rows."""
     from pyspark.sql import functions as F  # noqa: PLC0415, N812, a job's --help and its dry run need no Spark
 
     lacking = [F.coalesce(F.sum(F.size(name)), F.lit(0)) for name in ("_out_of_range", "_unavailable")]
@@ -87,7 +87,7 @@ def counted(rows: "DataFrame", view: View) -> View:
 
 
 def _lead(store: Store, path: str) -> None:
-    """Has the link `current`, which names a folder of this machine, replaced at once."""
+    """Points the link `current` at the view atomically, on a file system of this machine."""
     if not store.root.startswith("file:"):
         return
     folder = Path(store.root.removeprefix("file:"))
@@ -98,7 +98,7 @@ def _lead(store: Store, path: str) -> None:
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise ChangelogError(
-            Kind.STORAGE, f"{folder / CURRENT}: {reason}", hint="it should be a link of ours"
+            Kind.STORAGE, f"{folder / CURRENT}: {reason}", hint="it should be the link that this job creates"
         ) from error
 
 

@@ -1,7 +1,7 @@
-"""A view as a table of PostgreSQL: copied into a table beside by Spark's tasks, then put in its place at once.
+"""Writes a view as a table of PostgreSQL: Spark's tasks fill a new table, which then replaces the old one at once.
 
-Whoever reads the table sees all of the old one or all of the new one. The table's comment says what it is: a table
-without one of ours is never replaced. One run at a time writes a table; what a killed run left, the next one drops.
+Readers see either the whole old table or the whole new one. The table's comment holds the view's record; a table
+without such a comment is never replaced. One run at a time writes a table; the next run drops what a killed one left.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 MARK: Final = "changelog view "
-"""What the comment of a table that is ours begins with; its record follows, as JSON."""
+"""The beginning of the comment on a table that this job wrote; the view's record follows, as JSON."""
 
 NAME_BYTES_MAX: Final = 50
 LOCK_CLASS: Final = 0x76696577  # of advisory locks; `view` in ASCII
@@ -44,7 +44,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where the view is to be: `schema` None is the first of the session's search path."""
+    """The table to write; `schema` None means the first schema of the session's search path."""
 
     dsn: str = field(repr=False)
     schema: str | None
@@ -55,31 +55,31 @@ class Target:
 
 
 def parse(text: str) -> tuple[str | None, str]:
-    """Schema and name of `[SCHEMA.]TABLE`, each as it is written. Raises ChangelogError (USAGE)."""
+    """Schema and name of `[SCHEMA.]TABLE`, exactly as written. Raises ChangelogError (USAGE)."""
     schema, _, name = text.rpartition(".")
     if not name or "." in schema or (schema == "") != ("." not in text) or len(name.encode()) > NAME_BYTES_MAX:
         raise ChangelogError(
-            Kind.USAGE, f"{text!r} names no table", hint=f"[SCHEMA.]TABLE, of at most {NAME_BYTES_MAX} bytes"
+            Kind.USAGE, f"{text!r} is not a table name", hint=f"[SCHEMA.]TABLE, of at most {NAME_BYTES_MAX} bytes"
         )
     return schema or None, name
 
 
 def write(states: "DataFrame", shape: ViewColumns, view: View, table: Target) -> View:
-    """Makes `states` the table, and gives what its comment says.
+    """Makes `states` the table, and returns the record in its comment.
 
-    1. The name is claimed for this run; one that is taken by anything but a view of ours is refused.
-    2. A table is made beside, and what a killed run left is dropped.
-    3. Tasks copy their rows, each in one transaction that also says so: a task that is repeated copies nothing twice.
-    4. In one transaction the old table is dropped, and the new one takes its name, its owner and its grants.
+    1. The name is claimed for this run; a name that belongs to anything but a view of this job is refused.
+    2. A new table is created beside it, and what a killed run left is dropped.
+    3. Tasks copy their rows, each in one transaction that also notes the task: a repeated task copies nothing twice.
+    4. In one transaction the old table is dropped, and the new one takes its name, owner and grants.
 
-    Raises ChangelogError: USAGE for a name that is taken, CONNECTION and ACCESS as the server refuses, IN_USE while
-    another run writes the table, PRECONDITION where something depends on the old table.
+    Raises ChangelogError: USAGE for a name that is taken, CONNECTION and ACCESS if the server refuses, IN_USE while
+    another run writes the table, PRECONDITION if something depends on the old table.
     """
     with _connected(table) as connection:
         place = _claim(connection, table)  # 1
         beside, parts = _make_beside(connection, place, shape)  # 2
         copy = copier(table.dsn, beside.as_string(connection), parts.as_string(connection), shape)
-        columns = [f"c{number}" for number, _ in enumerate(shape.names())]  # mapInArrow takes no name with a backtick
+        columns = [f"c{number}" for number, _ in enumerate(shape.names())]  # mapInArrow refuses names with a backtick
         numbered = states.select(*shape.names()).toDF(*columns)
         counts = numbered.mapInArrow(copy, COPIED).groupBy().sum().collect()[0]  # 3
         rows, out_of_range, unavailable = (int(count or 0) for count in counts)
@@ -101,7 +101,7 @@ def _connected(table: Target) -> Iterator[Connection]:
     try:
         connection = connect(table.dsn, patience=NO_LIMIT)
     except ChangelogError as error:
-        hint = "see --dsn" if error.hint is None or "[source]" in error.hint else error.hint
+        hint = "check --dsn" if error.hint is None or "[source]" in error.hint else error.hint
         raise ChangelogError(error.kind, error.message.replace("[source] dsn", "--dsn"), hint=hint) from error
     with contextlib.closing(connection):
         try:
@@ -114,11 +114,11 @@ def _told(error: psycopg.Error, table: Target) -> ChangelogError:
     explained = explain(error.sqlstate, error.diag.message_primary or str(error), f"writing {table}")
     match error.sqlstate:
         case "42501":
-            hint = "grant the user of --dsn CREATE on the schema, and have it own the table"
+            hint = "grant the user of --dsn CREATE on the schema, and make it the owner of the table"
         case "2BP01":
-            hint = "drop what depends on it, or have that read another table: it is replaced as a whole"
+            hint = "the table is replaced as a whole: drop what depends on it, or name another table"
         case "55P03":
-            hint = "somebody reads it for long; run the job again"
+            hint = "a reader holds the table for long; run the job again"
         case _:
             hint = explained.hint if explained.hint and "[source]" not in explained.hint else ""
     return ChangelogError(explained.kind, explained.message, hint=hint or None)
@@ -137,11 +137,11 @@ def _claim(connection: Connection, table: Target) -> _Place:
     row = connection.execute("SELECT coalesce(%s, current_schema())", [table.schema]).fetchone()
     schema = row[0] if row else None
     if schema is None or not _one(connection, "SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]):
-        message = f"the database has no schema {schema}" if schema else f"no schema is there for {table}"
-        raise ChangelogError(Kind.USAGE, message, hint="CREATE SCHEMA, or another --to")
+        message = f"the database has no schema {schema}" if schema else f"no schema to create {table} in"
+        raise ChangelogError(Kind.USAGE, message, hint="create the schema, or use another --to")
     locked = _one(connection, "SELECT pg_try_advisory_lock(%s, hashtext(%s))", [LOCK_CLASS, f"{schema}.{table.name}"])
     if not (locked and locked[0]):
-        raise ChangelogError(Kind.IN_USE, f"another run writes {table}", hint="let it end")
+        raise ChangelogError(Kind.IN_USE, f"another run writes {table}", hint="wait until it ends")
     place = _Place(schema, table.name)
     _refuse_taken(connection, place)
     return place
@@ -210,7 +210,7 @@ def _swap(connection: Connection, place: _Place, beside: sql.Identifier, view: V
 
 
 def _rights(connection: Connection, place: _Place, beside: sql.Identifier) -> list[sql.Composed]:
-    """What gives `beside` the grants of the table, those on columns that it has too, and then its owner."""
+    """Statements that give `beside` the table's grants, those on columns that exist in both, and its owner."""
     old, new = place.named().as_string(connection), beside.as_string(connection)
     grants = connection.execute(
         "WITH granted AS ("
@@ -233,5 +233,5 @@ def _rights(connection: Connection, place: _Place, beside: sql.Identifier) -> li
             )
         )
     owner = _one(connection, "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s::regclass", [old])
-    assert owner is not None  # it is locked
+    assert owner is not None  # the table is locked
     return [*statements, sql.SQL("ALTER TABLE {} OWNER TO {}").format(beside, sql.Identifier(owner[0]))]

@@ -1,7 +1,7 @@
-"""Views of a changelog: the last state of each key, as of a position, of the changes that were chosen; typed.
+"""Transforms changes into views: the typed last state of each key, as of a position, from selected changes.
 
-Every function here is from frame to frame: nothing is read, written or counted. Frames of changes have the columns of
-`envelope.batch.SCHEMA`, those of states the entity's columns and then `spark_jobs.views.fold.ABOUT`.
+Every function here maps frames to frames, without reading, writing or counting. Frames of changes have the columns of
+`envelope.batch.SCHEMA`; frames of states have the entity's columns, then those of `spark_jobs.views.fold.ABOUT`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,9 +29,9 @@ from spark_jobs.views import fold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Whose changes count, all where nothing is said; the others are as if they had never been made.
+    """Whose changes count, by default everyone's; other changes are ignored as if they had never been made.
 
-    A truncate is a change like any other here: a dropped service's truncate removes nothing.
+    This covers truncates: a truncate by a dropped service removes nothing.
     """
 
     keep_services: tuple[str, ...] = ()
@@ -49,12 +49,12 @@ _GIVEN: Final = tuple(name for name in fold.CHANGES if name not in ("gaps", fold
 
 
 def until(changes: DataFrame, position: Position | None) -> DataFrame:
-    """The changes up to `position`, inclusive; all where there is none."""
+    """The changes up to and including `position`; all if it is None."""
     return changes if position is None else changes.where(F.col("position") <= str(position))
 
 
 def chosen(changes: DataFrame, choice: Chosen) -> DataFrame:
-    """The changes that count."""
+    """The changes that count by this choice."""
     if choice.keep_services:
         changes = changes.where(F.col("service_name").isin(*choice.keep_services))
     if choice.drop_services:
@@ -65,26 +65,26 @@ def chosen(changes: DataFrame, choice: Chosen) -> DataFrame:
 
 
 def latest(changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) -> DataFrame:
-    """The last state of each key of one entity's changes, those of deleted keys too: see `live`.
+    """The last state of each key of one entity, including deleted keys: see `live`.
 
-    Keys that were truncated are not there, and what is there twice counts once. One key's changes are in the order of
-    their positions, whatever partitions they are on. Raises ChangelogError (USAGE) for columns that ours would hide.
+    Truncated keys are left out, and repeated changes count once. Changes of a key are ordered by position, whatever
+    their partitions. Raises ChangelogError (USAGE) for columns whose names clash with those of `ABOUT`.
     """
     schema = schema_of(columns, raw=raw)
     fold_states = partial(fold.fold, columns=tuple(columns), schema=schema, raw=raw)
-    return _newest(_behind_truncates(changes)).mapInArrow(fold_states, from_arrow_schema(schema))
+    return _newest(_without_truncated(changes)).mapInArrow(fold_states, from_arrow_schema(schema))
 
 
 def live(states: DataFrame) -> DataFrame:
-    """The states that are there: a view. Deleted keys are gone, and so is what `latest` says beyond `fold.ABOUT`."""
+    """The view: the states of keys that are not deleted, without the columns that `latest` adds to `fold.ABOUT`."""
     return states.where(F.col("_op") != Op.DELETE.value).drop(fold.BEGUN)
 
 
 def followed(view: DataFrame, changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) -> DataFrame:
-    """The view `live(latest(…))` of all changes, from that of those up to a position, and the `changes` behind it."""
+    """The view `live(latest(…))` of all changes, from an earlier `view` and the `changes` past its position."""
     if fold.CONTEXT not in view.columns:  # an older version made it, whose changes had none
         view = view.withColumn(fold.CONTEXT, F.lit(None).cast("string"))
-    remaining = _behind_truncates(_renamed(view, ("_key", "key"), ("_position", "position")), changes)
+    remaining = _without_truncated(_renamed(view, ("_key", "key"), ("_position", "position")), changes)
     was = _renamed(remaining, ("key", "_key"), ("position", "_position")).alias("was")
     now = latest(changes, columns, raw=raw).alias("now")
     joined = was.join(now, F.col("was._key") == F.col("now._key"), "full_outer")
@@ -93,9 +93,9 @@ def followed(view: DataFrame, changes: DataFrame, columns: Sequence[Column], *, 
 
 
 def nested(outer: DataFrame, member: str, inner: DataFrame, on: Mapping[str, str], columns: Sequence[str]) -> DataFrame:
-    """The rows of `outer`, each with the array `member` of those rows of `inner` that belong to it, by their keys.
+    """The rows of `outer`, each with an array `member` of the rows of `inner` that belong to it, sorted by key.
 
-    `on` says which do: for each of their columns, the column of `outer` that it equals. Of them, `columns` are taken.
+    `on` maps columns of `inner` to the columns of `outer` that they equal. The array's rows have only `columns`.
     """
     row = F.struct("_key", F.struct(*(F.col(quoted(name)) for name in columns)).alias("row"))
     places = {f"_on_{number}": name for number, name in enumerate(on)}
@@ -114,15 +114,15 @@ def _by_key(one: Expression, other: Expression) -> Expression:
 
 
 def schema_of(columns: Sequence[Column], *, raw: bool = False) -> pa.Schema:
-    """The columns of a frame of states. Raises ChangelogError (USAGE) for columns that ours would hide."""
+    """The schema of a frame of states. Raises ChangelogError (USAGE) for columns whose names clash."""
     taken = {name.lower() for name in fold.ABOUT.names}
     seen: set[str] = set()
     for column in columns:
         if column.name.lower() in taken | seen:
             raise ChangelogError(
                 Kind.USAGE,
-                f"a view cannot have the column {column.name}: it has another of this name",
-                hint="names differ in more than case, and those that views add begin with _ (docs/how-to/spark.md)",
+                f"a view cannot have the column {column.name}: another column has this name",
+                hint="names must differ in more than case; views add columns that begin with _ (docs/how-to/spark.md)",
             )
         seen.add(column.name.lower())
     plain = [Column(name=column.name, type=column.type, nullable=True) for column in columns]
@@ -130,10 +130,10 @@ def schema_of(columns: Sequence[Column], *, raw: bool = False) -> pa.Schema:
     return pa.schema([*to_arrow_schema(typed), *fold.ABOUT, fold.BEGUN_FIELD])
 
 
-def _behind_truncates(rows: DataFrame, changes: DataFrame | None = None) -> DataFrame:
-    """The rows that no truncate among the changes removed, by default among themselves.
+def _without_truncated(rows: DataFrame, changes: DataFrame | None = None) -> DataFrame:
+    """The rows that no truncate removed; truncates are found among `changes`, by default among the rows themselves.
 
-    Files have statistics of keys, so that looking for the reserved one costs next to nothing.
+    Files have statistics of keys, so looking for the reserved key of truncates costs almost nothing.
     """
     truncates = (rows if changes is None else changes).where(F.col("key") == TRUNCATE_KEY)
     last = truncates.agg(F.coalesce(F.max("position"), F.lit("")).alias("_truncated"))
@@ -142,7 +142,7 @@ def _behind_truncates(rows: DataFrame, changes: DataFrame | None = None) -> Data
 
 
 def _newest(changes: DataFrame) -> DataFrame:
-    """Of each key its changes back to the first that lacks nothing: as a rule, the last one."""
+    """The newest changes of each key, back to the first without unavailable values: usually just the last change."""
     gaps = _gaps(F.col("provenance"))
     lacks = gaps.isNotNull() & source_text().contains(_UNAVAILABLE) & (F.col("op") != Op.DELETE.value)
     by_key = Window.partitionBy("key").orderBy(F.desc("position"))
@@ -154,9 +154,9 @@ def _newest(changes: DataFrame) -> DataFrame:
 
 
 def _gaps(provenance: Expression) -> Expression:
-    """The provenance where it tells of unavailable values, or of null in JSON; else null.
+    """The provenance if it names unavailable values or nulls of JSON, otherwise null.
 
-    All but a few end with the commit time, which a look at their last bytes shows; the others are searched.
+    Nearly all provenances end with the commit time, which their last bytes show; only the others are searched.
     """
     tail = F.substring(provenance.cast("binary"), -_TAIL_BYTES, len(_COMMITTED_AT))
     has_gaps = source_text().contains(_UNAVAILABLE) | source_text().contains(_JSON_NULL)
@@ -164,7 +164,7 @@ def _gaps(provenance: Expression) -> Expression:
 
 
 def _merged(name: str) -> Expression:
-    """A value of the state that is now; of that before, where there is no newer one, or it does not have the value."""
+    """A value of the new state; that of the old state if there is no new one, or if it lacks the value."""
     was, now = _column("was", name), _column("now", name)
     is_new = F.col("now._key").isNotNull()
     goes_on = is_new & F.col("was._key").isNotNull() & ~F.col(f"now.{fold.BEGUN}")

@@ -172,7 +172,7 @@ def test_the_command_over_a_file_log(
 
     assert ended("--dry-run", "--compact")["log_files"] == 12
     for options in (["--archive", "x"], ["--continuous"], ["--skip", "order"], ["--accept-lost"]):
-        wanted = f"{options[0]} is for a changelog on Kafka; a file log has its archive"
+        wanted = f"{options[0]} is for a changelog on Kafka; a file log keeps its archive"
         assert ended(*options, code=2)["error"].startswith(wanted)
     summary = ended("--compact")
     assert [summary[name] for name in ("archived_files", "archived_into", "archived_rows")] == [12, 6, 60]

@@ -147,7 +147,7 @@ def yesterday(made: Record) -> Record:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--keep-days", "0"], "--keep-days: '0' is no whole number from 1 to "),
+        (["--keep-days", "0"], "--keep-days: '0' is not a whole number from 1 to "),
         (["--once", "--continuous"], "not allowed with"),
     ],
 )

@@ -158,7 +158,7 @@ def test_avro_is_decoded_by_the_schema_that_is_asked_for_once(address: str) -> N
     ("id_", "login", "kind", "said"),
     [
         (9, "u:p", Kind.PRECONDITION, "schema 9 is unknown to the registry http://127.0.0.1"),
-        (2, "u:p", Kind.PRECONDITION, "the answer is none of a registry"),
+        (2, "u:p", Kind.PRECONDITION, "the answer is not a schema registry's"),
         (1, "u:wrong", Kind.ACCESS, "HTTP 401"),
         (1, None, Kind.ACCESS, "HTTP 401"),
     ],
@@ -176,7 +176,7 @@ def test_a_registry_that_is_down_is_one_line() -> None:
     with pytest.raises(ChangelogError, match=r"asking for schema 1 at the registry http://127\.0\.0\.1:1: ") as caught:
         ExecutorRegistry.of_options("http://127.0.0.1:1", {"timeout": 1}).schema(1)
     assert caught.value.kind is Kind.CONNECTION
-    with pytest.raises(ChangelogError, match=r"jobs cannot read bearer\.auth\.issuer\.endpoint\.url"):
+    with pytest.raises(ChangelogError, match=r"jobs do not support bearer\.auth\.issuer\.endpoint\.url"):
         ExecutorRegistry.of_options("http://127.0.0.1:1", {"bearer.auth.issuer.endpoint.url": "x"})
 
 

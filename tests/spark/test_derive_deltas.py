@@ -220,7 +220,7 @@ def test_a_span_of_positions(spark: SparkSession, log: Log, capsys: pytest.Captu
         (
             ["--from", "00000001/0000000000000002/00000000", "--to", "00000001/0000000000000001/00000000"],
             2,
-            "--from is behind --to",
+            "--from is after --to",
         ),
     ],
 )

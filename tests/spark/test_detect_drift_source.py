@@ -148,7 +148,7 @@ def test_a_table_over_jdbc_is_looked_at_again_once_it_has_settled(site: Site, de
     url = f"jdbc:postgresql://{server['host']}:{server['port']}/{server['dbname']}?user={server['user']}"
     options = {"url": url, "dbtable": LAGGING, "preferTimestampNTZ": "true"}
     [told] = detect({**options, "url": url.replace("postgresql", "nothing")}, code=2).lines
-    assert "no driver for this JDBC url" in told
+    assert "no driver for this JDBC URL" in told
     ran = detect(options, "--settle", "0.1", code=1)
     report = ran.report
     assert (report["exact"], report["source"]["kind"]) == (False, "jdbc")
@@ -198,14 +198,14 @@ def test_masked_columns_compare_by_their_masks(server: Server, spark: SparkSessi
         assert "another" not in ran.beside("report.json").read_text() + ran.beside("keys.jsonl").read_text()
         frame.withColumn("owes", F.col("owes").cast("double")).write.mode("overwrite").parquet(place)
         [line] = run(JOB, site.config, *words, "--entities", "person", code=2).lines
-        assert "column owes of person: double cannot give what the changelog holds" in line
+        assert "column owes of person: double cannot represent the changelog's values" in line
 
 
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
         ("id, shop", "--source has no column note of sale"),
-        ("*, CAST(amount AS double) AS cast", "column amount of sale: double cannot give what the changelog holds"),
+        ("*, CAST(amount AS double) AS cast", "column amount of sale: double cannot represent the changelog's values"),
     ],
 )
 def test_what_would_lose_something_is_refused_by_name(copy: DataFrame, detect: Detect, columns: str, said: str) -> None:

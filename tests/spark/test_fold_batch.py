@@ -116,6 +116,6 @@ def test_a_name_that_json_escapes_is_read_row_by_row() -> None:
 @pytest.mark.parametrize("state", [None, "[]", '{"a":', pytest.param("[" * 100_000, id="deep")])
 def test_what_is_no_state_is_told(state: str | None, whole: bool) -> None:
     with pytest.raises(
-        ChangelogError, match=r"the state of a change .* is no JSON object at 00000001/0000000000000001/"
+        ChangelogError, match=r"the state of a change .* is not a JSON object at 00000001/0000000000000001/"
     ):
         folded([USUAL, state], whole=whole, raw=False)

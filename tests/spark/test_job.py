@@ -88,7 +88,7 @@ def test_a_dry_run_needs_no_session(config: Path, capsys: pytest.CaptureFixture[
         ("ours", 2, "there is no entity x; name another"),
         ("a bug", 3, "internal error (ValueError); repeat with --verbose and report the traceback"),
         ("on an executor", 3, "schema 7 is unknown; look into the registry"),
-        ("in Java", 3, "Spark failed (CAST_INVALID_INPUT); repeat with --verbose to see its own words"),
+        ("in Java", 3, "Spark failed (CAST_INVALID_INPUT); repeat with --verbose to see Spark's own message"),
         ("no file", 2, "/nowhere/at.parquet does not exist; see `path`"),
     ],
 )
@@ -134,21 +134,21 @@ def test_an_empty_place_is_refused(
 
 
 def test_a_time_that_is_still_to_come_is_refused() -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="2999-01-01T00:00:00Z is still to come; leave it out"):
+    with pytest.raises(argparse.ArgumentTypeError, match="2999-01-01T00:00:00Z is in the future; leave it out"):
         arguments.moment("2999-01-01T00:00:00Z")
 
 
 @pytest.mark.parametrize("text", ["-1", "nan", "inf", "1000001", "soon"])
 def test_seconds_have_bounds(text: str) -> None:
     assert (arguments.seconds("0"), arguments.seconds("1e6")) == (0, 1e6)
-    with pytest.raises(argparse.ArgumentTypeError, match=f"^'{text}' is no number of seconds from 0 to 1000000$"):
+    with pytest.raises(argparse.ArgumentTypeError, match=f"^'{text}' is not a number of seconds from 0 to 1000000$"):
         arguments.seconds(text)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1_000", "1.5", "1000000001", "many"])
 def test_counts_have_bounds(text: str) -> None:
     assert (arguments.positive("1"), arguments.positive("1000000000")) == (1, 10**9)
-    with pytest.raises(argparse.ArgumentTypeError, match=f"^'{text}' is no whole number from 1 to 1000000000$"):
+    with pytest.raises(argparse.ArgumentTypeError, match=f"^'{text}' is not a whole number from 1 to 1000000000$"):
         arguments.positive(text)
 
 
@@ -186,12 +186,12 @@ def test_a_session_in_use_is_used(spark: SparkSession) -> None:
         (
             'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "c"',
             Kind.USAGE,
-            "no file system is called c; leave the scheme out",
+            "Spark knows no file system c; leave the scheme out",
         ),
         (
             'java.io.IOException: Cannot run program "./a b/bin/python3": error=2, No such file or directory',
             Kind.USAGE,
-            "Spark cannot run ./a b/bin/python3; PYSPARK_PYTHON names",
+            "Spark cannot run ./a b/bin/python3; set PYSPARK_PYTHON",
         ),
         (
             'java.io.IOException: Cannot run program "python3": error=12, Cannot allocate memory',
@@ -201,7 +201,7 @@ def test_a_session_in_use_is_used(spark: SparkSession) -> None:
         (
             "java.io.IOException: Mkdirs failed to create file:/mnt/my views/1/_temporary/0/a (exists=false)\n\tat",
             Kind.STORAGE,
-            "/mnt/my views/1 cannot be made; may the job's user write there?",
+            "/mnt/my views/1 cannot be created; give the job's user the right to write there",
         ),
         (
             "ParentNotDirectoryException: Parent path is not a directory: file:/tmp/my dir/out\n\tat x",
@@ -218,7 +218,7 @@ def test_a_session_in_use_is_used(spark: SparkSession) -> None:
         (
             "java.nio.file.AccessDeniedException: s3a://lake/my views/a.parquet: PUT 0-byte object: 403",
             Kind.ACCESS,
-            "s3a://lake/my views/a.parquet is not for the job's user",
+            "the job's user may not read or write s3a://lake/my views/a.parquet",
         ),
         (
             "java.nio.file.AccessDeniedException: lake: ...: NoAuthWithAWSException: No AWS Credentials provided by",
@@ -228,12 +228,12 @@ def test_a_session_in_use_is_used(spark: SparkSession) -> None:
         (
             'AccessControlException: Permission denied: user=a, access=WRITE, inode="/lake":hdfs:hdfs:drwxr-xr-x',
             Kind.ACCESS,
-            "/lake is not for the job's user",
+            "the job's user may not read or write /lake",
         ),
         (
             "[FAILED_READ_FILE.FILE_NOT_EXIST] file:/a%20b/1.\nFileNotFoundException: /a b/1 (Permission denied)",
             Kind.ACCESS,
-            "/a b/1 is not for the job's user",
+            "the job's user may not read or write /a b/1",
         ),
     ],
 )
@@ -245,7 +245,7 @@ def test_what_java_says_is_told_in_our_words(text: str, kind: Kind, said: str) -
 
 
 def test_a_file_system_that_is_not_there_is_named(spark: SparkSession) -> None:
-    with pytest.raises(ChangelogError, match="no file system is called nowhere") as caught:
+    with pytest.raises(ChangelogError, match="Spark knows no file system nowhere") as caught:
         store_of("nowhere://x/y", spark)
     assert caught.value.kind is Kind.USAGE
 
@@ -254,7 +254,7 @@ def test_where_it_happened_is_told_unless_java_says_it() -> None:
     assert str(spark_errors.known("No space left on device", "s3a://x")).startswith(
         "s3a://x: no space left on a device; "
     )
-    assert str(spark_errors.known('No FileSystem for scheme "x"', "x://y")).startswith("no file system is called x; ")
+    assert str(spark_errors.known('No FileSystem for scheme "x"', "x://y")).startswith("Spark knows no file system x; ")
     assert spark_errors.known("nothing that we know", "x://y") is None
 
 

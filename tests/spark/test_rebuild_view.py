@@ -211,8 +211,8 @@ def test_documents_nest_what_belongs_to_them(
         (("--as-of", "00000001/00000000000FFFFF/00000000"), 2, "is beyond the end"),
         (("--as-of", "1999-01-01T00:00:00Z"), 2, "1999-01-01T00:00:00.* is before the first transaction"),
         (("--schemas", "nowhere"), 2, "nowhere/order.avsc cannot be read"),
-        (("--where", "statsu = 1"), 2, "the condition cannot be asked of the view .*its columns are: id, status,"),
-        (("--where", "status = = 1"), 2, "the condition cannot be asked of the view"),
+        (("--where", "statsu = 1"), 2, "the condition does not fit the view .*its columns are: id, status,"),
+        (("--where", "status = = 1"), 2, "the condition does not fit the view"),
         (("--archive", "nothing"), 3, "has no manifest"),
         (("--keep-service", "a", "--drop-service", "a"), 2, "a service is both kept and dropped"),
         (("--view", "nothing"), 2, "the configuration has no view nothing; add .*it has: statuses, taken, wrong"),
@@ -265,7 +265,7 @@ def test_a_view_that_retention_cut_off_is_not_followed(
     }
     assert drop_days(archive, keep_days=5) == ["2026-11-21"]
     told = run(code=3)["said"]
-    assert re.search("history lost: the view that is there goes up to .* begins at .*; begin anew", told)
+    assert re.search("history lost: the view that is there goes up to .* begins at .*; start again", told)
     assert newest(local(folder / "view")) == before
     assert len(list((folder / "view" / "views").iterdir())) == 1
     assert run("--full")["rows"] == 1

@@ -188,7 +188,7 @@ def test_documents_are_jsonb(folder: Path, run: Run, dsn: str) -> None:
         ("CREATE VIEW orders AS SELECT 1", (), 2, r"public\.orders is a view"),
         ("CREATE TABLE orders (id int) PARTITION BY LIST (id)", (), 2, "orders is a partitioned table"),
         ("", ("--to", "nowhere.orders"), 2, "has no schema nowhere"),
-        ("", ("--to", "a.b.c"), 2, "'a.b.c' names no table"),
+        ("", ("--to", "a.b.c"), 2, "'a.b.c' is not a table name"),
         ("", ("--dsn", "postgresql://me:secret@nowhere/app"), 2, "a secret is given by reference; env:NAME"),
         ("", ("--dsn", "env:NOT_THERE"), 2, "the environment has no NOT_THERE"),
         ("", ("--dsn", "env:UNREACHABLE"), 3, "cannot connect to PostgreSQL"),
@@ -222,7 +222,7 @@ def test_two_runs_do_not_write_one_table(folder: Path, run: Run, dsn: str) -> No
     with psycopg.connect(dsn, autocommit=True) as other:
         other.execute("SELECT pg_advisory_lock(%s, hashtext('public.orders'))", [to_postgres.LOCK_CLASS])
         found = run(*POSTGRES, "--schemas", str(folder / "schemas"), code=3)
-    assert "another run writes orders; let it end" in found["said"]
+    assert "another run writes orders; wait until it ends" in found["said"]
 
 
 def test_delta_is_a_commit_a_view(spark: SparkSession, folder: Path, run: Run) -> None:
@@ -245,7 +245,7 @@ def test_delta_is_a_commit_a_view(spark: SparkSession, folder: Path, run: Run) -
     assert sorted(row["id"] for row in found.collect()) == [2, 3]
     assert spark.read.format("delta").option("versionAsOf", 0).load(str(at)).count() == 2
     spark.range(1).write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(str(at))
-    assert "are not a view of ours; name another path" in run(*delta, code=2)["said"]
+    assert "are not a view that this job wrote; name another path" in run(*delta, code=2)["said"]
     assert _versions(at) == 3
 
 

@@ -1,4 +1,4 @@
-"""Waits until the changelog holds all that a fence shows: only then can the two be compared exactly."""
+"""Waits until the changelog holds all that a fence shows; only then is a comparison exact."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,11 +17,11 @@ NOT_CAUGHT_UP: Final = "not caught up"
 REFUSED: Final = "refused"
 
 LOOK_S: Final = 0.2
-"""Between two looks at what is waited for."""
+"""The pause between two checks, in seconds."""
 
 
 class NotComparedError(ChangelogError):
-    """Nothing can be compared now; `verdict` says in a word why."""
+    """Nothing can be compared now; `verdict` is the reason in a word."""
 
     def __init__(self, verdict: Literal["not caught up", "refused"], message: str, *, hint: str | None = None) -> None:
         super().__init__(Kind.PRECONDITION, message, hint=hint)
@@ -30,7 +30,7 @@ class NotComparedError(ChangelogError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaughtUp:
-    """The changelog is behind the fence, as its `checkpoint` says; that took `waited_s`."""
+    """The changelog has caught up with the fence, as its `checkpoint` shows, after `waited_s` seconds."""
 
     checkpoint: Checkpoint
     at: datetime
@@ -38,10 +38,11 @@ class CaughtUp:
 
 
 def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callable[[float], object]) -> Checkpoint:
-    """The checkpoint of a changelog that has read these entities' tables to their ends, and repairs none of them.
+    """Waits until the service has read these entities' tables completely and repairs none of them; returns its
+    checkpoint.
 
-    What was read before the fence is visible in it: of a key without a visible row it is known then that the changelog
-    did not have it. Raises NotComparedError (NOT_CAUGHT_UP).
+    Then every row read from a table is visible at the fence, so a key without a visible row was not in the changelog.
+    Raises NotComparedError (NOT_CAUGHT_UP).
     """
     while True:
         checkpoint = log.checkpoint()
@@ -49,18 +50,18 @@ def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callabl
         if checkpoint is not None and missing is None:
             return checkpoint
         if time.monotonic() > deadline:
-            hint = "`changelog status` shows how far it is; is the service running?"
+            hint = "check that the service runs; `changelog status` shows its progress"
             raise NotComparedError(NOT_CAUGHT_UP, f"{log.where}: {missing}", hint=hint)
         wait(LOOK_S)
 
 
 def unread(checkpoint: Checkpoint | None, names: Sequence[str]) -> str | None:
-    """Why these entities cannot be compared yet; None when their tables are read, and not repaired."""
+    """Why these entities cannot be compared yet; None if their tables are read completely and not being repaired."""
     if checkpoint is None:
-        return "it has not begun"
+        return "it is empty"
     for name in names:
         if not is_complete(checkpoint.windows.get(name)):
-            return f"the table of {name} is not read to its end"
+            return f"the table of {name} is not read completely yet"
     repairs = Repairs.parse(checkpoint.repairs)
     repaired = sorted(repairs.open.keys() & set(names) - repairs.paused)
     return f"a repair of {repaired[0]} is under way" if repaired else None
@@ -69,15 +70,15 @@ def unread(checkpoint: Checkpoint | None, names: Sequence[str]) -> str | None:
 def until_caught_up(log: Log, fence: Fence, *, deadline: float, wait: Callable[[float], object]) -> CaughtUp:
     """Waits until the changelog holds every transaction that the fence shows.
 
-    A transaction that is half published is behind those. Raises NotComparedError: NOT_CAUGHT_UP, or REFUSED where the
-    changelog is of another cluster.
+    A partly published transaction comes after all of those. Raises NotComparedError: NOT_CAUGHT_UP, or REFUSED if the
+    changelog belongs to another cluster.
     """
     began = time.monotonic()
     while True:
         checkpoint = log.checkpoint()
         if checkpoint is not None and checkpoint.system_identifier != fence.system_identifier:
-            hint = "is [source] dsn the database that the service reads? see `changelog check`"
-            raise NotComparedError(REFUSED, f"{log.where} is of another database cluster", hint=hint)
+            hint = "have [source] dsn name the database that the service reads; see `changelog check`"
+            raise NotComparedError(REFUSED, f"{log.where} belongs to another database cluster", hint=hint)
         if checkpoint is not None and _is_caught_up(checkpoint, fence):
             return CaughtUp(checkpoint=checkpoint, at=datetime.now(UTC), waited_s=time.monotonic() - began)
         if time.monotonic() > deadline:
@@ -86,15 +87,15 @@ def until_caught_up(log: Log, fence: Fence, *, deadline: float, wait: Callable[[
 
 
 def _is_caught_up(checkpoint: Checkpoint, fence: Fence) -> bool:
-    """After a promotion, positions of the former primary say nothing of those of the new one."""
+    """Positions of different timelines cannot be compared: after a promotion the log has another history."""
     return checkpoint.timeline == fence.timeline and checkpoint.through_lsn >= fence.lsn
 
 
 def _late(log: Log, checkpoint: Checkpoint | None, fence: Fence) -> NotComparedError:
-    hint = "is the service running (`changelog status`)? or wait longer (--wait)"
+    hint = "check that the service runs (`changelog status`), or wait longer (--wait)"
     if checkpoint is None:
-        return NotComparedError(NOT_CAUGHT_UP, f"{log.where}: it has not begun", hint=hint)
-    reached = f"it goes up to {lsn_text(checkpoint.through_lsn)}, the snapshot to {lsn_text(fence.lsn)}"
+        return NotComparedError(NOT_CAUGHT_UP, f"{log.where}: it is empty", hint=hint)
+    reached = f"it reaches {lsn_text(checkpoint.through_lsn)}, the snapshot to {lsn_text(fence.lsn)}"
     if checkpoint.timeline != fence.timeline:
         reached = f"it is on timeline {checkpoint.timeline}, the server on {fence.timeline}"
     return NotComparedError(NOT_CAUGHT_UP, f"{log.where}: {reached}", hint=hint)

@@ -1,8 +1,8 @@
-"""A fence: one snapshot of the source that both sides of a comparison are cut by, as the driver and its tasks know it.
+"""A fence is one snapshot of the source by which both sides of a comparison are cut.
 
-The driver takes and holds it (`hold_fence`); tasks import its snapshot by name (`source_scan`).
-A row of the changelog counts if its transaction is visible in the snapshot, by its 64-bit id: so both sides show the
-same transactions, however much is written meanwhile.
+The driver takes and holds it (`hold_fence`); tasks import its snapshot by name (`source_scan`). A row of the changelog
+counts if its transaction, by its 64-bit id, is visible in the snapshot. So both sides show the same transactions,
+however much is written meanwhile.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,15 +20,15 @@ from connectors.sources.postgres.values.text_to_json import SETTINGS
 from envelope.entity import Entity
 from envelope.signal import FENCE_PREFIX
 
-_SILENCE_S = 3600.0  # a task may look through many pages for the few rows that it wants
-_NO_TRANSACTION_LIMIT = 170000  # from here on servers have transaction_timeout
+_SILENCE_S = 3600.0  # a task may read many pages before it finds a row
+_NO_TRANSACTION_LIMIT = 170000  # servers from this version on have transaction_timeout
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """What holds rows: its name as SQL has it, and its pages."""
+    """A table or partition that holds rows: its quoted name and its number of pages."""
 
     name: str
     pages: int
@@ -36,7 +36,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fenced:
-    """A table as it is at the fence: how its rows are encoded, the columns to ask for in order, and its leaves."""
+    """A table at the fence: how its rows are encoded, the columns to read in order, and its leaves."""
 
     binding: Binding
     columns: tuple[str, ...]
@@ -44,13 +44,13 @@ class Fenced:
 
     @property
     def entity(self) -> Entity:
-        """Whose table it is."""
+        """The entity that the table belongs to."""
         return self.binding.entity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """A snapshot that others can import by its `name` as long as it is held; `text` is how the server prints it.
+    """A snapshot that other sessions can import by `name` while it is held; `text` is the server's text for it.
 
     Every commit that it shows ends in the log at or before `lsn`.
     """
@@ -67,20 +67,20 @@ class Fence:
 
     @property
     def snapshot(self) -> Snapshot:
-        """What it shows."""
+        """The transactions that it shows."""
         return Snapshot.parse(self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceDatabase:
-    """The database, and what of the configuration shapes the rows that are read from it."""
+    """The database, with the configuration that decides how its rows are read."""
 
     dsn: str = field(repr=False)
     hmac_key: bytes = field(repr=False)
     entities: Sequence[Entity]
 
     def connect(self) -> Connection:
-        """A session in which values are printed as they are published, and which no timeout of the server's ends."""
+        """Opens a session that prints values as they are published, and that no server timeout ends."""
         patience = Patience(silence_s=_SILENCE_S)
         connection = connect(self.dsn, settings={**SETTINGS, "lock_timeout": "0"}, patience=patience)
         if connection.info.server_version >= _NO_TRANSACTION_LIMIT:
@@ -89,7 +89,7 @@ class SourceDatabase:
         return connection
 
     def move_log_on(self) -> None:
-        """Writes a message, alone in its transaction: the changelog gets behind what was committed before it."""
+        """Writes a message in a transaction of its own, so that the changelog moves past all earlier commits."""
         with self.connect() as connection, translated("writing a message"):
-            connection.execute("SET synchronous_commit = local")  # a paused standby must not hold the fence up
+            connection.execute("SET synchronous_commit = local")  # a paused standby must not delay the fence
             connection.execute("SELECT pg_logical_emit_message(true, %s, '')", [FENCE_PREFIX])

@@ -1,6 +1,6 @@
-"""Takes a fence, and holds it while both sides are read.
+"""Takes a fence and holds it while both sides are read.
 
-It is exact only on a server that writes: the snapshots of a standby do not list the transactions in progress.
+This needs a primary: snapshots of a standby do not list the transactions in progress.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from spark_jobs.drift.fenced.fence import Connection, Fence, Fenced, Leaf, Sourc
 
 
 def entities_of(config: Config, names: Sequence[str]) -> list[Entity]:
-    """The entities to be compared, by name. Raises ChangelogError (USAGE) for a name that is none."""
+    """The entities to compare, sorted by name. Raises ChangelogError (USAGE) for an unknown name."""
     with connect(config.source.dsn, settings=CATALOG_SETTINGS) as connection:
         by_name = {entity.name: entity for entity in entities.resolve(config, read_tables(connection))}
     unknown = sorted(set(names) - by_name.keys())
@@ -38,9 +38,9 @@ def entities_of(config: Config, names: Sequence[str]) -> list[Entity]:
 
 @contextlib.contextmanager
 def held(source: SourceDatabase, *, deadline: float) -> Iterator[Fence]:
-    """A fence, held until the end. `deadline`, of `time.monotonic`, is for tables that are being altered.
+    """Yields a fence and holds it until the end. `deadline` (of `time.monotonic`) limits the wait for locked tables.
 
-    Raises NotComparedError: REFUSED on a standby, NOT_CAUGHT_UP where a table stays locked.
+    Raises NotComparedError: REFUSED on a standby, NOT_CAUGHT_UP if a table stays locked.
     """
     with contextlib.closing(source.connect()) as connection:
         _refuse_standby(connection)
@@ -73,10 +73,10 @@ def _refuse_missing(entity: Entity, tables: Mapping[tuple[str, str], Table]) -> 
 
 
 def _lock(connection: Connection, locked: Sequence[Entity], deadline: float) -> None:
-    """Begins the transaction: all tables, partitions too, are locked before there is a snapshot.
+    """Begins the transaction and locks all tables, with their partitions, before the snapshot is taken.
 
-    A table rewritten or truncated behind a snapshot reads as empty under it. It never waits for one table while it
-    holds another: a migration that wants both would be ended as the victim of a deadlock.
+    A table that is rewritten or truncated after a snapshot would read as empty under it. This never waits for one table
+    while it holds a lock on another: a migration that needs both could be cancelled as the victim of a deadlock.
     """
     names = sql.SQL(", ").join(sql.Identifier(*entity.table) for entity in locked)
     while True:
@@ -87,8 +87,8 @@ def _lock(connection: Connection, locked: Sequence[Entity], deadline: float) -> 
         except psycopg.errors.LockNotAvailable as error:
             connection.execute("ROLLBACK")
             if time.monotonic() > deadline:
-                message = "a table is locked for altering, or somebody waits for that"
-                hint = "repeat it when the migration is over, or wait longer (--wait)"
+                message = "a table is locked by a migration, or a migration waits for the lock"
+                hint = "run the job again after the migration, or wait longer (--wait)"
                 raise NotComparedError(NOT_CAUGHT_UP, message, hint=hint) from error
             time.sleep(LOOK_S)
         except psycopg.Error as error:
@@ -96,7 +96,7 @@ def _lock(connection: Connection, locked: Sequence[Entity], deadline: float) -> 
 
 
 def _taken(connection: Connection, source: SourceDatabase) -> Fence:
-    """The snapshot is that of the first query; the log's end is read behind it, and so is behind all that it shows."""
+    """Takes the snapshot with the first query; the log's end is read later, so it is past all that it shows."""
     row = connection.execute("SELECT pg_export_snapshot(), pg_current_snapshot()::text").fetchone()
     assert row is not None
     about = connection.execute(

@@ -1,4 +1,4 @@
-"""Which pages of the tables each of Spark's tasks reads under a fence."""
+"""Divides the pages of tables among Spark's tasks, which read them under a fence."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -14,11 +14,11 @@ from spark_jobs.drift.key_ranges import Bounds
 
 TASK_PAGES: Final = 8192
 TASK_PAGES_MIN: Final = 128
-"""Pages that one task reads: 64 MiB of table; less where all cores have something to do then, but not next to none."""
+"""Pages that one task reads: at most 64 MiB of table, and less, down to the minimum, to keep all cores busy."""
 
 
 def ranges(tables: Mapping[str, Fenced], tasks: int) -> list[list[Pages]]:
-    """All pages of the tables, for each of about `tasks` tasks its own; a table grows at its end."""
+    """All pages of the tables, divided among about `tasks` tasks. The last part has no end, because tables grow."""
     total = sum(leaf.pages for table in tables.values() for leaf in table.leaves)
     share = max(1, -(-total // tasks))
     bins: list[list[Pages]] = [[]]
@@ -44,7 +44,7 @@ def _leaves(tables: Mapping[str, Fenced]) -> list[list[Pages]]:
 
 
 def tasks_for(spark: SparkSession, tables: Mapping[str, Fenced]) -> int:
-    """How many tasks read these tables, where nobody says: a few for each core, more for large tables."""
+    """The default number of tasks for these tables: a few for each core, more for large tables."""
     total = sum(leaf.pages for table in tables.values() for leaf in table.leaves)
     few = min(2 * spark.sparkContext.defaultParallelism, 1 + total // TASK_PAGES_MIN)
     return max(few, -(-total // TASK_PAGES))
@@ -53,7 +53,7 @@ def tasks_for(spark: SparkSession, tables: Mapping[str, Fenced]) -> int:
 def source_rows(
     spark: SparkSession, reading: Reading, tables: Mapping[str, Fenced], tasks: int, keys: Bounds | None = None
 ) -> DataFrame:
-    """The rows (`ROWS`) of these tables that the fence shows; with `keys`, in tasks of a leaf each, those in it."""
+    """The rows (`ROWS`) of these tables at the fence; with `keys`, only those, in one task for each leaf."""
     bins = ranges(tables, tasks) if keys is None else _leaves(tables)
     only = sql.SQL("true") if keys is None else keys.condition()
     read = partial(scan, reading=reading, parts=bins, condition=only)

@@ -1,7 +1,7 @@
-"""Rows of tables as the changelog would have them, read by Spark's tasks under one snapshot that the driver holds.
+"""Reads rows of tables, as the changelog would have them, in Spark's tasks under a snapshot that the driver holds.
 
-A task reads ranges of pages with COPY and encodes them by the code that encodes messages: masks, types and formats
-cannot differ. Beside its row it gives where each stands (`leaf` and `ctid`), by which it is found again under the same
+A task reads ranges of pages with COPY and encodes them with the code that encodes messages, so masks, types and formats
+cannot differ. With each row it gives the row's place (`leaf` and `ctid`), by which it can be read again under the same
 snapshot.
 """
 
@@ -36,14 +36,14 @@ ROWS: Final = pa.schema(
         pa.field("ctid", pa.utf8()),
     ]
 )
-"""One row of a table. `json_null` is the JSON array of the columns that hold JSON's null, null where none does."""
+"""One row of a table. `json_null` is a JSON array of the columns that hold JSON's null; null if none does."""
 
 PORTION_BYTES: Final = 8 << 20
 PORTION_ROWS: Final = 20_000
-"""Of the texts that are encoded at once; a row that is larger is encoded alone."""
+"""The most bytes and rows that are encoded at once; a larger row is encoded alone."""
 
 LOCK_TIMEOUT_S: Final = 10
-"""How long a task waits behind somebody who wants to alter a table: who waits for the driver's lock, and so for us."""
+"""How long a task waits for a table's lock. A migration in the queue before it waits for the driver, and so for us."""
 
 _NOWHERE = Change(transaction=Transaction(xid=0, epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
 _ORIGIN = Origin(connector="postgres", name="", database="", decisions={})
@@ -51,7 +51,7 @@ _ORIGIN = Origin(connector="postgres", name="", database="", decisions={})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """Pages `first` up to, not including, `end` of a leaf of an entity's table; None is its end."""
+    """Pages `first` up to, not including, `end` of a leaf of an entity's table; None means the leaf's end."""
 
     entity: str
     leaf: int
@@ -61,14 +61,14 @@ class Pages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a task needs to read under the fence; it goes to executors, and nowhere else."""
+    """What a task needs to read under the fence. It holds the connection string, so it goes to executors only."""
 
     source: SourceDatabase = field(repr=False)
     fence: Fence
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Connection]:
-        """A session that sees what the fence shows. Raises ChangelogError (CONNECTION) when the fence is gone."""
+        """Yields a session that sees the fence's snapshot. Raises ChangelogError (CONNECTION) if the fence is gone."""
         with contextlib.closing(self.source.connect()) as connection:
             with translated("importing the snapshot, which the driver holds"):
                 connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'".encode())
@@ -83,7 +83,7 @@ class Reading:
 def scan(
     batches: Iterable[pa.RecordBatch], *, reading: Reading, parts: Sequence[Sequence[Pages]], condition: sql.Composable
 ) -> Iterator[pa.RecordBatch]:
-    """The rows (`ROWS`) that meet the condition, of the parts whose numbers the batches hold in their first column."""
+    """The rows (`ROWS`) that match the condition, of the parts whose numbers are in the batches' first column."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
             with reading.session() as connection:
@@ -91,7 +91,7 @@ def scan(
 
 
 def rows_at(connection: Connection, table: Fenced, leaf: int, ctids: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows (`ROWS`) of a leaf that stand at these places, under a session's snapshot."""
+    """The rows (`ROWS`) of a leaf at these places, under the session's snapshot."""
     places = sql.SQL("{}::tid[]").format(sql.Literal("{" + ",".join(f'"{ctid}"' for ctid in ctids) + "}"))
     condition = sql.SQL("ctid = ANY ({})").format(places)
     template = Template(table.binding)
@@ -117,7 +117,7 @@ def _within(part: Pages) -> sql.Composable:
 
 
 def _copied(connection: Connection, table: Fenced, leaf: int, which: sql.Composable) -> Iterator[list[bytes]]:
-    """Rows in COPY's text format, the place of each as its last column, some at a time."""
+    """Yields portions of rows in COPY's text format, with the place of each row as the last column."""
     where = table.entity.where
     condition = which if where is None else sql.SQL("{} AND ({})").format(which, sql.SQL(where))
     query = sql.SQL("COPY (SELECT {}, ctid FROM ONLY {} WHERE {}) TO STDOUT").format(
@@ -127,8 +127,8 @@ def _copied(connection: Connection, table: Fenced, leaf: int, which: sql.Composa
         try:
             yield from _portions(map(bytes, copy_out(connection, query.as_bytes(connection))))
         except psycopg.errors.LockNotAvailable as error:
-            message = f"the table of {table.entity.name} is about to be altered, and that waits for this job"
-            raise ChangelogError(Kind.ALTERED, message, hint="run the job again when that is done") from error
+            message = f"a migration of the table of {table.entity.name} waits for this job"
+            raise ChangelogError(Kind.ALTERED, message, hint="run the job again after it") from error
 
 
 def _portions(copied: Iterable[bytes]) -> Iterator[list[bytes]]:
@@ -167,7 +167,7 @@ def _encoded(table: Fenced, template: Template, copied: Sequence[bytes], leaf: i
 
 
 def _one(table: Fenced, values: Sequence[bytes | None]) -> tuple[str, str, str | None]:
-    """A row as the message of one that was read: its key, its state and its `json_null`."""
+    """Encodes one row with the plain code: its key, its state and its `json_null`."""
     record = row_records.read(_ORIGIN, table.binding, values, _NOWHERE)
     current: Any = record.envelope.current
     names = record.envelope.provenance.source.json_null

@@ -20,9 +20,9 @@ VERDICTS = ("clean", "drift", "severe", "not caught up", "refused")
 
 
 def prometheus(report: Mapping[str, Any]) -> str:
-    """The whole file. A success is a run that compared; one that could not leaves its metric out.
+    """The whole file. A run that compared is a success; one that could not omits the metric of its last success.
 
-    The server still has the one before: ask it for `max_over_time(…[7d])`, as docs/alerts.yml does.
+    Prometheus still has the earlier value: query `max_over_time(…[7d])`, as docs/alerts.yml does.
     """
     registry = CollectorRegistry()
     name = report["run"]["name"]
@@ -41,7 +41,7 @@ def prometheus(report: Mapping[str, Any]) -> str:
         severity.labels(name, verdict).set(verdict == report["verdict"])
     waited = (report["fence"] or {}).get("waitedSeconds")
     if waited is not None:
-        gauge(FENCE_LAG, "how far the changelog was behind the fence").labels(name).set(waited)
+        gauge(FENCE_LAG, "how long the changelog took to catch up with the fence").labels(name).set(waited)
     rows = gauge(ROWS, "rows compared in the last run", "entity", "side")
     drifted = gauge(DRIFTED, "keys that drifted in the last run", "entity", "kind")
     pending = gauge(OPEN, "drifted keys for which no repair was sent", "entity")

@@ -1,4 +1,4 @@
-"""What a run's comparison becomes by its policy and by the runs before it."""
+"""Completes a comparison's report by its policy and the reports of earlier runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,12 +19,12 @@ def finish(
     folder: Path | None = None,
     config: Path | None = None,
 ) -> JSON:
-    """The report with `action`, `history`, `trend` and the verdicts of the policy; what is given stays as it is.
+    """The report with `action`, `history`, `trend` and the policy's verdicts; `report` itself is not changed.
 
     `earlier` are reports of runs before, oldest first. `folder` is where `write` will put this one; its keys are
     there already, `folder`/RUN_ID/keys.jsonl, beside those of earlier runs, from which the history is counted.
     `config` is the configuration that the commands are to name.
-    An entity without a policy has the default one. Raises ChangelogError (MALFORMED) for a file of keys that is none.
+    An entity without a policy has the default one. Raises ChangelogError (MALFORMED) for a damaged file of keys.
     """
     path = (folder or Path()) / report["run"]["id"] / JSON_NAME
     entities: dict[str, JSON] = {}

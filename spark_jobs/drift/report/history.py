@@ -1,4 +1,4 @@
-"""What became of drift over runs: open, sent again (*republished*), equal again (*verified*)."""
+"""Follows drifted keys over runs: open, sent again (*republished*), equal again (*verified*)."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -49,8 +49,8 @@ def histories(runs: Sequence[Mapping[str, Any]], folder: Path | None) -> dict[st
     """The `history` of each entity of the last of these runs, whose keys are in `folder`/RUN_ID/.
 
     A key that drifts is open; once its run sent a repair it is republished; it is verified once a later run compares
-    its entity, all of it, and finds it equal. A run that compared less leaves it as it was. Without a folder, what
-    the reports themselves say is all that is told.
+    its entity, all of it, and finds it equal. A run that compared less leaves it as it was. Without a folder,
+    only the reports themselves are used.
     """
     runs = runs[-RUNS_MAX:]
     if folder is None:
@@ -62,7 +62,7 @@ def histories(runs: Sequence[Mapping[str, Any]], folder: Path | None) -> dict[st
     counts = {name: _Count() for name in runs[-1]["entities"]}
     steps = {name: _steps(name, runs, set(present)) for name in counts}
 
-    @lru_cache(FATES_MAX)  # keys that drifted in the same runs have the same fate, and there are many of them
+    @lru_cache(FATES_MAX)  # many keys drifted in the same runs and share a fate
     def fate(name: str, bits: int) -> tuple[str, int | None]:
         return _fate(sum(1 << run for bit, run in enumerate(present) if bits >> bit & 1), steps[name])
 
@@ -74,7 +74,7 @@ def histories(runs: Sequence[Mapping[str, Any]], folder: Path | None) -> dict[st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """What one run means for an entity's keys: whether it judged them all, and whether it sent a repair."""
+    """One run's effect on an entity's keys: whether it judged all of them, and whether it sent a repair."""
 
     judged: bool
     repaired: bool

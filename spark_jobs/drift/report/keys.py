@@ -1,4 +1,4 @@
-"""The drifted keys of runs, `keys.jsonl`, merged in order: what is in memory at once does not grow with them."""
+"""Merges the drifted keys of runs (`keys.jsonl`) in order, in memory that does not grow with their number."""
 
 import heapq
 import tempfile
@@ -16,14 +16,14 @@ EntityKey = tuple[str, str]
 """An entity and the canonical text of a key."""
 
 BYTES_MAX = 1 << 30
-"""How much of the runs' files is read, the newest first."""
+"""The most bytes that are read of the runs' files, newest first."""
 
 CHUNK_KEYS = 200_000
-"""How many keys of a file that is not sorted are sorted at once."""
+"""How many keys of an unsorted file are sorted at once."""
 
 
 class _Line(msgspec.Struct):
-    """What is asked of a line; its other keys are not read."""
+    """The members of a line that are needed."""
 
     entity: str
     key: str
@@ -34,9 +34,9 @@ _SPILL = msgspec.json.Decoder(EntityKey)
 
 
 def merged(files: Sequence[Path]) -> Iterator[tuple[EntityKey, int]]:
-    """Each key of any file, in order, with the files that have it as bits: bit 0 is the first.
+    """All keys of the files, in order, each with a bit for every file that has it; bit 0 is the first file.
 
-    Raises ChangelogError (MALFORMED) for a line that is none, with its file and number.
+    Raises ChangelogError (MALFORMED), with file and number, for a line without a key.
     """
     sources = [_marked(_sorted(file), 1 << index) for index, file in enumerate(files)]
     for key, group in groupby(heapq.merge(*sources), key=itemgetter(0)):
@@ -47,9 +47,9 @@ def merged(files: Sequence[Path]) -> Iterator[tuple[EntityKey, int]]:
 
 
 def affordable(files: Sequence[Path]) -> int:
-    """The first of these files, oldest first, from which on all can be read: older ones are too much.
+    """The index of the first file, oldest first, from which on all files together are within `BYTES_MAX`.
 
-    The newest always can.
+    The newest file is always included.
     """
     total = 0
     for index in range(len(files) - 1, -1, -1):
@@ -60,13 +60,13 @@ def affordable(files: Sequence[Path]) -> int:
 
 
 def read(file: Path) -> Iterator[EntityKey]:
-    """The keys of one file as they stand there."""
+    """The keys of one file in the file's order."""
     with file.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             try:
                 parsed = _DECODER.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                message = f"{file}: line {number} names no drifted key"
+                message = f"{file}: line {number} is not a drifted key"
                 hint = "restore the file, or move its folder away"
                 raise ChangelogError(Kind.MALFORMED, message, hint=hint) from error
             yield parsed.entity, parsed.key
@@ -78,12 +78,12 @@ def _marked(keys: Iterator[EntityKey], bit: int) -> Iterator[tuple[EntityKey, in
 
 
 def _sorted(file: Path) -> Iterator[EntityKey]:
-    """The file's keys in order: as they stand, or by way of chunks that are sorted and laid down."""
+    """The file's keys in order; an unsorted file is sorted in chunks through temporary files."""
     if _in_order(file):
         return read(file)
     keys, chunks = read(file), []
     while chunk := sorted(islice(keys, CHUNK_KEYS)):
-        spill = tempfile.TemporaryFile()  # noqa: SIM115, it has no name, and is gone when it is read
+        spill = tempfile.TemporaryFile()  # noqa: SIM115, closed when it has been read
         spill.writelines(msgspec.json.encode(key) + b"\n" for key in chunk)
         chunks.append(spill)
     return heapq.merge(*map(_spilled, chunks))

@@ -1,4 +1,4 @@
-"""HTML by elements: every text is escaped where it goes in, and so cannot be anything but text."""
+"""Builds HTML from elements: every text is escaped when it is added, so it can never become markup."""
 
 import html
 import unicodedata
@@ -8,17 +8,17 @@ _VOID: Final = frozenset({"link", "meta", "br"})
 _ZERO_WIDTH_JOINER: Final = "\u200d"  # emoji are made with it
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Categories of characters that nobody sees, or that reorder or end what stands around them."""
+"""Categories of characters that are invisible, or that reorder or end the text around them."""
 
 
 class Markup(str):
-    """Text that is HTML already: what `element` gives."""
+    """Text that is HTML already, as `element` returns it."""
 
     __slots__ = ()
 
 
 def visible(text: str) -> str:
-    """The text with the code of each character that could not be seen, or could not stand in a page, in its place."""
+    """The text with each invisible or forbidden character replaced by its code."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(map(_shown, text))
@@ -31,7 +31,7 @@ def spelt(character: str) -> str:
 
 
 def element(name: str, /, *children: str | None, **attributes: str | int | None) -> Markup:
-    """An element; a child that is no Markup is text, None is none. `class_` is `class`, `_` in a name is `-`."""
+    """An element. A child that is not Markup is text; None is left out. `class_` means `class`, and `_` means `-`."""
     attribute_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(visible(str(value)))}"'
         for key, value in attributes.items()

@@ -19,7 +19,7 @@ PAGE_NAME = "report.html"
 
 
 def write(folder: Path, report: Mapping[str, Any]) -> Path:
-    """Writes the report beside its keys, each file atomically, and points `latest` to it; gives the page's path.
+    """Writes the report beside its keys, each file atomically, and points `latest` to it; returns the page's path.
 
     Raises ChangelogError (MALFORMED) for a report that is not of the format, which is a bug, and OSError.
     """
@@ -34,9 +34,9 @@ def write(folder: Path, report: Mapping[str, Any]) -> Path:
 
 
 def read_earlier(folder: Path) -> list[dict[str, Any]]:
-    """The newest reports in `folder`, oldest first, 30 at most; none where there is no such folder.
+    """The newest reports in `folder`, oldest first, 30 at most; none if the folder does not exist.
 
-    Raises ChangelogError (MALFORMED) with the path of one that is no report of this format.
+    Raises ChangelogError (MALFORMED), with the path, for a file that is not a report of this format.
     """
     paths = (path for path in folder.glob(f"[!.]*/{JSON_NAME}") if not path.parent.is_symlink())
     newest = sorted(paths, key=lambda path: path.parent.name)[-RUNS_MAX:]

@@ -148,4 +148,4 @@ def test_a_damaged_file_of_keys_is_named_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(ChangelogError) as caught:
         finish(made, {"order": Policy()}, read_earlier(tmp_path), folder=tmp_path)
     assert caught.value.kind is Kind.MALFORMED
-    assert caught.value.message == f"{file}: line 2 names no drifted key"
+    assert caught.value.message == f"{file}: line 2 is not a drifted key"

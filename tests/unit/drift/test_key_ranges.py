@@ -35,7 +35,7 @@ def test_the_database_is_asked_by_the_column_itself(
     ],
 )
 def test_a_bound_that_is_no_value_of_the_column(type_: Primitive, text: str, what: str) -> None:
-    with pytest.raises(ChangelogError, match=rf"{text!r} is no value of id: it should be {what}") as refused:
+    with pytest.raises(ChangelogError, match=rf"{text!r} is not a value of id: give {what}") as refused:
         bounds(KeyRange(end=text), "thing", [("id", type_)])
     assert refused.value.kind is Kind.USAGE
 
@@ -52,4 +52,4 @@ def test_keys_of_other_types_have_no_ranges(type_: ColumnType, told: str) -> Non
     with pytest.raises(ChangelogError) as refused:
         bounds(KeyRange(first="1"), "thing", [("id", type_)])
     assert refused.value.message == f"thing: its key begins with id, which is of type {told}"
-    assert refused.value.hint == "ranges are of integers, texts and UUIDs; --sample SHARE takes any keys"
+    assert refused.value.hint == "ranges work with integers, texts and UUIDs; --sample SHARE works with all keys"
