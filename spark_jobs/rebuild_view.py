@@ -133,9 +133,7 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
     changelog = Archive(path=arguments.archive) if arguments.archive else where_of(config)
     position = resolve(spark, changelog, arguments.as_of)
     entities = _entities(arguments, config)
-    read_changelog(
-        spark, changelog, entities=entities
-    )  # so an unknown entity is named as such, not as one without columns
+    read_changelog(spark, changelog, entities=entities)  # names an unknown entity as such, not as one without columns
     view_plan = plan.ViewPlan(
         view=ViewConfig(entity=arguments.entity, where=arguments.where)
         if arguments.entity

@@ -138,18 +138,18 @@ def _refuse_lost(part: Part, next_: int, first: int, end: int) -> None:
 
 def _refuse_compacted(admin: Admin, spans: Spans) -> None:
     """Kafka protects a message from compaction for a limited time; one that was not read in that time may be gone."""
-    behind = {part: span for part, span in spans.items() if span.after is not None and span.end > span.first}
-    named = [Topic(name=name, partitions=0, settings={}) for name in {name for name, _ in behind}]
+    pending = {part: span for part, span in spans.items() if span.after is not None and span.end > span.first}
+    named = [Topic(name=name, partitions=0, settings={}) for name in {name for name, _ in pending}]
     settings = {name: topic_found.settings for name, topic_found in topics.read(admin, named).items()}
     lag_ms = {
         part: int(settings[part[0]].get("min.compaction.lag.ms", 0))
-        for part in behind
+        for part in pending
         if "compact" in settings[part[0]].get("cleanup.policy", "")
     }
     now_ms = time.time_ns() // 1_000_000
     uncompacted_from = since(admin, {part: max(now_ms - lag, 0) for part, lag in lag_ms.items()})
     for part, offset in uncompacted_from.items():
-        span = behind[part]
+        span = pending[part]
         if span.first < (span.end if offset is None else min(offset, span.end)):
             raise _lost(
                 part, f"is read up to offset {span.first}, and what follows is older than min.compaction.lag.ms"

@@ -1,4 +1,4 @@
-"""What is asked of a change's provenance as the text that it is."""
+"""Expressions that search a change's provenance as text."""
 
 from typing import Final
 
@@ -9,9 +9,9 @@ _CONTEXT: Final = ',"context":'
 
 
 def source_text() -> Column:
-    """The provenance without its context, in which an application may write whatever is looked for in the source.
+    """The provenance without its context, because an application can write anything into that, even what we search for.
 
-    Of a change with a context, that is all behind it. Needs the columns `provenance` and `context`.
+    If there is a context, this is the text after it. Needs the columns `provenance` and `context`.
     """
     provenance, context = F.col("provenance"), F.col("context")
     begin = F.instr(provenance, F.lit(_CONTEXT)) + F.lit(len(_CONTEXT)) + F.length(context)

@@ -92,7 +92,7 @@ def write(
     `ordered` says that all changes are past the floor, and that no earlier one can appear later. Raises ChangelogError
     (IN_USE) if another run wrote to the output meanwhile.
     """
-    rest = _behind(changes, before.through)
+    rest = _unwritten(changes, before.through)
     bounds = (F.max("position").alias("last"), F.min("position").alias("first"))
     ends = rest.groupBy("entity", "partition").agg(*bounds).collect()
     if not ends:
@@ -129,7 +129,7 @@ def read_deltas(spark: SparkSession, output: str) -> DataFrame:
     return spark.read.parquet(*(f"{store.root}/{run.path}" for run in record.runs))
 
 
-def _behind(changes: DataFrame, through: Ends) -> DataFrame:
+def _unwritten(changes: DataFrame, through: Ends) -> DataFrame:
     """The changes that no run has written. Partitions are compared one by one: in an archive, one can be further on."""
     if not through:
         return changes

@@ -65,7 +65,7 @@ def detect(spark: SparkSession, request: Request, other: ForeignSource, start: R
         )
     version = versions[-1][1]
     first = compare(_sides(spark, request, other, version, None), request.scope)
-    found, settled = [first], first
+    settled = first
     drifted = first.drifted()
     if drifted is not None and drifted.head() is not None:
         say(f"comparing again what differed, after {other.settle_s:g} s")
@@ -75,7 +75,7 @@ def detect(spark: SparkSession, request: Request, other: ForeignSource, start: R
     tallies = written(request.folder / start.id, [settled])
     seconds = round(time.monotonic() - start.clock, 3)
     about = {"table": other.table, "key": list(version.key)}
-    counts = found[0].counts.get(name, Counts())
+    counts = first.counts.get(name, Counts())
     entity = entity_json(about, counts, tallies.get(name, Tally()), request.scope, seconds)
     source = {"kind": other.format, "database": None, "server": None, "name": request.config.name}
     return report_json(request, start, {name: entity}, source) | {"exact": False, "why": WHY.format(other.settle_s)}

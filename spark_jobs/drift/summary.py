@@ -92,8 +92,8 @@ def _sample(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _provenance(text: str) -> dict[str, Any]:
     """The members' values, but of the context its text: it may hold numbers that no value holds exactly."""
-    found = members(text.encode())
-    return {name: token.decode() if name == "context" else json.loads(token) for name, token in found.items()}
+    tokens = members(text.encode())
+    return {name: token.decode() if name == "context" else json.loads(token) for name, token in tokens.items()}
 
 
 def tallied(drifted: Iterable[Mapping[str, Any]], keys: TextIO) -> dict[str, Tally]:

@@ -38,8 +38,7 @@ class CaughtUp:
 
 
 def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callable[[float], object]) -> Checkpoint:
-    """Waits until the service has read these entities' tables completely and repairs none of them; returns its
-    checkpoint.
+    """Waits until these entities' tables are read completely and none is being repaired; returns the checkpoint.
 
     Then every row read from a table is visible at the fence, so a key without a visible row was not in the changelog.
     Raises NotComparedError (NOT_CAUGHT_UP).
@@ -95,7 +94,7 @@ def _late(log: Log, checkpoint: Checkpoint | None, fence: Fence) -> NotComparedE
     hint = "check that the service runs (`changelog status`), or wait longer (--wait)"
     if checkpoint is None:
         return NotComparedError(NOT_CAUGHT_UP, f"{log.where}: it is empty", hint=hint)
-    reached = f"it reaches {lsn_text(checkpoint.through_lsn)}, the snapshot to {lsn_text(fence.lsn)}"
+    reached = f"it reaches {lsn_text(checkpoint.through_lsn)}, the snapshot {lsn_text(fence.lsn)}"
     if checkpoint.timeline != fence.timeline:
         reached = f"it is on timeline {checkpoint.timeline}, the server on {fence.timeline}"
     return NotComparedError(NOT_CAUGHT_UP, f"{log.where}: {reached}", hint=hint)

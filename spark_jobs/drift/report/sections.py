@@ -141,11 +141,11 @@ def _writer(service: str | None, version: str | None, drifted: int, of: int) -> 
 
 
 READ = "read from the table; who wrote them is not known"
-"""What is said of rows whose last message is a read: their writer has no name, not even *unknown*."""
+"""The writer of rows whose last message is a read: nobody knows who wrote them."""
 
 
 def _who(*names: str | None) -> str:
-    """What a stamp names; what it does not know is said once."""
+    """The known names of a stamp; *unknown* if it has none."""
     return " ".join(name for name in names if name and name != UNKNOWN) or UNKNOWN
 
 

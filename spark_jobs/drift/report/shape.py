@@ -193,7 +193,7 @@ def decode(content: bytes, where: str) -> Report:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # msgspec names the key and what is wrong with it, never the value.
         message = f"{where} is no drift report of format {FORMAT}: {error}"
-        hint = "restore it, or move its folder away: history then begins behind it"
+        hint = "restore it, or move its folder away: history then begins after it"
         raise ChangelogError(Kind.MALFORMED, message, hint=hint) from error
 
 
