@@ -50,7 +50,7 @@ _KNOWN = [
     (
         r"ParentNotDirectoryException: (?:Parent path is not a directory: )?(?P<what>[^\n]+?)(?: \(is not [^\n]*)?$",
         Kind.STORAGE,
-        "{what} is a file, not a folder",
+        "{what} is a file",
         "name a folder",
     ),
     (

@@ -107,7 +107,7 @@ def test_a_service_that_is_stopped_has_not_caught_up(site: Site, detect: Detect)
     assert (report["verdict"], report["entities"], report["keys"]) == ("not caught up", {}, None)
     [line] = said
     assert line.startswith("detect_drift: not caught up: the changelog in ")
-    assert "is the service running" in line
+    assert "check that the service runs" in line
     assert report["fence"]["lsn"]
     assert report["fence"]["caughtUpAt"] is None
 

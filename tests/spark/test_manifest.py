@@ -188,7 +188,7 @@ def test_paths_of_this_machine(text: str | Path, root: str) -> None:
 
 
 def test_other_file_systems_need_a_session() -> None:
-    with pytest.raises(ChangelogError, match="only in a Spark session"):
+    with pytest.raises(ChangelogError, match="only with a Spark session"):
         store_of("s3a://bucket/changelog")
 
 
