@@ -298,6 +298,18 @@ def test_a_resume_record_of_another_copy_stops(sink: FileSink, path: Path, posit
     assert FileSink(path).recover() == checkpoint(2)
 
 
+def test_a_resume_record_of_a_file_that_was_set_aside_is_dropped(sink: FileSink, path: Path) -> None:
+    """The next file has its sequence: its checkpoint is the newest, and not the record's."""
+    store(sink, commit(1), checkpoint(1))
+    store(sink, commit(2), checkpoint(2))
+    store(sink, [], checkpoint(2, through_lsn=99))
+    _zero(log_file(path, 2))
+    assert _restarted(path, sink) == checkpoint(1)
+    sink.recover()
+    store(sink, commit(2), checkpoint(2))
+    assert _restarted(path, sink) == checkpoint(2)
+
+
 def test_resume_record_is_json_with_the_sequence_it_follows(sink: FileSink, path: Path) -> None:
     store(sink, commit(1), checkpoint(1))
     store(sink, [], checkpoint(1, through_lsn=0x16_B374D848))
