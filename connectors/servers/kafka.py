@@ -93,8 +93,9 @@ class Broker(ServerProcess):
     `settings` are the broker's, over DEFAULT_SETTINGS; `heap` and `java`, its flags, are its virtual machine's. Clients
     are told to come to `advertised` (HOST:PORT, of a proxy before `port`, say), by default to the port itself;
     `direct_servers` goes around it. Both attributes may be set until the start that is to use them. Ports stay the same
-    over restarts. As a context manager it starts, and stops in order. Raises ChangelogError, PRECONDITION: Java missing
-    or too old, or the end of the broker's log when it does not start.
+    over restarts. With `joins` it is a further broker of that one's cluster. As a context manager it starts, and stops
+    in order. Raises ChangelogError, PRECONDITION: Java missing or too old, or the end of the broker's log when it does
+    not start.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Broker(ServerProcess):
         java: Sequence[str] = BRIEF,
         advertised: str | None = None,
         settings: Mapping[str, str] | None = None,
+        joins: "Broker | None" = None,
     ) -> None:
         super().__init__()
         self.lib = lib.absolute()
@@ -117,7 +119,9 @@ class Broker(ServerProcess):
         self.settings = {**DEFAULT_SETTINGS, **(settings or {})}
         self.log = self.folder / "broker.log"
         self._direct_port = free_port()
-        self._controller_port = free_port()
+        self._joins = joins
+        self._controller_port: int = free_port() if joins is None else joins._controller_port
+        self._node: int = 1 if joins is None else joins._node + 1
 
     @property
     def bootstrap_servers(self) -> str:
@@ -160,7 +164,7 @@ class Broker(ServerProcess):
         properties.write_text(lines, encoding="utf-8")
         meta = self.folder / "data" / "meta.properties"
         if not meta.exists():
-            cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
+            cluster = self._joins.cluster if self._joins else _new_cluster()
             tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", f"--config={properties}"]
             try:
                 run([java, "-XX:TieredStopAtLevel=1", "-cp", f"{self.lib}/*", *tool])
@@ -168,6 +172,12 @@ class Broker(ServerProcess):
                 said = error.stderr.decode("utf-8", "replace").splitlines()
                 last = next((line for line in reversed(said) if not line.startswith("\tat ")), "it said nothing")
                 raise ChangelogError(Kind.PRECONDITION, f"Kafka cannot format {self.folder}: {last}") from error
+        return self.cluster
+
+    @property
+    def cluster(self) -> str:
+        """The id of its cluster. Raises ChangelogError (PRECONDITION) when its folder does not say."""
+        meta = self.folder / "data" / "meta.properties"
         found = re.search(r"^cluster\.id=(.+)$", meta.read_text(encoding="utf-8"), re.MULTILINE)
         if found is None:
             raise ChangelogError(
@@ -177,16 +187,17 @@ class Broker(ServerProcess):
 
     def _properties(self) -> Mapping[str, str]:
         controller = f"127.0.0.1:{self._controller_port}"
+        listeners = f"CLIENT://127.0.0.1:{self.port},DIRECT://{self.direct_servers}"
         return {
             **self.settings,
-            "process.roles": "broker,controller",
-            "node.id": "1",
+            "process.roles": "broker,controller" if self._joins is None else "broker",
+            "node.id": str(self._node),
             "log.dirs": str(self.folder / "data"),
             "controller.quorum.voters": f"1@{controller}",
             "controller.listener.names": "CONTROLLER",
             # The broker sends the marks of transactions to itself: not by way of `advertised`, which may be a proxy.
             "inter.broker.listener.name": "DIRECT",
-            "listeners": f"CLIENT://127.0.0.1:{self.port},DIRECT://{self.direct_servers},CONTROLLER://{controller}",
+            "listeners": listeners if self._joins else f"{listeners},CONTROLLER://{controller}",
             "advertised.listeners": f"CLIENT://{self.bootstrap_servers},DIRECT://{self.direct_servers}",
         }
 
@@ -219,6 +230,10 @@ def temporary_broker(
         jars = reachable(lib or find_lib(), folder)
         with Broker(jars, folder / "kafka", heap=heap, java=java, settings=settings) as broker:
             yield broker
+
+
+def _new_cluster() -> str:
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
 
 
 def _describe(port: int) -> str | None:

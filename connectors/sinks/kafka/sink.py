@@ -4,16 +4,17 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import repeat
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from connectors.sinks.kafka import oversized, topics
 from connectors.sinks.kafka.client import UNKNOWN_TOPIC, Client, error_of, translated
+from connectors.sinks.kafka.insistence import Insistence, ProduceCall, queue
 from connectors.sinks.kafka.messages import Values, headers
 from connectors.sinks.kafka.names import dead_topic, gaps_topic, positions_topic, schemas_topic, topic
 from connectors.sinks.kafka.offsets import Part
@@ -34,16 +35,14 @@ PATIENCE_S, PATIENCE_S_MAX = 60.0, 100.0
 but no shorter and no longer than this. A service that does nothing else for 120 s is taken for dead (`/live`)."""
 
 STOP_PATIENCE_S = 5.0
-"""And how long once the service is to stop: less than one call waits for its answer."""
+"""And how long once the service is to stop: a call or two."""
 
 _TOPICS = "topics"
 """The member of a checkpoint's `sink` that holds the id of each topic."""
 
 _DELETE = pa.scalar(Op.DELETE.value)
 
-_CALL_S = 10.0
 _LAST_CALL_S = 2.0
-_FULL_WAIT_S = 0.05
 
 _DEFAULTS = {
     "compression.type": "lz4",
@@ -51,12 +50,6 @@ _DEFAULTS = {
     "queue.buffering.max.messages": 200_000,
     "queue.buffering.max.kbytes": 32 << 10,
 }
-
-_log = structlog.get_logger("kafka")
-
-
-_Call = tuple[Any, ...]
-"""The arguments of `Producer.produce`: topic, value, key, partition, no callback twice, milliseconds, headers."""
 
 
 def _nowhere(point: str) -> None:
@@ -129,6 +122,8 @@ class KafkaSink:
         self._stopping, self._over_gap = stopping, over_gap
         self._entities: frozenset[str] = frozenset()
         self._prepared: Sequence[Entity] = ()
+        self._topics: Sequence[Topic] = ()
+        self._insistence = Insistence(settings.client, lambda: self._topics, self._patience_s)
         self._limits: dict[str, int] = {}
         self._parts: list[Part] = []
         self._topic_ids: TopicIds | None = None
@@ -147,6 +142,7 @@ class KafkaSink:
         settings = self._settings
         wanted = topics.topics_of(settings.prefix, entities, settings.entities)
         self._entities, self._prepared = frozenset(each.name for each in entities), entities
+        self._topics = wanted
         self._values.prepare(entities)
         if self._over_gap:
             self._made_again |= {each.name for each in topics.missing(settings.client, wanted)}
@@ -187,7 +183,7 @@ class KafkaSink:
         self.close()
         with translated("connecting to Kafka"):
             self._producer = Producer(self._config())
-        self._insist("taking over the topics of Kafka", lambda: self._held().init_transactions(_CALL_S))
+        self._insist("taking over the topics of Kafka", self._held().init_transactions)
         self._checkpoint = self._unchanged(self._stored())
         self._reach("kafka:recovered")
         return self._checkpoint
@@ -253,7 +249,7 @@ class KafkaSink:
             self._produce((positions_topic(settings.prefix), record.to_json(), settings.name.encode(), 0))
         self._reach("kafka:positioned")
         self._asked = True
-        self._insist("committing to Kafka", lambda: self._held().commit_transaction(_CALL_S))
+        self._insist("committing to Kafka", self._held().commit_transaction)
         self._begun, self._asked, self._checkpoint = False, False, checkpoint
         self._reach("kafka:committed")
 
@@ -265,7 +261,7 @@ class KafkaSink:
     def abandon(self) -> None:
         """Aborts the open transaction, if one is: it was never asked to commit."""
         if self._begun:
-            self._insist("aborting in Kafka", lambda: self._held().abort_transaction(_CALL_S))
+            self._insist("aborting in Kafka", self._held().abort_transaction)
             self._begun = False
 
     def close(self) -> None:
@@ -309,13 +305,13 @@ class KafkaSink:
             self._begun, self._begun_at = True, self._clock()
             self._reach("kafka:begun")
 
-    def _calls(self, batch: pa.RecordBatch) -> list[_Call]:
+    def _calls(self, batch: pa.RecordBatch) -> list[ProduceCall]:
         """What `Producer.produce` takes: for each row, and for the tombstone behind each delete."""
         values, headed = self._values.encode(batch), headers(batch)
         keys = batch.column("key").cast(pa.binary()).to_pylist()
         entities = batch.column("entity").to_pylist()
         names = {entity: topic(self._settings.prefix, entity) for entity in set(entities)}
-        calls: list[_Call] = list(
+        calls: list[ProduceCall] = list(
             zip(
                 map(names.__getitem__, entities),
                 values,
@@ -335,7 +331,7 @@ class KafkaSink:
             calls[index + 1 : index + 1] = self._tombstone(calls[index])
         return calls
 
-    def _judged(self, row: _Call, op: str, position: str) -> Iterator[_Call]:
+    def _judged(self, row: ProduceCall, op: str, position: str) -> Iterator[ProduceCall]:
         """A row's message, or what was decided of one that is too large; behind a delete, its tombstone."""
         name, value, key, partition, _, _, at, heads = row
         message = oversized.Message(
@@ -350,7 +346,7 @@ class KafkaSink:
         if op == Op.DELETE:
             yield from self._tombstone(row)
 
-    def _tombstone(self, row: _Call) -> Sequence[_Call]:
+    def _tombstone(self, row: ProduceCall) -> Sequence[ProduceCall]:
         """What makes compaction forget the key of a delete; nothing where nothing is compacted."""
         name, _, *rest = row
         return [] if name == dead_topic(self._settings.prefix) else [(name, None, *rest)]
@@ -386,36 +382,13 @@ class KafkaSink:
         own = self._settings.client.message_bytes
         return taken if own is None else min(taken, own)
 
-    def _produce(self, call: _Call) -> None:
+    def _produce(self, call: ProduceCall) -> None:
         """Waits while the queue is full; what is in it is given up after `transaction_timeout_s` at the latest."""
-        self._insist("sending to Kafka", lambda: self._queue(call))
+        self._insist("sending to Kafka", partial(queue, self._held(), call))
 
-    def _queue(self, call: _Call) -> None:
-        """Raises KafkaException, to be tried again, when the queue is full all the while."""
-        deadline = time.monotonic() + _CALL_S
-        while True:
-            try:
-                self._held().produce(*call)
-            except BufferError as error:
-                if time.monotonic() >= deadline:
-                    raise KafkaException(KafkaError(KafkaError._QUEUE_FULL, retriable=True)) from error
-                self._held().poll(_FULL_WAIT_S)
-            else:
-                return
-
-    def _insist(self, doing: str, call: Callable[[], object]) -> None:
-        """Makes a call that may be made again as it is until it is answered, or patience ends."""
-        began = time.monotonic()
-        while True:
-            try:
-                call()
-            except KafkaException as error:
-                cause = error.args[0]
-                if not cause.retriable() or time.monotonic() - began >= self._patience_s():
-                    raise self._error(cause, doing) from error
-                _log.warning("kafka does not answer yet", doing=doing, why=cause.str())
-            else:
-                return
+    def _insist(self, doing: str, call: Callable[[float], object]) -> None:
+        with self._translated(doing):
+            self._insistence.insist(doing, call)
 
     def _patience_s(self) -> float:
         return STOP_PATIENCE_S if self._stopping() else self._settings.patience_s

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType, TopicMetadata
 
 from connectors.findings import Finding, fail, ok, warn
 from connectors.sinks.kafka.client import TIMEOUT_S, Admin, Client, error_of
@@ -20,8 +20,11 @@ MESSAGE_BYTES_DEFAULT = 1_048_588
 
 _DAY_MS = 86_400_000
 
-_RECORDS_MAX = 5_000
 _MIN_IN_SYNC = "min.insync.replicas"
+
+IN_SYNC_HINT = f"start the brokers that are away, add replicas to the topic, or lower its {_MIN_IN_SYNC}"
+
+_RECORDS_MAX = 5_000
 """What one request may make a controller write: a record a topic, partition and setting. It takes 10,000 at once."""
 
 Profile = Literal["changelog", "aggressive", "history"]
@@ -106,11 +109,25 @@ class Found:
     settings: Mapping[str, str]
     in_sync: int | None = None
     """The in-sync replicas of the partition that has the fewest; None while nobody was asked."""
+    replicas: int | None = None
+    """All replicas of that partition; None while nobody was asked."""
+
+    @property
+    def in_sync_min(self) -> int:
+        """How many replicas are to hold a message before it is acknowledged."""
+        return int(self.settings.get(_MIN_IN_SYNC, "1"))
 
     @property
     def lacks_replicas(self) -> bool:
-        """Whether the brokers refuse every message to a partition, since too few replicas hold what is acknowledged."""
-        return self.in_sync is not None and self.in_sync < int(self.settings.get(_MIN_IN_SYNC, "1"))
+        """Whether every broker refuses messages to a partition, since too few of its replicas are in sync."""
+        return self.may_lack_replicas and self.in_sync != self.replicas
+
+    @property
+    def may_lack_replicas(self) -> bool:
+        """The same, or a partition has too few replicas at all: Kafka 4.1 then asks only for those, older brokers may
+        refuse.
+        """
+        return self.in_sync is not None and self.in_sync < self.in_sync_min
 
     @property
     def message_bytes(self) -> int:
@@ -213,14 +230,26 @@ def read(admin: Admin, topics: Iterable[Topic]) -> dict[str, Found]:
     settings = {
         resource.name: _answer(future, "asking Kafka for the topics' settings") for resource, future in answers.items()
     }
+    replicated = {name: _fewest_in_sync(known[name]) for name in there}
     return {
         name: Found(
             partitions=len(known[name].partitions),
-            in_sync=min((len(part.isrs) for part in known[name].partitions.values()), default=None),
+            in_sync=replicated[name][0],
+            replicas=replicated[name][1],
             settings={entry.name: entry.value for entry in settings[name].values() if entry.value is not None},
         )
         for name in there
     }
+
+
+def _fewest_in_sync(topic: TopicMetadata) -> tuple[int, int] | tuple[None, None]:
+    """The in-sync replicas, and all replicas, of the partition that has the fewest in sync; None of a topic that has
+    no partitions yet.
+    """
+    if not topic.partitions:
+        return None, None
+    part = min(topic.partitions.values(), key=lambda part: (len(part.isrs), -len(part.replicas)))
+    return len(part.isrs), len(part.replicas)
 
 
 def findings(
@@ -284,13 +313,17 @@ def _judged(wanted: Topic, found: Found | None, *, create: bool, lag_s: float | 
     else:
         yield ok(name, f"{found.partitions} partitions, set as configured")
     yield from _retention(name, found, lag_s)
+    yield from _in_sync(name, found)
+
+
+def _in_sync(name: str, found: Found) -> Iterator[Finding]:
     if found.lacks_replicas:
-        yield fail(
-            name,
-            f"a partition has {found.in_sync} in-sync replicas, and {_MIN_IN_SYNC} is {found.settings[_MIN_IN_SYNC]}: "
-            "the service waits at each commit",
-            f"start the brokers that are away, add replicas to the topic, or lower its {_MIN_IN_SYNC}",
-        )
+        said = f"a partition has {found.in_sync} in-sync replicas, and {_MIN_IN_SYNC} is {found.in_sync_min}"
+        yield fail(name, f"{said}: the service waits at each commit", IN_SYNC_HINT)
+    elif found.may_lack_replicas:
+        said = f"a partition has {found.replicas} replicas, and {_MIN_IN_SYNC} is {found.in_sync_min}"
+        hint = f"add replicas to the topic, or lower its {_MIN_IN_SYNC}"
+        yield warn(name, f"{said}: brokers before Kafka 4.1 may refuse every message", hint)
 
 
 def _retention(name: str, found: Found, lag_s: float | None) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from connectors.config import Config
 from connectors.servers.kafka import Broker
 from connectors.servers.unprivileged import reachable, temporary_folder
 from connectors.service.service import Service
-from connectors.sinks.kafka import consume, sink
+from connectors.sinks.kafka import consume, insistence, sink
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.messages import JsonValues
 from connectors.sinks.kafka.sink import KafkaSink, Settings
@@ -122,7 +122,7 @@ def test_who_is_to_stop_leaves_a_commit_without_an_answer_to_the_next_start(
 ) -> None:
     """In one case Kafka never heard of it, in the other it is done."""
     settings = Settings(client=link.client(), name="app", prefix=f"commit-{failing}")
-    monkeypatch.setattr(sink, "_CALL_S", 1.0)
+    monkeypatch.setattr(insistence, "CALL_S", 1.0)
     monkeypatch.setattr(sink, "STOP_PATIENCE_S", 0.5)
     stopping = Event()
     with closing(KafkaSink(settings, JsonValues(), stopping=stopping.is_set)) as made:
@@ -148,7 +148,7 @@ def test_who_is_to_stop_leaves_a_commit_without_an_answer_to_the_next_start(
 def test_who_is_to_stop_waits_for_no_room(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     client = link.client(queue_buffering_max_messages="10")
     settings = Settings(client=client, name="app", prefix="room")
-    monkeypatch.setattr(sink, "_CALL_S", 1.0)
+    monkeypatch.setattr(insistence, "CALL_S", 1.0)
     monkeypatch.setattr(sink, "STOP_PATIENCE_S", 0.5)
     stopping = Event()
     with closing(KafkaSink(settings, JsonValues(), stopping=stopping.is_set)) as made:

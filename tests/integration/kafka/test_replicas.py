@@ -1,0 +1,157 @@
+"""A topic with fewer in-sync replicas than it asks for: the log says what a commit waits for, and nothing is repeated.
+
+Needs two brokers, one of which is away: a broker asks for no more replicas than a topic has.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from structlog.testing import capture_logs
+
+from connectors.servers.kafka import Broker
+from connectors.servers.unprivileged import reachable, temporary_folder
+from connectors.sinks.kafka import consume, insistence, sink
+from connectors.sinks.kafka.client import Client
+from connectors.sinks.kafka.messages import JsonValues
+from connectors.sinks.kafka.sink import KafkaSink, Settings
+from connectors.sinks.kafka.topics import findings, topics_of
+from envelope import batch
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Op
+from tests.integration.kafka.test_silence import ORDER
+from tests.patience import PATIENCE_S
+from tests.servers import kafka_lib
+from tests.unit.records import checkpoint, record
+
+TRANSACTIONS = "__transaction_state"
+HINT = "start the brokers that are away, add replicas to the topic, or lower its min.insync.replicas"
+PREFIXES = ("order", "transactions", "restart")
+
+pytestmark = pytest.mark.xdist_group("kafka")
+
+
+def settings_of(broker: Broker, prefix: str) -> Settings:
+    client = Client(bootstrap_servers=broker.bootstrap_servers)
+    return Settings(client=client, name="app", prefix=prefix, replication_factor=2, transaction_timeout_s=10)
+
+
+@pytest.fixture(scope="module")
+def left(starts_servers: None) -> Iterator[Broker]:
+    """One of two brokers, which both have all topics: the other is away."""
+    both = {"transaction.state.log.replication.factor": "2"}
+    with temporary_folder("changelog-kafka-") as folder:
+        lib = reachable(kafka_lib(), folder)
+        with Broker(lib, folder / "first", heap="256m", settings=both) as first:
+            with Broker(lib, folder / "second", heap="256m", settings=both, joins=first):
+                admin = Client(bootstrap_servers=first.bootstrap_servers).admin()
+                until(lambda: len(admin.list_topics(timeout=10).brokers) == 2)
+                for prefix in PREFIXES:
+                    with closing(KafkaSink(settings_of(first, prefix), JsonValues())) as made:
+                        made.prepare([ORDER])
+                        made.recover()
+                        store(made, 1)
+            yield first
+
+
+def until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def store(into: KafkaSink, commit: int) -> None:
+    into.add([batch.from_records([record(Op.CREATE, f'{{"id":{commit}}}', commit=commit)])])
+    into.commit(checkpoint(commit))
+
+
+def ask_for(client: Client, topic: str, in_sync: int) -> None:
+    entry = ConfigEntry("min.insync.replicas", str(in_sync), incremental_operation=AlterConfigOpType.SET)
+    admin = client.admin()
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result()
+
+
+def events(logs: list[Any], event: str) -> list[dict[str, Any]]:
+    return [each for each in logs if each["event"] == event]
+
+
+def published(settings: Settings) -> list[Any]:
+    rows = consume.consumed(settings.client, f"{settings.prefix}.order")
+    return [json.loads(each.value or b"")["current"] for each in rows]
+
+
+@pytest.mark.parametrize("prefix", ["order", "transactions"])
+def test_the_log_says_which_topic_a_commit_waits_for(
+    left: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(left, prefix)
+    topic = TRANSACTIONS if prefix == "transactions" else f"{prefix}.order"
+    monkeypatch.setattr(insistence, "CALL_S", 1.0)
+    with capture_logs() as logs, closing(KafkaSink(settings, JsonValues())) as made, ThreadPoolExecutor(1) as pool:
+        made.prepare([ORDER])
+        assert made.recover() == checkpoint(1)
+        ask_for(settings.client, topic, 2)
+        committed = pool.submit(store, made, 2)
+        try:
+            until(lambda: bool(events(logs, "kafka waits for in-sync replicas")))
+            assert not committed.done()
+        finally:
+            ask_for(settings.client, topic, 1)
+        committed.result(PATIENCE_S)
+    [said] = events(logs, "kafka waits for in-sync replicas")
+    assert {name: said[name] for name in ("topic", "in_sync", "needed", "other_topics", "hint", "log_level")} == {
+        "topic": topic,
+        "in_sync": 1,
+        "needed": 2,
+        "other_topics": 0,
+        "hint": HINT,
+        "log_level": "warning",
+    }
+    [waiting] = events(logs, "kafka does not answer yet")
+    assert waiting["doing"] == "committing to Kafka"
+    assert published(settings) == [{"id": 1}, {"id": 2}]
+
+
+def test_a_wait_that_outlasts_the_transaction_is_recovered_from_exactly_once(
+    left: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next recovery waits, too: Kafka ends the transaction with a mark in that topic."""
+    settings = settings_of(left, "restart")
+    monkeypatch.setattr(insistence, "CALL_S", 1.0)
+    monkeypatch.setattr(sink, "PATIENCE_S_MAX", 3.0)
+    with capture_logs() as logs, closing(KafkaSink(settings, JsonValues())) as made:
+        made.prepare([ORDER])
+        assert made.recover() == checkpoint(1)
+        ask_for(settings.client, "restart.order", 2)
+        try:
+            [failure] = [
+                each
+                for each in findings(settings.client, topics_of("restart", [ORDER], {}), create=True)
+                if each.status == "fail"
+            ]
+            assert failure.message == (
+                "a partition has 1 in-sync replicas, and min.insync.replicas is 2: the service waits at each commit"
+            )
+            for doing, attempt in (
+                ("committing to Kafka", lambda: store(made, 2)),
+                ("taking over the topics of Kafka", made.recover),
+            ):
+                with pytest.raises(ChangelogError, match=doing) as caught:
+                    attempt()
+                assert caught.value.kind is Kind.CONNECTION
+                assert events(logs, "kafka does not answer yet")[-1]["doing"] == doing
+        finally:
+            ask_for(settings.client, "restart.order", 1)
+        monkeypatch.undo()
+        assert made.recover() == checkpoint(1)
+        store(made, 2)
+    assert {each["topic"] for each in events(logs, "kafka waits for in-sync replicas")} == {"restart.order"}
+    assert published(settings) == [{"id": 1}, {"id": 2}]
