@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     if seed is None:
         seed = random.SystemRandom().randrange(2**32)
     kept = Kept(KEPT / f"{chosen.name}-{seed}-{chosen.rounds}.json")
-    before = f", going on behind {len(kept.done)} done parts" if kept.done else ""
+    before = f", going on after {len(kept.done)} finished parts" if kept.done else ""
     print(f"campaign {chosen.name}: {chosen.rounds} rounds, seed {seed}{before}", flush=True)
     campaign = importlib.import_module(f"tests.campaigns.{chosen.name}").campaign()
     try:
