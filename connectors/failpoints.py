@@ -37,8 +37,7 @@ class CrashAt:
         if name == self.name:
             self._seen += 1
             if self._seen == self.count:
-                if self.linger_s:
-                    time.sleep(self.linger_s)
+                time.sleep(self.linger_s)
                 os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -30,6 +30,9 @@ VERSIONS = [
 HASTY_JAVA = " ".join(BRIEF)
 """As one setting of Spark's."""
 
+SLEEPING = Path(__file__).parent / "sleeping"
+"""What Python imports as it starts, where libfaketime would make it fail."""
+
 SETTINGS = {"fsync": "off"}
 """No test pulls the plug of the machine; killing the server loses nothing without fsync."""
 
@@ -87,6 +90,7 @@ def clock_of(file: Path) -> dict[str, str] | None:
     if environment is not None:
         del environment["FAKETIME"]
         environment |= {"FAKETIME_TIMESTAMP_FILE": str(file), "FAKETIME_NO_CACHE": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SLEEPING), os.environ.get("PYTHONPATH"))))
     return environment
 
 
