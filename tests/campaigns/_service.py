@@ -53,7 +53,9 @@ class Service:
 
     def start(self, fail_at: str | None = None, *words: str) -> None:
         """Starts a process, `run` with these words, to crash at the fail point `NAME:N` if one is given."""
-        environment = {**os.environ, **self.environment, **LEAN, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, **self.environment, "PYTHONUNBUFFERED": "1"}
+        paths = (LEAN["PYTHONPATH"], self.environment.get("PYTHONPATH"))
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         environment.pop(failpoints.VARIABLE, None)
         if fail_at is not None:
             environment[failpoints.VARIABLE] = fail_at
