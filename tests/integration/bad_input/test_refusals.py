@@ -261,7 +261,7 @@ def _files_of_at_most(nbytes: int) -> Iterator[None]:
 
 
 def test_two_services_of_one_name(begun: Site) -> None:
-    reads = f"SELECT FROM pg_replication_slots WHERE active AND slot_name = '{begun.name}'"
+    reads = f"SELECT 1 FROM pg_replication_slots WHERE active AND slot_name = '{begun.name}'"
     with begun.running() as running:
         running.until(lambda: bool(begun.sql(reads)))
         begun.configure(ONE, path="other")
