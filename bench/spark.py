@@ -35,8 +35,8 @@ from bench.measure.processes import peak_mib
 from bench.measure.session import in_turn, session
 from connectors.sinks.files.layout import log_file
 from connectors.sinks.files.sink import FileSink
-from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
+from envelope.columnar.batch import SCHEMA
 from envelope.position import Position
 from spark_jobs.archiving.files import archive_log
 from spark_jobs.archiving.retention import KEPT

@@ -21,8 +21,8 @@ from connectors.sources.postgres.stream.replication import ReplicationConnection
 from connectors.sources.postgres.values.text_to_json import SETTINGS
 from connectors.wiring.sinks import open_log, open_sink, read_versions
 from connectors.wiring.sources import StoredChangelog, database, postgres_settings, read_entities
-from envelope import batch
 from envelope.checkpoint import Checkpoint, lsn_text
+from envelope.columnar import batch
 from envelope.errors import ChangelogError, Kind
 
 _READ_TIMEOUT_S = 0.2

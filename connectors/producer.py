@@ -26,8 +26,8 @@ from typing import Any, Final, Self
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from msgspec import Raw
 
+from connectors.sinks.kafka.admin.names import topic
 from connectors.sinks.kafka.client import Client, error_of, translated
-from connectors.sinks.kafka.names import topic
 from envelope.codec import json_codec
 from envelope.entity import RESERVED
 from envelope.errors import ChangelogError, Kind

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from connectors.sources.postgres.snapshot.page_progress import page_of
 from connectors.terminal import safe, safe_lines
-from envelope.codec.avro_values import members
+from envelope.codec.json_codec import members
 from envelope.entity import GAPS
 from envelope.model import MISSING, Envelope, Missing, Op, Record
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from envelope import canonical
-from envelope.codec.avro_values import members
+from envelope.codec.json_codec import members
 from envelope.errors import ChangelogError
 from envelope.model import Stamp
 

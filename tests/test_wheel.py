@@ -19,7 +19,7 @@ import pytest
 
 from connectors.servers.postgres import Server
 from connectors.sinks.files.sink import FileSink
-from envelope import batch
+from envelope.columnar import batch
 from envelope.model import Op
 from envelope.position import Position
 from tests.integration.site import Site

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 
-from envelope.batch import SCHEMA
+from envelope.columnar.batch import SCHEMA
 from schemas.avro import Column
 from schemas.types import ColumnType, Decimal, Primitive
 
@@ -46,9 +46,10 @@ _PROVENANCE = (
 
 
 def updates(rows: int, *, first: int = 0, at_us: int = _COMMITTED_AT_US, seed: int = 0) -> Iterator[pa.RecordBatch]:
-    """Batches of `envelope.batch.SCHEMA` of entity `order`, in the order of the log; the same for the same arguments.
+    """Batches of `envelope.columnar.batch.SCHEMA` of entity `order`, in the order of the log.
 
-    Each row is a transaction, numbered from `first` and committed a microsecond after the one before it.
+    The same arguments give the same batches. Each row is a transaction, numbered from `first` and committed a
+    microsecond after the one before it.
     """
     rng = random.Random(seed)
     keys = max(1, rows // CHANGES_OF_A_KEY)

@@ -15,7 +15,7 @@ import psycopg
 from bench.measure.topic import Topic
 from connectors.servers.kafka import Broker, find_java
 from connectors.servers.unprivileged import free_port
-from connectors.sinks.kafka import names
+from connectors.sinks.kafka.admin import names
 
 START_S_MAX = 120.0
 STOP_S_MAX = 60.0

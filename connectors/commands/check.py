@@ -196,7 +196,7 @@ def sink_findings(
 def registry_findings(settings: Config, sink: KafkaConfig) -> Iterator[Finding]:
     """Whether the registry has the schemas of the live tables, or would take them."""
     from connectors.commands.schemas import register  # noqa: PLC0415, it needs the extra
-    from connectors.sinks.kafka.registry import Registry  # noqa: PLC0415
+    from connectors.sinks.kafka.encoding.registry import Registry  # noqa: PLC0415
 
     assert sink.registry is not None
     with closing(Registry(sink.registry, sink.registry_client)) as registry:

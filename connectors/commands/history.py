@@ -12,7 +12,7 @@ from connectors.commands.tail import message_line
 from connectors.sinks import Log
 from connectors.terminal import safe
 from connectors.wiring.sinks import open_log, read_gaps
-from envelope import batch
+from envelope.columnar import batch
 from envelope.entity import GAPS
 from envelope.errors import ChangelogError, Kind
 from envelope.key import key_text

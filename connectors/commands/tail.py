@@ -15,9 +15,9 @@ from connectors import config, show
 from connectors.commands import choosing
 from connectors.terminal import safe
 from connectors.wiring.sinks import open_log
-from envelope import batch
 from envelope.codec import json_codec
-from envelope.codec.avro_values import members
+from envelope.codec.json_codec import members
+from envelope.columnar import batch
 from envelope.model import Envelope, Place, Record
 
 POLL_S = 0.2

@@ -27,7 +27,7 @@ from connectors.demo.stage import Stage
 from connectors.demo.stopwatch import Stopwatch
 from connectors.servers.postgres import Server, temporary_server
 from connectors.sinks import Log
-from envelope import batch
+from envelope.columnar import batch
 from envelope.errors import ChangelogError, Kind
 
 SNAPSHOT_TIMEOUT_S = 120.0

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from connectors.servers.kafka import Broker, find_java, find_lib, temporary_broker
+from connectors.sinks.kafka.admin.names import topic
+from connectors.sinks.kafka.admin.topics import read
 from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.consume import Consumed, consumed
-from connectors.sinks.kafka.names import topic
-from connectors.sinks.kafka.topics import read
+from connectors.sinks.kafka.reading.consume import Consumed, consumed
 from connectors.terminal import safe
 from envelope.codec import json_codec
 from envelope.errors import ChangelogError, Kind

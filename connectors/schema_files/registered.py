@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from connectors.schema_files import files
 from connectors.schema_files.files import Contract
 from connectors.schema_files.history import Earlier, Past, Version
-from connectors.sinks.kafka.names import subject
-from connectors.sinks.kafka.registry import Registry
+from connectors.sinks.kafka.admin.names import subject
+from connectors.sinks.kafka.encoding.registry import Registry
 from schemas import avro
 
 STATE_AT = "/fields/current"

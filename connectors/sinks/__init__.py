@@ -28,7 +28,7 @@ class Sink(Protocol):
         """
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
-        """Takes rows (`envelope.batch.SCHEMA`) into the open commit, which no reader sees yet.
+        """Takes rows (`envelope.columnar.batch.SCHEMA`) into the open commit, which no reader sees yet.
 
         A row that it may not store is a STOP at the row's position: then none of `rows` is taken.
         """
@@ -53,9 +53,10 @@ MESSAGES = "messages"
 class Log(Protocol):
     """What a store holds, for its readers: they see what is committed, hold nothing up and take hold of nothing.
 
-    Rows come in batches of `envelope.batch.SCHEMA` that are never empty: those of `entity` and of the canonical text
-    `key`, where given; without `entity`, those of all but `envelope.entity.SCHEMAS`, which is asked for by its name.
-    Rows of one partition stand in their order, and so do all rows of one key, wherever it stood.
+    Rows come in batches of `envelope.columnar.batch.SCHEMA` that are never empty: those of `entity` and of the
+    canonical text `key`, if given. Without `entity`, they are the rows of every entity but `envelope.entity.SCHEMAS`,
+    which has to be named. Rows of one partition come in their order, and so do all rows of one key, even if it moved
+    between partitions.
     Every method raises ChangelogError: USAGE when there is no such entity, PRECONDITION when there is no changelog.
     """
 

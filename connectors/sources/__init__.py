@@ -24,7 +24,7 @@ it takes the changelog away from whoever held it before."""
 class Piece:
     """A run of committed transactions, or one part of a large one, in the order of the log.
 
-    `rows` follow `envelope.batch.SCHEMA`; `checkpoint` is true once they are durable; `nbytes` is
+    `rows` follow `envelope.columnar.batch.SCHEMA`; `checkpoint` is true once they are durable; `nbytes` is
     what the rows hold in memory. `urgent` says that the database waits for the confirmation.
     """
 

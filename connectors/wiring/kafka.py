@@ -5,17 +5,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from connectors import failpoints
 from connectors.config import Config, KafkaConfig
 from connectors.findings import Finding, fail, ok
-from connectors.sinks.kafka import cleanup, rights, topics
-from connectors.sinks.kafka.avro import AvroValues
+from connectors.sinks.kafka.admin import cleanup, rights, topics
+from connectors.sinks.kafka.admin.names import delta_topic, positions_topic, topic
+from connectors.sinks.kafka.admin.topics import TopicSettings
 from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.log import KafkaLog
-from connectors.sinks.kafka.messages import JSON, Values
-from connectors.sinks.kafka.names import delta_topic, positions_topic, topic
-from connectors.sinks.kafka.offsets import begins, ends
-from connectors.sinks.kafka.positions import refuse_shared
-from connectors.sinks.kafka.registry import Registry
+from connectors.sinks.kafka.encoding.avro import AvroValues
+from connectors.sinks.kafka.encoding.messages import JSON, Values
+from connectors.sinks.kafka.encoding.registry import Registry
+from connectors.sinks.kafka.reading.log import KafkaLog
+from connectors.sinks.kafka.reading.offsets import begins, ends
+from connectors.sinks.kafka.reading.positions import refuse_shared
 from connectors.sinks.kafka.sink import KafkaSink, Settings
-from connectors.sinks.kafka.topics import TopicSettings
 from envelope.entity import Entity
 from envelope.errors import ChangelogError
 

@@ -9,7 +9,7 @@ from connectors.extras import installation
 from connectors.sinks import Log, Sink
 from connectors.sinks.files.log import FileLog
 from connectors.sinks.files.sink import FileSink
-from envelope import batch
+from envelope.columnar import batch
 from envelope.entity import GAPS, SCHEMAS
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Record

@@ -20,7 +20,6 @@ from envelope.codec.avro_values import (
     encoder,
     json_object,
     long,
-    members,
     quoted,
     renderer,
 )
@@ -94,7 +93,7 @@ class AvroCodec:
         if text is None:
             return NULL
         try:
-            found = members(text)
+            found = json_codec.members(text)
         except ValueError as error:
             raise ChangelogError(Kind.MALFORMED, "a state is not a JSON object") from error
         except RecursionError as error:

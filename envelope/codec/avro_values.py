@@ -17,8 +17,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from envelope import deep_json, floats
-from envelope.codec import json_codec
+from envelope.codec import floats, json_codec
 from schemas.avro import has_outside, safe
 from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
@@ -42,7 +41,6 @@ _DECIMAL = re.compile(r"-?([0-9]+)(?:\.([0-9]+))?")
 _UUID = re.compile(rb'"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"')
 
 _strings = msgspec.json.Decoder(str)
-_objects = msgspec.json.Decoder(dict[str, Raw])
 _arrays = msgspec.json.Decoder(list[Raw])
 
 
@@ -67,22 +65,6 @@ def counted(content: bytes) -> bytes:
 def decimal_bytes(unscaled: int) -> bytes:
     """The fewest bytes that hold it, two's complement, big-endian."""
     return unscaled.to_bytes((unscaled + (unscaled < 0)).bit_length() // 8 + 1, "big", signed=True)
-
-
-def members(text: bytes) -> dict[str, bytes]:
-    """The members of a JSON object, each the text that it is; ValueError when it is none."""
-    try:
-        return _shallow_members(text)
-    except RecursionError:
-        return deep_json.members(text)
-
-
-def _shallow_members(text: bytes) -> dict[str, bytes]:
-    try:
-        return {name: bytes(raw) for name, raw in _objects.decode(text).items()}
-    except msgspec.DecodeError:
-        found = _objects.decode(json_codec.shielded(text))
-        return {name: bytes(json_codec.unshielded(raw)) for name, raw in found.items()}
 
 
 def encoder(type_: ColumnType, *, nullable: bool) -> Encode:
@@ -271,14 +253,14 @@ def _array(element: Encode) -> Encode:
 
 def _map(value: Encode) -> Encode:
     def encode(token: bytes) -> bytes:
-        return _block([counted(name.encode()) + value(each) for name, each in members(token).items()])
+        return _block([counted(name.encode()) + value(each) for name, each in json_codec.members(token).items()])
 
     return encode
 
 
 def _struct(fields: Mapping[str, Encode]) -> Encode:
     def encode(token: bytes) -> bytes:
-        found = members(token)
+        found = json_codec.members(token)
         if found.keys() != fields.keys():
             raise ValueError("other members")
         return b"".join([encode(found[name]) for name, encode in fields.items()])

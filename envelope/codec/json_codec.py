@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from envelope import deep_json
+from envelope.codec import deep_json
 from envelope.errors import ChangelogError, Kind
 from envelope.model import MISSING, Envelope, Missing, Op, Provenance, Source, Stamp
 from envelope.position import UNPLACED, Position
@@ -59,6 +59,7 @@ _SHIELD = b"\xff\xfe"
 _encoder = msgspec.json.Encoder()
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _provenance_decoder = msgspec.json.Decoder(_Provenance)
+_object_decoder = msgspec.json.Decoder(dict[str, Raw])
 
 
 def encode(envelope: Envelope) -> bytes:
@@ -149,6 +150,22 @@ def time_text(time: datetime) -> str:
     if time.tzinfo is None:
         raise ValueError("a commit time needs a zone")
     return time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def members(text: bytes) -> dict[str, bytes]:
+    """The members of a JSON object, each as the text that it is in `text`; ValueError when it is no object."""
+    try:
+        return _shallow_members(text)
+    except RecursionError:
+        return deep_json.members(text)
+
+
+def _shallow_members(text: bytes) -> dict[str, bytes]:
+    try:
+        return {name: bytes(raw) for name, raw in _object_decoder.decode(text).items()}
+    except msgspec.DecodeError:
+        raw_members = _object_decoder.decode(shielded(text))
+        return {name: bytes(unshielded(raw)) for name, raw in raw_members.items()}
 
 
 def _wire(text: bytes) -> _Envelope:

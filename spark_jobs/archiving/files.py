@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from connectors.sinks.files.layout import log_file
-from connectors.sinks.kafka.names import topic as topic_of
+from connectors.sinks.kafka.admin.names import topic as topic_of
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.archiving.retention import closed_sequences, to_merge
 from spark_jobs.archiving.write_files import ArchiveRun, WrittenFile, write_files
@@ -35,8 +35,8 @@ DAYS_AT_ONCE = 64
 def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str) -> int:
     """Commits the rows that were read from these spans, together with the spans' ends; returns the number of rows.
 
-    `rows` have the columns of `envelope.batch.SCHEMA`; `partition` is Kafka's. Raises ChangelogError (IN_USE) if
-    another run archived the same span meanwhile.
+    `rows` have the columns of `envelope.columnar.batch.SCHEMA`; `partition` is Kafka's. Raises ChangelogError
+    (IN_USE) if another run archived the same span meanwhile.
     """
     with write_files(run, rows) as written:
         files = [_landed(file, spans, prefix) for file in written]

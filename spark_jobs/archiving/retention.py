@@ -17,7 +17,7 @@ from connectors.sinks.files.layout import (
     refuse_holes,
     sequences,
 )
-from envelope.batch import SCHEMA
+from envelope.columnar.batch import SCHEMA
 from envelope.entity import OF_CHANGELOG
 
 CLOSES_AFTER = timedelta(hours=1)

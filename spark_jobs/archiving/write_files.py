@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from connectors.failpoints import Reach, nowhere
-from envelope.batch import SCHEMA
+from envelope.columnar.batch import SCHEMA
 from spark_jobs.changelog.read_files import ROWS
 from spark_jobs.storage.manifest import ARCHIVE, NOTHING, ArchiveFile, Manifest, newest
 from spark_jobs.storage.records import run_name
@@ -76,7 +76,7 @@ class WrittenFile:
 def arranged(rows: DataFrame) -> DataFrame:
     """The rows as the files hold them: grouped by entity and day, sorted by key and position, without repeats.
 
-    Two columns beside those of `envelope.batch.SCHEMA` name the folder: `entity_` and `day_` (UTC).
+    Two columns beside those of `envelope.columnar.batch.SCHEMA` name the folder: `entity_` and `day_` (UTC).
     """
     day = F.expr("date_from_unix_date(cast(floor(unix_micros(committed_at) / 86400000000D) AS int))")
     placed = rows.select(

@@ -1,4 +1,4 @@
-"""Decodes Kafka's messages into rows of `envelope.batch.SCHEMA`, in an Arrow function that runs on executors.
+"""Decodes Kafka's messages into rows of `envelope.columnar.batch.SCHEMA`, in an Arrow function that runs on executors.
 
 The first byte of a value tells Avro from JSON. The states and the provenance of a JSON value are copied as slices, and
 only members that have a column of their own are decoded; an unusual value goes through the codec, which defines the
@@ -14,9 +14,9 @@ import msgspec
 import pyarrow as pa
 from msgspec import Raw
 
-from envelope.batch import SCHEMA
 from envelope.codec import json_codec
 from envelope.codec.avro_codec import AvroCodec
+from envelope.columnar.batch import SCHEMA
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Envelope, Missing
 from envelope.position import UNPLACED, at_offset

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from connectors.sinks.kafka import topics
+from connectors.sinks.kafka.admin import topics
+from connectors.sinks.kafka.admin.names import topic
+from connectors.sinks.kafka.admin.topics import Topic
 from connectors.sinks.kafka.client import Admin, Client
-from connectors.sinks.kafka.names import topic
-from connectors.sinks.kafka.offsets import Part, begins, ends, since
-from connectors.sinks.kafka.topics import Topic
+from connectors.sinks.kafka.reading.offsets import Part, begins, ends, since
 from envelope.entity import OF_CHANGELOG, RESERVED
 from envelope.errors import ChangelogError, Kind
 

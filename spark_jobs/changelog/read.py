@@ -1,6 +1,6 @@
 """Reads a changelog into Spark from the file log, an archive or Kafka, always with the same rows and columns.
 
-The columns are those of `envelope.batch.SCHEMA` (docs/reference/file-log.md). Rows come in no order;
+The columns are those of `envelope.columnar.batch.SCHEMA` (docs/reference/file-log.md). Rows come in no order;
 sort them by `position`.
 """
 

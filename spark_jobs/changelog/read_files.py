@@ -12,7 +12,7 @@ from pyspark.sql.types import StructField, StructType
 
 from connectors.sinks.files.layout import Manifest, find_recovery, log_file, read_checkpoint_of, read_manifest
 from connectors.sinks.files.log import counts
-from envelope.batch import SCHEMA
+from envelope.columnar.batch import SCHEMA
 from envelope.entity import DEAD, OF_CHANGELOG
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position

@@ -76,7 +76,7 @@ def subscription(where: Kafka, entities: Sequence[str] | None) -> dict[str, str]
 
 def _topics(where: Kafka) -> list[str]:
     """The entities that have a topic. Raises ChangelogError (PRECONDITION) if there is none."""
-    from connectors.sinks.kafka import topics  # noqa: PLC0415
+    from connectors.sinks.kafka.admin import topics  # noqa: PLC0415
 
     topic_entities = topics.entities(_client(where).admin(), where.prefix)
     names = [entity for entity in topic_entities if entity not in RESERVED - {*ASIDE}]
@@ -99,7 +99,7 @@ def _client(where: Kafka) -> Any:
 
 def kafka_log(where: Kafka) -> Any:
     """The changelog on Kafka as readers in plain Python have it."""
-    from connectors.sinks.kafka.log import KafkaLog  # noqa: PLC0415
-    from connectors.sinks.kafka.messages import JSON  # noqa: PLC0415
+    from connectors.sinks.kafka.encoding.messages import JSON  # noqa: PLC0415
+    from connectors.sinks.kafka.reading.log import KafkaLog  # noqa: PLC0415
 
     return KafkaLog(_client(where), JSON, prefix=where.prefix, name=where.name or where.prefix)

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from envelope import delta_columns
-from envelope.codec import delta_codec, json_codec
-from envelope.delta_text import patch_text
+from envelope.codec import json_codec
+from envelope.delta import delta_codec, patch_columns
+from envelope.delta.patch_text import patch_text
 from envelope.errors import ChangelogError
 from envelope.model import Op
 from envelope.position import Position
@@ -78,7 +78,7 @@ _HEADERS: Final = {"op": "op", "position": "position", "transaction": "transacti
 
 
 def derive(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The deltas (`SCHEMA`) of changes (`envelope.batch.SCHEMA`), one for each row, in the same order.
+    """The deltas (`SCHEMA`) of changes (`envelope.columnar.batch.SCHEMA`), one for each row, in the same order.
 
     Raises ChangelogError (MALFORMED), naming entity and position, for a change whose state is missing or not JSON.
     """
@@ -162,7 +162,7 @@ def _patches(rows: pa.RecordBatch) -> pa.StringArray:
     candidates = pc.and_(updates, pc.is_valid(rows.column("current"))).to_numpy(zero_copy_only=False)
     candidates[list(lacking)] = False
     original, current = (rows.column(name).filter(pa.array(candidates)) for name in ("original", "current"))
-    quick, answered = delta_columns.changes(original, current)
+    quick, answered = patch_columns.changes(original, current)
     at = np.flatnonzero(candidates)[answered]
     if len(at) == rows.num_rows:
         return quick

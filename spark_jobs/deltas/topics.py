@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connectors.config import Config, KafkaConfig
 from connectors.failpoints import Reach, nowhere
-from connectors.sinks.kafka import topics as kafka_topics
+from connectors.sinks.kafka.admin import topics as kafka_topics
+from connectors.sinks.kafka.admin.names import delta_subject, delta_topic, topic
+from connectors.sinks.kafka.admin.topics import Found, Topic
 from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.names import delta_subject, delta_topic, topic
-from connectors.sinks.kafka.registry import Registry
-from connectors.sinks.kafka.topics import Found, Topic
+from connectors.sinks.kafka.encoding.registry import Registry
 from envelope.entity import OF_CHANGELOG
 from envelope.errors import ChangelogError, Kind
 from schemas.avro import delta_schema

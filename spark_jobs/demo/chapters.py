@@ -14,8 +14,7 @@ from connectors.sinks import Log
 from connectors.terminal import safe
 from envelope import canonical
 from envelope.canonical import Value
-from envelope.codec import delta_codec
-from envelope.delta import Delta, fold, foldable
+from envelope.delta import Delta, delta_codec, fold, foldable
 from envelope.errors import ChangelogError, Kind
 from envelope.model import MISSING
 from envelope.position import Position

@@ -19,7 +19,7 @@ from connectors import cli
 from connectors.demo.service import serving
 from connectors.sinks import Log
 from envelope import canonical
-from envelope.batch import SCHEMA
+from envelope.columnar.batch import SCHEMA
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 from spark_jobs import detect_drift

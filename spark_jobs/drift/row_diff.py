@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from envelope import canonical
-from envelope.codec.avro_values import members
+from envelope.codec.json_codec import members
 from envelope.errors import ChangelogError
 from envelope.versions import Version
 from schemas import evolution

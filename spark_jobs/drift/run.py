@@ -16,7 +16,7 @@ from connectors.capture.settings_guard import check_settings, shapes_of
 from connectors.config import KafkaConfig
 from connectors.permissions import DATA_FILE, DATA_FOLDER, make_file, make_folder
 from connectors.sinks import Log
-from connectors.sinks.kafka.names import topic as topic_of
+from connectors.sinks.kafka.admin.names import topic as topic_of
 from connectors.wiring.sinks import extra_needed, open_log, read_gaps
 from envelope.checkpoint import lsn_text
 from envelope.entity import Entity

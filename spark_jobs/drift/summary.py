@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from envelope.codec.avro_values import members
+from envelope.codec.json_codec import members
 from spark_jobs.drift.judge_task import SAMPLES_MAX
 from spark_jobs.drift.row_diff import CHANGED, EXTRA, MISSING
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from envelope.codec import json_codec
-from envelope.codec.avro_values import members
+from envelope.codec.json_codec import members
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 from envelope.position import Position

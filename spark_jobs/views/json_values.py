@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from envelope.codec import json_codec
-from envelope.codec.avro_values import members
+from envelope.codec.json_codec import members
 from schemas import types
 from schemas.spark import DIGITS_MAX
 from schemas.types import Array, ColumnType, Map, Primitive, Struct

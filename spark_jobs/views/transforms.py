@@ -1,7 +1,8 @@
 """Transforms changes into views: the typed last state of each key, as of a position, from selected changes.
 
 Every function here maps frames to frames, without reading, writing or counting. Frames of changes have the columns of
-`envelope.batch.SCHEMA`; frames of states have the entity's columns, then those of `spark_jobs.views.fold.ABOUT`.
+`envelope.columnar.batch.SCHEMA`; frames of states have the entity's columns, then those of
+`spark_jobs.views.fold.ABOUT`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from connectors.sinks.files.layout import log_file, sequences
-from envelope.batch import SCHEMA
+from envelope.columnar.batch import SCHEMA
 from envelope.entity import TRUNCATE_KEY
 
 Row = dict[str, Any]

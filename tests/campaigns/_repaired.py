@@ -19,8 +19,8 @@ from connectors.capture.tables.repairs import Repairs
 from connectors.sinks.files.log import read_checkpoint, read_log
 from connectors.sinks.files.sink import FileSink
 from connectors.wiring.signals import Signal, send
-from envelope import batch
 from envelope.checkpoint import Checkpoint
+from envelope.columnar import batch
 from envelope.model import MISSING, Envelope, Op, Record
 from envelope.position import Position
 from tests.campaigns._service import Service, is_read

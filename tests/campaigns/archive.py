@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from connectors import failpoints
 from connectors.servers.kafka import find_lib, temporary_broker
 from connectors.servers.postgres import temporary_server
-from envelope.batch import SCHEMA
+from envelope.columnar.batch import SCHEMA
 from tests.campaigns._judge import Row, Verdict, judge_rows
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import TABLES, Oracle

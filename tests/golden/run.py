@@ -17,9 +17,9 @@ from connectors.sources.postgres.session.connection import connect
 from connectors.sources.postgres.source import PostgresSource, Settings
 from connectors.sources.postgres.values.text_to_json import SETTINGS
 from connectors.wiring import entities
-from envelope import batch
 from envelope.checkpoint import Checkpoint, parse_lsn
 from envelope.codec import json_codec
+from envelope.columnar import batch
 from envelope.errors import RETRIED, ChangelogError
 from envelope.model import Missing, Place, Record, Stamp
 from tests.golden.script import Script, Step, message_text

@@ -20,8 +20,8 @@ from connectors import cli, config, logs
 from connectors.commands.tail import message_line
 from connectors.service.service import Service
 from connectors.sinks.files.log import read_checkpoint, read_log
-from envelope import batch
 from envelope.checkpoint import Checkpoint
+from envelope.columnar import batch
 from envelope.errors import ChangelogError
 from tests.campaigns._service import is_read
 from tests.patience import PATIENCE_S

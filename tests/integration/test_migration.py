@@ -17,7 +17,7 @@ from connectors import cli, config
 from connectors.servers.kafka import Broker
 from connectors.service.service import Service
 from connectors.wiring.sinks import open_log, read_versions
-from envelope import batch
+from envelope.columnar import batch
 from envelope.entity import SCHEMAS
 from envelope.model import Missing
 from tests.integration.site import Running

@@ -17,7 +17,7 @@ from connectors.sinks.files.layout import log_file, sequences
 from connectors.sinks.files.log import read_log
 from connectors.sinks.files.sink import FileSink
 from connectors.wiring.signals import Do, Signal, Signing, encode, send
-from envelope import batch
+from envelope.columnar import batch
 from envelope.model import MISSING, Envelope, Op, Record
 from envelope.position import Position
 from tests.integration.site import Running, Site

@@ -18,7 +18,7 @@ import structlog
 from connectors import cli
 from connectors.demo import booking
 from connectors.servers.unprivileged import free_port
-from connectors.sinks.kafka.registry import Registry
+from connectors.sinks.kafka.encoding.registry import Registry
 from schemas import avro
 from schemas.types import Primitive, Struct
 from tests.integration.site import Site

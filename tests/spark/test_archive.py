@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from connectors.sinks.files.layout import sequences
 from connectors.sinks.files.log import counts
 from connectors.sinks.files.sink import FileSink
-from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
+from envelope.columnar.batch import SCHEMA
 from envelope.entity import TRUNCATE_KEY
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position

@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
+from connectors.sinks.kafka.admin.topics import TopicSettings
 from connectors.sinks.kafka.sink import Settings
-from connectors.sinks.kafka.topics import TopicSettings
-from envelope import batch
+from envelope.columnar import batch
 from envelope.model import Op, Record
 from spark_jobs.archive import JOB
 from spark_jobs.runner.job import main

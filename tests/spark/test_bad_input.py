@@ -15,7 +15,7 @@ from connectors.servers.kafka import Broker
 from connectors.sinks.files.layout import log_file
 from connectors.sinks.files.sink import FileSink
 from connectors.sinks.kafka import client
-from connectors.sinks.kafka.consume import consumed
+from connectors.sinks.kafka.reading.consume import consumed
 from connectors.sinks.kafka.sink import Settings
 from envelope.position import Position
 from spark_jobs import archive, derive_deltas, rebuild_view

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connectors.sinks.files.layout import log_file
 from connectors.sinks.files.sink import FileSink
-from envelope.batch import SCHEMA
+from envelope.columnar.batch import SCHEMA
 from envelope.entity import GAPS, SCHEMAS
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position

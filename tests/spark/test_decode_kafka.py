@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sinks.kafka.messages import JSON, headers
-from envelope import batch
+from connectors.sinks.kafka.encoding.messages import JSON, headers
 from envelope.codec.avro_codec import AvroCodec
+from envelope.columnar import batch
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op, Record
 from schemas.avro import value_schema

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sinks.kafka.messages import headers
-from envelope.batch import from_records
+from connectors.sinks.kafka.encoding.messages import headers
 from envelope.canonical import parse, text_of
-from envelope.codec import delta_codec
-from envelope.delta import delta_of
+from envelope.columnar.batch import from_records
+from envelope.delta import delta_codec, delta_of
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op, Record
 from spark_jobs.deltas.derive import KINDS, MESSAGES, RESET, SCHEMA, avro_values, derive, json_values, messages

@@ -28,16 +28,15 @@ from pyspark.sql import SparkSession
 from connectors import failpoints
 from connectors.servers.kafka import Broker
 from connectors.sinks.files.sink import FileSink
+from connectors.sinks.kafka.admin.topics import Topic, read
 from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.consume import Consumed, consumed
-from connectors.sinks.kafka.messages import JSON
+from connectors.sinks.kafka.encoding.messages import JSON
+from connectors.sinks.kafka.reading.consume import Consumed, consumed
 from connectors.sinks.kafka.sink import KafkaSink, Settings
-from connectors.sinks.kafka.topics import Topic, read
-from envelope import batch
 from envelope.canonical import text_of
 from envelope.checkpoint import Checkpoint
-from envelope.codec import delta_codec
-from envelope.delta import Delta, delta_of, fold
+from envelope.columnar import batch
+from envelope.delta import Delta, delta_codec, delta_of, fold
 from envelope.entity import TRUNCATE_KEY, Entity
 from envelope.model import MISSING, Op, Record, Stamp
 from envelope.position import Position

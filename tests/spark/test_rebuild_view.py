@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connectors.sinks.files.sink import FileSink
-from envelope.batch import from_records
+from envelope.columnar.batch import from_records
 from envelope.entity import Entity
 from envelope.model import Op, Record, Stamp
 from envelope.position import Position

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from connectors.sinks.files.sink import FileSink
-from envelope.batch import from_records
 from envelope.codec.json_codec import provenance_json
+from envelope.columnar.batch import from_records
 from envelope.errors import ChangelogError
 from envelope.model import Op, Place, Record, Stamp
 from envelope.position import Position

@@ -17,8 +17,8 @@ from connectors.commands import run as service
 from connectors.extras import installation
 from connectors.sinks.files.log import read_checkpoint
 from connectors.sinks.files.sink import FileSink
-from envelope import batch
 from envelope.checkpoint import Checkpoint, Stop
+from envelope.columnar import batch
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op, Record
 from envelope.position import Position

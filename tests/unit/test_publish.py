@@ -10,8 +10,8 @@ import pytest
 
 from connectors.service.loop import BACKOFF_S_MAX, BACKOFF_S_MIN, DRAIN_S_MAX, Cadence, Observer, publish
 from connectors.sources import Activity, Piece, Recover
-from envelope import batch
 from envelope.checkpoint import Checkpoint
+from envelope.columnar import batch
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from connectors.capture.rows.binding import Binding, Field
 from connectors.capture.rows.codec import Shape, canonical
 from connectors.capture.rows.row_change import LARGE_BYTES
+from envelope.columnar.splice import Bytes, Offsets, Pool, Segment, gather, splice
 from envelope.key import key_text, partitions
 from envelope.model import Op
-from envelope.splice import Bytes, Offsets, Pool, Segment, gather, splice
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

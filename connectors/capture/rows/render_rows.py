@@ -12,11 +12,11 @@ import pyarrow as pa
 from connectors.capture.rows.binding import Binding
 from connectors.capture.rows.json_columns import Texts
 from connectors.capture.rows.row_records import Change, Origin, Transaction, provenance
-from envelope import batch
 from envelope.codec import json_codec
+from envelope.columnar import batch
+from envelope.columnar.splice import Pool, Segment, splice
 from envelope.model import Op, Stamp
 from envelope.position import Position
-from envelope.splice import Pool, Segment, splice
 
 Ints = npt.NDArray[np.int64]
 

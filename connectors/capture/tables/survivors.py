@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from connectors.capture.tables.key_lookup import Ghost
-from envelope import batch, key
+from envelope import key
+from envelope.columnar import batch
 from envelope.entity import TRUNCATE_KEY
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op

@@ -108,6 +108,6 @@ def _in_registry(contracts: Sequence[Contract], url: str, file: Path) -> Earlier
         url, options = sink.registry, sink.registry_client
     with extra_needed():
         from connectors.schema_files.registered import in_registry  # noqa: PLC0415
-        from connectors.sinks.kafka.registry import Registry  # noqa: PLC0415
+        from connectors.sinks.kafka.encoding.registry import Registry  # noqa: PLC0415
     with closing(Registry(url, options)) as registry:
         return in_registry(contracts, registry)

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from envelope.batch import is_stored
 from envelope.checkpoint import Checkpoint
+from envelope.columnar.batch import is_stored
 from envelope.errors import OVER_GAP, ChangelogError, Kind
 from envelope.position import Position
 

@@ -31,8 +31,8 @@ from connectors.sinks.files.layout import (
     resume_file,
     sequences,
 )
-from envelope.batch import SCHEMA, of_stored
 from envelope.checkpoint import Checkpoint
+from envelope.columnar.batch import SCHEMA, of_stored
 from envelope.entity import OF_CHANGELOG, SCHEMAS
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
@@ -48,7 +48,7 @@ _DAMAGED = "a damaged newest file is set aside when the service starts; restore 
 def read_log(
     path: Path, *, entity: str | None = None, key: str | None = None, after: Position | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The changelog's rows (`envelope.batch.SCHEMA`) in the order of their positions: the archive, then the log.
+    """Reads the changelog's rows (`envelope.columnar.batch.SCHEMA`) in the order of their positions: archive, then log.
 
     Only those of `entity`, of the canonical text `key` and behind `after`, where given. Batches are never empty and
     have at most `READ_ROWS` rows. Raises ChangelogError when there is no log, or it cannot be read.

@@ -30,8 +30,8 @@ from connectors.sinks.files.layout import (
     verify,
     with_marked,
 )
-from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
+from envelope.columnar.batch import SCHEMA
 from envelope.entity import OF_CHANGELOG, Entity
 from envelope.errors import OVER_GAP, ChangelogError, Kind
 
@@ -122,7 +122,7 @@ class FileSink:
         return self._end.checkpoint
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
-        """Keeps `rows` (`envelope.batch.SCHEMA`, in the order of their positions) for the next commit."""
+        """Keeps `rows` (`envelope.columnar.batch.SCHEMA`, in the order of their positions) for the next commit."""
         self._added += rows
 
     def commit(self, checkpoint: Checkpoint) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from connectors.sinks.kafka.admin.topics import IN_SYNC_HINT, Found, Topic, read
 from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.topics import IN_SYNC_HINT, Found, Topic, read
 from envelope.errors import ChangelogError
 
 CALL_S = 4.0

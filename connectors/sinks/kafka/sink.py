@@ -12,15 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from connectors.sinks.kafka import oversized, topics
+from connectors.sinks.kafka.admin import topics
+from connectors.sinks.kafka.admin.names import dead_topic, gaps_topic, positions_topic, schemas_topic, topic
+from connectors.sinks.kafka.admin.topics import Topic, TopicSettings
 from connectors.sinks.kafka.client import UNKNOWN_TOPIC, Client, error_of, translated
+from connectors.sinks.kafka.encoding import oversized
+from connectors.sinks.kafka.encoding.messages import Values, headers
 from connectors.sinks.kafka.insistence import Insistence, ProduceCall, queue
-from connectors.sinks.kafka.messages import Values, headers
-from connectors.sinks.kafka.names import dead_topic, gaps_topic, positions_topic, schemas_topic, topic
-from connectors.sinks.kafka.offsets import Part
-from connectors.sinks.kafka.positions import read_checkpoint, read_stored
-from connectors.sinks.kafka.topics import Topic, TopicSettings
-from connectors.sinks.kafka.unchanged import TopicIds, read_ids, refuse_older, refuse_rows
+from connectors.sinks.kafka.reading.offsets import Part
+from connectors.sinks.kafka.reading.positions import read_checkpoint, read_stored
+from connectors.sinks.kafka.reading.unchanged import TopicIds, read_ids, refuse_older, refuse_rows
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind

@@ -21,9 +21,9 @@ from connectors.capture.rows.json_columns import Columns, Template
 from connectors.capture.rows.row_records import Change, Origin, Transaction
 from connectors.sources.postgres.session.connection import translated
 from connectors.sources.postgres.snapshot.copyout import copy_out, parse_copy, row_values
+from envelope.columnar.splice import splice
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
-from envelope.splice import splice
 from spark_jobs.drift.fenced.fence import Connection, Fence, Fenced, SourceDatabase
 
 ROWS: Final = pa.schema(

@@ -23,8 +23,8 @@ from connectors.sources.postgres.admin.catalog import read_tables
 from connectors.sources.postgres.session.connection import connect
 from connectors.wiring import entities
 from connectors.wiring.sinks import open_log, open_sink, read_versions
-from envelope import batch
 from envelope.checkpoint import Checkpoint
+from envelope.columnar import batch
 from envelope.key import partition
 from envelope.model import MISSING, Envelope, Op, Place, Record
 from envelope.position import Position

@@ -22,10 +22,10 @@ from confluent_kafka.admin import (
 from connectors import cli, config
 from connectors.servers.kafka import Broker, temporary_broker
 from connectors.service.service import Service
+from connectors.sinks.kafka.admin.topics import Topic, delta_topics_of, ensure, read
 from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.messages import JSON
+from connectors.sinks.kafka.encoding.messages import JSON
 from connectors.sinks.kafka.sink import KafkaSink, Settings
-from connectors.sinks.kafka.topics import Topic, delta_topics_of, ensure, read
 from connectors.wiring.sinks import open_log
 from envelope.errors import Kind
 from tests.integration.site import Running

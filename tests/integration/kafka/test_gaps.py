@@ -11,8 +11,8 @@ import pytest
 
 from connectors import cli
 from connectors.servers.kafka import Broker
+from connectors.sinks.kafka.admin.names import gaps_topic, positions_topic, topic
 from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.names import gaps_topic, positions_topic, topic
 from connectors.sources.postgres.crossing import FAIL_POINTS
 from connectors.wiring.sinks import read_gaps
 from envelope.checkpoint import Checkpoint

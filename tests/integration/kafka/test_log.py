@@ -13,12 +13,13 @@ import pytest
 from confluent_kafka import Producer
 
 from connectors.servers.kafka import Broker
+from connectors.sinks.kafka.admin.topics import TopicSettings
 from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.log import KafkaLog
-from connectors.sinks.kafka.messages import JSON, headers
+from connectors.sinks.kafka.encoding.messages import JSON, headers
+from connectors.sinks.kafka.reading.log import KafkaLog
 from connectors.sinks.kafka.sink import KafkaSink, Settings
-from connectors.sinks.kafka.topics import TopicSettings
-from envelope import batch, key
+from envelope import key
+from envelope.columnar import batch
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op, Place, Record, Stamp
@@ -182,7 +183,7 @@ def test_who_follows_sees_what_is_committed_meanwhile(settings: Settings) -> Non
 
 
 def test_who_follows_sees_new_entities(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connectors.sinks.kafka.log.TOPICS_S", 0.0)
+    monkeypatch.setattr("connectors.sinks.kafka.reading.log.TOPICS_S", 0.0)
     with writing(settings) as made:
         store(made, 1, change(1, "1"))
         seen: list[int] = []

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from connectors.servers.kafka import Broker, temporary_broker
+from connectors.sinks.kafka.admin.topics import ensure, findings, missing, topics_of
 from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.topics import ensure, findings, missing, topics_of
 from tests.campaigns._audit.topics import messages
 from tests.integration.kafka.site import Site
 from tests.integration.kafka.test_sink import entity

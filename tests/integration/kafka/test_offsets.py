@@ -7,9 +7,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from connectors.servers.kafka import Broker
-from connectors.sinks.kafka import offsets
 from connectors.sinks.kafka.client import Admin, Client
-from connectors.sinks.kafka.offsets import Part
+from connectors.sinks.kafka.reading import offsets
+from connectors.sinks.kafka.reading.offsets import Part
 
 PARTITIONS = 24
 

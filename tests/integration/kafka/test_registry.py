@@ -16,11 +16,11 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from connectors.servers.unprivileged import free_port
-from connectors.sinks.kafka.avro import AvroValues
-from connectors.sinks.kafka.names import subject
-from connectors.sinks.kafka.registry import Registry
-from envelope import batch
+from connectors.sinks.kafka.admin.names import subject
+from connectors.sinks.kafka.encoding.avro import AvroValues
+from connectors.sinks.kafka.encoding.registry import Registry
 from envelope.codec.avro_codec import AvroCodec
+from envelope.columnar import batch
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 from schemas import avro

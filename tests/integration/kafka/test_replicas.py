@@ -16,12 +16,13 @@ from structlog.testing import capture_logs
 
 from connectors.servers.kafka import Broker
 from connectors.servers.unprivileged import reachable, temporary_folder
-from connectors.sinks.kafka import consume, insistence, sink
+from connectors.sinks.kafka import insistence, sink
+from connectors.sinks.kafka.admin.topics import findings, topics_of
 from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.messages import JsonValues
+from connectors.sinks.kafka.encoding.messages import JsonValues
+from connectors.sinks.kafka.reading import consume
 from connectors.sinks.kafka.sink import KafkaSink, Settings
-from connectors.sinks.kafka.topics import findings, topics_of
-from envelope import batch
+from envelope.columnar import batch
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 from tests.integration.kafka.test_silence import ORDER

@@ -20,12 +20,13 @@ from connectors.config import Config
 from connectors.servers.kafka import Broker
 from connectors.servers.unprivileged import reachable, temporary_folder
 from connectors.service.service import Service
-from connectors.sinks.kafka import consume, insistence, sink
+from connectors.sinks.kafka import insistence, sink
+from connectors.sinks.kafka.admin.topics import Topic, ensure
 from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.messages import JsonValues
+from connectors.sinks.kafka.encoding.messages import JsonValues
+from connectors.sinks.kafka.reading import consume
 from connectors.sinks.kafka.sink import KafkaSink, Settings
-from connectors.sinks.kafka.topics import Topic, ensure
-from envelope import batch
+from envelope.columnar import batch
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op, Stamp

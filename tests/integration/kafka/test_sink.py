@@ -14,14 +14,15 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 
 from connectors.servers.kafka import Broker, temporary_broker
-from connectors.sinks.kafka import client, insistence, oversized, sink
-from connectors.sinks.kafka.cleanup import forget_checkpoint
+from connectors.sinks.kafka import client, insistence, sink
+from connectors.sinks.kafka.admin.cleanup import forget_checkpoint
+from connectors.sinks.kafka.admin.topics import AHEAD, Topic, TopicSettings, ensure, findings, topics_of
 from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.messages import JsonValues
+from connectors.sinks.kafka.encoding import oversized
+from connectors.sinks.kafka.encoding.messages import JsonValues
 from connectors.sinks.kafka.sink import KafkaSink, Settings
-from connectors.sinks.kafka.topics import AHEAD, Topic, TopicSettings, ensure, findings, topics_of
-from envelope import batch
 from envelope.checkpoint import Checkpoint
+from envelope.columnar import batch
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op, Record, Stamp

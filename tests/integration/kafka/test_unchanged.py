@@ -12,11 +12,11 @@ from confluent_kafka.admin import NewTopic
 
 from connectors.servers.kafka import Broker
 from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.messages import JsonValues
+from connectors.sinks.kafka.encoding.messages import JsonValues
+from connectors.sinks.kafka.reading.unchanged import LOOK_S, read_ids
 from connectors.sinks.kafka.sink import KafkaSink, Settings
-from connectors.sinks.kafka.unchanged import LOOK_S, read_ids
-from envelope import batch
 from envelope.checkpoint import Checkpoint
+from envelope.columnar import batch
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op

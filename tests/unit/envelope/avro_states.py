@@ -12,7 +12,7 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from envelope import floats
+from envelope.codec import floats
 from envelope.codec.avro_values import json_object, quoted
 from envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source, Stamp
 from envelope.position import Position

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from envelope import batch, canonical
-from envelope.codec import avro_columns
+from envelope import canonical
 from envelope.codec.avro_codec import AvroCodec
-from envelope.codec.avro_columns import ColumnarEncoder
+from envelope.columnar import avro_columns, batch
+from envelope.columnar.avro_columns import ColumnarEncoder
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Envelope, Missing, Op, Record
 from schemas import avro

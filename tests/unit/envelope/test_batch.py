@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envelope import batch
 from envelope.codec import json_codec
+from envelope.columnar import batch
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Place, Record
 from schemas import types

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envelope.codec import avro_values, json_codec
-from envelope.deep_json import members
+from envelope.codec import json_codec
+from envelope.codec.deep_json import members
 from envelope.model import MISSING, Envelope, Op
 from tests.unit.records import record
 
@@ -40,7 +40,7 @@ def test_values_of_any_depth_are_told_apart(depth: int) -> None:
     text = b'{"id": 1, "half": "\\ud800", "deep": %b, "last":{}}' % deep
     found = {"id": b"1", "half": b'"\\ud800"', "deep": deep, "last": b"{}"}
     assert members(text) == found
-    assert avro_values.members(text) == found
+    assert json_codec.members(text) == found
 
 
 def test_a_message_of_any_depth_is_read_as_it_was_written() -> None:

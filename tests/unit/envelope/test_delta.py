@@ -12,14 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from envelope import delta_columns
 from envelope.canonical import dumps, parse, text_of
-from envelope.codec import delta_codec
-from envelope.delta import Delta, back, delta_of, fold, foldable
-from envelope.delta_text import changes, patch_text
+from envelope.delta import Delta, back, delta_codec, delta_of, fold, foldable, patch_columns
+from envelope.delta.patch import diff
+from envelope.delta.patch_text import changes, patch_text
 from envelope.errors import ChangelogError, Kind
 from envelope.model import MISSING, Envelope, Missing, Op
-from envelope.patch import diff
 from envelope.position import UNPLACED
 from tests.unit.envelope.strategies import envelopes, values
 from tests.unit.records import record
@@ -156,7 +154,7 @@ def test_changes_are_the_diff(pair: tuple[bytes, bytes], left_out: frozenset[str
 def test_texts_that_look_like_others(a: str, b: str) -> None:
     patch = changes(a.encode(), b.encode())
     assert text_of(parse(patch)) == text_of(diff(parse(a), parse(b)))
-    found, told = delta_columns.changes(pa.array([a]), pa.array([b]))
+    found, told = patch_columns.changes(pa.array([a]), pa.array([b]))
     assert found.to_pylist() == [patch.decode()] * int(told[0])
 
 
@@ -175,7 +173,7 @@ def rows_of_a_table(draw: st.DrawFn) -> tuple[bytes, bytes]:
 @given(st.lists(rows_of_a_table() | pairs(), max_size=8), st.integers(0, 2))
 def test_columns_give_the_same_texts(states: list[tuple[bytes, bytes]], skipped: int) -> None:
     original, current = (pa.array([pair[side].decode() for pair in states], pa.utf8())[skipped:] for side in (0, 1))
-    patches, told = delta_columns.changes(original, current)
+    patches, told = patch_columns.changes(original, current)
     wanted = [changes(*pair) for pair, each in zip(states[skipped:], told, strict=True) if each]
     assert patches.cast(pa.binary()).to_pylist() == wanted
 
@@ -194,7 +192,7 @@ def test_columns_tell_what_is_plain() -> None:
         ('{"b":1}', '{"b":1}', True),
     ]
     original, current, plain = zip(*states, strict=True)
-    patches, told = delta_columns.changes(pa.array(original), pa.array(current))
+    patches, told = patch_columns.changes(pa.array(original), pa.array(current))
     assert told.tolist() == list(plain)
     assert patches.to_pylist()[1:] == [
         '[{"op":"test","path":"/b","value":null},{"op":"replace","path":"/b","value":true}]',
@@ -209,7 +207,7 @@ def test_a_name_that_is_longer_than_what_is_left_is_another() -> None:
     for long in names:
         for short in names:
             sides = [pa.array([f'{{"{name}":{value}}}' for name in (long, short)]) for value in (1, 2)]
-            patches, told = delta_columns.changes(*sides)
+            patches, told = patch_columns.changes(*sides)
             assert told.all()
             assert [json.loads(patch)[0]["path"] for patch in patches.to_pylist()] == [f"/{long}", f"/{short}"]
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from envelope.canonical import text_of
+from envelope.delta.patch import EDITS_MAX, MISSING, apply, diff, dumps, invert, parse
 from envelope.errors import ChangelogError, Kind
-from envelope.patch import EDITS_MAX, MISSING, apply, diff, dumps, invert, parse
 from tests.unit.envelope.strategies import objects, values
 
 arrays = st.lists(st.integers(0, 3), max_size=12)

@@ -9,7 +9,7 @@ import pytest
 
 from connectors import cli
 from connectors.commands import Command
-from connectors.sinks.kafka.topics import TopicSettings
+from connectors.sinks.kafka.admin.topics import TopicSettings
 
 TEXT = (Path(__file__).parents[3] / "docs" / "reference" / "kafka.md").read_text("utf-8")
 POSITION = "00000001/0000000000000001/00000002"

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sinks.kafka.messages import JSON, headers, record
-from envelope import batch
+from connectors.sinks.kafka.encoding.messages import JSON, headers, record
 from envelope.codec import json_codec
+from envelope.columnar import batch
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op, Place, Record
 from tests.unit import records as made

@@ -13,7 +13,7 @@ from connectors.sources.postgres.decode.messages import Begin, Commit, Decoded, 
 from connectors.sources.postgres.decode.xids import Xids
 from connectors.sources.postgres.values.definitions import Definitions
 from connectors.sources.postgres.values.types import Attribute, PgType, in_doubt
-from envelope import batch
+from envelope.columnar import batch
 from envelope.entity import Entity
 from envelope.model import Stamp
 from envelope.position import Position

@@ -27,7 +27,7 @@ from connectors.sources.postgres.decode.messages import (
     Type,
 )
 from connectors.sources.postgres.decode.xids import Xids
-from envelope import batch
+from envelope.columnar import batch
 from envelope.entity import DEAD
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position

@@ -14,7 +14,7 @@ from connectors.capture.rows.row_change import Insert
 from connectors.capture.rows.row_records import Change
 from connectors.sources.postgres.decode.assembler import Assembled, Assembler, Listener
 from connectors.sources.postgres.decode.messages import Decoded, Message, Relation
-from envelope import batch
+from envelope.columnar import batch
 from envelope.entity import SCHEMAS, Entity, Evolution
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position

@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from connectors.capture.tables.key_lookup import Ghost
 from connectors.capture.tables.survivors import Read, of_keys, older_than
-from envelope import batch
+from envelope.columnar import batch
 from envelope.entity import TRUNCATE_KEY
 from envelope.errors import ChangelogError, Kind
 from envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source, Stamp

@@ -18,10 +18,10 @@ from connectors.sources.postgres.decode.messages import Relation
 from connectors.sources.postgres.snapshot import copyout
 from connectors.sources.postgres.snapshot.chunk_rows import ChunkRows
 from connectors.sources.postgres.snapshot.copyout import parse_copy
-from envelope import batch
+from envelope.columnar import batch
+from envelope.columnar.splice import INLINE
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
-from envelope.splice import INLINE
 from tests.unit.postgres.messages import TYPES, entity, relation
 from tests.unit.postgres.server_texts import SERVER_TEXTS
 

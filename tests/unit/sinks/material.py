@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from connectors.sinks.files.log import read_log
 from connectors.sinks.files.sink import FileSink
-from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
+from envelope.columnar.batch import SCHEMA
 from envelope.position import Position
 
 START = datetime(2026, 11, 21, 3, 10, 2, 886044, tzinfo=UTC)

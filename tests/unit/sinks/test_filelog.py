@@ -14,8 +14,8 @@ from connectors.sinks.files import sink as file_sink
 from connectors.sinks.files.layout import SEQUENCE, log_file, read_manifest
 from connectors.sinks.files.log import READ_ROWS, counts, follow, read_checkpoint, read_log
 from connectors.sinks.files.sink import ROW_GROUP_ROWS, FileSink
-from envelope.batch import SCHEMA
 from envelope.checkpoint import Checkpoint
+from envelope.columnar.batch import SCHEMA
 from envelope.entity import SCHEMAS, TRUNCATE_KEY
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position

@@ -12,8 +12,8 @@ from connectors.sinks.files import sink as file_sink
 from connectors.sinks.files.layout import NotWholeError, Resume, log_file, resume_file, verify, with_marked
 from connectors.sinks.files.log import read_checkpoint
 from connectors.sinks.files.sink import FileSink
-from envelope.batch import with_shapes
 from envelope.checkpoint import FORMAT
+from envelope.columnar.batch import with_shapes
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from schemas.types import Struct

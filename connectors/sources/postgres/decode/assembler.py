@@ -21,7 +21,7 @@ from connectors.sources.postgres.decode.messages import DDL_PREFIX, Message, Rel
 from connectors.sources.postgres.decode.relations import Altered, Relations, altered, retyped
 from connectors.sources.postgres.decode.xids import Xids
 from connectors.sources.postgres.values.definitions import Definitions
-from envelope import batch
+from envelope.columnar import batch
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Stamp
@@ -61,12 +61,12 @@ class Listener(Protocol):
 class Assembled:
     """What some frames gave. `through_lsn` is the end of the last whole transaction, None without one.
 
-    Each batch of `rows` carries the shapes of its entities (`envelope.batch.shapes`), which no table alters inside
-    one. `partial` says that the last row's transaction goes on. `signals` are the messages that may be signals, each
-    where it stands. `fenced` says that somebody waits until the checkpoint is stored. `statements` are what the event
-    trigger wrote, each with its commit; `described` is the last commit before which an entity's table was described,
-    because it was altered or for the first time, 0 without one. `first` is the first transaction that began, `last` the
-    one that the last row or `through_lsn` is of.
+    Each batch of `rows` carries the shapes of its entities (`envelope.columnar.batch.shapes`), which no table
+    alters inside one. `partial` says that the last row's transaction goes on. `signals` are the messages that may
+    be signals, each where it stands. `fenced` says that somebody waits until the checkpoint is stored. `statements`
+    are what the event trigger wrote, each with its commit; `described` is the last commit before which an entity's
+    table was described, because it was altered or for the first time, 0 without one. `first` is the first
+    transaction that began, `last` the one that the last row or `through_lsn` is of.
     """
 
     rows: list[pa.RecordBatch] = field(default_factory=list)

@@ -22,10 +22,10 @@ from connectors.capture.rows.row_change import Delete, Insert, Update
 from connectors.capture.rows.row_records import Origin
 from connectors.sources.postgres.decode import pgoutput
 from connectors.sources.postgres.decode.messages import Decoded, Truncate
-from envelope import batch
+from envelope.columnar import batch
+from envelope.columnar.splice import Bytes
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op, Record
-from envelope.splice import Bytes
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -43,7 +43,7 @@ _TEXT, _NULL, _UNCHANGED = b"tnu"
 class Block:
     """Row messages (insert, update, delete, truncate) one behind the other, and the spans they fall in.
 
-    `data` ends with `envelope.splice.INLINE` bytes of padding; message i is `data[starts[i]:ends[i]]`.
+    `data` ends with `envelope.columnar.splice.INLINE` bytes of padding; message i is `data[starts[i]:ends[i]]`.
     """
 
     data: bytes

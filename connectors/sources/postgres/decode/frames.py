@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from envelope.columnar.splice import INLINE
 from envelope.errors import ChangelogError, Kind
-from envelope.splice import INLINE
 
 HEADER = 25
 """Bytes before the payload of a frame: `w`, start, end, clock (protocol page *XLogData*)."""

@@ -10,7 +10,7 @@ from connectors.sources.postgres.decode.columnar import Bound
 from connectors.sources.postgres.decode.frames import Frames
 from connectors.sources.postgres.decode.messages import Relation
 from connectors.sources.postgres.values.definitions import Definitions
-from envelope import batch
+from envelope.columnar import batch
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position

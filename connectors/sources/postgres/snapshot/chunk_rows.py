@@ -14,7 +14,7 @@ from connectors.capture.rows.render_rows import Meta, Span, render
 from connectors.capture.rows.row_records import Change, Origin, Transaction
 from connectors.sources.postgres.decode.columnar import Bound
 from connectors.sources.postgres.snapshot.copyout import parse_copy, row_values
-from envelope import batch
+from envelope.columnar import batch
 from envelope.model import Op
 
 Mask = npt.NDArray[np.bool_]

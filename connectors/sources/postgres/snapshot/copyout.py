@@ -18,8 +18,8 @@ from psycopg.pq.abc import PGconn
 from psycopg.waiting import Ready, Wait
 
 from connectors.capture.rows.json_columns import Columns
+from envelope.columnar.splice import INLINE, Bytes
 from envelope.errors import ChangelogError, Kind
-from envelope.splice import INLINE, Bytes
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Ints = npt.NDArray[np.int64]

@@ -26,8 +26,9 @@ from connectors.sources.postgres.snapshot.chunk_rows import ChunkRows, ReadTable
 from connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, Connection, add, copy_rows, copying
 from connectors.sources.postgres.values.text_to_json import codec_for
 from connectors.sources.postgres.values.types import PgType
-from envelope import batch
-from envelope.codec.avro_values import encoder, members
+from envelope.codec.avro_values import encoder
+from envelope.codec.json_codec import members
+from envelope.columnar import batch
 from envelope.errors import RETRIED
 from envelope.model import MISSING, Envelope, Missing, Op, Place, Record
 

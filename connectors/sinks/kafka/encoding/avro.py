@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from connectors.sinks.kafka.names import subject
-from connectors.sinks.kafka.registry import Registry
-from envelope import batch
+from connectors.sinks.kafka.admin.names import subject
+from connectors.sinks.kafka.encoding.registry import Registry
 from envelope.codec import json_codec
 from envelope.codec.avro_codec import AvroCodec
-from envelope.codec.avro_columns import ColumnarEncoder
+from envelope.columnar import batch
+from envelope.columnar.avro_columns import ColumnarEncoder
 from envelope.entity import Entity
 from envelope.errors import RETRIED, ChangelogError, Kind
 from envelope.model import Envelope
@@ -26,7 +26,7 @@ HEADER_BYTES = 5
 
 
 class AvroValues:
-    """Values under the schema that follows from the columns which each batch names (`envelope.batch.shapes`).
+    """Values under the schema that follows from the columns which each batch names (`envelope.columnar.batch.shapes`).
 
     `keys` are the key columns of each entity that is encoded; `prepare` tells them too. Other columns in the stream are
     another schema, which `registry` has, registers or refuses. An entity without columns, of records that were set
@@ -43,7 +43,7 @@ class AvroValues:
         self._keys = {entity.name: entity.key for entity in entities}
 
     def encode(self, rows: pa.RecordBatch) -> list[bytes]:
-        """The values of a batch of `envelope.batch.SCHEMA`, one a row.
+        """The values of a batch of `envelope.columnar.batch.SCHEMA`, one a row.
 
         Raises ChangelogError: what `Registry.id_of` raises, and MALFORMED for a state that its columns do not fit;
         what is not worth trying again says at which row's position, the first that it concerns.

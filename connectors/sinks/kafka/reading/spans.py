@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from connectors.sinks.kafka.client import error_of, translated
-from connectors.sinks.kafka.offsets import Part
-from connectors.sinks.kafka.positions import SILENCE_S
+from connectors.sinks.kafka.reading.offsets import Part
+from connectors.sinks.kafka.reading.positions import SILENCE_S
 from envelope.errors import ChangelogError, Kind
 
 READ_MESSAGES = 8192

@@ -9,7 +9,7 @@ from typing import cast
 from confluent_kafka import KafkaError, Message, TopicPartition
 
 from connectors.sinks.kafka.client import TIMEOUT_S, Client, error_of, translated
-from connectors.sinks.kafka.positions import SILENCE_S
+from connectors.sinks.kafka.reading.positions import SILENCE_S
 from envelope.errors import ChangelogError, Kind
 
 

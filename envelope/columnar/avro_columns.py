@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 
 from envelope.codec import json_codec
 from envelope.codec.avro_codec import PRESENT, AvroCodec, closing, opening, optional_text
-from envelope.codec.avro_scan import Ints, Mask, Scan, Tokens, raw, windows
-from envelope.codec.avro_shortcuts import BLANKS, Step, Values, long_segment
 from envelope.codec.avro_values import NULL
+from envelope.columnar.avro_scan import Ints, Mask, Scan, Tokens, raw, windows
+from envelope.columnar.avro_shortcuts import BLANKS, Step, Values, long_segment
+from envelope.columnar.splice import INLINE, Offsets, Pool, Segment, gather, splice
 from envelope.model import Source
-from envelope.splice import INLINE, Offsets, Pool, Segment, gather, splice
 from schemas.avro import Column
 from schemas.types import Array, Map, Primitive, Struct
 
@@ -44,7 +44,7 @@ _CONTEXT = b',"context":'
 
 
 class ColumnarEncoder:
-    """Encodes batches (`envelope.batch.SCHEMA`) of one entity as `codec` does, each value behind `header`."""
+    """Encodes batches (`envelope.columnar.batch.SCHEMA`) of one entity as `codec` does, each value behind `header`."""
 
     def __init__(self, codec: AvroCodec, header: bytes) -> None:
         self._codec, self._header = codec, header

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
+from connectors.sinks.kafka.admin.names import positions_topic, topic
 from connectors.sinks.kafka.client import Client, error_of, translated
-from connectors.sinks.kafka.names import positions_topic, topic
-from connectors.sinks.kafka.offsets import written_end
+from connectors.sinks.kafka.reading.offsets import written_end
 from envelope.checkpoint import Checkpoint
 from envelope.errors import OVER_GAP, ChangelogError, Kind
 

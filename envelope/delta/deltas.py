@@ -1,7 +1,7 @@
 """Deltas: what a message says of a change, as the patch from the state before to the state after.
 
-`envelope.patch` has the operations. This module says what the patch of each kind of change is, and how a reader makes
-states of deltas, forwards and back. `envelope.delta_text` makes the same patches of JSON text, many a second.
+`envelope.delta.patch` has the operations. This module defines the patch of each kind of change, and how a reader folds
+deltas into states, forwards and back. `envelope.delta.patch_text` makes the same patches from JSON text, many a second.
 
 | change | patch |
 |---|---|
@@ -18,9 +18,9 @@ from itertools import dropwhile
 from typing import Any
 
 from envelope.canonical import Value, text_of
+from envelope.delta.patch import Operation, apply, diff, invert, parse
 from envelope.errors import ChangelogError, Kind
 from envelope.model import MISSING, Envelope, Missing, Op, Provenance
-from envelope.patch import Operation, apply, diff, invert, parse
 from envelope.position import UNPLACED
 
 

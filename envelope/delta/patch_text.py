@@ -1,8 +1,8 @@
-"""Patches as JSON text, made of JSON text: what `envelope.delta` defines, without reading what did not change.
+"""Patches as JSON text, made of JSON text: what `envelope.delta.deltas` defines, without reading what did not change.
 
 Most states are flat objects of which a few columns changed. Such texts are cut at `,"`, and the pieces are compared as
 they are. Where that cannot tell for certain, the objects are cut into their members; where these differ in more than
-a plain value, `envelope.patch` compares the two values.
+a plain value, `envelope.delta.patch` compares the two values.
 """
 
 import re
@@ -11,10 +11,10 @@ from functools import lru_cache
 import msgspec
 
 from envelope.canonical import dumps, parse
-from envelope.codec.avro_values import members
+from envelope.codec.json_codec import members
+from envelope.delta.patch import diff
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
-from envelope.patch import diff
 
 NONE = b"[]"
 
@@ -32,7 +32,7 @@ _PLAIN = re.compile(_SCALAR)
 def patch_text(
     op: str, current: bytes | None, original: bytes | None, *, unavailable: frozenset[str], unavailable_original: bool
 ) -> bytes:
-    """The patch of `envelope.delta.delta_of`, from the parts of an envelope: states as JSON, None where there is none.
+    """The patch of `envelope.delta.delta_of`, from the parts of an envelope: states as JSON, None if there is none.
 
     `unavailable` names what is unavailable on either side, `unavailable_original` says whether the original lacks any.
     """

@@ -1,4 +1,4 @@
-"""Patches of columns of states: those of `envelope.delta_text`, of many updates at once.
+"""Patches of columns of states: those of `envelope.delta.patch_text`, of many updates at once.
 
 What it does with one pair of texts is done here with all pairs of the same form: pieces are compared by Arrow, and only
 those that differ are looked at.
@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from envelope.delta_text import pointer
-from envelope.flat import Form, Mask
+from envelope.columnar.flat_json import Form, Mask
+from envelope.delta.patch_text import pointer
 
 FORMS_MAX: Final = 16
 """How many forms of states are tried in one batch; each costs a look at all that is left."""
@@ -23,7 +23,7 @@ _SCALAR: Final = r'\A(?:"[^"\\]*"|[-+.0-9A-Za-z]+)\z'
 def changes(original: pa.StringArray, current: pa.StringArray) -> tuple[pa.StringArray, Mask]:
     """The patches between flat states, none of them null, and of which pairs they are; the others are not as plain.
 
-    They are those of `envelope.delta_text.changes`, byte by byte.
+    They are those of `envelope.delta.patch_text.changes`, byte by byte.
     """
     left = np.arange(len(original))
     found: list[pa.StringArray] = []

@@ -10,8 +10,15 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType, TopicMetadata
 
 from connectors.findings import Finding, fail, ok, warn
+from connectors.sinks.kafka.admin.names import (
+    dead_topic,
+    delta_topic,
+    gaps_topic,
+    positions_topic,
+    schemas_topic,
+    topic,
+)
 from connectors.sinks.kafka.client import TIMEOUT_S, Admin, Client, error_of
-from connectors.sinks.kafka.names import dead_topic, delta_topic, gaps_topic, positions_topic, schemas_topic, topic
 from envelope.entity import Entity
 from envelope.errors import OVER_GAP, ChangelogError, Kind
 

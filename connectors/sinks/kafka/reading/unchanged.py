@@ -10,11 +10,11 @@ from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, Uuid
 
+from connectors.sinks.kafka.admin.names import positions_topic
 from connectors.sinks.kafka.client import TIMEOUT_S, Admin, Client, error_of
-from connectors.sinks.kafka.messages import Headers, Values
-from connectors.sinks.kafka.names import positions_topic
-from connectors.sinks.kafka.offsets import Part, begins, ends
-from connectors.sinks.kafka.spans import Spans, committed, part_of
+from connectors.sinks.kafka.encoding.messages import Headers, Values
+from connectors.sinks.kafka.reading.offsets import Part, begins, ends
+from connectors.sinks.kafka.reading.spans import Spans, committed, part_of
 from envelope.checkpoint import Checkpoint
 from envelope.errors import OVER_GAP, ChangelogError, Kind
 from envelope.position import Position

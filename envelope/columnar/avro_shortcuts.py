@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from envelope.codec.avro_codec import encoded
-from envelope.codec.avro_scan import Ints, Mask, Scan, Tokens
 from envelope.codec.avro_values import NULL, Encode, long
-from envelope.splice import Offsets, Pool, Segment, splice
+from envelope.columnar.avro_scan import Ints, Mask, Scan, Tokens
+from envelope.columnar.splice import Offsets, Pool, Segment, splice
 from schemas.avro import Column, has_outside
 from schemas.types import Decimal, Primitive
 

@@ -9,10 +9,10 @@ from envelope.canonical import dumps, parse
 from envelope.codec import json_codec
 from envelope.codec.avro_codec import provenance_bytes, texts
 from envelope.codec.avro_values import NULL, counted, long
-from envelope.delta import Delta
+from envelope.delta.deltas import Delta
+from envelope.delta.patch import Operation
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Provenance
-from envelope.patch import Operation
 
 
 class _Delta(msgspec.Struct):

@@ -15,15 +15,16 @@ import pyarrow as pa
 from confluent_kafka import Consumer, Message
 
 from connectors.sinks import MESSAGES, unknown_entity
-from connectors.sinks.kafka import oversized, topics
+from connectors.sinks.kafka.admin import topics
+from connectors.sinks.kafka.admin.names import positions_topic, topic
 from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.messages import Headers, Values, record
-from connectors.sinks.kafka.names import positions_topic, topic
-from connectors.sinks.kafka.offsets import Part, begins, ends
-from connectors.sinks.kafka.positions import read_stored
-from connectors.sinks.kafka.spans import Spans, committed, part_of
-from envelope import batch
+from connectors.sinks.kafka.encoding import oversized
+from connectors.sinks.kafka.encoding.messages import Headers, Values, record
+from connectors.sinks.kafka.reading.offsets import Part, begins, ends
+from connectors.sinks.kafka.reading.positions import read_stored
+from connectors.sinks.kafka.reading.spans import Spans, committed, part_of
 from envelope.checkpoint import Checkpoint
+from envelope.columnar import batch
 from envelope.entity import DEAD, GAPS, OF_CHANGELOG, RESERVED
 from envelope.errors import ChangelogError, Kind
 from envelope.key import partition

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from connectors.sinks.kafka.admin.names import positions_topic
 from connectors.sinks.kafka.client import TIMEOUT_S, Client, error_of, translated
-from connectors.sinks.kafka.names import positions_topic
 from envelope.errors import ChangelogError, Kind
 
 

@@ -1,0 +1,1 @@
+"""The topics themselves: names, settings, rights, creation and removal."""

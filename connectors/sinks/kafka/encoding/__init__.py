@@ -1,0 +1,1 @@
+"""Rows as Kafka messages, and back: keys, headers and values, as JSON or Avro."""
