@@ -21,8 +21,9 @@ from bench.measure.processes import peak_mib
 from bench.measure.service import wait
 from connectors.capture.tables.repairs import Repairs
 from connectors.servers.postgres import Server, temporary_server
-from connectors.wiring.signals import Signal, send
+from connectors.sources.postgres.admin.signals import send
 from envelope.checkpoint import Checkpoint, parse_lsn
+from envelope.signal import Signal
 
 ROW_MIB = 200
 WAIT_S_MAX = 900.0

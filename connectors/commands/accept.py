@@ -9,10 +9,9 @@ from connectors import config
 from connectors.commands.status import probe
 from connectors.config import Config, FilesConfig
 from connectors.sinks.files.layout import find_recovery
-from connectors.sources.postgres.admin.slot import slot_state
-from connectors.sources.postgres.session.connection import connect, translated
 from connectors.terminal import say
 from connectors.wiring.sinks import open_log, open_sink
+from connectors.wiring.sources import database
 from envelope.checkpoint import Checkpoint, Stop
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
@@ -103,10 +102,7 @@ def refuse_running(settings: Config) -> None:
         raise ChangelogError(
             Kind.IN_USE, f"the service runs, and listens at {settings.service.listen}", hint="stop it first"
         )
-    with connect(settings.source.dsn) as connection, translated("looking for the service"):
-        slot = slot_state(connection, settings.slot)
-    if slot is not None:
-        slot.refuse_if_read()
+    database(settings).refuse_if_read(must_answer=True)
 
 
 def position_argument(text: str) -> Position:

@@ -2,22 +2,16 @@
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import psycopg
-from psycopg import sql
 
 from connectors import config, show
 from connectors.commands.accept import refuse_running
 from connectors.config import Config, FilesConfig, KafkaConfig
-from connectors.sources.postgres.admin.catalog import read_tables
-from connectors.sources.postgres.admin.slot import SlotState, slot_state
-from connectors.sources.postgres.session.connection import connect, translated
+from connectors.sources import Database, Remnant
 from connectors.terminal import say
-from connectors.wiring import entities
 from connectors.wiring.sinks import extra_needed, open_log
+from connectors.wiring.sources import database, read_entities
 from envelope.errors import ChangelogError, Kind
 
 
@@ -51,34 +45,31 @@ def execute(arguments: argparse.Namespace) -> int:
     if of_kafka and isinstance(settings.sink, FilesConfig):
         hint = f"the log in {settings.sink.path} is yours to delete"
         raise ChangelogError(Kind.USAGE, "--topics and --positions are of Kafka, and the sink is files", hint=hint)
-    with connect(settings.source.dsn) as connection, translated("dropping"):
-        slot = slot_state(connection, settings.slot)
-        query = "SELECT true FROM pg_publication WHERE pubname = %s"
-        published = connection.execute(query, [settings.publication]).fetchone() is not None
-        left = _left(settings, connection)
-        _show(settings, slot, left, published=published)
-        refuse_running(settings)
-        if not (of_kafka or arguments.slot or arguments.publication) or not arguments.yes:
-            say("nothing is dropped: name what should go, as in --slot --publication, and add --yes")
-            return 0
-        if of_kafka and left.trouble is not None:
-            raise left.trouble
-        if arguments.publication and published:
-            _drop_publication(connection, settings.publication)
-        if arguments.slot and slot is not None:
-            connection.execute("SELECT pg_drop_replication_slot(%s)", [settings.slot])
-            say(f"dropped slot {settings.slot}")
+    source = database(settings)
+    remnants = source.remnants()
+    left = _left(settings, source)
+    _show(settings, remnants, left)
+    refuse_running(settings)
+    if not (of_kafka or arguments.slot or arguments.publication) or not arguments.yes:
+        say("nothing is dropped: name what should go, as in --slot --publication, and add --yes")
+        return 0
+    if of_kafka and left.trouble is not None:
+        raise left.trouble
+    for remnant in reversed(remnants):  # the publication is often another role's: then the slot stays, too
+        if remnant.exists and vars(arguments).get(remnant.kind):
+            source.drop(remnant.kind)
+            say(f"dropped {remnant.kind} {remnant.name}")
     if isinstance(settings.sink, KafkaConfig):
         _drop_on_kafka(settings, settings.sink, left, topics=arguments.topics, positions=arguments.positions)
     return 0
 
 
-def _left(settings: Config, connection: psycopg.Connection[Any]) -> Left:
+def _left(settings: Config, source: Database) -> Left:
     """Of our own entities only: those that the checkpoint or the configuration names. A prefix may be shared."""
     if isinstance(settings.sink, FilesConfig):
         return Left()
     try:
-        ours = {entity.name for entity in entities.resolve(settings, read_tables(connection))}
+        ours = {entity.name for entity in read_entities(settings, source)}
     except ChangelogError:  # a table is gone, say
         ours = set(settings.entities)
     try:
@@ -105,23 +96,9 @@ def _drop_on_kafka(settings: Config, sink: KafkaConfig, left: Left, *, topics: b
             say(f"dropped the checkpoint of {settings.name}")
 
 
-def _drop_publication(connection: psycopg.Connection[Any], name: str) -> None:
-    """It often belongs to the role that set the service up: then nothing is dropped yet."""
-    try:
-        connection.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(name)))
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise ChangelogError(
-            Kind.ACCESS, f"publication {name} belongs to another role; nothing was dropped", hint="drop it as its owner"
-        ) from error
-    say(f"dropped publication {name}")
-
-
-def _show(settings: Config, slot: SlotState | None, left: Left, *, published: bool) -> None:
-    if slot is None:
-        say(f"slot         {settings.slot}: there is none")
-    else:
-        say(f"slot         {settings.slot}: retains {show.size(slot.retained_bytes or 0)} of log on the server")
-    say(f"publication  {settings.publication}: {'there' if published else 'there is none'}")
+def _show(settings: Config, remnants: Sequence[Remnant], left: Left) -> None:
+    for remnant in remnants:
+        say(f"{remnant.kind:<13}{remnant.name}: {_state_of(remnant)}")
     if isinstance(settings.sink, FilesConfig):
         say(f"log          {settings.sink.path}: stays; it is yours to delete")
         return
@@ -131,3 +108,9 @@ def _show(settings: Config, slot: SlotState | None, left: Left, *, published: bo
     for name, count in left.topics.items():
         say(f"topic        {name}: {count:,} messages, at most")
     say(f"positions    {settings.name}: {'there' if left.checkpoint else 'there is none'}")
+
+
+def _state_of(remnant: Remnant) -> str:
+    if not remnant.exists:
+        return "there is none"
+    return "there" if remnant.nbytes is None else f"retains {show.size(remnant.nbytes)} of log on the server"

@@ -12,8 +12,8 @@ import msgspec
 from connectors import config
 from connectors.commands import signalling
 from connectors.terminal import say
-from connectors.wiring.signals import divide
 from envelope.errors import ChangelogError, Kind
+from envelope.signal import divide
 
 KEYS_FILE = "keys.jsonl"
 """What a drift report has beside it: a line of JSON a drifted key."""

@@ -12,9 +12,9 @@ from connectors.capture.tables.repairs import Repairs, cancel
 from connectors.commands import signalling
 from connectors.commands.accept import refuse_unready
 from connectors.config import Config
-from connectors.wiring.signals import Signal
 from connectors.wiring.sinks import open_sink
 from envelope.errors import ChangelogError, Kind
+from envelope.signal import Signal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,13 +16,12 @@ from connectors import show
 from connectors.capture.tables.repairs import Repairs, absent_of
 from connectors.config import Config
 from connectors.sinks import Log, unknown_entity
-from connectors.sources.postgres.admin.slot import slot_state
-from connectors.sources.postgres.session.connection import connect, translated
 from connectors.terminal import say
-from connectors.wiring.signals import Do, Signal, send
 from connectors.wiring.sinks import open_log
+from connectors.wiring.sources import database
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.errors import ChangelogError, Kind
+from envelope.signal import Do, Signal
 
 POLL_S = 0.3
 """Seconds between looks at the changelog's checkpoint."""
@@ -80,8 +79,7 @@ def ask(
     log = open_log(settings)
     checkpoint = known(log, entity)
     signal = Signal(do=do, id=secrets.token_hex(8), entity=entity, keys=keys, service=settings.name)
-    with connect(settings.source.dsn) as connection:
-        sent = Sent(signal=signal, lsn=send(connection, signal, settings.signals_secret))
+    sent = Sent(signal=signal, lsn=database(settings).send_signals([signal]))
     quiet = bool(arguments.json)
     outcome = SENT
     if not _is_read(settings):
@@ -183,14 +181,14 @@ def _outcome(log: Log, sent: Sent, tell: Callable[[str], None]) -> Outcome | Non
 
 
 def _is_read(settings: Config) -> bool:
-    """Whether somebody reads the slot; a service that opens its source anew does not for a moment."""
-    with connect(settings.source.dsn) as connection, translated("looking for the service"):
-        for last in (False, False, False, True):
-            slot = slot_state(connection, settings.slot)
-            if slot is not None and slot.active_pid is not None:
-                return True
-            if not last:
-                time.sleep(LOOK_AGAIN_S)
+    """Whether somebody reads the slot; a service that opens its source again does not for a moment."""
+    source = database(settings)
+    for last in (False, False, False, True):
+        hold = source.hold()
+        if hold is not None and hold.reader is not None:
+            return True
+        if not last:
+            time.sleep(LOOK_AGAIN_S)
     return False
 
 

@@ -22,10 +22,10 @@ from connectors import config, show
 from connectors.commands import signalling
 from connectors.config import Config
 from connectors.sinks import MESSAGES
-from connectors.sources.postgres.admin.slot import SlotState, slot_state
-from connectors.sources.postgres.session.connection import connect, translated
+from connectors.sources import Hold, SourceStatus
 from connectors.terminal import safe, say
 from connectors.wiring.sinks import open_log
+from connectors.wiring.sources import database
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.errors import OVER_GAP, ChangelogError
 from envelope.model import Op
@@ -36,11 +36,6 @@ PROBE_TIMEOUT_S = 1.0
 BAR_WIDTH = 30
 
 _LAG = re.compile(r"^changelog_(lag_\w+) (\S+)$", re.MULTILINE)
-
-_SERVER = """
-SELECT (pg_current_wal_lsn() - '0/0')::int8,
-    (SELECT age(catalog_xmin) FROM pg_replication_slots WHERE slot_name = %s)
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,15 +69,6 @@ def _print(console: Console, state: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Database:
-    """What the database says; `end_lsn` is its log's end, `xids` what the slot holds its catalogue back by."""
-
-    slot: SlotState | None = None
-    end_lsn: int | None = None
-    xids: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Changelog:
     """What the sink says; `counts` are the log's, `stored_at` is in seconds since 1970."""
 
@@ -98,13 +84,13 @@ def read_status(settings: Config) -> dict[str, Any]:
     that the slot holds the server's catalogue back by; each null while unknown.
     """
     problems: list[str] = []
-    changelog, database = _read_changelog(settings, problems), _read_database(settings, problems)
+    changelog, source = _read_changelog(settings, problems), _read_source(settings, problems)
     answers = probe(settings)
-    checkpoint, slot = changelog.checkpoint, None if database is None else database.slot
+    checkpoint, hold = changelog.checkpoint, None if source is None else source.hold
     return {
         "name": settings.name,
         "service": {
-            "running": bool(answers) or (slot is not None and slot.active_pid is not None),
+            "running": bool(answers) or (hold is not None and hold.reader is not None),
             "phase": answers.get("phase"),
             "waits_for": answers.get("waits_for", []),
             "waiting": answers.get("waiting"),
@@ -112,9 +98,9 @@ def read_status(settings: Config) -> dict[str, Any]:
         "problems": problems,
         "position": str(checkpoint.position) if checkpoint and checkpoint.position else None,
         "through_lsn": lsn_text(checkpoint.through_lsn) if checkpoint else None,
-        "lag": _lag(answers, changelog, database or _Database()),
-        "slot": None if slot is None else _slot(slot),
-        "slot_lost": database is not None and _is_lost(slot, checkpoint),
+        "lag": _lag(answers, changelog, source),
+        "slot": None if hold is None else _slot(hold),
+        "slot_lost": source is not None and _is_lost(hold, checkpoint),
         "windows": dict(_progress(checkpoint)),
         "repairs": signalling.as_json(checkpoint),
         "entities": changelog.counts,
@@ -131,21 +117,18 @@ def _read_changelog(settings: Config, problems: list[str]) -> _Changelog:
         return _Changelog()
 
 
-def _read_database(settings: Config, problems: list[str]) -> _Database | None:
+def _read_source(settings: Config, problems: list[str]) -> SourceStatus | None:
     """What the database says; None, with a problem, where it does not answer."""
     try:
-        with connect(settings.source.dsn) as connection, translated("reading the status"):
-            slot = slot_state(connection, settings.slot)
-            end_lsn, xids = connection.execute(_SERVER, [settings.slot]).fetchone() or (None, None)
+        return database(settings).status()
     except ChangelogError as error:
         problems.append(str(error))
         return None
-    return _Database(slot=slot, end_lsn=end_lsn, xids=xids)
 
 
-def _is_lost(slot: SlotState | None, checkpoint: Checkpoint | None) -> bool:
+def _is_lost(hold: Hold | None, checkpoint: Checkpoint | None) -> bool:
     """Whether log that the changelog needs is gone: its slot, or what the slot kept."""
-    return checkpoint is not None and (slot is None or slot.wal_status == "lost")
+    return checkpoint is not None and (hold is None or hold.is_lost)
 
 
 def probe(settings: Config) -> dict[str, Any]:
@@ -166,24 +149,25 @@ def probe(settings: Config) -> dict[str, Any]:
     return {"phase": said["phase"], **waits, **{name: float(value) for name, value in lags.items()}}
 
 
-def _lag(answers: Mapping[str, Any], changelog: _Changelog, database: _Database) -> dict[str, Any]:
+def _lag(answers: Mapping[str, Any], changelog: _Changelog, source: SourceStatus | None) -> dict[str, Any]:
     """As the running service has it; else against the server's end of log, and since the last commit."""
+    xids = None if source is None or source.hold is None else source.hold.xids
     if "lag_bytes" in answers:
-        return {"bytes": int(answers["lag_bytes"]), "seconds": answers["lag_seconds"], "xids": database.xids}
-    if changelog.checkpoint is None or database.end_lsn is None:
-        return {"bytes": None, "seconds": None, "xids": database.xids}
-    nbytes = max(database.end_lsn - changelog.checkpoint.through_lsn, 0)
+        return {"bytes": int(answers["lag_bytes"]), "seconds": answers["lag_seconds"], "xids": xids}
+    if changelog.checkpoint is None or source is None:
+        return {"bytes": None, "seconds": None, "xids": xids}
+    nbytes = max(source.end - changelog.checkpoint.through_lsn, 0)
     seconds = None if changelog.stored_at is None else max(time.time() - changelog.stored_at, 0.0)
-    return {"bytes": nbytes, "seconds": seconds if nbytes else 0, "xids": database.xids}
+    return {"bytes": nbytes, "seconds": seconds if nbytes else 0, "xids": xids}
 
 
-def _slot(slot: SlotState) -> dict[str, Any]:
+def _slot(hold: Hold) -> dict[str, Any]:
     return {
-        "name": slot.name,
-        "active_pid": slot.active_pid,
-        "status": slot.wal_status,
-        "retained_bytes": slot.retained_bytes,
-        "confirmed_lsn": lsn_text(slot.confirmed_flush),
+        "name": hold.name,
+        "active_pid": hold.reader,
+        "status": hold.condition,
+        "retained_bytes": hold.nbytes,
+        "confirmed_lsn": hold.confirmed,
     }
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from connectors.failpoints import Reach, nowhere
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
+from envelope.signal import Signal
 from envelope.versions import Version
 
 Recover = Callable[[], Checkpoint | None]
@@ -136,15 +137,49 @@ class Retained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """What holds the server's log for us under our name: a replication slot, or what another kind of database has.
+
+    `reader` is the server's process that reads the log through it now. `condition` is the server's own word for how
+    well it holds; `is_lost` says that log which nobody has read yet is gone. `confirmed` is how far we confirmed, as
+    the database spells it. `nbytes` is the log that the server keeps because of it, and `xids` how many transaction ids
+    it holds the catalogue back by; both are None while unknown, or where the server does not count so.
+    """
+
+    name: str
+    reader: int | None
+    condition: str | None
+    is_lost: bool
+    confirmed: str
+    nbytes: int | None
+    xids: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remnant:
+    """One thing that a service leaves in its database; `kind` is the word that `changelog drop` names it by.
+
+    `nbytes` is the log that the server keeps because of it; None for what keeps none.
+    """
+
+    kind: str
+    name: str
+    exists: bool
+    nbytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
     """A database as the service sees it while it runs.
 
     `end` is where its log ends, as `Checkpoint.through_lsn` counts. `waits_for` says in words why the server sends
-    nothing to this process, None when it does or when nobody knows. `retained` is None while unknown.
+    nothing to this process, None when it does or when nobody knows. `hold` is None where nothing holds the log for us,
+    `retained` is None while unknown.
     """
 
     end: int
     waits_for: str | None
+    hold: Hold | None
     retained: Retained | None
 
 
@@ -191,8 +226,38 @@ class Database(Protocol):
         For the end of a process, when nobody waits long any more. Raises nothing.
         """
 
-    def refuse_if_read(self) -> None:
+    def refuse_if_read(self, *, must_answer: bool = False) -> None:
         """Raises ChangelogError (IN_USE), naming who, where another process reads the log under our name.
 
-        Passes where nobody does, and where the database cannot be asked or does not answer soon.
+        Passes where nobody does, and where the database cannot be asked or does not answer soon; with `must_answer` it
+        waits for the answer as every other call does, and raises the error of a database that cannot be asked.
+        """
+
+    def hold(self) -> Hold | None:
+        """What holds the log for us now; None where nothing does, before the first start or after a drop.
+
+        May be called at any time, beside a running service too. Raises ChangelogError where the database cannot be
+        asked.
+        """
+
+    def send_signals(self, signals: Iterable[Signal]) -> int:
+        """Writes signals into the database's log, each alone in a transaction and signed where the configuration has a
+        secret, in their order; gives where the log ends after the last one, as `Checkpoint.through_lsn` counts.
+
+        The service has taken note of them once its checkpoint is past that place. Any role that may write to the log
+        may send them, beside a running service or without one: they wait in the log until a service reads it. Raises
+        ChangelogError; the signals before the one that failed are sent then.
+        """
+
+    def remnants(self) -> Sequence[Remnant]:
+        """What the service leaves in the database, whether it exists or not, in the order in which people are told.
+
+        Raises ChangelogError where the database cannot be asked.
+        """
+
+    def drop(self, kind: str) -> None:
+        """Drops one of the `remnants`, which exists; only while no service reads the log, or it is refused.
+
+        Without what holds its log, the service cannot go on where it was: that is a gap. Raises ChangelogError, ACCESS
+        where the thing belongs to another role.
         """

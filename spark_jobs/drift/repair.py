@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from connectors.config import Config
-from connectors.sources.postgres.session.connection import connect
-from connectors.wiring.signals import Signal, divide, send
+from connectors.wiring.sources import database
+from envelope.signal import Signal, divide
 from spark_jobs.drift.report import repaired
 from spark_jobs.drift.report_json import KEYS_NAME
 from spark_jobs.drift.summary import time_text
@@ -29,15 +29,13 @@ def repair(config: Config, report: Mapping[str, Any], folder: Path) -> dict[str,
     Raises ChangelogError.
     """
     done = dict(report)
-    secret = config.signals_secret
+    source = database(config)
     keys = folder / report["run"]["id"] / KEYS_NAME
-    with connect(config.source.dsn) as connection:
-        for name, entity in report["entities"].items():
-            signals = list(_signals(report["run"]["id"], config.name, name, entity["action"]["do"], keys))
-            for signal in signals:
-                send(connection, signal, secret)
-            if signals:
-                done = repaired(done, name, [signal.id for signal in signals], time_text(datetime.now(UTC)))
+    for name, entity in report["entities"].items():
+        signals = list(_signals(report["run"]["id"], config.name, name, entity["action"]["do"], keys))
+        if signals:
+            source.send_signals(signals)
+            done = repaired(done, name, [signal.id for signal in signals], time_text(datetime.now(UTC)))
     return done
 
 

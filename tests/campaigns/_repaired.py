@@ -18,11 +18,12 @@ from msgspec import Raw
 from connectors.capture.tables.repairs import Repairs
 from connectors.sinks.files.log import read_checkpoint, read_log
 from connectors.sinks.files.sink import FileSink
-from connectors.wiring.signals import Signal, send
+from connectors.sources.postgres.admin.signals import send
 from envelope.checkpoint import Checkpoint
 from envelope.columnar import batch
 from envelope.model import MISSING, Envelope, Op, Record
 from envelope.position import Position
+from envelope.signal import Signal
 from tests.campaigns._service import Service, is_read
 
 WRITERS = 3

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from connectors.servers.postgres import temporary_server
 from connectors.sources.postgres.snapshot.table_reads import FAIL_POINTS as READING_FAIL_POINTS
-from connectors.wiring.signals import Do, Signal
+from envelope.signal import Do, Signal
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._repaired import Pair, written_to
 from tests.campaigns._service import FAIL_POINTS

@@ -20,11 +20,11 @@ from connectors.failpoints import Reach, nowhere
 from connectors.servers.postgres import Server, temporary_server
 from connectors.service import service
 from connectors.service.service import Service
+from connectors.sources.postgres.admin.signals import send
 from connectors.sources.postgres.session.connection import connect
 from connectors.sources.postgres.session.patience import Patience
 from connectors.sources.postgres.snapshot import table_reads
 from connectors.wiring import sources
-from connectors.wiring.signals import send
 from envelope.errors import ChangelogError, Kind
 from envelope.signal import Signal
 from tests.integration.site import Running, Site

@@ -16,10 +16,11 @@ from connectors.capture.tables.repairs import Repairs
 from connectors.sinks.files.layout import log_file, sequences
 from connectors.sinks.files.log import read_log
 from connectors.sinks.files.sink import FileSink
-from connectors.wiring.signals import Do, Signal, Signing, encode, send
+from connectors.sources.postgres.admin.signals import send
 from envelope.columnar import batch
 from envelope.model import MISSING, Envelope, Op, Record
 from envelope.position import Position
+from envelope.signal import Do, Signal, Signing, encode
 from tests.integration.site import Running, Site
 
 ENTITIES = """

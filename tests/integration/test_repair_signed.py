@@ -8,7 +8,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from connectors.capture.tables.repairs import ENDED_MAX, Repairs
-from connectors.wiring.signals import Do, Signal, send
+from connectors.sources.postgres.admin.signals import send
+from envelope.signal import Do, Signal
 from tests.integration.site import Site
 
 SECRET = "sixteen characters"

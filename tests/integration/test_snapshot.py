@@ -8,10 +8,9 @@ import pytest
 
 from connectors.capture.rows.row_records import Origin
 from connectors.capture.tables.windows import Windows
-from connectors.sources.postgres.session.connection import connect
+from connectors.sources.postgres.session.connection import Connection, connect
 from connectors.sources.postgres.snapshot.chunk_reader import Reader, nonce
 from connectors.sources.postgres.snapshot.chunk_rows import ReadTable
-from connectors.sources.postgres.snapshot.copyout import Connection
 from connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress
 from connectors.sources.postgres.values.text_to_json import SETTINGS
 from envelope.errors import ChangelogError, Kind

@@ -12,7 +12,8 @@ import pytest
 
 from connectors.capture.tables.repairs import Repairs
 from connectors.servers.postgres import Server
-from connectors.wiring.signals import Signal, send
+from connectors.sources.postgres.admin.signals import send
+from envelope.signal import Signal
 from spark_jobs.detect_drift import JOB
 from tests.campaigns._plant import Edit, last_only, latest, lost, rewrite, setting
 from tests.campaigns._service import Service, is_read

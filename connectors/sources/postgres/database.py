@@ -1,19 +1,23 @@
 """The door to PostgreSQL: `connectors.sources.Database` over a slot and a publication."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from connectors.failpoints import Reach, nowhere
-from connectors.sources import Changelog, Recover, Retained, SourceStatus
+from connectors.sources import Changelog, Hold, Recover, Remnant, Retained, SourceStatus
+from connectors.sources.postgres.admin import remnants
 from connectors.sources.postgres.admin.catalog import Table, read_tables
-from connectors.sources.postgres.admin.slot import SlotState, slot_state
+from connectors.sources.postgres.admin.signals import send
+from connectors.sources.postgres.admin.slot import LOST, SlotState, slot_state
 from connectors.sources.postgres.session import waits
 from connectors.sources.postgres.session.connection import connect, translated
 from connectors.sources.postgres.session.patience import Patience, PatientConnection
 from connectors.sources.postgres.source import CATALOG_SETTINGS, PostgresSource, Settings
+from envelope.checkpoint import lsn_text
 from envelope.entity import Entity
 from envelope.errors import ChangelogError
+from envelope.signal import Signal
 
 _GLANCE_S = 3.0
 
@@ -52,17 +56,44 @@ class PostgresDatabase:
             slot = slot_state(connection, self._settings.slot)
             waits_for = self._waits_for(connection, slot)
             [(end,)] = connection.execute("SELECT (pg_current_wal_lsn() - '0/0')::int8").fetchall()
-        return SourceStatus(end=end, waits_for=waits_for, retained=_retained(slot))
+        return SourceStatus(end=end, waits_for=waits_for, hold=_hold(slot), retained=_retained(slot))
 
     def retained(self) -> Retained | None:
         """See `Database.retained`."""
         return _retained(self._glance())
 
-    def refuse_if_read(self) -> None:
+    def refuse_if_read(self, *, must_answer: bool = False) -> None:
         """See `Database.refuse_if_read`."""
-        slot = self._glance()
+        slot = self._slot() if must_answer else self._glance()
         if slot is not None:
             slot.refuse_if_read()
+
+    def hold(self) -> Hold | None:
+        """See `Database.hold`."""
+        return _hold(self._slot())
+
+    def send_signals(self, signals: Iterable[Signal]) -> int:
+        """See `Database.send_signals`."""
+        end = 0
+        with connect(self._settings.dsn, patience=self._patience()) as connection:
+            for signal in signals:
+                end = send(connection, signal, self._settings.signals_secret)
+        return end
+
+    def remnants(self) -> Sequence[Remnant]:
+        """See `Database.remnants`."""
+        with connect(self._settings.dsn, patience=self._patience()) as connection:
+            return remnants.read(connection, self._settings.slot, self._settings.publication)
+
+    def drop(self, kind: str) -> None:
+        """See `Database.drop`."""
+        name = self._settings.slot if kind == remnants.SLOT else self._settings.publication
+        with connect(self._settings.dsn, patience=self._patience()) as connection:
+            remnants.drop(connection, kind, name)
+
+    def _slot(self) -> SlotState | None:
+        with connect(self._settings.dsn, patience=self._patience()) as connection:
+            return slot_state(connection, self._settings.slot)
 
     def _glance(self) -> SlotState | None:
         """The slot as it is; None where the database cannot be asked, or does not answer soon."""
@@ -90,4 +121,18 @@ def _retained(slot: SlotState | None) -> Retained | None:
         nbytes=slot.retained_bytes,
         holder={"slot": slot.name},
         note="the slot keeps log until the service runs again or `changelog drop --slot`",
+    )
+
+
+def _hold(slot: SlotState | None) -> Hold | None:
+    if slot is None:
+        return None
+    return Hold(
+        name=slot.name,
+        reader=slot.active_pid,
+        condition=slot.wal_status,
+        is_lost=slot.wal_status == LOST,
+        confirmed=lsn_text(slot.confirmed_flush),
+        nbytes=slot.retained_bytes,
+        xids=slot.xids,
     )

@@ -7,7 +7,8 @@ import pytest
 from msgspec import Raw
 
 from connectors.servers.kafka import Broker
-from connectors.wiring.signals import Signal, send
+from connectors.sources.postgres.admin.signals import send
+from envelope.signal import Signal
 from tests.integration.kafka.site import Site
 from tests.servers.registry import Registry
 

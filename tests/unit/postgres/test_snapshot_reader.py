@@ -2,9 +2,9 @@
 
 from connectors.capture.rows.row_records import Origin
 from connectors.capture.tables.windows import Windows
+from connectors.sources.postgres.session.connection import Connection
 from connectors.sources.postgres.snapshot.chunk_reader import Reader
 from connectors.sources.postgres.snapshot.chunk_rows import ReadTable
-from connectors.sources.postgres.snapshot.copyout import Connection
 
 
 def test_a_reader_that_fails_says_so_whatever_it_fails_with() -> None:

@@ -31,7 +31,8 @@ class SlotState:
     """A replication slot as the server has it now.
 
     `reader` is the session that reads it. `retained_bytes` is the log that it keeps on the server, `wal_status` one
-    of reserved, extended, unreserved and lost; both None while unknown.
+    of reserved, extended, unreserved and lost; both None while unknown. `xids` is how many transaction ids it holds the
+    server's catalogue back by.
     """
 
     name: str
@@ -43,6 +44,7 @@ class SlotState:
     retained_bytes: int | None
     failover: bool
     two_phase: bool
+    xids: int | None = None
 
     @property
     def active_pid(self) -> int | None:
@@ -101,7 +103,7 @@ def slot_state(conn: psycopg.Connection[Any], name: str) -> SlotState | None:
         row = conn.execute(_SLOT, [name]).fetchone()
     if row is None:
         return None
-    plugin, database, confirmed_flush, wal_status, retained_bytes, failover, two_phase, pid, *session = row
+    plugin, database, confirmed_flush, wal_status, retained_bytes, failover, two_phase, xids, pid, *session = row
     return SlotState(
         name=name,
         plugin=plugin,
@@ -112,6 +114,7 @@ def slot_state(conn: psycopg.Connection[Any], name: str) -> SlotState | None:
         retained_bytes=retained_bytes,
         failover=failover,
         two_phase=two_phase,
+        xids=xids,
     )
 
 
@@ -191,7 +194,7 @@ SELECT s.plugin::text, s.database::text, s.confirmed_flush_lsn::text, s.wal_stat
         CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, s.restart_lsn
     )::int8,
     coalesce((to_jsonb(s) ->> 'failover')::boolean, false), coalesce((to_jsonb(s) ->> 'two_phase')::boolean, false),
-    s.active_pid, {COLUMNS}
+    age(s.catalog_xmin), s.active_pid, {COLUMNS}
 FROM pg_replication_slots AS s LEFT JOIN pg_stat_activity AS a ON a.pid = s.active_pid
 WHERE s.slot_name = %s
 """

@@ -6,13 +6,10 @@ beyond that of connecting.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import psycopg
 
-from connectors.sources.postgres.session.connection import explain, translated
-
-Connection = psycopg.Connection[tuple[Any, ...]]
+from connectors.sources.postgres.session.connection import Connection, explain, translated
 
 _SCHEMAS_PUBLISHED = 150000
 

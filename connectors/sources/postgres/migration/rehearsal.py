@@ -3,14 +3,12 @@
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import psycopg
 from psycopg import errors, pq
 
 from connectors.sources.postgres.migration.script import Statement
-
-Connection = psycopg.Connection[tuple[Any, ...]]
+from connectors.sources.postgres.session.connection import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,9 @@ from psycopg.conninfo import conninfo_to_dict
 from connectors.sources.postgres.session.patience import Patience, PatientConnection
 from envelope.errors import OVER_GAP, ChangelogError, Kind
 
+Connection = psycopg.Connection[tuple[Any, ...]]
+"""A session whose rows are tuples: what `connect` gives, or a plain one of psycopg's."""
+
 APPLICATION_NAME = "changelog"
 
 # Used where the connection string does not say otherwise: a peer that vanished is noticed within half a minute.

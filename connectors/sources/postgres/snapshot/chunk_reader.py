@@ -13,9 +13,9 @@ from connectors.capture.rows.row_records import Origin
 from connectors.capture.tables.key_lookup import Keys
 from connectors.capture.tables.windows import Chunk, Windows
 from connectors.failpoints import Reach, nowhere
-from connectors.sources.postgres.session.connection import translated
+from connectors.sources.postgres.session.connection import Connection, translated
 from connectors.sources.postgres.snapshot.chunk_rows import ChunkRows, ReadTable
-from connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, Connection, TooLargeError, copy_rows
+from connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, TooLargeError, copy_rows
 from connectors.sources.postgres.snapshot.key_rows import KeyedRows, read_keys
 from connectors.sources.postgres.snapshot.page_progress import PAGE_SLOTS, Fingerprint, Range
 from connectors.sources.postgres.snapshot.visibility import Snapshot

@@ -7,7 +7,6 @@ a time and values with escapes are unescaped in their place.
 import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +17,10 @@ from psycopg.pq.abc import PGconn
 from psycopg.waiting import Ready, Wait
 
 from connectors.capture.rows.json_columns import Columns
+from connectors.sources.postgres.session.connection import Connection
 from envelope.columnar.splice import INLINE, Bytes
 from envelope.errors import ChangelogError, Kind
 
-Connection = psycopg.Connection[tuple[Any, ...]]
 Ints = npt.NDArray[np.int64]
 
 CHUNK_BYTES_MAX = 32 << 20

@@ -21,9 +21,9 @@ from connectors.capture.rows.binding import Binding
 from connectors.capture.rows.codec import Shape
 from connectors.capture.rows.row_records import Change, Origin, Transaction
 from connectors.capture.tables.key_lookup import Ghost, Keys
-from connectors.sources.postgres.session.connection import explain
+from connectors.sources.postgres.session.connection import Connection, explain
 from connectors.sources.postgres.snapshot.chunk_rows import ChunkRows, ReadTable, combined
-from connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, Connection, add, copy_rows, copying
+from connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, add, copy_rows, copying
 from connectors.sources.postgres.values.text_to_json import codec_for
 from connectors.sources.postgres.values.types import PgType
 from envelope.codec.avro_values import encoder

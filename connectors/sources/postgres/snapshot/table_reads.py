@@ -27,11 +27,10 @@ from connectors.sources.postgres.admin.catalog import Table, read_tables
 from connectors.sources.postgres.decode.binder import Binder
 from connectors.sources.postgres.decode.columnar import Bound
 from connectors.sources.postgres.decode.messages import Relation, RelationColumn
-from connectors.sources.postgres.session.connection import connect, translated
+from connectors.sources.postgres.session.connection import Connection, connect, translated
 from connectors.sources.postgres.session.patience import Patience
 from connectors.sources.postgres.snapshot.chunk_reader import Reader, nonce, quoted, signature
 from connectors.sources.postgres.snapshot.chunk_rows import ReadTable
-from connectors.sources.postgres.snapshot.copyout import Connection
 from connectors.sources.postgres.snapshot.key_rows import key_casts
 from connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress
 from connectors.sources.postgres.snapshot.visibility import Snapshot

@@ -1,0 +1,30 @@
+"""Sends signals: writes them into the database's log as messages, which any role may do.
+
+Their form is in `envelope.signal`. `[signals] secret` says whose signals the service obeys.
+"""
+
+from connectors.sources.postgres.session.connection import Connection, translated
+from envelope.signal import PREFIX, Signal, Signing, encode
+
+
+def send(connection: Connection, signal: Signal, secret: bytes | None) -> int:
+    """Writes the signal into the log of the database, alone in a transaction; gives the LSN after its message.
+
+    The service has taken note of it once its checkpoint's `through_lsn` is greater. Raises ChangelogError.
+    """
+    with translated("sending a signal"), connection.transaction():
+        content = encode(signal, None if secret is None else _signing(connection, secret))
+        row = connection.execute(
+            "SELECT pg_logical_emit_message(true, %s, %s) - '0/0'::pg_lsn", [PREFIX, content]
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _signing(connection: Connection, secret: bytes) -> Signing:
+    """For the transaction that is open."""
+    row = connection.execute(
+        "SELECT system_identifier::text, pg_current_xact_id()::text FROM pg_control_system()"
+    ).fetchone()
+    assert row is not None
+    return Signing(secret=secret, cluster=row[0], transaction=int(row[1]))
