@@ -14,7 +14,7 @@ from connectors.sinks import Log, Sink
 from connectors.sources import Recover, Source
 from connectors.sources.postgres.admin.catalog import read_tables
 from connectors.sources.postgres.admin.slot import slot_state
-from connectors.sources.postgres.crossing import Held, crossing
+from connectors.sources.postgres.crossing import ChangelogRemains, crossing
 from connectors.sources.postgres.session.connection import connect
 from connectors.sources.postgres.source import CATALOG_SETTINGS
 from connectors.sources.postgres.stream.replication import ReplicationConnection
@@ -134,12 +134,12 @@ def cross(config: Config, found: Found, *, accept_settings: bool, reach: Reach) 
     _log.info("going over the gap", why=found.error.message, note="a new slot waits for transactions that run now")
     with closing(open_sink(config, over_gap=True, reach=reach)) as sink:
 
-        def take_over() -> Held:
+        def take_over() -> ChangelogRemains:
             sink.prepare(resolved)
             stored = sink.recover()
             epoch = max(log.epoch(), 0 if stored is None else stored.epoch)
             lost = sink.lost([entity.name for entity in resolved])
-            return Held(checkpoint=stored, epoch=epoch, committed_at=_committed_at(log), lost=lost)
+            return ChangelogRemains(checkpoint=stored, epoch=epoch, committed_at=_committed_at(log), lost=lost)
 
         with crossing(
             replace(postgres_settings(config), accept_settings=accept_settings),

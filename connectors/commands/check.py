@@ -23,7 +23,7 @@ from connectors.commands.status import probe
 from connectors.config import Config, FilesConfig, KafkaConfig
 from connectors.findings import Finding, Status
 from connectors.sources.postgres.admin.catalog import Table, read_tables
-from connectors.sources.postgres.admin.check import Wanted, findings, unlogged
+from connectors.sources.postgres.admin.check import Requirements, findings, unlogged
 from connectors.sources.postgres.admin.slot import slot_state
 from connectors.sources.postgres.session.connection import connect, translated
 from connectors.sources.postgres.session.patience import NO_LIMIT
@@ -83,7 +83,7 @@ def all_findings(connection: psycopg.Connection[Any], settings: Config) -> list[
             for line in error.message.splitlines()
         ]
     stored, stored_at = _stored(settings)
-    wanted = Wanted(
+    wanted = Requirements(
         slot=settings.slot,
         publication=settings.publication,
         failover=settings.source.failover,

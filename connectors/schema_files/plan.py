@@ -12,9 +12,16 @@ from connectors.config import Config, EntityConfig
 from connectors.findings import Finding, fail
 from connectors.schema_files.verdicts import COMPATIBILITY
 from connectors.sources.postgres.admin.catalog import Table, read_tables
-from connectors.sources.postgres.admin.check import Wanted, findings
-from connectors.sources.postgres.migration.alterations import Alteration, Kind, alterations
-from connectors.sources.postgres.migration.rehearsal import Step, Watched, asking, look, rehearse, shared
+from connectors.sources.postgres.admin.check import Requirements, findings
+from connectors.sources.postgres.migration.alterations import Alteration, AlterationKind, alterations
+from connectors.sources.postgres.migration.rehearsal import (
+    RehearsalScope,
+    RehearsedStep,
+    asking,
+    look,
+    rehearse,
+    shared,
+)
 from connectors.sources.postgres.migration.script import Statement
 from connectors.sources.postgres.snapshot.table_reads import bind_table
 from connectors.wiring import entities
@@ -34,8 +41,8 @@ _PASSED = "the service stops at the first row behind that, until `changelog sche
 
 SEE_CHECK = "see `changelog check`"
 
-_OF_TABLE = ("TABLE", (Kind.IDENTITY, Kind.KEYS))
-_KINDS = {"publication": ("PUBLICATION", (Kind.PUBLISHED,))}
+_OF_TABLE = ("TABLE", (AlterationKind.IDENTITY, AlterationKind.KEYS))
+_KINDS = {"publication": ("PUBLICATION", (AlterationKind.PUBLISHED,))}
 """Of a finding's name, the rule, and what may have brought it about."""
 
 _PLACES = (Rule.KEY_CHANGED, Rule.PARTITION_CHANGED)
@@ -127,7 +134,7 @@ def plan(
         with asking(connection):
             resolved = {entity.name: entity for entity in entities.resolve(settings, read_tables(connection))}
         before = _state(connection, settings, resolved)
-        watched = Watched(
+        watched = RehearsalScope(
             tables=[before.tables[entity.table].oid for entity in resolved.values()],
             known=[oid for table in before.tables.values() for oid in _oids(table)],
             publication=settings.publication,
@@ -225,7 +232,7 @@ def _findings(
     connection: Connection, settings: Config, entity: Entity, tables: Mapping[tuple[str, str], Table]
 ) -> list[Finding]:
     """What `changelog check` has against the entity, its table and its place in the publication."""
-    wanted = Wanted(
+    wanted = Requirements(
         slot=settings.slot, publication=settings.publication, failover=settings.source.failover, entities=[entity]
     )
     try:
@@ -247,11 +254,11 @@ class _Judge:
     found: Sequence[Alteration]
     before: _State
     after: _State
-    steps: Sequence[Step]
+    steps: Sequence[RehearsedStep]
 
     def planned(self) -> Planned:
         """The whole verdict."""
-        gone = next((each for each in self.found if each.kind in (Kind.GONE, Kind.MOVED)), None)
+        gone = next((each for each in self.found if each.kind in (AlterationKind.GONE, AlterationKind.MOVED)), None)
         if gone is not None and self.entity.table not in self.after.tables:
             return self._planned(self.found, [self._absent(gone)], [])
         changes = evolution.changes(self._old, self._new)
@@ -294,7 +301,7 @@ class _Judge:
 
     def _absent(self, gone: Alteration) -> Trouble:
         table, name = ".".join(self.entity.table), self.entity.name
-        if gone.kind is Kind.MOVED:
+        if gone.kind is AlterationKind.MOVED:
             hint = f'set [entities.{name}] table = "{gone.after}" then, and begin that entity anew'
             return _stop("TABLE_RENAMED", gone.line, f"{table} becomes {gone.after}", hint)
         hint = f"stop the service first, and take entity {name} off the configuration"
@@ -303,22 +310,24 @@ class _Judge:
     def _replaced(self, changes: Sequence[evolution.Change]) -> Iterator[Alteration]:
         """Another table takes the place: what is known of its columns is their names."""
         line = _line_of(self.entity.table, self.steps, other_than=self.before.tables[self.entity.table].oid)
-        yield Alteration(kind=Kind.REPLACED, line=line, name=".".join(self.entity.table))
+        yield Alteration(kind=AlterationKind.REPLACED, line=line, name=".".join(self.entity.table))
         for change in changes:
             old, new = (_spelled(type_) for type_ in (change.old, change.new))
             if change.kind in (evolution.Kind.ADDED, evolution.Kind.REPLACED):
-                yield Alteration(kind=Kind.ADDED, line=line, name=change.column, after=new)
+                yield Alteration(kind=AlterationKind.ADDED, line=line, name=change.column, after=new)
             if change.kind in (evolution.Kind.DROPPED, evolution.Kind.REPLACED):
-                yield Alteration(kind=Kind.DROPPED, line=line, name=change.before or change.column, before=old)
+                yield Alteration(
+                    kind=AlterationKind.DROPPED, line=line, name=change.before or change.column, before=old
+                )
             if change.kind is evolution.Kind.RETYPED:
-                yield Alteration(kind=Kind.RETYPED, line=line, name=change.column, before=old, after=new)
+                yield Alteration(kind=AlterationKind.RETYPED, line=line, name=change.column, before=old, after=new)
 
     def _refusals(self) -> Iterator[Trouble]:
         """What the configuration says of the table and no longer holds."""
         error = self.after.refused.get(self.entity.name)
         if error is not None:
             wanted = {*self.entity.key, *self.entity.partition_by}
-            line = self._line(lambda each: _concerns(wanted, each) or each.kind is Kind.KEYS)
+            line = self._line(lambda each: _concerns(wanted, each) or each.kind is AlterationKind.KEYS)
             yield from _reasons(self.entity.name, error, line)
 
     def _new_failures(self) -> Iterator[Trouble]:
@@ -337,7 +346,7 @@ class _Judge:
 
     def _truncations(self) -> Iterator[Trouble]:
         for each in self.found:
-            if each.kind is Kind.TRUNCATED and self.entity.on_truncate == "stop":
+            if each.kind is AlterationKind.TRUNCATED and self.entity.on_truncate == "stop":
                 hint = f'DELETE instead, or set [entities.{self.entity.name}] on_truncate = "publish"'
                 yield _stop("TRUNCATE", each.line, "a TRUNCATE is not published", hint)
 
@@ -386,7 +395,9 @@ class _Judge:
         for change in changes:
             if change.kind is evolution.Kind.RETYPED and change.column not in told:
                 line = self.steps[-1].statement.line
-                yield Alteration(kind=Kind.RETYPED, line=line, name=change.column, before="its type", after="altered")
+                yield Alteration(
+                    kind=AlterationKind.RETYPED, line=line, name=change.column, before="its type", after="altered"
+                )
 
     def _unseen(self, each: Alteration, again: Sequence[str]) -> str | None:
         """What becomes of stored values that no message tells and the service cannot see."""
@@ -394,13 +405,13 @@ class _Judge:
             return None
         published = {name for name, _ in self._new.fields}
         match each.kind:
-            case Kind.REWRITTEN:
+            case AlterationKind.REWRITTEN:
                 return "a column may be computed anew (USING)"
-            case Kind.PARTITION_CAME:
+            case AlterationKind.PARTITION_CAME:
                 return f"what rows partition {each.name} holds come with it"
-            case Kind.PARTITION_WENT:
+            case AlterationKind.PARTITION_WENT:
                 return f"what rows partition {each.name} holds go with it"
-            case Kind.RETYPED | Kind.RENAMED | Kind.ADDED if each.name in published:
+            case AlterationKind.RETYPED | AlterationKind.RENAMED | AlterationKind.ADDED if each.name in published:
                 return f"stored values of {each.name} may have another text"
         return None
 
@@ -411,14 +422,14 @@ class _Judge:
 
 
 def _concerns(columns: Collection[str], each: Alteration) -> bool:
-    return each.name in columns or (each.kind is Kind.RENAMED and each.before in columns)
+    return each.name in columns or (each.kind is AlterationKind.RENAMED and each.before in columns)
 
 
-def _is_of(kinds: Collection[Kind], each: Alteration) -> bool:
+def _is_of(kinds: Collection[AlterationKind], each: Alteration) -> bool:
     return each.kind in kinds
 
 
-def _new(before: _State, after: _State, steps: Sequence[Step]) -> Iterator[Planned]:
+def _new(before: _State, after: _State, steps: Sequence[RehearsedStep]) -> Iterator[Planned]:
     """Entities that [tables] makes of new tables, from the service's next start on."""
     for name, table in sorted(after.matching.items() - before.matching.items()):
         line = _line_of(table, steps)
@@ -433,7 +444,7 @@ def _new(before: _State, after: _State, steps: Sequence[Step]) -> Iterator[Plann
         )
 
 
-def _line_of(table: tuple[str, str], steps: Sequence[Step], *, other_than: int = 0) -> int:
+def _line_of(table: tuple[str, str], steps: Sequence[RehearsedStep], *, other_than: int = 0) -> int:
     """The line of the first statement after which a table has this name, `other_than` the one with that oid."""
     found = (
         step.statement.line

@@ -8,27 +8,27 @@ from connectors.schema_files import reports
 from connectors.schema_files.plan import THE_SERVICE, Planned, Trouble
 from connectors.schema_files.reports import Report
 from connectors.schema_files.verdicts import Finding, Verdict
-from connectors.sources.postgres.migration.alterations import Alteration, Kind
-from connectors.sources.postgres.migration.recreate import Lost
+from connectors.sources.postgres.migration.alterations import Alteration, AlterationKind
+from connectors.sources.postgres.migration.recreate import LostDefinition
 from connectors.terminal import safe
 
-SPELLED: Mapping[Kind, str] = {
-    Kind.GONE: "- table {0.before}",
-    Kind.MOVED: "~ table {0.before} → {0.after}",
-    Kind.REPLACED: "~ table {0.name} is another one",
-    Kind.ADDED: "+ column {0.name} {0.after}",
-    Kind.DROPPED: "- column {0.name} {0.before}",
-    Kind.RENAMED: "~ column {0.before} → {0.after}",
-    Kind.RETYPED: "~ column {0.name}: {0.before} → {0.after}",
-    Kind.NULLABLE: "~ column {0.name}: {0.before} → {0.after}",
-    Kind.DEFAULT: "~ column {0.name}: default {0.before} → {0.after}",
-    Kind.KEYS: "~ unique indexes: {0.before} → {0.after}",
-    Kind.IDENTITY: "~ replica identity: {0.before} → {0.after}",
-    Kind.PUBLISHED: "~ publication: {0.before} → {0.after}",
-    Kind.PARTITION_CAME: "+ partition {0.name}",
-    Kind.PARTITION_WENT: "- partition {0.name}",
-    Kind.REWRITTEN: "! every row is written anew, while the table is locked to all others",
-    Kind.TRUNCATED: "! every row is removed by TRUNCATE",
+SPELLED: Mapping[AlterationKind, str] = {
+    AlterationKind.GONE: "- table {0.before}",
+    AlterationKind.MOVED: "~ table {0.before} → {0.after}",
+    AlterationKind.REPLACED: "~ table {0.name} is another one",
+    AlterationKind.ADDED: "+ column {0.name} {0.after}",
+    AlterationKind.DROPPED: "- column {0.name} {0.before}",
+    AlterationKind.RENAMED: "~ column {0.before} → {0.after}",
+    AlterationKind.RETYPED: "~ column {0.name}: {0.before} → {0.after}",
+    AlterationKind.NULLABLE: "~ column {0.name}: {0.before} → {0.after}",
+    AlterationKind.DEFAULT: "~ column {0.name}: default {0.before} → {0.after}",
+    AlterationKind.KEYS: "~ unique indexes: {0.before} → {0.after}",
+    AlterationKind.IDENTITY: "~ replica identity: {0.before} → {0.after}",
+    AlterationKind.PUBLISHED: "~ publication: {0.before} → {0.after}",
+    AlterationKind.PARTITION_CAME: "+ partition {0.name}",
+    AlterationKind.PARTITION_WENT: "- partition {0.name}",
+    AlterationKind.REWRITTEN: "! every row is written anew, while the table is locked to all others",
+    AlterationKind.TRUNCATED: "! every row is removed by TRUNCATE",
 }
 
 
@@ -42,7 +42,7 @@ class Tried:
     file: str
     statements: int
     where: str
-    lost: Sequence[Lost]
+    lost: Sequence[LostDefinition]
     planned: Sequence[Planned]
 
     @property

@@ -181,14 +181,14 @@ class _Transaction:
                 self._commit, self._xid = message.final_lsn, message.xid
             case messages.Relation():
                 self.relations[message.relid] = message
-            case messages.Message():
+            case messages.LogicalMessage():
                 if message.transactional:
                     self._message(message)
             case row_change.Insert() | row_change.Update() | row_change.Delete() | messages.Truncate():
                 self._records.append(_Record(message, start, self._ordinal, self._identifier, self._block))
                 self._ordinal += 1
 
-    def _message(self, message: messages.Message) -> None:
+    def _message(self, message: messages.LogicalMessage) -> None:
         """Counts, and stamps what was logged behind it, be it delivered before.
 
         What has no valid member leaves the stamp before it.

@@ -8,7 +8,7 @@ import pytest
 
 from connectors.servers.postgres import temporary_server
 from connectors.sources.postgres.admin.catalog import Table, read_tables
-from connectors.sources.postgres.admin.check import Finding, Wanted, findings, refuse
+from connectors.sources.postgres.admin.check import Finding, Requirements, findings, refuse
 from connectors.sources.postgres.admin.slot import ensure_publication, ensure_slot, slot_state
 from connectors.sources.postgres.session.connection import connect
 from connectors.sources.postgres.source import PostgresSource, Settings
@@ -72,7 +72,7 @@ def entity(name: str = "t", *, where: str | None = None, **names: tuple[str, ...
 
 def failures(conn: Connection, *entities: Entity) -> list[Finding]:
     """What `check` has against publishing these as p."""
-    wanted = Wanted(slot="none", publication="p", failover=False, entities=entities)
+    wanted = Requirements(slot="none", publication="p", failover=False, entities=entities)
     return [finding for finding in findings(conn, wanted, read_tables(conn)) if finding.status == "fail"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from connectors.capture.rows.row_records import Origin
 from connectors.capture.tables.windows import Windows
 from connectors.sources.postgres.session.connection import Connection, connect
-from connectors.sources.postgres.snapshot.chunk_reader import Reader, nonce
+from connectors.sources.postgres.snapshot.chunk_reader import ChunkReader, nonce
 from connectors.sources.postgres.snapshot.chunk_rows import ReadTable
 from connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress
 from connectors.sources.postgres.values.text_to_json import SETTINGS
@@ -27,7 +27,7 @@ def test_a_leaf_that_is_gone_has_its_table_planned_anew(database: str) -> None:
         connection.execute("CREATE TABLE place (id int PRIMARY KEY)")
     leaf = LeafProgress(filenode=1, pages=1, left=[(0, None)])
     table = TableProgress(entity="place", signature="", leaves={'"public"."place_2025"': leaf})
-    reader = Reader(
+    reader = ChunkReader(
         Windows({"place": table}, horizon=0, nonces=nonce),
         {"place": ("public", "place")},
         Origin(connector="postgres", name="test", database="test", decisions={}),

@@ -19,9 +19,9 @@ from connectors.schema_files.history import read
 from connectors.schema_files.plan import Contracts, plan
 from connectors.schema_files.plan_reports import FORMATS, Tried
 from connectors.servers.postgres import temporary_server
-from connectors.sources.postgres.migration.recreate import Lost, definitions, recreate
+from connectors.sources.postgres.migration.recreate import LostDefinition, definitions, recreate
 from connectors.sources.postgres.migration.rehearsal import RehearsalError
-from connectors.sources.postgres.migration.script import Refused, Statement, refusal, statements
+from connectors.sources.postgres.migration.script import Refusal, Statement, refusal, statements
 from connectors.sources.postgres.session.connection import connect, explain, translated
 from connectors.sources.postgres.values.text_to_json import SETTINGS
 from connectors.terminal import say
@@ -56,7 +56,7 @@ class Stage:
 
     connection: Connection
     name: str
-    lost: Sequence[Lost] = ()
+    lost: Sequence[LostDefinition] = ()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -137,7 +137,7 @@ def read_script(path: Path, *, embedded: bool) -> list[Statement]:
     refused = [
         why
         for each in found
-        if (why := each if isinstance(each, Refused) else refusal(each, lasting=not embedded)) is not None
+        if (why := each if isinstance(each, Refusal) else refusal(each, lasting=not embedded)) is not None
     ]
     if refused:
         lines = [f"{path}:{each.line}: {each.what} {each.why}" for each in refused]

@@ -21,7 +21,7 @@ from connectors.capture.tables.repairs import Repairs, over_gap
 from connectors.failpoints import Reach
 from connectors.sources.postgres.admin import evidence
 from connectors.sources.postgres.admin.catalog import read_tables
-from connectors.sources.postgres.admin.check import Wanted, findings, refuse
+from connectors.sources.postgres.admin.check import Requirements, findings, refuse
 from connectors.sources.postgres.admin.claim import claim_slot
 from connectors.sources.postgres.admin.lineage import joins_on
 from connectors.sources.postgres.admin.slot import LOST, ensure_publication, ensure_slot, read_database, slot_state
@@ -40,7 +40,7 @@ FAIL_POINTS = ("gap:claimed", "gap:slot-dropped", "gap:taken-over", "gap:slot-ma
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class ChangelogRemains:
     """What the changelog holds: its last checkpoint, None where there is none that can be read; the highest epoch of
     any row; when the last row was committed, where that is known; and the entities whose stored rows are gone in part.
     """
@@ -52,7 +52,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crossed:
+class CrossedGap:
     """The checkpoint to go on from, and the rows that tell of the gap: to be stored in one commit."""
 
     checkpoint: Checkpoint
@@ -64,12 +64,12 @@ def crossing(
     settings: Settings,
     entities: Sequence[Entity],
     stored: Checkpoint | None,
-    take_over: Callable[[], Held],
+    take_over: Callable[[], ChangelogRemains],
     *,
     reason: str,
     keep_slot: bool,
     reach: Reach,
-) -> Iterator[Crossed]:
+) -> Iterator[CrossedGap]:
     """Goes over a gap, holding the slot's claim until the block ends, in which what it gives is to be committed.
 
     `stored` is the checkpoint as readers see it. `take_over` takes hold of the sink and says what it holds. A slot that
@@ -101,10 +101,10 @@ def crossing(
             gap = _gap(settings.name, reason, held, checkpoint)
             record = gap.record(connector="postgres", database=catalog.info.dbname, at=_now(catalog))
             lost = [entity for entity in entities if moved or entity.name in held.lost]
-            yield Crossed(checkpoint=checkpoint, records=[record, *_truncates(lost, record)])
+            yield CrossedGap(checkpoint=checkpoint, records=[record, *_truncates(lost, record)])
 
 
-def _epoch(held: Held, history: tuple[tuple[int, int], ...]) -> int:
+def _epoch(held: ChangelogRemains, history: tuple[tuple[int, int], ...]) -> int:
     """The one after all that the changelog may have reached: rows of the last promotions may be among what is gone."""
     forks = [fork for fork in history if held.checkpoint is None or fork[0] >= held.checkpoint.timeline]
     return held.epoch + len(forks) + 1
@@ -117,7 +117,9 @@ def _refuse(
     shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
     whole = None if stored is None else replace(stored, partial=False)
     check_settings(whole, shapes, accept=settings.accept_settings)
-    wanted = Wanted(slot=settings.slot, publication=settings.publication, failover=settings.failover, entities=entities)
+    wanted = Requirements(
+        slot=settings.slot, publication=settings.publication, failover=settings.failover, entities=entities
+    )
     refuse([finding for finding in findings(catalog, wanted, read_tables(catalog)) if finding.name != "slot"])
 
 
@@ -158,7 +160,7 @@ def _checkpoint(
     )
 
 
-def _gap(name: str, reason: str, held: Held, after: Checkpoint) -> Gap:
+def _gap(name: str, reason: str, held: ChangelogRemains, after: Checkpoint) -> Gap:
     unknown = Side(position=None, epoch=held.epoch, through=None, system=None, timeline=None)
     before = unknown if held.checkpoint is None else Side.of(held.checkpoint, committed_at=held.committed_at)
     return Gap(name=name, reason=reason, before=before, after=Side.of(after), entities=tuple(after.settings))

@@ -11,10 +11,10 @@ import structlog
 
 from connectors.capture.tables.repairs import Repairs, Windows, read_again
 from connectors.sources.postgres.admin import evidence
-from connectors.sources.postgres.admin.check import Wanted
+from connectors.sources.postgres.admin.check import Requirements
 from connectors.sources.postgres.admin.ddl import Statements
 from connectors.sources.postgres.admin.evidence import Evidence, Unlogged
-from connectors.sources.postgres.watch import Look, Watch
+from connectors.sources.postgres.watch import CatalogLook, Watch
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
@@ -40,7 +40,7 @@ class Noticed:
         cls,
         connection: psycopg.Connection[Any],
         dsn: str,
-        wanted: Wanted,
+        wanted: Requirements,
         stored: Checkpoint | None,
         shapes: Mapping[str, Any],
         *,
@@ -84,7 +84,7 @@ class Noticed:
         return checkpoint, repairs
 
     def _settle_one(
-        self, checkpoint: Checkpoint, repairs: Repairs, windows: Windows, look: Look, change: Unlogged
+        self, checkpoint: Checkpoint, repairs: Repairs, windows: Windows, look: CatalogLook, change: Unlogged
     ) -> tuple[Repairs, Windows]:
         if self._is_told(change):
             return repairs, windows

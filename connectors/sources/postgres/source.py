@@ -18,7 +18,7 @@ from connectors.capture.throttled_warnings import Stamps
 from connectors.failpoints import Reach, nowhere
 from connectors.sources import Activity, Piece, Recover
 from connectors.sources.postgres.admin.catalog import Table, read_tables
-from connectors.sources.postgres.admin.check import Wanted, findings, refuse
+from connectors.sources.postgres.admin.check import Requirements, findings, refuse
 from connectors.sources.postgres.admin.claim import claim_slot
 from connectors.sources.postgres.admin.history import MEMBER as HISTORY
 from connectors.sources.postgres.admin.history import History, last_transaction
@@ -26,14 +26,14 @@ from connectors.sources.postgres.admin.lineage import Lineage, check_cluster, ch
 from connectors.sources.postgres.admin.slot import ensure_publication, ensure_slot, read_database, refuse_lost
 from connectors.sources.postgres.decode.assembler import Assembled, Assembler
 from connectors.sources.postgres.decode.binder import Binder
-from connectors.sources.postgres.decode.relations import Altered
+from connectors.sources.postgres.decode.relations import ColumnChanges
 from connectors.sources.postgres.decode.xids import Xids
 from connectors.sources.postgres.noticed import Noticed
 from connectors.sources.postgres.session.connection import connect, translated
 from connectors.sources.postgres.session.patience import ANSWER_S, Patience
 from connectors.sources.postgres.snapshot.chunk_reader import LOCK_TIMEOUT_S, quoted
 from connectors.sources.postgres.snapshot.page_progress import CHUNK_PAGES
-from connectors.sources.postgres.snapshot.table_reads import Place, Reading
+from connectors.sources.postgres.snapshot.table_reads import ReadContext, TableReads
 from connectors.sources.postgres.stream.pump import Stream
 from connectors.sources.postgres.stream.replication import ReplicationConnection
 from connectors.sources.postgres.values.definitions import Definitions, look_at
@@ -111,7 +111,7 @@ class PostgresSource:
         self._settings, self._known, self._changelog, self._reach = settings, known, changelog, reach
         self._patience = Patience(silence_s=settings.answer_s, stopping=settings.stopping)
         self._catalog = connect(settings.dsn, settings=CATALOG_SETTINGS, patience=self._patience)
-        self._reading: Reading | None = None
+        self._reading: TableReads | None = None
         self._stream: Stream | None = None
         self._hurried = False
         self._looks: Noticed | None = None
@@ -129,7 +129,7 @@ class PostgresSource:
         settings = self._settings
         found = read_tables(self._catalog, sized={entity.table for entity in entities}.__contains__)
         tables = {(table.schema, table.name): table for table in found}
-        wanted = Wanted(
+        wanted = Requirements(
             slot=settings.slot, publication=settings.publication, failover=settings.failover, entities=entities
         )
         replication = self._connected(wanted, tables)
@@ -153,7 +153,7 @@ class PostgresSource:
         )  # 3
         self._pending: list[bytes] = []
 
-    def _connected(self, wanted: Wanted, tables: Mapping[tuple[str, str], Table]) -> ReplicationConnection:
+    def _connected(self, wanted: Requirements, tables: Mapping[tuple[str, str], Table]) -> ReplicationConnection:
         try:
             return ReplicationConnection.connect(self._settings.dsn, settings=SETTINGS, patience=self._patience)
         except ChangelogError:
@@ -163,7 +163,7 @@ class PostgresSource:
     def _resume(
         self,
         replication: ReplicationConnection,
-        wanted: Wanted,
+        wanted: Requirements,
         tables: Mapping[tuple[str, str], Table],
         stored: Checkpoint | None,
     ) -> None:
@@ -244,7 +244,7 @@ class PostgresSource:
             decisions={Position.parse(text): decision for text, decision in checkpoint.decisions.items()},
         )
         horizon = self._horizon()
-        place = Place(
+        place = ReadContext(
             origin=origin,
             dsn=settings.dsn,
             hmac_key=settings.hmac_key,
@@ -256,7 +256,7 @@ class PostgresSource:
             changelog=self._changelog,
             reach=self._reach,
         )
-        self._reading = Reading(self._catalog, place, entities, checkpoint.windows, self._state.repairs)
+        self._reading = TableReads(self._catalog, place, entities, checkpoint.windows, self._state.repairs)
         self._reading.start()
         self._assembler = Assembler(
             origin=origin,
@@ -482,7 +482,7 @@ def _signing(secret: bytes | None, cluster: str, transaction: int) -> Signing | 
     return None if secret is None else Signing(secret=secret, cluster=cluster, transaction=transaction)
 
 
-def _report_altered(altered: Altered) -> None:
+def _report_altered(altered: ColumnChanges) -> None:
     _log.info(
         "columns changed",
         table=altered.table,

@@ -14,7 +14,7 @@ import psycopg
 
 from connectors.sources.postgres.admin import evidence
 from connectors.sources.postgres.admin.catalog import Table, read_tables
-from connectors.sources.postgres.admin.check import Wanted, publication, rights, server
+from connectors.sources.postgres.admin.check import Requirements, publication, rights, server
 from connectors.sources.postgres.admin.evidence import Evidence, Unlogged
 from connectors.sources.postgres.session.connection import connect, translated
 from connectors.sources.postgres.session.patience import Patience
@@ -30,7 +30,7 @@ LOOK_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class CatalogLook:
     """What a look saw, and what the log does not tell of the time since the look before.
 
     `parts` are entries of a checkpoint's `windows`, of tables of which only some partitions are to be read.
@@ -54,12 +54,12 @@ class Watch:
     Raises in `passed` what a look found wrong (GAP, PRECONDITION), or why it could not be taken (CONNECTION).
     """
 
-    def __init__(self, dsn: str, wanted: Wanted, before: Evidence, *, covered: int, answer_s: float) -> None:
+    def __init__(self, dsn: str, wanted: Requirements, before: Evidence, *, covered: int, answer_s: float) -> None:
         self._dsn, self._wanted, self._before = dsn, wanted, before
         self._patience = Patience(silence_s=answer_s, stopping=lambda: self._closing, stopping_s=0.0)
         self._changed = threading.Condition()  # guards what follows
         self._covered = self._asked = covered
-        self._looks: list[Look] = []
+        self._looks: list[CatalogLook] = []
         self._failure: BaseException | None = None
         self._closing = False
         self._thread = threading.Thread(target=self._run, daemon=True, name="watch")
@@ -89,7 +89,7 @@ class Watch:
             self._raise_failure()
             return self._covered >= lsn
 
-    def passed(self, through_lsn: int) -> list[Look]:
+    def passed(self, through_lsn: int) -> list[CatalogLook]:
         """The looks that count, now that the stream has passed `through_lsn`."""
         with self._changed:
             self._raise_failure()
@@ -114,7 +114,7 @@ class Watch:
                 self._failure = error
                 self._changed.notify_all()
 
-    def _add(self, look: Look) -> None:
+    def _add(self, look: CatalogLook) -> None:
         with self._changed:
             if self._looks and not self._looks[-1].unlogged and not look.unlogged:
                 self._looks.pop()
@@ -123,7 +123,7 @@ class Watch:
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._closing or self._asked > self._covered, LOOK_S)
 
-    def _look(self, connection: psycopg.Connection[Any]) -> Look:
+    def _look(self, connection: psycopg.Connection[Any]) -> CatalogLook:
         """What is new; while a table is locked by an ALTER TABLE, that must wait, and the look counts for nothing."""
         before, now = self._before, evidence.read(connection, self._wanted.publication, self._wanted.entities)
         try:
@@ -131,21 +131,21 @@ class Watch:
         except ChangelogError as error:
             if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
                 raise
-            return Look(evidence=before)
+            return CatalogLook(evidence=before)
         self._before = now
         return look
 
-    def _compared(self, connection: psycopg.Connection[Any], before: Evidence, now: Evidence) -> Look:
+    def _compared(self, connection: psycopg.Connection[Any], before: Evidence, now: Evidence) -> CatalogLook:
         if now.tables == before.tables:
-            return Look(evidence=now)
+            return CatalogLook(evidence=now)
         tables = refuse(connection, self._wanted, before)
         found = list(evidence.unlogged(evidence.prove(connection, before, now), now))
         until = _mark(connection) if found else 0
         parts = {each.entity: _part(connection, tables[each.entity], each.leaves) for each in found if each.leaves}
-        return Look(evidence=now, unlogged=[replace(each, until=until) for each in found], parts=parts)
+        return CatalogLook(evidence=now, unlogged=[replace(each, until=until) for each in found], parts=parts)
 
 
-def refuse(connection: psycopg.Connection[Any], wanted: Wanted, before: Evidence) -> dict[str, Table]:
+def refuse(connection: psycopg.Connection[Any], wanted: Requirements, before: Evidence) -> dict[str, Table]:
     """The table of each entity. Raises ChangelogError where they can no longer be published as they are.
 
     PRECONDITION: a table is gone, or nothing keeps its key unique. GAP: the publication leaves something out; changes

@@ -9,7 +9,7 @@ from connectors.capture.rows.row_change import Delete, Insert, Update
 from connectors.capture.rows.row_records import Origin
 from connectors.sources.postgres.decode.assembler import Assembled, Assembler, Listener
 from connectors.sources.postgres.decode.binder import Binder
-from connectors.sources.postgres.decode.messages import Begin, Commit, Decoded, Message, Relation, RelationColumn
+from connectors.sources.postgres.decode.messages import Begin, Commit, Decoded, LogicalMessage, Relation, RelationColumn
 from connectors.sources.postgres.decode.xids import Xids
 from connectors.sources.postgres.values.definitions import Definitions
 from connectors.sources.postgres.values.types import Attribute, PgType, in_doubt
@@ -69,8 +69,8 @@ def transaction(commit: int, changes: Sequence[Decoded], *, xid: int = 700, at: 
     ]
 
 
-def stamp(content: bytes = b'{"serviceName":"order-api","apiVersion":"v2","identifier":"req-1"}') -> Message:
-    return Message(transactional=True, lsn=0, prefix="provenance", content=content)
+def stamp(content: bytes = b'{"serviceName":"order-api","apiVersion":"v2","identifier":"req-1"}') -> LogicalMessage:
+    return LogicalMessage(transactional=True, lsn=0, prefix="provenance", content=content)
 
 
 def relation(

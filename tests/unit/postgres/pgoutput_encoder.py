@@ -10,10 +10,10 @@ from connectors.sources.postgres.decode.messages import (
     Commit,
     CommitPrepared,
     Decoded,
-    Message,
-    Origin,
+    LogicalMessage,
     Prepare,
     Relation,
+    ReplicationOrigin,
     RollbackPrepared,
     StreamAbort,
     StreamCommit,
@@ -21,11 +21,11 @@ from connectors.sources.postgres.decode.messages import (
     StreamStart,
     StreamStop,
     Truncate,
-    Type,
+    TypeName,
 )
 
-OF_A_TRANSACTION = Relation | Type | Insert | Update | Delete | Truncate | Message
-"""What carries its transaction's id inside a stream block; the rest of what stands there (Origin) does not."""
+OF_A_TRANSACTION = Relation | TypeName | Insert | Update | Delete | Truncate | LogicalMessage
+"""Messages that carry their transaction's id inside a stream block; a ReplicationOrigin there does not."""
 
 FLAGGED = {Prepare: b"P", CommitPrepared: b"K", StreamPrepare: b"p"}
 
@@ -44,11 +44,11 @@ def _encode(message: Decoded) -> bytes:
         case Commit():
             numbers = (message.flags, message.commit_lsn, message.end_lsn, message.committed_at)
             return struct.pack("!cBQQq", b"C", *numbers)
-        case Origin():
+        case ReplicationOrigin():
             return struct.pack("!cQ", b"O", message.commit_lsn) + text(message.name)
         case Relation():
             return relation(message)
-        case Type():
+        case TypeName():
             return struct.pack("!cI", b"Y", message.type_oid) + text(message.namespace) + text(message.name)
         case Insert():
             return struct.pack("!cI", b"I", message.relid) + b"N" + row(message.new)
@@ -60,7 +60,7 @@ def _encode(message: Decoded) -> bytes:
         case Truncate():
             options = message.cascade | message.restart_identity << 1
             return struct.pack(f"!cIB{len(message.relids)}I", b"T", len(message.relids), options, *message.relids)
-        case Message():
+        case LogicalMessage():
             head = struct.pack("!cBQ", b"M", message.transactional, message.lsn)
             return head + text(message.prefix) + struct.pack("!I", len(message.content)) + message.content
         case _:

@@ -19,12 +19,12 @@ from connectors.sources.postgres.decode.messages import (
     Begin,
     Commit,
     Decoded,
-    Message,
-    Origin,
+    LogicalMessage,
     Prepare,
+    ReplicationOrigin,
     StreamAbort,
     Truncate,
-    Type,
+    TypeName,
 )
 from connectors.sources.postgres.decode.xids import Xids
 from envelope.columnar import batch
@@ -49,7 +49,7 @@ from tests.unit.postgres.messages import (
 )
 
 TRUNCATE = Truncate(relids=(20_000,), cascade=False, restart_identity=False)
-FOREIGN = Message(transactional=True, lsn=0, prefix="someone", content=b"else")
+FOREIGN = LogicalMessage(transactional=True, lsn=0, prefix="someone", content=b"else")
 UNBOUND = relation(30_000, "unbound")
 
 
@@ -75,11 +75,11 @@ def test_every_record_of_a_transaction_counts_and_a_move_takes_two() -> None:
         stamp(),
         insert(1),
         insert(7, relid=30_000),
-        Type(type_oid=1, namespace="public", name="mood"),
-        Origin(commit_lsn=1, name="elsewhere"),
+        TypeName(type_oid=1, namespace="public", name="mood"),
+        ReplicationOrigin(commit_lsn=1, name="elsewhere"),
         update(1, 2),
         FOREIGN,
-        Message(transactional=False, lsn=0, prefix="someone", content=b"else"),
+        LogicalMessage(transactional=False, lsn=0, prefix="someone", content=b"else"),
         TRUNCATE,
         delete(2),
     ]
@@ -191,7 +191,7 @@ def test_the_last_row_may_be_of_a_whole_transaction_though_another_has_begun() -
 
 def test_a_message_outside_any_transaction_leaves_none_open() -> None:
     """Else the position of an idle database stood still, and its slot kept log, from the first such message on."""
-    outside = Message(transactional=False, lsn=0, prefix="heartbeat", content=b"x")
+    outside = LogicalMessage(transactional=False, lsn=0, prefix="heartbeat", content=b"x")
     fed = assembler()
     [begin, *rest] = frames(transaction(200, [insert(2)]))
     sent = [
@@ -224,7 +224,7 @@ changes = st.one_of(
     st.just(TRUNCATE),
     st.builds(insert, keys, relid=st.just(30_000)),
     st.builds(lambda key: (delete(key), insert(key)), keys),
-    st.builds(lambda key: (delete(key), relation(), Type(type_oid=1, namespace="p", name="t"), insert(key)), keys),
+    st.builds(lambda key: (delete(key), relation(), TypeName(type_oid=1, namespace="p", name="t"), insert(key)), keys),
 )
 
 
@@ -304,7 +304,7 @@ def test_transactions_that_are_published_are_passed_over_whole() -> None:
 
 def test_what_is_passed_over_neither_stops_nor_signals() -> None:
     listener = _Listener()
-    signal = Message(transactional=True, lsn=0, prefix="changelog", content=b"0" * 32)
+    signal = LogicalMessage(transactional=True, lsn=0, prefix="changelog", content=b"0" * 32)
     sent = [*transaction(100, [relation(), TRUNCATE]), *transaction(200, [signal])]
     fed = assembler(published=Position(1, 200, 2), listener=listener)
     assert fed.feed(frames(sent)).through_lsn == 201
@@ -513,7 +513,7 @@ class _Listener:
 
 def test_the_listener_hears_everything_in_the_order_of_the_stream() -> None:
     wider = relation(columns={"id": INT, "status": TEXT, "note": TEXT})
-    signal = Message(transactional=True, lsn=0, prefix="changelog", content=b"0" * 32)
+    signal = LogicalMessage(transactional=True, lsn=0, prefix="changelog", content=b"0" * 32)
     brought = table(assembler().feed(frames(transaction(150, [relation(), insert(9)])))).to_batches()[0]
     listener = _Listener(brings=brought)
     sent = [

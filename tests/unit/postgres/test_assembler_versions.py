@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from connectors.capture.rows.row_change import Insert
 from connectors.capture.rows.row_records import Change
 from connectors.sources.postgres.decode.assembler import Assembled, Assembler, Listener
-from connectors.sources.postgres.decode.messages import Decoded, Message, Relation
+from connectors.sources.postgres.decode.messages import Decoded, LogicalMessage, Relation
 from envelope.columnar import batch
 from envelope.entity import SCHEMAS, Entity, Evolution
 from envelope.errors import ChangelogError, Kind
@@ -37,7 +37,7 @@ WIDER = relation(columns={"id": INT, "status": TEXT, "note": TEXT})
 RETYPED = relation(columns={"id": INT, "status": INT})
 BILLS = relation(30_000, "bills")
 ENTITIES = [entity(), entity("bill", "bills")]
-SIGNAL = Message(transactional=True, lsn=0, prefix="changelog", content=b"0" * 32)
+SIGNAL = LogicalMessage(transactional=True, lsn=0, prefix="changelog", content=b"0" * 32)
 
 
 def wide(key: int, relid: int = 20_000) -> Insert:
@@ -344,7 +344,7 @@ class _Reads:
 
 def _read(commit: int, described: Relation, *rows: Insert) -> pa.RecordBatch:
     """What a table had, at the place of the signal of transaction `commit`."""
-    shifted: list[Decoded] = [Message(transactional=True, lsn=0, prefix="someone", content=b""), *rows]
+    shifted: list[Decoded] = [LogicalMessage(transactional=True, lsn=0, prefix="someone", content=b""), *rows]
     found = table(assembler(ENTITIES).feed(frames(transaction(commit, [described, *shifted])))).to_batches()[0]
     columns: Mapping[int, Primitive] = {INT: Primitive.INT, TEXT: Primitive.STRING}
     shape = Struct(fields=tuple((column.name, columns[column.type_oid]) for column in described.columns))

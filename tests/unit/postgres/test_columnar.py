@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 
 from connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update, Value
 from connectors.sources.postgres.decode import columnar
-from connectors.sources.postgres.decode.messages import Decoded, Message, Relation, RelationColumn, Truncate, Type
+from connectors.sources.postgres.decode.messages import (
+    Decoded,
+    LogicalMessage,
+    Relation,
+    RelationColumn,
+    Truncate,
+    TypeName,
+)
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
@@ -121,7 +128,9 @@ class _Writer:
                 return [self._delete(sent, self._row(sent))]
         row = self._row(sent)
         between: list[Decoded] = (
-            [Type(type_oid=1, namespace="public", name="mood"), sent, self._leaf(sent)] if draw(st.booleans()) else []
+            [TypeName(type_oid=1, namespace="public", name="mood"), sent, self._leaf(sent)]
+            if draw(st.booleans())
+            else []
         )
         return [
             self._delete(sent, row),
@@ -147,7 +156,7 @@ class _Writer:
         number = draw(st.integers(0, len(relids) - 1))
         said = stamp(b'{"serviceName":"job","context":{"n":1.50, "source":{"position":"x"}}}')
         stamps = st.sampled_from([stamp(), stamp(b'{"serviceName":"job"}'), said, stamp(b"not JSON")])
-        foreign = Message(transactional=draw(st.booleans()), lsn=1, prefix="someone", content=b"else")
+        foreign = LogicalMessage(transactional=draw(st.booleans()), lsn=1, prefix="someone", content=b"else")
         truncated = draw(st.lists(st.sampled_from([*relids, UNBOUND]), min_size=1, max_size=2, unique=True))
         sent = self._altered(self._relations[number])
         found = draw(
@@ -233,7 +242,7 @@ def _placed(draw: st.DrawFn, messages: Sequence[Decoded]) -> tuple[list[Decoded]
         behind = bool(placed) and isinstance(placed[-1], Insert) and draw(st.integers(0, 3)) == 0
         if behind and isinstance(message, Insert):
             lsn = lsns[-1]
-        elif isinstance(message, Message):
+        elif isinstance(message, LogicalMessage):
             message = replace(message, lsn=lsns[-1] if behind else lsn + 8)
         placed.append(message)
         lsns.append(lsn)

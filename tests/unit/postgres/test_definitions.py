@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from connectors.sources.postgres.values.definitions import Definitions, Look
+from connectors.sources.postgres.values.definitions import CompositeLook, Definitions
 
 COMPOSITE, RELATION, INT = 100, 1, 23
 
@@ -77,14 +77,14 @@ class Database:
         committed = [each.xid for each in self.alterations if each.commit and each.commit < lsn]
         return f"a{committed[-1]}" if committed else "a"
 
-    def look(self, relations: frozenset[int]) -> Look:
+    def look(self, relations: frozenset[int]) -> CompositeLook:
         if not relations:
-            return Look(rows=frozenset(), makers=frozenset(), pending=False, before=self.lsn)
+            return CompositeLook(rows=frozenset(), makers=frozenset(), pending=False, before=self.lsn)
         before = self._asked(self.lsn)
         pending = bool(self._asked(any(not each.visible for each in self.alterations)))
         xid = self._asked(self._seen())
         makers = frozenset({xid} - {0})
-        return Look(rows=frozenset({(RELATION, 1, xid)}), makers=makers, pending=pending, before=before)
+        return CompositeLook(rows=frozenset({(RELATION, 1, xid)}), makers=makers, pending=pending, before=before)
 
     def query(self, text: str, values: Sequence[object]) -> list[tuple[object, ...]]:
         if values == [INT]:

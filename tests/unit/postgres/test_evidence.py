@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from connectors.sources.postgres.admin.ddl import Statements
-from connectors.sources.postgres.admin.evidence import LEAVES_MAX, Evidence, Leaf, TableEvidence, Unlogged, unlogged
+from connectors.sources.postgres.admin.evidence import (
+    LEAVES_MAX,
+    Evidence,
+    LeafEvidence,
+    TableEvidence,
+    Unlogged,
+    unlogged,
+)
 from envelope.errors import ChangelogError, Kind
 
 TABLE = TableEvidence(
@@ -26,7 +33,7 @@ def evidence(table: TableEvidence, lsn: int = 100) -> Evidence:
 
 
 def partitioned(count: int) -> TableEvidence:
-    return replace(TABLE, leaves={oid: Leaf(filenode=oid, links="700") for oid in range(1, count + 1)})
+    return replace(TABLE, leaves={oid: LeafEvidence(filenode=oid, links="700") for oid in range(1, count + 1)})
 
 
 @pytest.mark.parametrize("count", [0, LEAVES_MAX, LEAVES_MAX + 1])

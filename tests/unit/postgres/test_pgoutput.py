@@ -16,11 +16,11 @@ from connectors.sources.postgres.decode.messages import (
     Commit,
     CommitPrepared,
     Decoded,
-    Message,
-    Origin,
+    LogicalMessage,
     Prepare,
     Relation,
     RelationColumn,
+    ReplicationOrigin,
     RollbackPrepared,
     StreamAbort,
     StreamCommit,
@@ -28,7 +28,7 @@ from connectors.sources.postgres.decode.messages import (
     StreamStart,
     StreamStop,
     Truncate,
-    Type,
+    TypeName,
 )
 from connectors.sources.postgres.decode.pgoutput import decode
 from envelope.errors import ChangelogError, Kind
@@ -51,7 +51,7 @@ changes: st.SearchStrategy[Decoded] = st.one_of(
         replica_identity=st.sampled_from("dnfi"),
         columns=st.lists(columns, max_size=5).map(tuple),
     ),
-    st.builds(Type, type_oid=uint32, namespace=names, name=names),
+    st.builds(TypeName, type_oid=uint32, namespace=names, name=names),
     st.builds(Insert, relid=uint32, new=rows),
     st.builds(Update, relid=uint32, old_kind=st.none(), old=st.none(), new=rows),
     st.builds(Update, relid=uint32, old_kind=st.sampled_from("OK"), old=rows, new=rows),
@@ -62,12 +62,12 @@ changes: st.SearchStrategy[Decoded] = st.one_of(
         cascade=st.booleans(),
         restart_identity=st.booleans(),
     ),
-    st.builds(Message, transactional=st.booleans(), lsn=uint64, prefix=names, content=st.binary(max_size=12)),
+    st.builds(LogicalMessage, transactional=st.booleans(), lsn=uint64, prefix=names, content=st.binary(max_size=12)),
 )
 messages: st.SearchStrategy[Decoded] = changes | st.one_of(
     st.builds(Begin, final_lsn=uint64, committed_at=int64, xid=uint32),
     st.builds(Commit, flags=uint8, commit_lsn=uint64, end_lsn=uint64, committed_at=int64),
-    st.builds(Origin, commit_lsn=uint64, name=names),
+    st.builds(ReplicationOrigin, commit_lsn=uint64, name=names),
     st.builds(StreamStart, xid=uint32, first=st.booleans()),
     st.builds(StreamStop),
     st.builds(StreamCommit, xid=uint32, flags=uint8, commit_lsn=uint64, end_lsn=uint64, committed_at=int64),
@@ -157,7 +157,7 @@ def test_a_message_inside_other_bytes_is_read_where_it_stands(
 
 
 def test_the_system_catalogue_s_name_is_not_sent() -> None:
-    assert decode(b"Y\0\0\0\1\0name\0") == Type(type_oid=1, namespace="pg_catalog", name="name")
+    assert decode(b"Y\0\0\0\1\0name\0") == TypeName(type_oid=1, namespace="pg_catalog", name="name")
 
 
 @pytest.mark.parametrize("line", CAPTURED.read_text().split("\n\n"))

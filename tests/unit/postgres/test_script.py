@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.sources.postgres.migration.script import Refused, Statement, refusal, statements
+from connectors.sources.postgres.migration.script import Refusal, Statement, refusal, statements
 
 PIECES = [
     "SELECT 1",
@@ -25,7 +25,7 @@ def texts(script: str) -> list[str]:
 
 
 def refused(script: str, *, lasting: bool = True) -> list[tuple[int, str]]:
-    found = [each if isinstance(each, Refused) else refusal(each, lasting=lasting) for each in statements(script)]
+    found = [each if isinstance(each, Refusal) else refusal(each, lasting=lasting) for each in statements(script)]
     return [(each.line, each.what) for each in found if each is not None]
 
 

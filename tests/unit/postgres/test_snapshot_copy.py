@@ -13,7 +13,7 @@ from connectors.capture.rows import json_columns, row_records
 from connectors.capture.rows.json_columns import Template
 from connectors.capture.rows.row_records import Change, Origin, Transaction
 from connectors.sources.postgres.decode.binder import Binder
-from connectors.sources.postgres.decode.columnar import Bound
+from connectors.sources.postgres.decode.columnar import CompiledBinding
 from connectors.sources.postgres.decode.messages import Relation
 from connectors.sources.postgres.snapshot import copyout
 from connectors.sources.postgres.snapshot.chunk_rows import ChunkRows
@@ -100,7 +100,7 @@ def test_a_chunk_is_published_as_the_plain_path_reads_its_rows(
 ) -> None:
     made, sent, table = chunk
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"secret").bind(made, sent, crossing=False)
-    bound = Bound(binding=binding, template=Template(binding))
+    bound = CompiledBinding(binding=binding, template=Template(binding))
     with patch.object(json_columns, "LARGE_BYTES", data.draw(st.sampled_from([20, 1 << 20]))):
         found = ChunkRows.encode(ORIGIN, bound, bytearray().join(map(printed, table)), read_at=READ_AT)
     left = found.texts.left.tolist()
@@ -123,7 +123,10 @@ def test_a_row_without_its_key_is_one_clear_error() -> None:
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)
     with pytest.raises(ChangelogError, match="column id"):
         ChunkRows.encode(
-            ORIGIN, Bound(binding=binding, template=Template(binding)), bytearray(b"\\N\tNEW\n"), read_at=READ_AT
+            ORIGIN,
+            CompiledBinding(binding=binding, template=Template(binding)),
+            bytearray(b"\\N\tNEW\n"),
+            read_at=READ_AT,
         )
 
 
@@ -133,7 +136,7 @@ def test_a_row_of_more_json_than_a_message_holds_is_one_clear_error(monkeypatch:
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)
     found = ChunkRows.encode(
         ORIGIN,
-        Bound(binding=binding, template=Template(binding)),
+        CompiledBinding(binding=binding, template=Template(binding)),
         bytearray(b"1\t" + b"x" * 100 + b"\n"),
         read_at=READ_AT,
     )
@@ -148,7 +151,9 @@ def test_a_chunk_holds_what_its_texts_need() -> None:
     """The bound on memory counts it before it is published."""
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)
     copied = bytearray().join(b"%d\t%b\n" % (number, b"x" * 1000) for number in range(100))
-    found = ChunkRows.encode(ORIGIN, Bound(binding=binding, template=Template(binding)), copied, read_at=READ_AT)
+    found = ChunkRows.encode(
+        ORIGIN, CompiledBinding(binding=binding, template=Template(binding)), copied, read_at=READ_AT
+    )
     assert 100_000 < found.nbytes < 400_000
     assert found.texts.current is not None
     assert found.texts.current.nbytes <= found.nbytes

@@ -3,7 +3,7 @@
 from connectors.capture.rows.row_records import Origin
 from connectors.capture.tables.windows import Windows
 from connectors.sources.postgres.session.connection import Connection
-from connectors.sources.postgres.snapshot.chunk_reader import Reader
+from connectors.sources.postgres.snapshot.chunk_reader import ChunkReader
 from connectors.sources.postgres.snapshot.chunk_rows import ReadTable
 
 
@@ -18,7 +18,7 @@ def test_a_reader_that_fails_says_so_whatever_it_fails_with() -> None:
         raise UnforeseenError
 
     windows = Windows({}, horizon=0, nonces=lambda: "")
-    reader = Reader(
+    reader = ChunkReader(
         windows,
         {},
         Origin(connector="postgres", name="n", database="d", decisions={}),

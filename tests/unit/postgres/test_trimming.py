@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from connectors.sources.postgres.decode import pgoutput
 from connectors.sources.postgres.decode.frames import HEADER
-from connectors.sources.postgres.decode.messages import DDL_PREFIX, Message
+from connectors.sources.postgres.decode.messages import DDL_PREFIX, LogicalMessage
 from connectors.sources.postgres.stream.trimming import trimmed
 from envelope import signal, stamp
 from envelope.errors import ChangelogError
@@ -22,9 +22,9 @@ def frame(prefix: bytes, content: bytes, *, transactional: bool = True) -> bytes
     return b"w" + bytes(HEADER - 1) + payload + struct.pack("!I", len(content)) + content
 
 
-def message(frame_: bytes) -> Message:
+def message(frame_: bytes) -> LogicalMessage:
     found = pgoutput.decode(trimmed(memoryview(frame_)), begin=HEADER)
-    assert isinstance(found, Message)
+    assert isinstance(found, LogicalMessage)
     return found
 
 
@@ -33,7 +33,7 @@ def message(frame_: bytes) -> Message:
 def test_a_long_message_of_another_is_a_message_still(prefix: bytes, transactional: bool) -> None:
     sent = frame(prefix, b"x" * LONG, transactional=transactional)
     assert len(trimmed(memoryview(sent))) < 100
-    assert message(sent) == Message(transactional=transactional, lsn=0x1781838, prefix="", content=b"")
+    assert message(sent) == LogicalMessage(transactional=transactional, lsn=0x1781838, prefix="", content=b"")
 
 
 @pytest.mark.parametrize(("prefix", "most"), OURS.items())

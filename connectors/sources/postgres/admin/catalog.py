@@ -19,7 +19,7 @@ _PUBLISHES_GENERATED = 180000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class TableColumn:
     """One column; `published` says whether the log carries it, which it does not for most generated ones."""
 
     name: str
@@ -74,7 +74,7 @@ class Table:
     name: str
     kind: Literal["r", "p"]
     replica_identity: ReplicaIdentity
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     indexes: tuple[Index, ...]
     leaves: tuple[Leaf, ...]
     rows_estimate: int
@@ -171,11 +171,11 @@ def _by_table(rows: Iterable[tuple[Any, ...]]) -> dict[int, list[tuple[Any, ...]
     return found
 
 
-def _column(row: tuple[Any, ...], version: int) -> Column:
+def _column(row: tuple[Any, ...], version: int) -> TableColumn:
     name, type_oid, typmod, not_null, code = row
     generated: Literal["stored", "virtual"] | None = {"s": "stored", "v": "virtual"}.get(code)  # type: ignore[assignment]
     published = generated is None or (generated == "stored" and version >= _PUBLISHES_GENERATED)
-    return Column(
+    return TableColumn(
         name=name, type_oid=type_oid, typmod=typmod, not_null=not_null, generated=generated, published=published
     )
 

@@ -33,7 +33,7 @@ _SAME_TEXT = (frozenset({20, 21, 23}), frozenset({25, 1043}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leaf:
+class LeafEvidence:
     """A partition that holds rows: its storage, and the `xmin` of each catalogue row that ties it to its table."""
 
     filenode: int
@@ -60,7 +60,7 @@ class TableEvidence:
     published: frozenset[str]
     keys: frozenset[str]
     types: tuple[str, ...]
-    leaves: Mapping[int, Leaf] | str
+    leaves: Mapping[int, LeafEvidence] | str
 
     def to_json(self) -> list[Any]:
         """What a checkpoint keeps: short, since it is written with every commit."""
@@ -77,7 +77,7 @@ class TableEvidence:
         """What `to_json` gave, or the catalogue."""
         oid, name, owner, options, publisher, published, keys, types, leaves = stored
         if not isinstance(leaves, str):
-            leaves = {leaf: Leaf(filenode=filenode, links=links) for leaf, filenode, links in leaves}
+            leaves = {leaf: LeafEvidence(filenode=filenode, links=links) for leaf, filenode, links in leaves}
         return cls(
             oid=oid,
             name=name,
@@ -191,7 +191,11 @@ def prove(connection: psycopg.Connection[Any], before: Evidence, now: Evidence) 
 
 
 def _holds(
-    connection: psycopg.Connection[Any], before: Evidence, known: Mapping[int, Leaf], oid: int, leaf: Leaf
+    connection: psycopg.Connection[Any],
+    before: Evidence,
+    known: Mapping[int, LeafEvidence],
+    oid: int,
+    leaf: LeafEvidence,
 ) -> bool:
     """Whether what the changelog has of this partition still holds."""
     last = known.get(oid)
@@ -271,7 +275,7 @@ def _has_older(connection: psycopg.Connection[Any], leaf: int, horizon: int) -> 
     return found is not None and found.readable and _exists(connection, found, condition)
 
 
-def _is_new(connection: psycopg.Connection[Any], leaf: int, seen: Leaf, known: Iterable[Leaf]) -> bool:
+def _is_new(connection: psycopg.Connection[Any], leaf: int, seen: LeafEvidence, known: Iterable[LeafEvidence]) -> bool:
     """Whether all rows that came to the partition are in the log under its table's name: it is empty, or it was made as
     a partition (CREATE TABLE … PARTITION OF), and so was what it is a partition of, if that is new, too.
 

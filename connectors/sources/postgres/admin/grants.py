@@ -21,7 +21,7 @@ WHERE c.oid = ANY (%s::int8[]::oid[]) ORDER BY 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owned:
+class OwnedTable:
     """A table, or a partition of one, and what granting rights on it takes."""
 
     schema: str
@@ -31,16 +31,16 @@ class Owned:
     row_security: bool
 
 
-def read_owned(connection: psycopg.Connection[Any], tables: Sequence[Table]) -> list[Owned]:
+def read_owned(connection: psycopg.Connection[Any], tables: Sequence[Table]) -> list[OwnedTable]:
     """The tables and their partitions, by name."""
     oids = [oid for table in tables for oid in (table.oid, *(leaf.oid for leaf in table.leaves))]
     with translated("reading who owns the tables"):
         rows = connection.execute(_OWNERS, [oids]).fetchall()
     names = ("schema", "name", "owner", "by_superuser", "row_security")
-    return [Owned(**dict(zip(names, row, strict=True))) for row in rows]
+    return [OwnedTable(**dict(zip(names, row, strict=True))) for row in rows]
 
 
-def grants(owned: Sequence[Owned], *, database: str) -> str:
+def grants(owned: Sequence[OwnedTable], *, database: str) -> str:
     """An SQL script for whoever administers `database`; it sets no passwords."""
     return "\n".join([*_head(database), *_setup(owned, database), "", *_run(owned, database), ""])
 
@@ -51,7 +51,7 @@ def _head(database: str) -> Iterator[str]:
     yield ""
 
 
-def _setup(owned: Sequence[Owned], database: str) -> Iterator[str]:
+def _setup(owned: Sequence[OwnedTable], database: str) -> Iterator[str]:
     yield "-- The role of `changelog check --fix`, needed when something is set up or changed:"
     yield "-- it makes the publication, which takes the owner of each table, and sets replica identities."
     yield f"CREATE ROLE {SETUP} LOGIN REPLICATION;"
@@ -64,7 +64,7 @@ def _setup(owned: Sequence[Owned], database: str) -> Iterator[str]:
     yield from _read(owned, SETUP)
 
 
-def _run(owned: Sequence[Owned], database: str) -> Iterator[str]:
+def _run(owned: Sequence[OwnedTable], database: str) -> Iterator[str]:
     yield "-- The role of `changelog run`: it reads the log and the tables, and writes marks into the log."
     yield f"CREATE ROLE {RUN} LOGIN REPLICATION;"
     yield f"GRANT CONNECT ON DATABASE {_quote(database)} TO {RUN};"
@@ -73,7 +73,7 @@ def _run(owned: Sequence[Owned], database: str) -> Iterator[str]:
         yield f"ALTER ROLE {RUN} BYPASSRLS;  -- row security would hide rows from the changelog"
 
 
-def _read(owned: Sequence[Owned], role: str) -> Iterator[str]:
+def _read(owned: Sequence[OwnedTable], role: str) -> Iterator[str]:
     for schema in sorted({each.schema for each in owned}):
         yield f"GRANT USAGE ON SCHEMA {_quote(schema)} TO {role};"
     for each in owned:

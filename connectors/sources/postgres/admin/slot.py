@@ -11,7 +11,7 @@ from psycopg import sql
 from connectors.sources.postgres.session.connection import translated
 from connectors.sources.postgres.session.patience import ANSWER_S
 from connectors.sources.postgres.session.sessions import COLUMNS, Session
-from connectors.sources.postgres.session.waits import Excuse
+from connectors.sources.postgres.session.waits import SlotCreationWait
 from connectors.sources.postgres.stream.replication import ReplicationConnection
 from envelope.checkpoint import Checkpoint, parse_lsn
 from envelope.entity import Entity
@@ -141,7 +141,7 @@ def ensure_slot(
     if state is None:
         pid = replication.backend_pid()
         try:
-            excuse = Excuse(conn, pid, answer_s=answer_s, alive=alive)
+            excuse = SlotCreationWait(conn, pid, answer_s=answer_s, alive=alive)
             replication.create_slot(name, failover=failover, excused=excuse)
         except ChangelogError:
             with contextlib.suppress(psycopg.Error):  # it would go on to wait, and make a slot that nobody knows of

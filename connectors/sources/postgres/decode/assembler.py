@@ -15,10 +15,10 @@ from connectors.capture.rows.render_rows import Span, parted
 from connectors.capture.rows.row_records import Change, Origin, Transaction
 from connectors.sources.postgres.decode import messages, pgoutput
 from connectors.sources.postgres.decode.binder import Binder
-from connectors.sources.postgres.decode.columnar import Block, Encoded, encode
+from connectors.sources.postgres.decode.columnar import Block, EncodedBlock, encode
 from connectors.sources.postgres.decode.frames import Frames
-from connectors.sources.postgres.decode.messages import DDL_PREFIX, Message, Relation
-from connectors.sources.postgres.decode.relations import Altered, Relations, altered, retyped
+from connectors.sources.postgres.decode.messages import DDL_PREFIX, LogicalMessage, Relation
+from connectors.sources.postgres.decode.relations import ColumnChanges, Relations, altered, retyped
 from connectors.sources.postgres.decode.xids import Xids
 from connectors.sources.postgres.values.definitions import Definitions
 from envelope.columnar import batch
@@ -72,7 +72,7 @@ class Assembled:
     rows: list[pa.RecordBatch] = field(default_factory=list)
     through_lsn: int | None = None
     partial: bool = False
-    altered: list[Altered] = field(default_factory=list)
+    altered: list[ColumnChanges] = field(default_factory=list)
     announced: list[Announced] = field(default_factory=list)
     unstamped: Counter[str] = field(default_factory=Counter)
     invalid_stamps: list[tuple[str, int]] = field(default_factory=list)
@@ -293,7 +293,7 @@ class _Feed:
 
     def _message(self, payload: bytes) -> None:
         message = pgoutput.decode(payload)
-        assert isinstance(message, Message)
+        assert isinstance(message, LogicalMessage)
         if not message.transactional:
             return
         open_ = self._opened()
@@ -334,7 +334,7 @@ class _Feed:
             self._of._listener.withdraw()
             raise
 
-    def _stamp(self, message: Message, open_: _Open) -> None:
+    def _stamp(self, message: LogicalMessage, open_: _Open) -> None:
         """What is no stamp leaves the one before as it is."""
         reading = parse(message.content)
         if reading.problem is not None:
@@ -362,8 +362,8 @@ class _Feed:
             self._spans[-1:] = [replace(span, rows=before), behind] if before else [behind]
 
     def _other(self, message: messages.Decoded) -> None:
-        """Origin, Type and a stray StreamAbort say nothing that is published; the rest was not asked for."""
-        if not isinstance(message, messages.Origin | messages.Type | messages.StreamAbort):
+        """Ignores messages that publish nothing; any other kind was not requested."""
+        if not isinstance(message, messages.ReplicationOrigin | messages.TypeName | messages.StreamAbort):
             raise ChangelogError(
                 Kind.MALFORMED,
                 f"the stream sent {type(message).__name__}, which belongs to an option that was not asked for",
@@ -396,7 +396,7 @@ class _Feed:
         if self._of._listener is not None and encoded.rows.num_rows:
             self._of._listener.touched(encoded.rows, encoded.xids)
 
-    def _publish_before(self, encoded: Encoded) -> None:
+    def _publish_before(self, encoded: EncodedBlock) -> None:
         """Of rows that a stop cut short, what stands before its transaction: behind that, some may be missing."""
         assert encoded.stop is not None
         at = encoded.stop.position or self._here()

@@ -53,7 +53,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class CompiledBinding:
     """A binding with its compiled template."""
 
     binding: Binding
@@ -61,7 +61,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Encoded:
+class EncodedBlock:
     """The rows of a block in order, each with its commit and transaction id, and the stop that cut it short.
 
     `unstamped` counts, by entity, changes without a stamp where the policy is to warn.
@@ -74,7 +74,7 @@ class Encoded:
     stop: ChangelogError | None = None
 
 
-def encode(origin: Origin, bound: Mapping[int, Bound], block: Block) -> Encoded:
+def encode(origin: Origin, bound: Mapping[int, CompiledBinding], block: Block) -> EncodedBlock:
     """The changelog's rows of one block. Relations that are not in `bound` are passed over.
 
     Where a policy stops, the stop is given with them: what follows it may be missing.
@@ -97,7 +97,9 @@ def encode(origin: Origin, bound: Mapping[int, Bound], block: Block) -> Encoded:
     records, places, stop = _plain(origin, bound, scan, np.flatnonzero(plain))
     fast = render(origin, [part for part in parts if part.size], scan.meta)
     found, at = _merged(fast, records, places)
-    return Encoded(rows=found, commits=scan.meta.commits[at], xids=scan.meta.xids(at), unstamped=unstamped, stop=stop)
+    return EncodedBlock(
+        rows=found, commits=scan.meta.commits[at], xids=scan.meta.xids(at), unstamped=unstamped, stop=stop
+    )
 
 
 class _Scan:
@@ -151,7 +153,7 @@ class _Scan:
         return columns, at, unchanged, bad
 
 
-def _relation(scan: _Scan, bound: Bound, places: Ints) -> tuple[list[Texts], Ints]:
+def _relation(scan: _Scan, bound: CompiledBinding, places: Ints) -> tuple[list[Texts], Ints]:
     """The fast part of one relation's rows, by kind of message, and the places of the others."""
     if len(places) <= FEW_ROWS:
         return [], places
@@ -207,7 +209,7 @@ def _crossing(scan: _Scan, places: Ints) -> Mask:
     return slow
 
 
-def _shape(scan: _Scan, bound: Bound, places: Ints, op: Op, *, old: bool) -> tuple[Texts, Ints]:
+def _shape(scan: _Scan, bound: CompiledBinding, places: Ints, op: Op, *, old: bool) -> tuple[Texts, Ints]:
     """Rows of one kind of message: those that go fast, and the numbers (among `places`) of the others."""
     binding, template = bound.binding, bound.template
     starts, ends = scan.block.starts[places] + 6, scan.block.ends[places]
@@ -236,7 +238,7 @@ def _shape(scan: _Scan, bound: Bound, places: Ints, op: Op, *, old: bool) -> tup
 
 
 def _plain(
-    origin: Origin, bound: Mapping[int, Bound], scan: _Scan, places: Ints
+    origin: Origin, bound: Mapping[int, CompiledBinding], scan: _Scan, places: Ints
 ) -> tuple[list[Record], list[int], ChangelogError | None]:
     """The rows that go one by one, each record with its place, up to the first stop."""
     records: list[Record] = []

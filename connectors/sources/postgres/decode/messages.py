@@ -33,7 +33,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class ReplicationOrigin:
     """The transaction was replicated from another server."""
 
     commit_lsn: int
@@ -62,7 +62,7 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Type:
+class TypeName:
     """The name of a type that is not built in."""
 
     type_oid: int
@@ -80,7 +80,7 @@ class Truncate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class LogicalMessage:
     """A logical message (`pg_logical_emit_message`)."""
 
     transactional: bool
@@ -171,14 +171,14 @@ class StreamPrepare(Prepared):
 Decoded = (
     Begin
     | Commit
-    | Origin
+    | ReplicationOrigin
     | Relation
-    | Type
+    | TypeName
     | Insert
     | Update
     | Delete
     | Truncate
-    | Message
+    | LogicalMessage
     | StreamStart
     | StreamStop
     | StreamCommit

@@ -14,11 +14,11 @@ from connectors.sources.postgres.decode.messages import (
     Commit,
     CommitPrepared,
     Decoded,
-    Message,
-    Origin,
+    LogicalMessage,
     Prepare,
     Relation,
     RelationColumn,
+    ReplicationOrigin,
     RollbackPrepared,
     StreamAbort,
     StreamCommit,
@@ -26,7 +26,7 @@ from connectors.sources.postgres.decode.messages import (
     StreamStart,
     StreamStop,
     Truncate,
-    Type,
+    TypeName,
 )
 from envelope.errors import ChangelogError, Kind
 
@@ -131,8 +131,8 @@ def _commit(cursor: _Cursor) -> Commit:
     )
 
 
-def _origin(cursor: _Cursor) -> Origin:
-    return Origin(commit_lsn=cursor.number(_INT64), name=cursor.text())
+def _origin(cursor: _Cursor) -> ReplicationOrigin:
+    return ReplicationOrigin(commit_lsn=cursor.number(_INT64), name=cursor.text())
 
 
 def _relation(cursor: _Cursor) -> Relation:
@@ -153,8 +153,8 @@ def _column(cursor: _Cursor) -> RelationColumn:
     )
 
 
-def _type(cursor: _Cursor) -> Type:
-    return Type(type_oid=cursor.number(_INT32), namespace=cursor.text() or "pg_catalog", name=cursor.text())
+def _type(cursor: _Cursor) -> TypeName:
+    return TypeName(type_oid=cursor.number(_INT32), namespace=cursor.text() or "pg_catalog", name=cursor.text())
 
 
 def _insert(cursor: _Cursor) -> Insert:
@@ -185,8 +185,8 @@ def _truncate(cursor: _Cursor) -> Truncate:
     return Truncate(relids=relids, cascade=bool(options & 1), restart_identity=bool(options & 2))
 
 
-def _message(cursor: _Cursor) -> Message:
-    return Message(
+def _message(cursor: _Cursor) -> LogicalMessage:
+    return LogicalMessage(
         transactional=bool(cursor.number(_INT8) & 1),
         lsn=cursor.number(_INT64),
         prefix=cursor.text(),

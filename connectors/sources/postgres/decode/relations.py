@@ -6,7 +6,7 @@ from typing import Protocol
 
 from connectors.capture.rows.json_columns import Template
 from connectors.sources.postgres.decode.binder import Binder
-from connectors.sources.postgres.decode.columnar import Bound
+from connectors.sources.postgres.decode.columnar import CompiledBinding
 from connectors.sources.postgres.decode.frames import Frames
 from connectors.sources.postgres.decode.messages import Relation
 from connectors.sources.postgres.values.definitions import Definitions
@@ -26,7 +26,7 @@ class Flush(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Altered:
+class ColumnChanges:
     """A table whose columns changed in the stream."""
 
     table: str
@@ -37,7 +37,7 @@ class Altered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class TableDescription:
     """How an entity's next rows look; `retyped` are columns that looked otherwise in the rows before."""
 
     entity: Entity
@@ -58,7 +58,7 @@ class Relations:
         partitioned: Collection[tuple[str, str]],
         definitions: Definitions | None = None,
     ) -> None:
-        self.bound: dict[int, Bound] = {}
+        self.bound: dict[int, CompiledBinding] = {}
         self.shapes = batch.encode_shapes({})
         self._binder, self._entities, self._partitioned = binder, entities, partitioned
         self._definitions = definitions
@@ -66,7 +66,9 @@ class Relations:
         self._last: int | None = None
         self._leaves: dict[int, dict[int, Relation]] = {}
 
-    def describe(self, relation: Relation, flush: Flush, changed: Callable[[Relation], None]) -> Described | None:
+    def describe(
+        self, relation: Relation, flush: Flush, changed: Callable[[Relation], None]
+    ) -> TableDescription | None:
         """The relation is so from here on; None where it is of no entity. Raises ChangelogError as binding does.
 
         `changed` is told how an entity's table was described until now where its columns differ: whether or not they
@@ -106,7 +108,7 @@ class Relations:
             return False
         return frames.hold([relid for relid in self.bound if self._tracks(self._relations[relid])])
 
-    def settle(self, flush: Flush) -> Sequence[Described]:
+    def settle(self, flush: Flush) -> Sequence[TableDescription]:
         """Binds the relations to the types of the open transaction; gives those that look otherwise than before."""
         if self._definitions is None or not self._definitions.tracking or not self._definitions.settle():
             return ()
@@ -131,9 +133,9 @@ class Relations:
             {bound.binding.entity.name: bound.binding.shape for bound in self.bound.values()}
         )
 
-    def _described(self, entity: Entity, relation: Relation) -> Described:
+    def _described(self, entity: Entity, relation: Relation) -> TableDescription:
         look = Look(columns=self.bound[relation.relid].binding.shape, relation=relation.relid)
-        return Described(entity=entity, look=look)
+        return TableDescription(entity=entity, look=look)
 
     def _leaf(self, root: int, leaf: Relation, flush: Flush) -> None:
         """A partition is described right behind the table as which its rows are published, and before any of them.
@@ -149,7 +151,7 @@ class Relations:
             flush(but_a_delete=True)
             self.bound[root] = found
 
-    def _bind(self, entity: Entity, relation: Relation) -> Bound:
+    def _bind(self, entity: Entity, relation: Relation) -> CompiledBinding:
         binding = self._binder.bind(
             entity,
             relation,
@@ -160,7 +162,7 @@ class Relations:
             for field in (*binding.key, *binding.partition):
                 if self._definitions.pending(relation.columns[field.index].type_oid):
                     raise _being_altered(binding.table, field.name)
-        return Bound(binding=binding, template=Template(binding))
+        return CompiledBinding(binding=binding, template=Template(binding))
 
 
 def _being_altered(table: str, column: str) -> ChangelogError:
@@ -169,11 +171,11 @@ def _being_altered(table: str, column: str) -> ChangelogError:
     return ChangelogError(Kind.ALTERED, what, hint="end it: until then nothing is published past this place")
 
 
-def altered(before: Relation, after: Relation, position: Position) -> Altered:
+def altered(before: Relation, after: Relation, position: Position) -> ColumnChanges:
     """How the columns differ."""
     old = {column.name: column.type_oid for column in before.columns}
     new = {column.name: column.type_oid for column in after.columns}
-    return Altered(
+    return ColumnChanges(
         table=f"{after.namespace}.{after.name}",
         position=position,
         added=tuple(name for name in new if name not in old),
@@ -182,10 +184,10 @@ def altered(before: Relation, after: Relation, position: Position) -> Altered:
     )
 
 
-def retyped(described: Described, position: Position) -> Altered:
+def retyped(described: TableDescription, position: Position) -> ColumnChanges:
     """Columns whose types were altered, and not the table."""
     table = ".".join(described.entity.table)
-    return Altered(table=table, position=position, added=(), dropped=(), retyped=described.retyped)
+    return ColumnChanges(table=table, position=position, added=(), dropped=(), retyped=described.retyped)
 
 
 def _differing(before: Struct, after: Struct) -> tuple[str, ...]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from connectors.sources.postgres.migration.rehearsal import Column, Look, Step
+from connectors.sources.postgres.migration.rehearsal import ColumnState, RehearsedStep, TableState
 
 
-class Kind(StrEnum):
+class AlterationKind(StrEnum):
     """What became of a table, or of something in it."""
 
     GONE = "table dropped"
@@ -37,7 +37,7 @@ class Alteration:
     `restates` says that rows which nobody writes hold other values afterwards; `has_default` is of an added column.
     """
 
-    kind: Kind
+    kind: AlterationKind
     line: int
     name: str = ""
     before: str = ""
@@ -52,7 +52,7 @@ _SAME_VALUES = {("smallint", "integer"), ("smallint", "bigint"), ("integer", "bi
 """Retypes that rewrite the table and leave each value what it was."""
 
 
-def alterations(before: Look, steps: Sequence[Step], known: Callable[[int], bool]) -> list[Alteration]:
+def alterations(before: TableState, steps: Sequence[RehearsedStep], known: Callable[[int], bool]) -> list[Alteration]:
     """From `before` to the table after the last step; `known` says of an oid whether it was a relation's before."""
     return list(_History(before, steps).alterations(known))
 
@@ -60,7 +60,7 @@ def alterations(before: Look, steps: Sequence[Step], known: Callable[[int], bool
 class _History:
     """A table before the script and after each statement; None where it is gone."""
 
-    def __init__(self, before: Look, steps: Sequence[Step]) -> None:
+    def __init__(self, before: TableState, steps: Sequence[RehearsedStep]) -> None:
         self._before = before
         self._steps = steps
         self._looks = [before, *(step.looks.get(before.oid) for step in steps)]
@@ -69,27 +69,33 @@ class _History:
         """Of the table, then of its columns in their order, then of what belongs to it."""
         before, after = self._before, self._looks[-1]
         if after is None:
-            yield Alteration(kind=Kind.GONE, line=self._line(_table), before=_table(before))
+            yield Alteration(kind=AlterationKind.GONE, line=self._line(_table), before=_table(before))
             return
         if _table(before) != _table(after):
-            yield Alteration(kind=Kind.MOVED, line=self._line(_table), before=_table(before), after=_table(after))
+            yield Alteration(
+                kind=AlterationKind.MOVED, line=self._line(_table), before=_table(before), after=_table(after)
+            )
         for number in sorted({*before.columns, *after.columns}):
             yield from self._column(number, before.columns.get(number), after.columns.get(number))
         yield from self._files()
-        for kind, aspect in ((Kind.KEYS, _keys), (Kind.IDENTITY, _identities), (Kind.PUBLISHED, _published)):
+        for kind, aspect in (
+            (AlterationKind.KEYS, _keys),
+            (AlterationKind.IDENTITY, _identities),
+            (AlterationKind.PUBLISHED, _published),
+        ):
             if aspect(before) != aspect(after):
                 yield Alteration(kind=kind, line=self._line(aspect), before=aspect(before), after=aspect(after))
         yield from self._partitions(before, after, known)
 
-    def _column(self, number: int, before: Column | None, after: Column | None) -> Iterator[Alteration]:
+    def _column(self, number: int, before: ColumnState | None, after: ColumnState | None) -> Iterator[Alteration]:
         if after is None:
             assert before is not None
             line = self._line(lambda look: number in look.columns)
-            yield Alteration(kind=Kind.DROPPED, line=line, name=before.name, before=before.type)
+            yield Alteration(kind=AlterationKind.DROPPED, line=line, name=before.name, before=before.type)
         elif before is None:
             line = self._line(lambda look: number in look.columns)
             yield Alteration(
-                kind=Kind.ADDED,
+                kind=AlterationKind.ADDED,
                 line=line,
                 name=after.name,
                 after=_described(after),
@@ -99,26 +105,37 @@ class _History:
         else:
             yield from self._changed(before, after)
 
-    def _changed(self, before: Column, after: Column) -> Iterator[Alteration]:
+    def _changed(self, before: ColumnState, after: ColumnState) -> Iterator[Alteration]:
         number, name = after.number, after.name
         if before.name != after.name:
             line = self._line(lambda look: look.columns[number].name)
             yield Alteration(
-                kind=Kind.RENAMED, line=line, name=name, before=before.name, after=after.name, restates=True
+                kind=AlterationKind.RENAMED, line=line, name=name, before=before.name, after=after.name, restates=True
             )
         if before.type != after.type:
             line = self._line(lambda look: look.columns[number].type)
             restates = self._recomputed(number)
             yield Alteration(
-                kind=Kind.RETYPED, line=line, name=name, before=before.type, after=after.type, restates=restates
+                kind=AlterationKind.RETYPED,
+                line=line,
+                name=name,
+                before=before.type,
+                after=after.type,
+                restates=restates,
             )
         if before.not_null != after.not_null:
             line = self._line(lambda look: look.columns[number].not_null)
-            yield Alteration(kind=Kind.NULLABLE, line=line, name=name, before=_null(before), after=_null(after))
+            yield Alteration(
+                kind=AlterationKind.NULLABLE, line=line, name=name, before=_null(before), after=_null(after)
+            )
         if before.default != after.default:
             line = self._line(lambda look: look.columns[number].default)
             yield Alteration(
-                kind=Kind.DEFAULT, line=line, name=name, before=before.default or "none", after=after.default or "none"
+                kind=AlterationKind.DEFAULT,
+                line=line,
+                name=name,
+                before=before.default or "none",
+                after=after.default or "none",
             )
 
     def _files(self) -> Iterator[Alteration]:
@@ -126,25 +143,25 @@ class _History:
         truncated = [step for step in self._rewrites() if _TRUNCATES.match(step.statement.words)]
         rewritten = [step for step in self._rewrites() if not _TRUNCATES.match(step.statement.words)]
         if truncated:
-            yield Alteration(kind=Kind.TRUNCATED, line=truncated[-1].statement.line)
+            yield Alteration(kind=AlterationKind.TRUNCATED, line=truncated[-1].statement.line)
         if rewritten:
             computes = [step for step in rewritten if self._computes(step)]
             last = (computes or rewritten)[-1]
-            yield Alteration(kind=Kind.REWRITTEN, line=last.statement.line, restates=bool(computes))
+            yield Alteration(kind=AlterationKind.REWRITTEN, line=last.statement.line, restates=bool(computes))
 
-    def _partitions(self, before: Look, after: Look, known: Callable[[int], bool]) -> Iterator[Alteration]:
+    def _partitions(self, before: TableState, after: TableState, known: Callable[[int], bool]) -> Iterator[Alteration]:
         """Rows that come and go with a partition are in no log."""
         for oid in sorted(before.partitions.keys() ^ after.partitions.keys(), key=int):
             came = oid in after.partitions
             held = known(int(oid)) and oid in after.files if came else oid in before.files
             yield Alteration(
-                kind=Kind.PARTITION_CAME if came else Kind.PARTITION_WENT,
+                kind=AlterationKind.PARTITION_CAME if came else AlterationKind.PARTITION_WENT,
                 line=self._line(partial(_has_partition, oid)),
                 name=(after if came else before).partitions[oid],
                 restates=held,
             )
 
-    def _line(self, aspect: Callable[[Look], object]) -> int:
+    def _line(self, aspect: Callable[[TableState], object]) -> int:
         """The line of the last statement that changed an aspect of the table."""
         pairs = list(zip(self._looks, self._looks[1:], self._steps, strict=False))
         for was, is_, step in reversed(pairs):
@@ -152,7 +169,7 @@ class _History:
                 return step.statement.line
         return self._steps[-1].statement.line
 
-    def _rewrites(self) -> list[Step]:
+    def _rewrites(self) -> list[RehearsedStep]:
         """The statements after which rows stand in other files."""
         return [
             step
@@ -181,7 +198,7 @@ class _History:
                 found |= types not in _SAME_VALUES or _COMPUTES.search(step.statement.words) is not None
         return found
 
-    def _computes(self, step: Step) -> bool:
+    def _computes(self, step: RehearsedStep) -> bool:
         """Whether the statement may have computed values anew although no column has another type."""
         at = self._steps.index(step)
         was, is_ = self._looks[at], self._looks[at + 1]
@@ -193,41 +210,41 @@ class _History:
         return same and _COMPUTES.search(step.statement.words) is not None
 
 
-def _of(aspect: Callable[[Look], object], look: Look | None) -> object:
+def _of(aspect: Callable[[TableState], object], look: TableState | None) -> object:
     try:
         return None if look is None else (aspect(look),)
     except KeyError:  # a column that is not there yet
         return None
 
 
-def _rewritten(was: Look, is_: Look) -> bool:
+def _rewritten(was: TableState, is_: TableState) -> bool:
     return any(is_.files.get(oid, file) != file for oid, file in was.files.items())
 
 
-def _table(look: Look) -> str:
+def _table(look: TableState) -> str:
     return f"{look.schema}.{look.name}"
 
 
-def _has_partition(oid: str, look: Look) -> bool:
+def _has_partition(oid: str, look: TableState) -> bool:
     return oid in look.partitions
 
 
-def _keys(look: Look) -> str:
+def _keys(look: TableState) -> str:
     return "; ".join(look.keys) or "none"
 
 
-def _identities(look: Look) -> str:
+def _identities(look: TableState) -> str:
     return "; ".join(look.identities)
 
 
-def _published(look: Look) -> str:
+def _published(look: TableState) -> str:
     return "in it" if look.published else "not in it"
 
 
-def _null(column: Column) -> str:
+def _null(column: ColumnState) -> str:
     return "NOT NULL" if column.not_null else "NULL"
 
 
-def _described(column: Column) -> str:
+def _described(column: ColumnState) -> str:
     parts = [column.type, "NOT NULL" if column.not_null else "", f"DEFAULT {column.default}" if column.default else ""]
     return " ".join(part for part in parts if part)

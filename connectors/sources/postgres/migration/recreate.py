@@ -27,7 +27,7 @@ class Definition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class LostDefinition:
     """What could not be made again, and why; `stands_in` says that something else does for it."""
 
     what: str
@@ -49,10 +49,10 @@ def definitions(connection: Connection, publication: str) -> list[Definition]:
         return [*found, *_publication(connection, publication)]
 
 
-def recreate(connection: Connection, wanted: Sequence[Definition]) -> list[Lost]:
+def recreate(connection: Connection, wanted: Sequence[Definition]) -> list[LostDefinition]:
     """Makes them, each as soon as what it needs is there; gives those that could not be made."""
     connection.execute("SET check_function_bodies = off; SET search_path = pg_catalog; SET client_min_messages = error")
-    lost: list[Lost] = []
+    lost: list[LostDefinition] = []
     pending = list(wanted)
     while pending:
         refused = [(each, why) for each in pending if (why := _refused(connection, each.statement)) is not None]
@@ -60,19 +60,19 @@ def recreate(connection: Connection, wanted: Sequence[Definition]) -> list[Lost]
             refused, replaced = _replace(connection, refused)
             lost += replaced
             if not replaced:
-                return lost + [Lost(what=each.what, why=why, stands_in=False) for each, why in refused]
+                return lost + [LostDefinition(what=each.what, why=why, stands_in=False) for each, why in refused]
         pending = [each for each, _ in refused]
     return lost
 
 
 def _replace(
     connection: Connection, refused: Sequence[tuple[Definition, str]]
-) -> tuple[list[tuple[Definition, str]], list[Lost]]:
+) -> tuple[list[tuple[Definition, str]], list[LostDefinition]]:
     """Those that nothing can stand for, and those that something now does."""
     rest, replaced = [], []
     for each, why in refused:
         if each.instead is not None and _refused(connection, each.instead) is None:
-            replaced.append(Lost(what=each.what, why=why, stands_in=True))
+            replaced.append(LostDefinition(what=each.what, why=why, stands_in=True))
         else:
             rest.append((each, why))
     return rest, replaced

@@ -12,7 +12,7 @@ from connectors.sources.postgres.session.connection import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class ColumnState:
     """A column as the catalogue has it; `number` stays the same over a rename.
 
     `type` is spelled with its modifiers. `holds` says that rows that were there before the column hold a value in it
@@ -28,7 +28,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class TableState:
     """A table as the catalogue has it.
 
     `keys` are its unique indexes, spelled. `identities` are the replica identities of the table and its partitions.
@@ -40,7 +40,7 @@ class Look:
     schema: str
     name: str
     published: bool
-    columns: Mapping[int, Column]
+    columns: Mapping[int, ColumnState]
     keys: tuple[str, ...]
     identities: tuple[str, ...]
     partitions: Mapping[str, str]
@@ -49,7 +49,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class RehearsalScope:
     """What is looked at: the tables with the oids `tables`, and any that is not among the `known` ones.
 
     `publication` is the one that says whether a table is published.
@@ -61,11 +61,11 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RehearsedStep:
     """A statement that was tried, and the tables after it, by oid; one that is gone is missing."""
 
     statement: Statement
-    looks: Mapping[int, Look]
+    looks: Mapping[int, TableState]
 
 
 class RehearsalError(Exception):
@@ -79,11 +79,11 @@ class RehearsalError(Exception):
 def rehearse(
     connection: Connection,
     statements: Sequence[Statement],
-    watched: Watched,
+    watched: RehearsalScope,
     *,
     lock_timeout_s: float,
     statement_timeout_s: float,
-) -> Iterator[Step]:
+) -> Iterator[RehearsedStep]:
     """Runs the statements one by one in the transaction that is open; RehearsalError for the first that is refused.
 
     Each goes to the server alone: one that holds another is a syntax error there. None waits for a lock, or runs,
@@ -100,7 +100,7 @@ def rehearse(
             looks = look(connection, watched)
         except psycopg.Error as error:
             raise RehearsalError(statement, error) from error
-        yield Step(statement=statement, looks=looks)
+        yield RehearsedStep(statement=statement, looks=looks)
 
 
 def _run(link: pq.abc.PGconn, statement: Statement) -> None:
@@ -120,18 +120,18 @@ def asking(connection: Connection) -> Iterator[None]:
         yield
 
 
-def look(connection: Connection, watched: Watched) -> dict[int, Look]:
+def look(connection: Connection, watched: RehearsalScope) -> dict[int, TableState]:
     """The tables as they are now, by oid."""
     with asking(connection):
         given = {"name": watched.publication, "tables": list(watched.tables), "known": list(watched.known)}
         rows = connection.execute(_LOOK, given).fetchall()
     return {
-        oid: Look(
+        oid: TableState(
             oid=oid,
             schema=schema,
             name=name,
             published=published,
-            columns={column["number"]: Column(**column) for column in columns or ()},
+            columns={column["number"]: ColumnState(**column) for column in columns or ()},
             keys=tuple(keys),
             identities=tuple(identities),
             partitions=partitions or {},

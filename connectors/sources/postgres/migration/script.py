@@ -27,7 +27,7 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Refusal:
     """What cannot be tried: where, and why as a sentence without its subject."""
 
     line: int
@@ -88,7 +88,7 @@ _OUTSIDE = re.compile(r"\b(dblink\w*|lo_export)\s*\(|\b(?:FROM|TO)\s+(PROGRAM)\b
 """What reaches beyond the database, whichever that is."""
 
 
-def statements(text: str) -> Iterator[Statement | Refused]:
+def statements(text: str) -> Iterator[Statement | Refusal]:
     """The statements of `text`, in order; what is psql's own stands among them as refused, and ends them."""
     reader = _Reader(line=1)
     at = 0
@@ -103,7 +103,7 @@ def statements(text: str) -> Iterator[Statement | Refused]:
         at = match.end()
         if match[0] == "\\":
             command = text[match.start() :].split(maxsplit=1)[0]
-            yield Refused(line=reader.line, what=command, why=_PSQL)
+            yield Refusal(line=reader.line, what=command, why=_PSQL)
             return
         done = reader.take(match)
         if done is not None:
@@ -115,7 +115,7 @@ def statements(text: str) -> Iterator[Statement | Refused]:
         yield rest
 
 
-def refusal(statement: Statement, *, lasting: bool) -> Refused | None:
+def refusal(statement: Statement, *, lasting: bool) -> Refusal | None:
     """Why the statement cannot be tried in a transaction that is rolled back; None when it can.
 
     `lasting` says that what a rollback does not undo is refused, too.
@@ -124,13 +124,13 @@ def refusal(statement: Statement, *, lasting: bool) -> Refused | None:
     for pattern, why in _REFUSED:
         match = re.match(pattern, words, re.IGNORECASE | re.DOTALL)
         if match is not None:
-            return Refused(line=statement.line, what=_spelled(words), why=why) if why else None
+            return Refusal(line=statement.line, what=_spelled(words), why=why) if why else None
     runs_its_body = re.match(r"DO\b", words, re.IGNORECASE)
     code = statement.code if runs_its_body else statement.words
     if (match := _OUTSIDE.search(code)) is not None:
-        return Refused(line=statement.line, what=match[1] or match[2], why=_BEYOND)
+        return Refusal(line=statement.line, what=match[1] or match[2], why=_BEYOND)
     if lasting and (match := _LASTING.search(code)) is not None:
-        return Refused(line=statement.line, what=match[1], why=_STAYS)
+        return Refusal(line=statement.line, what=match[1], why=_STAYS)
     return None
 
 

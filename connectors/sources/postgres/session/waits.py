@@ -39,7 +39,7 @@ def _standby(name: str, there: bool, active: bool) -> str:
     return f"the standby of slot {name} has not received them yet" if active else f"nobody reads slot {name}"
 
 
-class Excuse:
+class SlotCreationWait:
     """Whether the server may be silent while it makes a slot: it may as long as it waits for other transactions.
 
     Silence without a reason is excused for `answer_s`. `alive` is called each time that there is a reason.

@@ -53,7 +53,7 @@ FROM described
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Begun:
+class _ChunkSnapshot:
     """A leaf is locked, and the snapshot taken; `at` is in microseconds since 1970."""
 
     snapshot: Snapshot
@@ -61,7 +61,7 @@ class _Begun:
     at: int
 
 
-class Reader:
+class ChunkReader:
     """A few threads that read what `windows` hands out; each holds two connections of its own.
 
     `tables` gives the table of each entity; `bind` says, over a connection, how it is to be read now.
@@ -161,7 +161,7 @@ class Reader:
         return self._tables[entity]
 
 
-def _begin(reading: Connection, chunk: Chunk) -> _Begun | None:
+def _begin(reading: Connection, chunk: Chunk) -> _ChunkSnapshot | None:
     """Locks the leaf, or the table where keys are looked up, then takes the snapshot: before the lock, a rewritten
     table would read as empty.
 
@@ -183,7 +183,7 @@ def _begin(reading: Connection, chunk: Chunk) -> _Begun | None:
     ).fetchone()
     assert row is not None
     fingerprint = Fingerprint(signature(reading, chunk.table), row[1])
-    return _Begun(snapshot=Snapshot.parse(row[0]), fingerprint=fingerprint, at=row[2])
+    return _ChunkSnapshot(snapshot=Snapshot.parse(row[0]), fingerprint=fingerprint, at=row[2])
 
 
 def signature(connection: Connection, table: tuple[str, str]) -> str:

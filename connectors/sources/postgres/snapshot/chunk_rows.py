@@ -12,7 +12,7 @@ from connectors.capture.rows.binding import Binding
 from connectors.capture.rows.json_columns import Texts
 from connectors.capture.rows.render_rows import Meta, Span, render
 from connectors.capture.rows.row_records import Change, Origin, Transaction
-from connectors.sources.postgres.decode.columnar import Bound
+from connectors.sources.postgres.decode.columnar import CompiledBinding
 from connectors.sources.postgres.snapshot.copyout import parse_copy, row_values
 from envelope.columnar import batch
 from envelope.model import Op
@@ -31,7 +31,7 @@ class ReadTable:
     """
 
     signature: str
-    bound: Bound
+    bound: CompiledBinding
     columns: tuple[str, ...]
     where: str | None
     key: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class ChunkRows:
     """
 
     origin: Origin
-    bound: Bound
+    bound: CompiledBinding
     texts: Texts
     unusual: Sequence[Sequence[bytes | None]]
     unusual_keys: Sequence[str]
@@ -55,7 +55,7 @@ class ChunkRows:
     nbytes: int
 
     @classmethod
-    def encode(cls, origin: Origin, bound: Bound, copied: bytearray, *, read_at: int) -> "ChunkRows":
+    def encode(cls, origin: Origin, bound: CompiledBinding, copied: bytearray, *, read_at: int) -> "ChunkRows":
         """The rows that COPY gave, as columns. Raises ChangelogError (MALFORMED) when they are not as asked for.
 
         `copied` is worked on in place.

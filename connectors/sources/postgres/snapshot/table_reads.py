@@ -25,11 +25,11 @@ from connectors.capture.tables.windows import Windows
 from connectors.failpoints import Reach, nowhere
 from connectors.sources.postgres.admin.catalog import Table, read_tables
 from connectors.sources.postgres.decode.binder import Binder
-from connectors.sources.postgres.decode.columnar import Bound
+from connectors.sources.postgres.decode.columnar import CompiledBinding
 from connectors.sources.postgres.decode.messages import Relation, RelationColumn
 from connectors.sources.postgres.session.connection import Connection, connect, translated
 from connectors.sources.postgres.session.patience import Patience
-from connectors.sources.postgres.snapshot.chunk_reader import Reader, nonce, quoted, signature
+from connectors.sources.postgres.snapshot.chunk_reader import ChunkReader, nonce, quoted, signature
 from connectors.sources.postgres.snapshot.chunk_rows import ReadTable
 from connectors.sources.postgres.snapshot.key_rows import key_casts
 from connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress
@@ -59,7 +59,7 @@ _log = structlog.get_logger("postgres")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ReadContext:
     """Where an opening reads: `tables` as the catalogue has them, over `dsn` with `workers` threads.
 
     A server that gives no byte for `read_s` hangs. `changelog` gives what is stored of an entity, None where nobody
@@ -79,13 +79,13 @@ class Place:
     reach: Reach = nowhere
 
 
-class Reading:
+class TableReads:
     """The windows of one opening, and the threads that read for them. `entities` are all that there are."""
 
     def __init__(
         self,
         catalog: Connection,
-        place: Place,
+        place: ReadContext,
         entities: Sequence[Entity],
         windows: Mapping[str, Any],
         repairs: Repairs,
@@ -105,7 +105,7 @@ class Reading:
         self._repairs = asked
         lookups = [*self._lookups.values(), *self._sweeps.values()]
         self.windows = Windows(tables, horizon=place.horizon, nonces=nonce, lookups=lookups)
-        self._reader: Reader | None = None
+        self._reader: ChunkReader | None = None
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self._sweeper: threading.Thread | None = None
@@ -119,7 +119,7 @@ class Reading:
             return
         place = self._place
         place.reach("reading:planned")
-        self._reader = Reader(
+        self._reader = ChunkReader(
             self.windows,
             {name: entity.table for name, entity in self._entities.items()},
             place.origin,
@@ -275,7 +275,7 @@ def read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Conn
     types = _types(connection)
     return ReadTable(
         signature=signature(connection, entity.table),
-        bound=Bound(binding=binding, template=Template(binding)),
+        bound=CompiledBinding(binding=binding, template=Template(binding)),
         columns=tuple(column.name for column in table.columns if column.published),
         where=entity.where,
         key=entity.key,

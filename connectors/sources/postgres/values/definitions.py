@@ -26,7 +26,7 @@ _MET_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class CompositeLook:
     """What the catalogue said of some composites. Places are positions of bytes in the log.
 
     `rows` stand for the attributes: any that is altered gives others. `makers` are the transactions (the low 32 bits of
@@ -58,7 +58,7 @@ class Definitions:
     """
 
     def __init__(
-        self, look: Callable[[frozenset[int]], Look], query: Query, ends: Mapping[str, int] | None = None
+        self, look: Callable[[frozenset[int]], CompositeLook], query: Query, ends: Mapping[str, int] | None = None
     ) -> None:
         self._look, self._query = look, query
         self._plain = TypeCatalog(query)
@@ -150,7 +150,7 @@ class Definitions:
         ends = {xid: self._ends.get(xid, self._met.get(xid, seen.before)) for xid in seen.makers}
         self._ends = {xid: self._ends[xid] for before in self._past[:-1] for xid in before.makers} | ends
 
-    def _read(self, seen: Look) -> tuple[Look, dict[int, PgType]]:
+    def _read(self, seen: CompositeLook) -> tuple[CompositeLook, dict[int, PgType]]:
         """The types, read between two looks that say the same: what made them had committed before the second."""
         while True:
             catalog = TypeCatalog(self._query)
@@ -162,7 +162,7 @@ class Definitions:
             seen = again
 
 
-def look_at(connection: psycopg.Connection[Any], slot: str, relations: Collection[int]) -> Look:
+def look_at(connection: psycopg.Connection[Any], slot: str, relations: Collection[int]) -> CompositeLook:
     """Looks at the attributes of these relations; what the slot no longer has to read is old."""
     values = {"relations": sql.Literal("{{{}}}".format(",".join(map(str, relations)))), "slot": sql.Literal(slot)}
     with translated("looking at composite types"), connection.cursor() as cursor:
@@ -171,7 +171,7 @@ def look_at(connection: psycopg.Connection[Any], slot: str, relations: Collectio
         while cursor.nextset():
             answers += [cursor.fetchall()] if cursor.description else []
     [(before,)], [(pending,)], rows = answers
-    return Look(
+    return CompositeLook(
         rows=frozenset((relation, number, xid) for relation, number, xid, _ in rows),
         makers=frozenset(xid for _, _, xid, young in rows if young),
         pending=pending,

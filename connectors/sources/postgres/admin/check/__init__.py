@@ -8,15 +8,15 @@ import psycopg
 from connectors.findings import Finding, fail
 from connectors.sources.postgres.admin.catalog import Table
 from connectors.sources.postgres.admin.check import publication, rights, server, tables
-from connectors.sources.postgres.admin.check.finding import Wanted
+from connectors.sources.postgres.admin.check.finding import Requirements
 from connectors.sources.postgres.admin.slot import slot_state
 from connectors.sources.postgres.session.connection import translated
 from envelope.errors import ChangelogError, Kind
 
-__all__ = ["Finding", "Wanted", "findings", "refuse"]
+__all__ = ["Finding", "Requirements", "findings", "refuse"]
 
 
-def findings(connection: psycopg.Connection[Any], wanted: Wanted, found: Sequence[Table]) -> list[Finding]:
+def findings(connection: psycopg.Connection[Any], wanted: Requirements, found: Sequence[Table]) -> list[Finding]:
     """All findings, of the server first, then of slot and publication, then of each table.
 
     `connection` is one of the role that the service runs as, `found` the database's tables. Changes nothing.

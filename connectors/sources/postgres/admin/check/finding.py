@@ -10,7 +10,7 @@ from envelope.entity import Entity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Requirements:
     """What the service asks of the database; `through_lsn` is how far the changelog is, None before it is begun."""
 
     slot: str

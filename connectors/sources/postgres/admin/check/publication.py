@@ -10,14 +10,14 @@ from psycopg.rows import class_row
 from connectors.findings import Finding, fail, ok
 from connectors.sources.postgres.admin.catalog import Table
 from connectors.sources.postgres.admin.check.finding import mend, quote
-from connectors.sources.postgres.admin.check.rights import Relation
+from connectors.sources.postgres.admin.check.rights import RelationRights
 from connectors.sources.postgres.admin.check.server import ROW_FILTERS, Facts
 from connectors.sources.postgres.admin.slot import OPERATIONS, publication_sql, published_as
 from connectors.sources.postgres.session.connection import translated
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 
-Bound = Sequence[tuple[Entity, Table]]
+EntityTables = Sequence[tuple[Entity, Table]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +82,8 @@ def findings(
     found: Publication | None,
     facts: Facts,
     name: str,
-    bound: Bound,
-    relations: Mapping[int, Relation],
+    bound: EntityTables,
+    relations: Mapping[int, RelationRights],
 ) -> Iterator[Finding]:
     """What the publication `name` leaves out or sends otherwise than asked, or who can make it."""
     if found is None:
@@ -97,7 +97,11 @@ def findings(
 
 
 def _absent(
-    connection: psycopg.Connection[Any], facts: Facts, name: str, bound: Bound, relations: Mapping[int, Relation]
+    connection: psycopg.Connection[Any],
+    facts: Facts,
+    name: str,
+    bound: EntityTables,
+    relations: Mapping[int, RelationRights],
 ) -> Finding:
     foreign = sorted({relation.owner for relation in relations.values() if not relation.owned})
     if facts.may_create and not foreign:
@@ -114,7 +118,7 @@ def _absent(
     )
 
 
-def _options(name: str, found: Publication, bound: Bound) -> Iterator[Finding]:
+def _options(name: str, found: Publication, bound: EntityTables) -> Iterator[Finding]:
     unsent = [
         f"{table.schema}.{table.name}"
         for _, table in bound

@@ -13,7 +13,7 @@ from connectors.sources.postgres.admin.check.finding import quote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Relation:
+class RelationRights:
     """A table or a partition; `owned` says whether the role that asks has its owner's rights."""
 
     oid: int
@@ -36,21 +36,21 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY 
 """
 
 
-def read(connection: psycopg.Connection[Any], tables: Sequence[Table]) -> dict[int, Relation]:
+def read(connection: psycopg.Connection[Any], tables: Sequence[Table]) -> dict[int, RelationRights]:
     """The tables and their partitions, by oid."""
     oids = [oid for table in tables for oid in (table.oid, *(leaf.oid for leaf in table.leaves))]
-    with connection.cursor(row_factory=class_row(Relation)) as cursor:
+    with connection.cursor(row_factory=class_row(RelationRights)) as cursor:
         return {relation.oid: relation for relation in cursor.execute(_RELATIONS, [oids])}
 
 
-def access(name: str, table: Table, relations: Mapping[int, Relation], role: str) -> Iterator[Finding]:
+def access(name: str, table: Table, relations: Mapping[int, RelationRights], role: str) -> Iterator[Finding]:
     """Whether all rows of entity `name` can be read, and their changes are in the log."""
     for oid in dict.fromkeys((table.oid, *(leaf.oid for leaf in table.leaves))):
         if oid in relations:
             yield from _access(name, relations[oid], role)
 
 
-def _access(name: str, relation: Relation, role: str) -> Iterator[Finding]:
+def _access(name: str, relation: RelationRights, role: str) -> Iterator[Finding]:
     text, quoted = f"{relation.schema}.{relation.name}", quote(relation.schema, relation.name)
     if not relation.logged:
         yield fail(name, f"{text} is unlogged, so its changes are nowhere", f"ALTER TABLE {quoted} SET LOGGED")

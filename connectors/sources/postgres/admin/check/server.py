@@ -8,7 +8,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from connectors.findings import Finding, fail, ok, warn
-from connectors.sources.postgres.admin.check.finding import Wanted, quote
+from connectors.sources.postgres.admin.check.finding import Requirements, quote
 from connectors.sources.postgres.admin.slot import LOST, SlotState
 from envelope.errors import OVER_GAP
 
@@ -69,7 +69,7 @@ def read(connection: psycopg.Connection[Any]) -> Facts:
         return cursor.execute(_FACTS).fetchall()[0]
 
 
-def findings(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def findings(facts: Facts, wanted: Requirements) -> Iterator[Finding]:
     """Version, settings, and what the role may do."""
     if facts.version < OLDEST:
         yield fail("version", f"PostgreSQL {facts.version_text} is too old", f"upgrade to {OLDEST} or later")
@@ -129,7 +129,7 @@ def _failover(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def slot(facts: Facts, state: SlotState | None, wanted: Wanted) -> Iterator[Finding]:
+def slot(facts: Facts, state: SlotState | None, wanted: Requirements) -> Iterator[Finding]:
     """Whether the slot is there, or can be made, and fits the changelog."""
     name = wanted.slot
     if state is None and wanted.through_lsn is not None:

@@ -7,7 +7,7 @@ from connectors.findings import Finding, Status, fail, ok, warn
 from connectors.sources.postgres.admin.catalog import Leaf, Table, identity_problem
 from connectors.sources.postgres.admin.check.finding import quote
 from connectors.sources.postgres.admin.check.publication import Publication
-from connectors.sources.postgres.admin.check.rights import Relation, access
+from connectors.sources.postgres.admin.check.rights import RelationRights, access
 from connectors.sources.postgres.admin.check.server import ROW_FILTERS, Facts
 from envelope.entity import Entity
 
@@ -18,7 +18,7 @@ def findings(
     entity: Entity,
     table: Table,
     publication: Publication | None,
-    relations: Mapping[int, Relation],
+    relations: Mapping[int, RelationRights],
     facts: Facts,
 ) -> Iterator[Finding]:
     """All that concerns one entity and its table."""
@@ -34,7 +34,7 @@ def findings(
     yield from found
 
 
-def _identity(entity: Entity, table: Table, relations: Mapping[int, Relation]) -> Iterator[Finding]:
+def _identity(entity: Entity, table: Table, relations: Mapping[int, RelationRights]) -> Iterator[Finding]:
     """What the log lacks of the row before: without the key nothing can be published, without the rest no original.
 
     Of a partitioned table, the table's own identity decides what is sent, and the partition's what is there to send.
@@ -70,7 +70,7 @@ def _row_filter(
     entity: Entity,
     table: Table,
     publication: Publication | None,
-    relations: Mapping[int, Relation],
+    relations: Mapping[int, RelationRights],
     facts: Facts,
 ) -> Iterator[Finding]:
     """Its columns must be in the replica identity: those that the server found, or else the words of `where`."""
@@ -106,7 +106,7 @@ def _set_full(
     status: Status,
     message: str,
     leaves: Sequence[Leaf | Table],
-    relations: Mapping[int, Relation],
+    relations: Mapping[int, RelationRights],
 ) -> Finding:
     """A finding whose fix is REPLICA IDENTITY FULL; only the owner may set it, and each partition has its own."""
     if any(column.generated == "virtual" for column in table.columns):

@@ -6,7 +6,7 @@ import psycopg
 
 from connectors.findings import Finding, fail, ok, warn
 from connectors.sources.postgres.admin import ddl, evidence
-from connectors.sources.postgres.admin.check.finding import Wanted
+from connectors.sources.postgres.admin.check.finding import Requirements
 from connectors.sources.postgres.admin.evidence import Evidence
 from connectors.sources.postgres.admin.slot import read_database
 from envelope.checkpoint import Checkpoint, lsn_text
@@ -16,7 +16,7 @@ COMPARED = "edits are noticed by comparing the catalogue; `changelog init --even
 
 
 def findings(
-    connection: psycopg.Connection[tuple[object, ...]], wanted: Wanted, stored: Checkpoint | None
+    connection: psycopg.Connection[tuple[object, ...]], wanted: Requirements, stored: Checkpoint | None
 ) -> Iterator[Finding]:
     """What the service will notice at its next look; `stored` is the changelog's checkpoint."""
     yield ok("publication edits", EXACT if ddl.is_installed(connection) else COMPARED)
