@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from connectors.sources.postgres.snapshot.page_progress import page_of
+from connectors.capture.tables.table_progress import pages_read
 from connectors.terminal import safe, safe_lines
 from envelope.codec.json_codec import members
 from envelope.entity import GAPS
@@ -111,22 +111,6 @@ def history(records: Sequence[Record]) -> Iterator[ConsoleRenderable]:
             yield Padding(Text(f"│ {duration(committed_at - earlier)} later", style="dim"), (0, 0, 0, 2))
         yield record(shown, subject=False)
         earlier = committed_at
-
-
-def pages_read(stored: Mapping[str, Any]) -> tuple[int, int]:
-    """Heap pages published and in all, of a checkpoint's entry for one table; an empty table counts as one page."""
-    leaves = stored.get("leaves", {}).values()
-    total = max(sum(leaf["pages"] for leaf in leaves), 1)
-    if stored["complete"]:
-        return total, total
-    if not leaves:
-        return 0, total  # not planned yet
-    left = sum(
-        max((leaf["pages"] if end is None else page_of(end)) - page_of(first), 1)
-        for leaf in leaves
-        for first, end in leaf["left"]
-    )
-    return max(total - left, 0), total
 
 
 class SnapshotBar:

@@ -10,10 +10,8 @@ from contextlib import closing
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import psycopg
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
@@ -22,16 +20,12 @@ from connectors import config, show
 from connectors.commands.status import probe
 from connectors.config import Config, FilesConfig, KafkaConfig
 from connectors.findings import Finding, Status
-from connectors.sources.postgres.admin.catalog import Table, read_tables
-from connectors.sources.postgres.admin.check import Requirements, findings, unlogged
-from connectors.sources.postgres.admin.slot import slot_state
-from connectors.sources.postgres.session.connection import connect, translated
-from connectors.sources.postgres.session.patience import NO_LIMIT
-from connectors.sources.postgres.values.text_to_json import SETTINGS
+from connectors.sources import Database, TableInfo
 from connectors.terminal import safe
 from connectors.wiring import entities
 from connectors.wiring.entities import table_text
 from connectors.wiring.sinks import extra_needed, open_log
+from connectors.wiring.sources import database
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError
@@ -57,22 +51,21 @@ def execute(arguments: argparse.Namespace) -> int:
     """Prints the findings; 1 when one of them would stop the service."""
     settings = config.load(arguments.config, os.environ)
     console = show.console()
-    patience = NO_LIMIT if arguments.fix else None  # a fix may wait for a table that is in use
-    with connect(settings.source.dsn, settings=SETTINGS, patience=patience) as connection:
-        found = all_findings(connection, settings)
-        if arguments.fix:
-            fix(connection, found, show.console(stderr=arguments.json))
-            found = all_findings(connection, settings)
+    source = database(settings)
+    findings = all_findings(source, settings)
+    if arguments.fix:
+        fix(source, findings, show.console(stderr=arguments.json))
+        findings = all_findings(source, settings)
     if arguments.json:
-        print(msgspec.json.encode([asdict(finding) for finding in found]).decode())
+        print(msgspec.json.encode([asdict(finding) for finding in findings]).decode())
     else:
-        print_findings(console, found)
-    return 1 if any(finding.status == "fail" for finding in found) else 0
+        print_findings(console, findings)
+    return 1 if any(finding.status == "fail" for finding in findings) else 0
 
 
-def all_findings(connection: psycopg.Connection[Any], settings: Config) -> list[Finding]:
+def all_findings(source: Database, settings: Config) -> list[Finding]:
     """The findings of configuration, source and sink."""
-    tables = read_tables(connection)
+    tables = source.tables()
     unresolved: list[Finding] = []
     resolved = []
     try:
@@ -83,31 +76,17 @@ def all_findings(connection: psycopg.Connection[Any], settings: Config) -> list[
             for line in error.message.splitlines()
         ]
     stored, stored_at = _stored(settings)
-    wanted = Requirements(
-        slot=settings.slot,
-        publication=settings.publication,
-        failover=settings.source.failover,
-        entities=resolved,
-        through_lsn=None if stored is None else stored.through_lsn,
-    )
-    slot = slot_state(connection, settings.slot)
-    said = probe(settings)
-    running = bool(said) or (slot is not None and slot.active_pid is not None)
-    lag_s = said.get("lag_seconds", None if stored_at is None else time.time() - stored_at)
+    hold, answers = source.hold(), probe(settings)
+    running = bool(answers) or (hold is not None and hold.reader is not None)
+    lag_s = answers.get("lag_seconds", None if stored_at is None else time.time() - stored_at)
     begun = () if stored is None else stored.settings.keys()
     sink = sink_findings(settings, resolved, running=running, begun=begun, lag_s=lag_s)
-    source = [*findings(connection, wanted, tables), *unlogged.findings(connection, wanted, stored)]
     stopped = [] if stored is None or running else stop_findings(stored)
-    others = [
-        tables_finding(resolved, tables),
-        clock_finding(connection),
-        *unresolved,
-        signals_finding(connection, settings),
-    ]
-    return [*source, *others, *sink, *stopped]
+    others = [tables_finding(resolved, tables), clock_finding(source.clock_ahead_s()), *unresolved]
+    return [*source.check(resolved, stored), *others, *sink, *stopped]
 
 
-def tables_finding(resolved: Sequence[Entity], tables: Sequence[Table]) -> Finding:
+def tables_finding(resolved: Sequence[Entity], tables: Sequence[TableInfo]) -> Finding:
     """The tables that are not published: left out on purpose, or forgotten."""
     published = {entity.table for entity in resolved}
     names = [(table.schema, table.name) for table in tables]
@@ -119,13 +98,8 @@ def tables_finding(resolved: Sequence[Entity], tables: Sequence[Table]) -> Findi
     return Finding(name="tables", status="ok", message=f"not published: {named}")
 
 
-def clock_finding(connection: psycopg.Connection[Any]) -> Finding:
-    """Whether the database's clock, which commit times are of, agrees with this machine's."""
-    asked_at = time.time()
-    with translated("asking for the database's time"):
-        row = connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
-    assert row is not None
-    ahead_s = row[0] - (asked_at + time.time()) / 2
+def clock_finding(ahead_s: float) -> Finding:
+    """Whether the database's clock, which tells the times of commits, agrees with this machine's."""
     if abs(ahead_s) < CLOCKS_APART_S_MAX:
         return Finding(name="clocks", status="ok", message="the database's clock agrees with this machine's")
     return Finding(
@@ -149,30 +123,6 @@ def stop_findings(stored: Checkpoint) -> Iterator[Finding]:
     else:
         hint = f"{stop.hint}; if its cause is mended since, start the service"
         yield Finding(name="stop", status="fail", message=f"{at}: {stop.message}", hint=hint)
-
-
-def signals_finding(connection: psycopg.Connection[Any], settings: Config) -> Finding:
-    """Whether others than who runs the service can have it read tables: any role may write what it obeys unsigned."""
-    if settings.signals is not None:
-        return Finding(name="signals", status="ok", message="only signed ones are obeyed")
-    with translated("counting roles"):
-        row = connection.execute(_OTHERS).fetchone()
-    assert row is not None
-    if not row[0]:
-        return Finding(name="signals", status="ok", message="nobody else may log in who could send them")
-    return Finding(
-        name="signals",
-        status="warn",
-        message=f"{row[0]} other roles may log in to the database, and send signals that the service obeys",
-        hint='set [signals] secret = "env:NAME"',
-    )
-
-
-_OTHERS = """
-SELECT count(*) FROM pg_roles
-WHERE rolcanlogin AND NOT rolsuper AND rolname <> current_user
-    AND has_database_privilege(oid, current_database(), 'CONNECT')
-"""
 
 
 def sink_findings(
@@ -201,12 +151,12 @@ def registry_findings(settings: Config, sink: KafkaConfig) -> Iterator[Finding]:
     assert sink.registry is not None
     with closing(Registry(sink.registry, sink.registry_client)) as registry:
         try:
-            found = [register.judge(registry, *each) for each in register.live_schemas(settings, ())]
+            verdicts = [register.judge(registry, *live) for live in register.live_schemas(settings, ())]
         except ChangelogError as error:
             hint = error.hint or "start the registry, or correct [sink] registry"
             yield Finding(name="registry", status="fail", message=error.message, hint=hint)
             return
-    for verdict in found:
+    for verdict in verdicts:
         message = f"{verdict.subject} {register.STATES[verdict.state][2]}"
         status: Status = "ok" if verdict.id is not None or _may_register(sink, verdict.state) else "fail"
         yield Finding(name="registry", status=status, message=message, hint=None if status == "ok" else REGISTER)
@@ -248,41 +198,44 @@ def folder_findings(path: Path) -> Iterator[Finding]:
         yield Finding(name="sink", status="ok", message=message)
 
 
-def fix(connection: psycopg.Connection[Any], found: Sequence[Finding], console: Console) -> None:
+def fix(source: Database, findings: Sequence[Finding], console: Console) -> None:
     """Runs the SQL of every fix, saying what it runs."""
-    for statement in dict.fromkeys(statement for finding in found for statement in finding.fix):
-        console.print(Text(safe(f"{statement};"), style="cyan"), soft_wrap=True)
-        with translated(statement):
-            connection.execute(statement.encode())
+
+    def announced() -> Iterator[str]:
+        for statement in dict.fromkeys(statement for finding in findings for statement in finding.fix):
+            console.print(Text(safe(f"{statement};"), style="cyan"), soft_wrap=True)
+            yield statement
+
+    source.fix(announced())
     console.print()
 
 
-def print_findings(console: Console, found: Sequence[Finding]) -> None:
+def print_findings(console: Console, findings: Sequence[Finding]) -> None:
     """One finding a line with its hint below, and a line that sums up."""
     grid = Grid.grid(padding=(0, 1))
     grid.add_column()
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
-    for finding in found:
+    for finding in findings:
         mark, style = MARKS[finding.status]
         text = Text(safe(finding.message), style="default" if finding.status != "fail" else "red")
         if finding.hint:
             text.append(f"\n→ {safe(finding.hint)}", style="cyan")
         grid.add_row(Text(mark, style=style), Text(safe(finding.name)), text)
     console.print(grid)
-    console.print(_sum(found))
+    console.print(_sum(findings))
 
 
-def _sum(found: Sequence[Finding]) -> Text:
-    failed = sum(finding.status == "fail" for finding in found)
-    warned = sum(finding.status == "warn" for finding in found)
-    fixable = any(finding.fix for finding in found)
+def _sum(findings: Sequence[Finding]) -> Text:
+    failed = sum(finding.status == "fail" for finding in findings)
+    warned = sum(finding.status == "warn" for finding in findings)
+    fixable = any(finding.fix for finding in findings)
     text = Text("\n")
     if failed:
-        text.append(f"{failed} of {len(found)} would stop the service", style="bold red")
+        text.append(f"{failed} of {len(findings)} would stop the service", style="bold red")
     else:
         word = "can run" if warned else "ready"
-        text.append(f"{word}: {len(found) - warned} checks passed", style="bold green")
+        text.append(f"{word}: {len(findings) - warned} checks passed", style="bold green")
     if warned:
         text.append(f", {warned} to think about", style="yellow")
     if fixable:

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import msgspec
 from rich.console import Console
 
-from connectors import show
 from connectors.capture.tables.repairs import Repairs, absent_of
+from connectors.capture.tables.table_progress import pages_read
 from connectors.config import Config
 from connectors.sinks import Log, unknown_entity
 from connectors.terminal import say
@@ -120,7 +120,7 @@ def progress(checkpoint: Checkpoint, entity: str) -> str:
         return "paused"
     match None if repair is None else repair.stage:
         case "table":
-            done, total = show.pages_read(checkpoint.windows[entity])
+            done, total = pages_read(checkpoint.windows[entity])
             return f"the table is read: {100 * done // total} %"
         case "keys":
             assert repair is not None
@@ -217,7 +217,7 @@ def as_json(checkpoint: Checkpoint | None) -> dict[str, Any]:
     repairs = Repairs.parse(checkpoint.repairs)
     found = {}
     for entity, repair in sorted(repairs.open.items()):
-        done, total = show.pages_read(checkpoint.windows[entity])
+        done, total = pages_read(checkpoint.windows[entity])
         found[entity] = {
             "stage": repair.stage,
             "rebuild": repair.sweep,

@@ -19,6 +19,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from connectors import config, show
+from connectors.capture.tables.table_progress import pages_read
 from connectors.commands import signalling
 from connectors.config import Config
 from connectors.sinks import MESSAGES
@@ -177,7 +178,7 @@ def _progress(checkpoint: Checkpoint | None) -> Iterator[tuple[str, dict[str, An
     `stale` are the columns whose values in rows published before are no longer the table's.
     """
     for name, stored in checkpoint.windows.items() if checkpoint else ():
-        done, total = show.pages_read(stored)
+        done, total = pages_read(stored)
         stale = list(stored.get("stale", ()))
         yield name, {"complete": stored["complete"], "pages_done": done, "pages": total, "stale": stale}
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import structlog
 
+from connectors.capture.tables.table_progress import pages_read
 from connectors.service.metrics import Metrics
-from connectors.show import pages_read
 
 SAY_AGAIN_S = 30.0
 """How often the log says how far it is."""

@@ -11,6 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from connectors.failpoints import Reach, nowhere
+from connectors.findings import Finding
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.signal import Signal
@@ -231,6 +232,29 @@ class Database(Protocol):
 
         Passes where nobody does, and where the database cannot be asked or does not answer soon; with `must_answer` it
         waits for the answer as every other call does, and raises the error of a database that cannot be asked.
+        """
+
+    def check(self, entities: Sequence[Entity], stored: Checkpoint | None) -> Sequence[Finding]:
+        """Every precondition of reading these entities: of the server, of what the service keeps in it, of each table,
+        of what is known to have changed without a row event, and of who else may send signals.
+
+        `stored` is the changelog's checkpoint, None before it is begun: with it, the log must reach back to that. A
+        finding that fails is one that `open` refuses for; its `fix` is what `fix` may run, the way to mend it without
+        loss. Changes nothing, and may be called beside a running service. Raises ChangelogError where the database
+        cannot be asked.
+        """
+
+    def fix(self, statements: Iterable[str]) -> None:
+        """Runs statements out of the `fix` of findings, one after the other, each for itself.
+
+        They may wait for a table that is in use, for as long as it takes: a person looks on, and may interrupt them.
+        Raises ChangelogError for the first that the server refuses; those before it are done.
+        """
+
+    def clock_ahead_s(self) -> float:
+        """How many seconds the database's clock, which tells the times of commits, is ahead of this machine's.
+
+        Raises ChangelogError where the database cannot be asked.
         """
 
     def hold(self) -> Hold | None:

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console, ConsoleRenderable
 
 from connectors import show
+from connectors.capture.tables.table_progress import pages_read
 from connectors.commands.tail import message_line
 from envelope.model import MISSING, Op, Place, Record
 from tests.unit.envelope.strategies import HOSTILE_CONTEXTS
@@ -147,7 +148,7 @@ READING = {"complete": False, "leaves": {"a": {"pages": 8, "left": [[2, 4], [6, 
     ],
 )
 def test_pages_read(stored: dict[str, object], expected: tuple[int, int]) -> None:
-    assert show.pages_read(stored) == expected
+    assert pages_read(stored) == expected
 
 
 def test_bars_are_for_terminals_and_go_when_all_is_read() -> None:

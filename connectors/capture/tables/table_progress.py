@@ -3,6 +3,10 @@
 An entry is `{"complete": true}`, with `stale` where stored rows no longer hold what some columns do; or
 `{"complete": false}` with whatever the source needs to go on (its parts, and what shows that the table is still the
 one that they are of), and with `again`, the columns for whose sake a complete table is read once more.
+
+What is left is told by part, under `leaves`: `pages`, how large the part was when it was planned, in any unit that the
+source reads by, and `left`, pairs of the first place to read and the first not to read, None for the part's end. A
+place is a number of that unit, or a list that begins with one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,6 +32,26 @@ def was_complete(stored: Mapping[str, Any] | None) -> bool:
 def from_start(stored: Mapping[str, Any]) -> Mapping[str, Any]:
     """The entry without the source's own part: on another server, none of what was read in part holds."""
     return stored if is_complete(stored) else {name: stored[name] for name in ("complete", "again") if name in stored}
+
+
+def pages_read(stored: Mapping[str, Any]) -> tuple[int, int]:
+    """How much of a table is published and how much there is, of its entry; an empty table counts as one page."""
+    leaves = stored.get("leaves", {}).values()
+    total = max(sum(leaf["pages"] for leaf in leaves), 1)
+    if stored["complete"]:
+        return total, total
+    if not leaves:
+        return 0, total  # not planned yet
+    left = sum(
+        max((leaf["pages"] if end is None else _page(end)) - _page(first), 1)
+        for leaf in leaves
+        for first, end in leaf["left"]
+    )
+    return max(total - left, 0), total
+
+
+def _page(place: int | Sequence[int]) -> int:
+    return place if isinstance(place, int) else place[0]
 
 
 def restated(stored: Mapping[str, Any], columns: Sequence[str], *, read: bool) -> Mapping[str, Any]:

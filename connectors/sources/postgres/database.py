@@ -5,16 +5,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from connectors.failpoints import Reach, nowhere
+from connectors.findings import Finding
 from connectors.sources import Changelog, Hold, Recover, Remnant, Retained, SourceStatus
 from connectors.sources.postgres.admin import remnants
 from connectors.sources.postgres.admin.catalog import Table, read_tables
+from connectors.sources.postgres.admin.check import Requirements, findings, senders, unlogged
 from connectors.sources.postgres.admin.signals import send
 from connectors.sources.postgres.admin.slot import LOST, SlotState, slot_state
 from connectors.sources.postgres.session import waits
 from connectors.sources.postgres.session.connection import connect, translated
-from connectors.sources.postgres.session.patience import Patience, PatientConnection
+from connectors.sources.postgres.session.patience import NO_LIMIT, Patience, PatientConnection
 from connectors.sources.postgres.source import CATALOG_SETTINGS, PostgresSource, Settings
-from envelope.checkpoint import lsn_text
+from connectors.sources.postgres.values.text_to_json import SETTINGS
+from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.entity import Entity
 from envelope.errors import ChangelogError
 from envelope.signal import Signal
@@ -68,6 +71,37 @@ class PostgresDatabase:
         if slot is not None:
             slot.refuse_if_read()
 
+    def check(self, entities: Sequence[Entity], stored: Checkpoint | None) -> Sequence[Finding]:
+        """See `Database.check`."""
+        settings = self._settings
+        wanted = Requirements(
+            slot=settings.slot,
+            publication=settings.publication,
+            failover=settings.failover,
+            entities=entities,
+            through_lsn=None if stored is None else stored.through_lsn,
+        )
+        with self._connected() as connection:
+            return [
+                *findings(connection, wanted, read_tables(connection)),
+                *unlogged.findings(connection, wanted, stored),
+                senders.finding(connection, signed=settings.signals_secret is not None),
+            ]
+
+    def fix(self, statements: Iterable[str]) -> None:
+        """See `Database.fix`."""
+        with connect(self._settings.dsn, settings=SETTINGS, patience=NO_LIMIT) as connection:
+            for statement in statements:
+                with translated(statement):
+                    connection.execute(statement.encode())
+
+    def clock_ahead_s(self) -> float:
+        """See `Database.clock_ahead_s`."""
+        with self._connected() as connection, translated("asking for the database's time"):
+            asked_at = time.time()
+            [(now,)] = connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchall()
+            return float(now - (asked_at + time.time()) / 2)
+
     def hold(self) -> Hold | None:
         """See `Database.hold`."""
         return _hold(self._slot())
@@ -109,6 +143,10 @@ class PostgresDatabase:
         """Why our session sends nothing; None when another reads the slot."""
         pid = None if slot is None else slot.active_pid
         return waits.reason(connection, pid) if pid is not None and pid in self._settings.sessions else None
+
+    def _connected(self) -> PatientConnection:
+        """A session whose settings no role or database has changed."""
+        return connect(self._settings.dsn, settings=SETTINGS, patience=self._patience())
 
     def _patience(self) -> Patience:
         return Patience(silence_s=self._settings.answer_s, stopping=self._settings.stopping)

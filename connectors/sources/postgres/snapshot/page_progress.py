@@ -175,11 +175,6 @@ class TableProgress:
         return found
 
 
-def page_of(stored: int | list[int]) -> int:
-    """The page of a range's bound as a checkpoint holds it."""
-    return stored[0] if isinstance(stored, list) else stored
-
-
 def _stored(bound: int) -> int | list[int]:
     """A bound as a checkpoint holds it: its page, and the row pointer where it is inside one."""
     page, slot = divmod(bound, PAGE_SLOTS)
