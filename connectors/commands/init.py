@@ -15,19 +15,15 @@ from rich.text import Text
 from connectors import config, show
 from connectors.permissions import DATA_FILE, make_file
 from connectors.schema_files.generated import FOLDER, Outcome, generate
-from connectors.sources.postgres.admin.catalog import Table, read_tables
-from connectors.sources.postgres.admin.ddl import SCRIPT
-from connectors.sources.postgres.admin.grants import grants, read_owned
-from connectors.sources.postgres.session.connection import connect
+from connectors.sources import TableInfo
 from connectors.terminal import safe
 from connectors.wiring.entities import entity_name, matches, resolve, table_text
+from connectors.wiring.sources import candidate, event_trigger_script
 from envelope.entity import RESERVED
 from envelope.errors import ChangelogError, Kind
 
 DSN_VARIABLE = "DATABASE_URL"
 """What the written configuration refers to, so that the password stays out of it."""
-
-IDENTITIES = {"f": "full", "d": "primary key", "i": "an index", "n": "none"}
 
 HEAD = """\
 # What `changelog init` found; docs/reference/configuration.md says what else there is.
@@ -85,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Writes the file and the entities' schemas beside it, and shows what is published."""
     if arguments.event_trigger:
-        print(SCRIPT, end="")
+        print(event_trigger_script(), end="")
         return 0
     path: Path = arguments.config
     if path.exists() and not (arguments.force or arguments.grants):
@@ -95,35 +91,34 @@ def execute(arguments: argparse.Namespace) -> int:
     dsn = arguments.dsn or os.environ.get(DSN_VARIABLE)
     if dsn is None:
         raise ChangelogError(Kind.USAGE, "no database is named", hint=f"give --dsn, or set {DSN_VARIABLE}")
-    with connect(dsn) as connection:
-        database = connection.info.dbname
-        wanted = partial(matches, patterns=arguments.tables or ["*"])
-        tables = [table for table in read_tables(connection, sized=wanted) if wanted((table.schema, table.name))]
-        if not tables:
-            patterns = " ".join(arguments.tables or ["*"])
-            raise ChangelogError(Kind.USAGE, f"no table of {database} matches {patterns}", hint="see --tables")
-        if arguments.grants:
-            configured = tables if arguments.tables or not path.exists() else _configured(path, dsn, tables)
-            print(grants(read_owned(connection, configured), database=database))
-            return 0
+    source = candidate(dsn)
+    database = source.name()
+    tables = source.tables(partial(matches, patterns=arguments.tables or ["*"]))
+    if not tables:
+        patterns = " ".join(arguments.tables or ["*"])
+        raise ChangelogError(Kind.USAGE, f"no table of {database} matches {patterns}", hint="see --tables")
+    if arguments.grants:
+        configured = tables if arguments.tables or not path.exists() else _configured(path, dsn, tables)
+        print(source.grants({(table.schema, table.name) for table in configured}))
+        return 0
     name = arguments.name or re.sub(r"[^a-z0-9_-]+", "_", database.lower())
     _write(path, config_text(name, tables, bootstrap_servers=arguments.bootstrap_servers))
     _show(path, tables)
-    if any(map(usable_key, tables)):
+    if any(table.usable_key() for table in tables):
         written = generate(config.load(path, {**os.environ, DSN_VARIABLE: dsn}), (), path.parent / FOLDER)
         _show_schemas(path.parent / FOLDER, written)
     show.console().print(Text(f"next: export {DSN_VARIABLE}=…, then `changelog check` and `changelog run`"))
     return 0
 
 
-def _configured(path: Path, dsn: str, tables: Sequence[Table]) -> list[Table]:
+def _configured(path: Path, dsn: str, tables: Sequence[TableInfo]) -> list[TableInfo]:
     """The tables that the configuration publishes: a role needs no right on any other."""
     settings = config.load(path, {**os.environ, DSN_VARIABLE: dsn})
     published = {entity.table for entity in resolve(settings, tables)}
     return [table for table in tables if (table.schema, table.name) in published]
 
 
-def config_text(name: str, tables: Sequence[Table], *, bootstrap_servers: str | None = None) -> str:
+def config_text(name: str, tables: Sequence[TableInfo], *, bootstrap_servers: str | None = None) -> str:
     """A configuration that publishes every table which has a usable key; the others stand in it as comments.
 
     To Kafka at `bootstrap_servers`, else to files.
@@ -132,19 +127,12 @@ def config_text(name: str, tables: Sequence[Table], *, bootstrap_servers: str | 
     return "\n".join([HEAD.format(name=_toml(name), variable=DSN_VARIABLE, sink=sink), *_entities(tables)])
 
 
-def usable_key(table: Table) -> tuple[str, ...] | None:
-    """The primary key, else the first unique index that may be the key, else None."""
-    indexes = sorted(table.indexes, key=lambda index: (not index.primary, index.name))
-    keys = [tuple(index.columns) for index in indexes if index.unique]
-    return next((key for key in keys if key and table.key_problem(key) is None), None)
-
-
-def _entities(tables: Sequence[Table]) -> Iterator[str]:
+def _entities(tables: Sequence[TableInfo]) -> Iterator[str]:
     taken: set[str] = set(RESERVED)
     for table in tables:
         text = table_text((table.schema, table.name))
         name = _free(entity_name((table.schema, table.name)) or "entity", taken)
-        key = usable_key(table)
+        key = table.usable_key()
         lines = [
             f"[entities.{name}]",
             f"table = {_toml(text)}",
@@ -179,14 +167,14 @@ def _write(path: Path, text: str) -> None:
         raise ChangelogError(Kind.USAGE, f"{path} cannot be written ({error.strerror})") from error
 
 
-def _show(path: Path, tables: Sequence[Table]) -> None:
+def _show(path: Path, tables: Sequence[TableInfo]) -> None:
     console = show.console()
     grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("table", "key", "rows", "size", "replica identity"):
         grid.add_column(title, justify="right" if title in ("rows", "size") else "left")
     for table in tables:
-        key = usable_key(table)
-        identity = IDENTITIES[table.replica_identity]
+        key = table.usable_key()
+        identity = table.before_image
         grid.add_row(
             Text(safe(table_text((table.schema, table.name))), style="bold"),
             Text(safe(", ".join(key))) if key else Text("none: left out", style="red"),
@@ -195,7 +183,7 @@ def _show(path: Path, tables: Sequence[Table]) -> None:
             Text(identity, style="green" if identity == "full" else "yellow"),
         )
     console.print(grid)
-    keyed = sum(usable_key(table) is not None for table in tables)
+    keyed = sum(table.usable_key() is not None for table in tables)
     console.print(Text(f"\n{path}: {keyed} of {len(tables)} tables", style="bold green"))
 
 

@@ -4,7 +4,7 @@ A kind of database implements `Database`, the one door to it for the service: `c
 configuration to one, and nothing in the service knows which. What goes in and comes out is neutral.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.signal import Signal
 from envelope.versions import Version
+from schemas.types import Struct
 
 Recover = Callable[[], Checkpoint | None]
 """Gives the last checkpoint of the changelog, or None for a new one. A source calls it once it is alone with its log:
@@ -121,8 +122,23 @@ class TableInfo(Protocol):
     def primary_key(self) -> tuple[str, ...]:
         """The columns of the primary key; empty where there is none."""
 
+    @property
+    def rows_estimate(self) -> int:
+        """About how many rows it has."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size without indexes; 0 where it was not asked for."""
+
+    @property
+    def before_image(self) -> str:
+        """What the log tells of a row before a change, in a few words of the database: `full`, `primary key`."""
+
     def key_problem(self, key: Sequence[str]) -> str | None:
         """Why these columns cannot identify its rows in a changelog, and what would help; None when they can."""
+
+    def usable_key(self) -> tuple[str, ...] | None:
+        """The columns that identify its rows: the primary key, else the first unique index that may; else None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,14 +200,48 @@ class SourceStatus:
     retained: Retained | None
 
 
+TableName = tuple[str, str]
+"""The schema and the name of a table."""
+
+
+def no_table(_: TableName) -> bool:
+    """Chooses none."""
+    return False
+
+
+class Candidate(Protocol):
+    """A database that no configuration names yet, as `changelog init` asks it."""
+
+    def name(self) -> str:
+        """What the server calls the database. Raises ChangelogError where it cannot be asked."""
+
+    def tables(self, wanted: Callable[[TableName], bool]) -> Sequence[TableInfo]:
+        """Those of the tables that can be published which are `wanted`, by schema and name, with their sizes.
+
+        Raises ChangelogError.
+        """
+
+    def grants(self, tables: Collection[TableName]) -> str:
+        """A script for whoever administers the database: the roles that set the service up and run it, with the rights
+        that publishing these tables takes. It sets no passwords. Raises ChangelogError.
+        """
+
+
 class Database(Protocol):
     """A configured database: the façade of a kind of source. It holds no connection; each call makes its own."""
 
-    def tables(self) -> Sequence[TableInfo]:
+    def tables(self, *, sized: Callable[[TableName], bool] = no_table) -> Sequence[TableInfo]:
         """The tables that the database has now and that can be published, by schema and name.
 
-        May be called at any time, beside an open source too; a wait for a lock ends with the service's stop.
-        Raises ChangelogError.
+        `sized` says which ones to ask for their size, too, which may wait while a table is locked. May be called at any
+        time, beside an open source too; a wait for a lock ends with the service's stop. Raises ChangelogError.
+        """
+
+    def shapes(self, entities: Sequence[Entity]) -> Sequence[Struct]:
+        """For each entity, in their order, the columns and types that the service would publish, if the log's were
+        those that the catalogue has now: what schema files are made of.
+
+        May be called at any time. Raises ChangelogError, PRECONDITION where a table is gone or its key is lost.
         """
 
     def open(

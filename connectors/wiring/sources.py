@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from connectors.config import Config
-from connectors.sources import Database
+from connectors.sources import Candidate, Database
+from connectors.sources.postgres.admin.ddl import SCRIPT
+from connectors.sources.postgres.candidate import PostgresCandidate
 from connectors.sources.postgres.database import PostgresDatabase
 from connectors.sources.postgres.source import Settings
 from connectors.wiring.entities import resolve
@@ -24,6 +26,16 @@ def database(
     Once `stopping`, no wait for it goes on; `alive` is called now and then while an opening rightly takes long.
     """
     return PostgresDatabase(postgres_settings(config, stopping=stopping, alive=alive))
+
+
+def candidate(dsn: str) -> Candidate:
+    """The database that a connection string names, before there is a configuration; nothing is connected yet."""
+    return PostgresCandidate(dsn)
+
+
+def event_trigger_script() -> str:
+    """What an administrator may run so that the database's log itself tells of changes to tables and publications."""
+    return SCRIPT
 
 
 def postgres_settings(

@@ -1,12 +1,12 @@
 """The door to PostgreSQL: `connectors.sources.Database` over a slot and a publication."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from connectors.failpoints import Reach, nowhere
 from connectors.findings import Finding
-from connectors.sources import Changelog, Hold, Recover, Remnant, Retained, SourceStatus
+from connectors.sources import Changelog, Hold, Recover, Remnant, Retained, SourceStatus, TableName, no_table
 from connectors.sources.postgres.admin import remnants
 from connectors.sources.postgres.admin.catalog import Table, read_tables
 from connectors.sources.postgres.admin.check import Requirements, findings, senders, unlogged
@@ -15,12 +15,14 @@ from connectors.sources.postgres.admin.slot import LOST, SlotState, slot_state
 from connectors.sources.postgres.session import waits
 from connectors.sources.postgres.session.connection import connect, translated
 from connectors.sources.postgres.session.patience import NO_LIMIT, Patience, PatientConnection
+from connectors.sources.postgres.snapshot.table_reads import bind_table
 from connectors.sources.postgres.source import CATALOG_SETTINGS, PostgresSource, Settings
 from connectors.sources.postgres.values.text_to_json import SETTINGS
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.entity import Entity
-from envelope.errors import ChangelogError
+from envelope.errors import ChangelogError, Kind
 from envelope.signal import Signal
+from schemas.types import Struct
 
 _GLANCE_S = 3.0
 
@@ -34,10 +36,24 @@ class PostgresDatabase:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    def tables(self) -> Sequence[Table]:
+    def tables(self, *, sized: Callable[[TableName], bool] = no_table) -> Sequence[Table]:
         """See `Database.tables`."""
-        with connect(self._settings.dsn, settings=CATALOG_SETTINGS, patience=self._patience()) as connection:
-            return read_tables(connection)
+        with self._catalog() as connection:
+            return read_tables(connection, sized=sized)
+
+    def shapes(self, entities: Sequence[Entity]) -> Sequence[Struct]:
+        """See `Database.shapes`."""
+        with self._catalog() as connection:
+            tables = {(table.schema, table.name): table for table in read_tables(connection)}
+            for entity in entities:
+                if entity.table not in tables:
+                    raise ChangelogError(
+                        Kind.PRECONDITION, f"the table {'.'.join(entity.table)} of {entity.name} is gone"
+                    )
+            return [
+                bind_table(connection, entity, tables[entity.table], self._settings.hmac_key).shape
+                for entity in entities
+            ]
 
     def open(
         self,
@@ -143,6 +159,10 @@ class PostgresDatabase:
         """Why our session sends nothing; None when another reads the slot."""
         pid = None if slot is None else slot.active_pid
         return waits.reason(connection, pid) if pid is not None and pid in self._settings.sessions else None
+
+    def _catalog(self) -> PatientConnection:
+        """A session for the catalogue, which waits for no lock for long."""
+        return connect(self._settings.dsn, settings=CATALOG_SETTINGS, patience=self._patience())
 
     def _connected(self) -> PatientConnection:
         """A session whose settings no role or database has changed."""

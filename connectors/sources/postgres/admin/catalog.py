@@ -4,7 +4,7 @@ The stream's own Relation messages say how its rows are shaped; this is for sett
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ ReplicaIdentity = Literal["d", "n", "f", "i"]
 """DEFAULT (the primary key), NOTHING, FULL, or an index."""
 
 _PUBLISHES_GENERATED = 180000
+_BEFORE_IMAGES: Mapping[ReplicaIdentity, str] = {"f": "full", "d": "primary key", "i": "an index", "n": "none"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,17 @@ class Table:
     def primary_key(self) -> tuple[str, ...]:
         """The columns of the primary key; empty where there is none."""
         return next((index.columns for index in self.indexes if index.primary), ())
+
+    @property
+    def before_image(self) -> str:
+        """What the log has of a row before a change, by the table's replica identity."""
+        return _BEFORE_IMAGES[self.replica_identity]
+
+    def usable_key(self) -> tuple[str, ...] | None:
+        """The primary key, else the first unique index that may be the key, else None."""
+        indexes = sorted(self.indexes, key=lambda index: (not index.primary, index.name))
+        keys = [index.columns for index in indexes if index.unique]
+        return next((key for key in keys if key and self.key_problem(key) is None), None)
 
     def key_problem(self, key: Sequence[str]) -> str | None:
         """Why `key` cannot identify the rows in a changelog, and what would help; None when it can.

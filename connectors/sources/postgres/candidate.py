@@ -1,0 +1,31 @@
+"""A PostgreSQL database before a configuration names it: `connectors.sources.Candidate`."""
+
+from collections.abc import Callable, Collection, Sequence
+
+from connectors.sources import TableName
+from connectors.sources.postgres.admin.catalog import Table, read_tables
+from connectors.sources.postgres.admin.grants import grants, read_owned
+from connectors.sources.postgres.session.connection import connect
+
+
+class PostgresCandidate:
+    """The database that the connection string `dsn` names."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+
+    def name(self) -> str:
+        """See `Candidate.name`."""
+        with connect(self._dsn) as connection:
+            return connection.info.dbname
+
+    def tables(self, wanted: Callable[[TableName], bool]) -> Sequence[Table]:
+        """See `Candidate.tables`."""
+        with connect(self._dsn) as connection:
+            return [table for table in read_tables(connection, sized=wanted) if wanted((table.schema, table.name))]
+
+    def grants(self, tables: Collection[TableName]) -> str:
+        """See `Candidate.grants`."""
+        with connect(self._dsn) as connection:
+            published = [table for table in read_tables(connection) if (table.schema, table.name) in tables]
+            return grants(read_owned(connection, published), database=connection.info.dbname)
