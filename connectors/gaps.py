@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
@@ -11,17 +11,11 @@ from connectors import show
 from connectors.config import Config
 from connectors.failpoints import Reach
 from connectors.sinks import Log, Sink
-from connectors.sources import Recover, Source
-from connectors.sources.postgres.admin.catalog import read_tables
-from connectors.sources.postgres.admin.slot import slot_state
-from connectors.sources.postgres.crossing import ChangelogRemains, crossing
-from connectors.sources.postgres.session.connection import connect
-from connectors.sources.postgres.source import CATALOG_SETTINGS
-from connectors.sources.postgres.stream.replication import ReplicationConnection
-from connectors.sources.postgres.values.text_to_json import SETTINGS
+from connectors.sources import ChangelogEnd, Database, Recover, Source
+from connectors.wiring.entities import resolve
 from connectors.wiring.sinks import open_log, open_sink, read_versions
-from connectors.wiring.sources import StoredChangelog, database, postgres_settings, read_entities
-from envelope.checkpoint import Checkpoint, lsn_text
+from connectors.wiring.sources import StoredChangelog, database, read_entities
+from envelope.checkpoint import Checkpoint
 from envelope.columnar import batch
 from envelope.errors import ChangelogError, Kind
 
@@ -32,14 +26,14 @@ _log = structlog.get_logger("gap")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a start stops with. `slot_usable` says that the slot's own stream was no part of the trouble."""
+class Gap:
+    """What a start stops with. `hold_usable` says that the stream of the slot was no part of the trouble."""
 
     error: ChangelogError
-    slot_usable: bool
+    hold_usable: bool
 
 
-def find(config: Config, *, accept_settings: bool, reach: Reach) -> Found | None:
+def find(config: Config, *, accept_settings: bool, reach: Reach) -> Gap | None:
     """The gap that a start stops with, None without one. It starts as the service does, reads to the end of the
     database's log, and stores nothing: a publication that was missing for a while shows nowhere else.
 
@@ -65,7 +59,7 @@ def find(config: Config, *, accept_settings: bool, reach: Reach) -> Found | None
         except ChangelogError as error:
             if error.kind not in _GAPS:
                 raise
-            return Found(error=error, slot_usable=recovered and not opened and error.kind is Kind.GAP)
+            return Gap(error=error, hold_usable=recovered and not opened and error.kind is Kind.GAP)
     return None
 
 
@@ -84,70 +78,58 @@ def _read_to_end(source: Source) -> None:
             reached = piece.checkpoint.through_lsn
 
 
-def told(config: Config, found: Found) -> Iterator[str]:
+def lines(config: Config, gap: Gap) -> Iterator[str]:
     """What is known of a gap, for people."""
     log = open_log(config)
     stored = _checkpoint(log)
-    yield f"gap          {found.error.message}"
+    yield f"gap          {gap.error.message}"
     if stored is None:
         yield "changelog    has no checkpoint that can be read"
     else:
         at = _committed_at(log)
         when = "" if at is None else f", committed {show.moment(at)}"
         yield f"changelog    ends at {stored.position}{when}"
-        yield (
-            f"             at {lsn_text(stored.through_lsn)} of timeline {stored.timeline}, "
-            f"cluster {stored.system_identifier}"
-        )
-    yield from _database(config)
+    source = database(config)
+    for heading, fact in source.log_facts(stored):
+        yield f"{heading:<13}{fact}"
+    yield from _tables(config, source)
     yield "consumers    see every row again as `read`, in a later epoch, and a delete of each key that is gone;"
     yield "             before these a truncate, where rows of the changelog itself may be gone, too;"
     yield "             what changed in between is lost, and the entity `gaps` says so"
 
 
-def _database(config: Config) -> Iterator[str]:
-    with closing(ReplicationConnection.connect(config.source.dsn, settings=SETTINGS)) as replication:
-        system = replication.identify_system()
-    yield (
-        f"database     ends at {lsn_text(system.wal_end)} of timeline {system.timeline}, "
-        f"cluster {system.system_identifier}"
-    )
-    with connect(config.source.dsn, settings=CATALOG_SETTINGS) as connection:
-        slot = slot_state(connection, config.slot)
-        tables = {(table.schema, table.name): table for table in read_tables(connection, sized=lambda _: True)}
-    if slot is None:
-        yield f"slot         {config.slot}: there is none"
-    else:
-        yield f"slot         {config.slot}: at {lsn_text(slot.confirmed_flush)}, its log is {slot.wal_status}"
-    for entity in read_entities(config, database(config)):
+def _tables(config: Config, source: Database) -> Iterator[str]:
+    tables = {(table.schema, table.name): table for table in source.tables(sized=lambda _: True)}
+    for entity in resolve(config, list(tables.values())):
         table = tables[entity.table]
         rows = f"about {table.rows_estimate:,} rows, " if table.rows_estimate > 0 else ""
         yield f"read again   {entity.name}: {rows}{show.size(table.nbytes)}"
 
 
-def cross(config: Config, found: Found, *, accept_settings: bool, reach: Reach) -> None:
+def cross(config: Config, gap: Gap, *, accept_settings: bool, reach: Reach) -> None:
     """Stores the gap and the place where the changelog goes on, in one commit. Raises ChangelogError.
 
     Cut off before, every start finds the gap as before; after it, every start goes on.
     """
-    log, resolved = open_log(config), read_entities(config, database(config))
-    _log.info("going over the gap", why=found.error.message, note="a new slot waits for transactions that run now")
+    log, source = open_log(config), database(config)
+    resolved = read_entities(config, source)
+    _log.info("going over the gap", why=gap.error.message, note="a new slot waits for transactions that run now")
     with closing(open_sink(config, over_gap=True, reach=reach)) as sink:
 
-        def take_over() -> ChangelogRemains:
+        def take_over() -> ChangelogEnd:
             sink.prepare(resolved)
             stored = sink.recover()
             epoch = max(log.epoch(), 0 if stored is None else stored.epoch)
             lost = sink.lost([entity.name for entity in resolved])
-            return ChangelogRemains(checkpoint=stored, epoch=epoch, committed_at=_committed_at(log), lost=lost)
+            return ChangelogEnd(checkpoint=stored, epoch=epoch, committed_at=_committed_at(log), lost=lost)
 
-        with crossing(
-            replace(postgres_settings(config), accept_settings=accept_settings),
+        with source.cross_gap(
             resolved,
             _checkpoint(log),
             take_over,
-            reason=found.error.message,
-            keep_slot=found.slot_usable,
+            reason=gap.error.message,
+            keep_hold=gap.hold_usable,
+            accept_settings=accept_settings,
             reach=reach,
         ) as crossed:
             columns = {version.entity: version.columns for version in read_versions(log)}

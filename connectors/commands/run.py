@@ -49,7 +49,7 @@ def execute(arguments: argparse.Namespace) -> int:
         if gap is None:
             print("there is no gap: `changelog run` goes on where the changelog ends")
             return 0
-        for line in gaps.told(settings, gap):
+        for line in gaps.lines(settings, gap):
             print(line)
         if not arguments.yes:
             print("nothing is changed; to go on: changelog run --over-gap --yes")

@@ -16,10 +16,11 @@ from connectors.capture.tables.repairs import Repairs, absent_of
 from connectors.capture.tables.table_progress import pages_read
 from connectors.config import Config
 from connectors.sinks import Log, unknown_entity
+from connectors.sources import Database
 from connectors.terminal import say
 from connectors.wiring.sinks import open_log
 from connectors.wiring.sources import database
-from envelope.checkpoint import Checkpoint, lsn_text
+from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError, Kind
 from envelope.signal import Do, Signal
 
@@ -46,10 +47,17 @@ SENT = Outcome()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A signal that is in the database's log; `lsn` is where it ends."""
+    """A signal that is in the database's log; `through` is where it ends, `place` how the database spells that."""
 
     signal: Signal
-    lsn: int
+    through: int
+    place: str
+
+    @classmethod
+    def of(cls, source: Database, signal: Signal) -> "Sent":
+        """Sends it."""
+        through = source.send_signals([signal])
+        return cls(signal=signal, through=through, place=source.spell(through))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +87,7 @@ def ask(
     log = open_log(settings)
     checkpoint = known(log, entity)
     signal = Signal(do=do, id=secrets.token_hex(8), entity=entity, keys=keys, service=settings.name)
-    sent = Sent(signal=signal, lsn=database(settings).send_signals([signal]))
+    sent = Sent.of(database(settings), signal)
     quiet = bool(arguments.json)
     outcome = SENT
     if not _is_read(settings):
@@ -93,7 +101,7 @@ def ask(
     if quiet:
         asked = {"id": signal.id, "do": do, "entity": entity, "keys": None if keys is None else len(keys)}
         ended = {"outcome": outcome.word, "absent": outcome.absent}
-        print(msgspec.json.encode({**asked, "lsn": lsn_text(sent.lsn), **ended}).decode())
+        print(msgspec.json.encode({**asked, "lsn": sent.place, **ended}).decode())
     elif outcome != SENT:
         lacking = f"; {outcome.absent:,} of {len(keys):,} keys are not in the table" if keys and outcome.absent else ""
         say(f"{_subject(signal)}: {outcome.word}{lacking}")
@@ -167,10 +175,10 @@ def _outcome(log: Log, sent: Sent, tell: Callable[[str], None]) -> Outcome | Non
     if ended is not None:
         return Outcome(word="cancelled") if ended == "cancelled" else Outcome(word="done", absent=absent_of(ended))
     if not repairs.knows(sent.signal.id):
-        if checkpoint.through_lsn > sent.lsn:
+        if checkpoint.through_lsn > sent.through:
             raise ChangelogError(
                 Kind.ACCESS,
-                f"the service passed the signal at {lsn_text(sent.lsn)} and did not obey it",
+                f"the service passed the signal at {sent.place} and did not obey it",
                 hint="its log says why: is [signals] secret here the one that it has?",
             )
         tell("the service has not read that far yet")

@@ -27,7 +27,7 @@ from connectors.sources import Hold, SourceStatus
 from connectors.terminal import safe, say
 from connectors.wiring.sinks import open_log
 from connectors.wiring.sources import database
-from envelope.checkpoint import Checkpoint, lsn_text
+from envelope.checkpoint import Checkpoint
 from envelope.errors import OVER_GAP, ChangelogError
 from envelope.model import Op
 
@@ -98,7 +98,7 @@ def read_status(settings: Config) -> dict[str, Any]:
         },
         "problems": problems,
         "position": str(checkpoint.position) if checkpoint and checkpoint.position else None,
-        "through_lsn": lsn_text(checkpoint.through_lsn) if checkpoint else None,
+        "through_lsn": database(settings).spell(checkpoint.through_lsn) if checkpoint else None,
         "lag": _lag(answers, changelog, source),
         "slot": None if hold is None else _slot(hold),
         "slot_lost": source is not None and _is_lost(hold, checkpoint),

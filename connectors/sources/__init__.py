@@ -5,7 +5,9 @@ configuration to one, and nothing in the service knows which. What goes in and c
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from connectors.failpoints import Reach, nowhere
 from connectors.findings import Finding
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
+from envelope.model import Record
 from envelope.signal import Signal
 from envelope.versions import Version
 from schemas.types import Struct
@@ -186,6 +189,27 @@ class Remnant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangelogEnd:
+    """Where a changelog ends, for whoever goes over a gap: its last checkpoint, None where there is none that can be
+    read; the highest epoch of any row; when the last row was committed, where that is known; and the entities whose
+    stored rows are gone in part.
+    """
+
+    checkpoint: Checkpoint | None
+    epoch: int
+    committed_at: datetime | None
+    lost: Collection[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossedGap:
+    """The checkpoint to go on from after a gap, and the rows that tell of the gap: to be stored in one commit."""
+
+    checkpoint: Checkpoint
+    records: Sequence[Record]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
     """A database as the service sees it while it runs.
 
@@ -321,6 +345,39 @@ class Database(Protocol):
         The service has taken note of them once its checkpoint is past that place. Any role that may write to the log
         may send them, beside a running service or without one: they wait in the log until a service reads it. Raises
         ChangelogError; the signals before the one that failed are sent then.
+        """
+
+    def spell(self, through: int) -> str:
+        """A place in the log, as `Checkpoint.through_lsn` counts, the way the database's own tools spell it."""
+
+    def log_facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
+        """What a person should know of the log before going over a gap: lines of a heading of one word and a text.
+
+        Where there is a checkpoint `stored`, the first line has an empty heading and says where that is in the log. The
+        others tell of the database now. Raises ChangelogError where it cannot be asked.
+        """
+
+    def cross_gap(
+        self,
+        entities: Sequence[Entity],
+        stored: Checkpoint | None,
+        take_over: Callable[[], ChangelogEnd],
+        *,
+        reason: str,
+        keep_hold: bool,
+        accept_settings: bool,
+        reach: Reach = nowhere,
+    ) -> AbstractContextManager[CrossedGap]:
+        """Goes over a gap: finds where the changelog goes on that the log no longer joins on to.
+
+        The changelog goes on in an epoch of its own, after the highest one that it holds; every table is read again,
+        and keys that it lacks are deleted. `stored` is the checkpoint as readers see it, `reason` the message of the
+        error that a start stops with. `take_over` is called once, before the block and once the log is ours alone: it
+        takes hold of the sink and says where the changelog ends. What the block is given is to be stored in it, in one
+        commit; until that is done, every start finds the gap as before. Where the log still joins on and has only moved
+        past the changelog's end, what holds it stays if `keep_hold`; in every other case there is a new hold.
+
+        Raises ChangelogError: SETTINGS and PRECONDITION as `open` does, IN_USE while another process reads the log.
         """
 
     def remnants(self) -> Sequence[Remnant]:

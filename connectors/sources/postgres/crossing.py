@@ -8,9 +8,9 @@ something was confirmed that is not there), each entity begins with a truncate: 
 Until the sink has stored the checkpoint that is made here, every start finds the gap, and this is done again.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ import psycopg
 from connectors.capture.settings_guard import check_settings, shapes_of
 from connectors.capture.tables.repairs import Repairs, over_gap
 from connectors.failpoints import Reach
+from connectors.sources import ChangelogEnd, CrossedGap
 from connectors.sources.postgres.admin import evidence
 from connectors.sources.postgres.admin.catalog import read_tables
 from connectors.sources.postgres.admin.check import Requirements, findings, refuse
@@ -39,32 +40,12 @@ FAIL_POINTS = ("gap:claimed", "gap:slot-dropped", "gap:taken-over", "gap:slot-ma
 """The boundaries between two steps at which a crash is tried; the last one is the caller's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangelogRemains:
-    """What the changelog holds: its last checkpoint, None where there is none that can be read; the highest epoch of
-    any row; when the last row was committed, where that is known; and the entities whose stored rows are gone in part.
-    """
-
-    checkpoint: Checkpoint | None
-    epoch: int
-    committed_at: datetime | None
-    lost: Collection[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrossedGap:
-    """The checkpoint to go on from, and the rows that tell of the gap: to be stored in one commit."""
-
-    checkpoint: Checkpoint
-    records: Sequence[Record]
-
-
 @contextmanager
 def crossing(
     settings: Settings,
     entities: Sequence[Entity],
     stored: Checkpoint | None,
-    take_over: Callable[[], ChangelogRemains],
+    take_over: Callable[[], ChangelogEnd],
     *,
     reason: str,
     keep_slot: bool,
@@ -89,25 +70,25 @@ def crossing(
             if not (moved and keep_slot) and slot_state(catalog, settings.slot) is not None:
                 replication.drop_slot(settings.slot)
             reach("gap:slot-dropped")
-            held = take_over()
+            end = take_over()
             reach("gap:taken-over")
             ensure_publication(catalog, settings.publication, entities)
             slot = ensure_slot(
                 catalog, replication, settings.slot, None, failover=settings.failover, answer_s=settings.answer_s
             )
             reach("gap:slot-made")
-            position = Position(_epoch(held, history), slot.confirmed_flush - 1, 0)
-            checkpoint = _checkpoint(catalog, settings, entities, held.checkpoint, system, position)
-            gap = _gap(settings.name, reason, held, checkpoint)
+            position = Position(_epoch(end, history), slot.confirmed_flush - 1, 0)
+            checkpoint = _checkpoint(catalog, settings, entities, end.checkpoint, system, position)
+            gap = _gap(settings.name, reason, end, checkpoint)
             record = gap.record(connector="postgres", database=catalog.info.dbname, at=_now(catalog))
-            lost = [entity for entity in entities if moved or entity.name in held.lost]
+            lost = [entity for entity in entities if moved or entity.name in end.lost]
             yield CrossedGap(checkpoint=checkpoint, records=[record, *_truncates(lost, record)])
 
 
-def _epoch(held: ChangelogRemains, history: tuple[tuple[int, int], ...]) -> int:
+def _epoch(end: ChangelogEnd, history: tuple[tuple[int, int], ...]) -> int:
     """The one after all that the changelog may have reached: rows of the last promotions may be among what is gone."""
-    forks = [fork for fork in history if held.checkpoint is None or fork[0] >= held.checkpoint.timeline]
-    return held.epoch + len(forks) + 1
+    forks = [fork for fork in history if end.checkpoint is None or fork[0] >= end.checkpoint.timeline]
+    return end.epoch + len(forks) + 1
 
 
 def _refuse(
@@ -160,9 +141,9 @@ def _checkpoint(
     )
 
 
-def _gap(name: str, reason: str, held: ChangelogRemains, after: Checkpoint) -> Gap:
-    unknown = Side(position=None, epoch=held.epoch, through=None, system=None, timeline=None)
-    before = unknown if held.checkpoint is None else Side.of(held.checkpoint, committed_at=held.committed_at)
+def _gap(name: str, reason: str, end: ChangelogEnd, after: Checkpoint) -> Gap:
+    unknown = Side(position=None, epoch=end.epoch, through=None, system=None, timeline=None)
+    before = unknown if end.checkpoint is None else Side.of(end.checkpoint, committed_at=end.committed_at)
     return Gap(name=name, reason=reason, before=before, after=Side.of(after), entities=tuple(after.settings))
 
 

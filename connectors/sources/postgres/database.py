@@ -2,21 +2,35 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 
 from connectors.failpoints import Reach, nowhere
 from connectors.findings import Finding
-from connectors.sources import Changelog, Hold, Recover, Remnant, Retained, SourceStatus, TableName, no_table
+from connectors.sources import (
+    Changelog,
+    ChangelogEnd,
+    CrossedGap,
+    Hold,
+    Recover,
+    Remnant,
+    Retained,
+    SourceStatus,
+    TableName,
+    no_table,
+)
 from connectors.sources.postgres.admin import remnants
 from connectors.sources.postgres.admin.catalog import Table, read_tables
 from connectors.sources.postgres.admin.check import Requirements, findings, senders, unlogged
 from connectors.sources.postgres.admin.signals import send
 from connectors.sources.postgres.admin.slot import LOST, SlotState, slot_state
+from connectors.sources.postgres.crossing import crossing
 from connectors.sources.postgres.session import waits
 from connectors.sources.postgres.session.connection import connect, translated
 from connectors.sources.postgres.session.patience import NO_LIMIT, Patience, PatientConnection
 from connectors.sources.postgres.snapshot.table_reads import bind_table
 from connectors.sources.postgres.source import CATALOG_SETTINGS, PostgresSource, Settings
+from connectors.sources.postgres.stream.replication import ReplicationConnection
 from connectors.sources.postgres.values.text_to_json import SETTINGS
 from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.entity import Entity
@@ -130,6 +144,39 @@ class PostgresDatabase:
                 end = send(connection, signal, self._settings.signals_secret)
         return end
 
+    def spell(self, through: int) -> str:
+        """See `Database.spell`."""
+        return lsn_text(through)
+
+    def log_facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
+        """See `Database.log_facts`."""
+        with closing(ReplicationConnection.connect(self._settings.dsn, settings=SETTINGS)) as replication:
+            system = replication.identify_system()
+        slot = self._slot()
+        held = f"at {lsn_text(slot.confirmed_flush)}, its log is {slot.wal_status}" if slot else "there is none"
+        facts = [
+            ("database", f"ends at {_spelled(system.wal_end, system.timeline, system.system_identifier)}"),
+            ("slot", f"{self._settings.slot}: {held}"),
+        ]
+        if stored is None:
+            return facts
+        return [("", f"at {_spelled(stored.through_lsn, stored.timeline, stored.system_identifier)}"), *facts]
+
+    def cross_gap(
+        self,
+        entities: Sequence[Entity],
+        stored: Checkpoint | None,
+        take_over: Callable[[], ChangelogEnd],
+        *,
+        reason: str,
+        keep_hold: bool,
+        accept_settings: bool,
+        reach: Reach = nowhere,
+    ) -> AbstractContextManager[CrossedGap]:
+        """See `Database.cross_gap`."""
+        settings = replace(self._settings, accept_settings=accept_settings)
+        return crossing(settings, entities, stored, take_over, reason=reason, keep_slot=keep_hold, reach=reach)
+
     def remnants(self) -> Sequence[Remnant]:
         """See `Database.remnants`."""
         with connect(self._settings.dsn, patience=self._patience()) as connection:
@@ -194,3 +241,7 @@ def _hold(slot: SlotState | None) -> Hold | None:
         nbytes=slot.retained_bytes,
         xids=slot.xids,
     )
+
+
+def _spelled(lsn: int, timeline: int, cluster: str) -> str:
+    return f"{lsn_text(lsn)} of timeline {timeline}, cluster {cluster}"
