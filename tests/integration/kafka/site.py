@@ -37,7 +37,8 @@ from tests.servers.registry import Registry
 class Site:
     """A database at `dsn`, and a service that publishes `tables` of it, each as the entity of its name, in `folder`.
 
-    The messages are in Avro where there is a registry. `suffix` tells several services over one database apart.
+    The messages are in Avro where there is a registry. The service has the `name` that is given, else that of its
+    database, for slots are the whole server's; `suffix` tells several services over one database apart.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Site:
         tables: Mapping[str, int],
         registry: Registry | None = None,
         suffix: str = "",
+        name: str | None = None,
         rest: str = "",
     ) -> None:
         self.dsn = dsn
@@ -59,7 +61,7 @@ class Site:
             for name, partitions in tables.items()
         )
         self.config.write_text(
-            f"name = {json.dumps(psycopg.conninfo.conninfo_to_dict(dsn)['dbname'] + suffix)}\n"  # type: ignore[operator]
+            f"name = {json.dumps(name or str(psycopg.conninfo.conninfo_to_dict(dsn)['dbname']) + suffix)}\n"
             f'source = {{ kind = "postgres", dsn = {json.dumps(dsn)} }}\n'
             'service = { listen = "127.0.0.1:0" }\n'
             f'[sink]\nkind = "kafka"\nbootstrap_servers = "{broker.bootstrap_servers}"\ncommit_seconds = 0.1\n'
@@ -70,10 +72,16 @@ class Site:
         )
         self.settings = config.load(self.config, os.environ)
 
+    def sql(self, *statements: str) -> None:
+        """Runs the statements, each a transaction of its own."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
     @contextlib.contextmanager
-    def running(self) -> Iterator[Running]:
+    def running(self, *, accept_cluster: bool = False) -> Iterator[Running]:
         """The service, in a thread, drained at the end; what it fails with is raised."""
-        service = Running(Service(self.settings))
+        service = Running(Service(self.settings, accept_cluster=accept_cluster))
         try:
             yield service
         finally:

@@ -1,0 +1,157 @@
+"""A changelog in topics that an earlier version of the program wrote is continued by this one.
+
+`stored/kafka` holds the topics as that version left them when it was killed, five times in all: the version of the last
+commit before the capture core had a room of its own. `photo` is read in part, a repair of two keys of `item` is open,
+and the last transaction was aborted. Its cluster is gone, so the service goes on with another one.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+
+from connectors.capture.tables.repairs import Repairs
+from connectors.servers.kafka import Broker
+from connectors.sinks.kafka.client import Client
+from connectors.sinks.kafka.reading.unchanged import read_ids
+from connectors.wiring.sinks import read_versions
+from envelope.errors import ChangelogError
+from envelope.model import Record
+from tests.integration.kafka.site import Site
+from tests.patience import PATIENCE_S
+
+STORED = Path(__file__).parents[1] / "stored" / "kafka"
+NAME = "stay"
+SIGNAL = "f8c993e71622a3c1"
+LONGEST = str((1 << 63) - 1)
+PHOTOS = 300
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A message as it was stored; a tombstone has no value."""
+
+    transaction: int
+    outcome: str
+    topic: str
+    partition: int
+    key: str
+    value: str | None
+    timestamp: int
+    headers: list[tuple[str, str]]
+
+
+def stored_messages() -> list[Message]:
+    """In the order of their transactions, and in each partition in that of its offsets."""
+    lines = (STORED / "messages.jsonl").read_text("utf-8").splitlines()
+    return [msgspec.json.decode(line, type=Message) for line in lines]
+
+
+def load(broker: Broker) -> None:
+    """Makes the topics, and sends the messages to them, each transaction as it was: committed or aborted.
+
+    A topic that is made gets an id of its own, so the ids in the checkpoints are those of the new topics.
+    """
+    topics: dict[str, dict[str, Any]] = json.loads((STORED / "topics.json").read_text("utf-8"))
+    client = Client(bootstrap_servers=broker.bootstrap_servers)
+    admin = client.admin()
+    made = [
+        NewTopic(name, topic["partitions"], 1, config=_lasting(topic["settings"])) for name, topic in topics.items()
+    ]
+    for future in admin.create_topics(made).values():
+        future.result()
+    ids = dict.fromkeys(topics, "")
+    while not all(ids.values()):
+        ids |= read_ids(admin, set(topics))
+
+    producer = Producer(client.config(transactional_id=f"changelog.{NAME}.{NAME}"))
+    producer.init_transactions(PATIENCE_S)
+    for _, messages in itertools.groupby(stored_messages(), lambda message: message.transaction):
+        producer.begin_transaction()
+        outcome = _send(producer, messages, {topics[name]["id"]: ids[name] for name in topics})
+        assert producer.flush(PATIENCE_S) == 0
+        if outcome == "committed":
+            producer.commit_transaction(PATIENCE_S)
+        else:
+            producer.abort_transaction(PATIENCE_S)
+
+
+def _lasting(settings: dict[str, str]) -> dict[str, str]:
+    """The settings, but Kafka never compacts: the messages are old, so it could do so in the middle of the test."""
+    return {name: text for name, text in settings.items() if name != "max.compaction.lag.ms"} | {"segment.ms": LONGEST}
+
+
+def _send(producer: Producer, messages: Iterator[Message], new_ids: dict[str, str]) -> str:
+    """Sends what is one transaction's; gives its outcome."""
+    for message in messages:
+        value = message.value
+        if message.topic == f"{NAME}.positions":
+            assert value is not None
+            for old, new in new_ids.items():
+                value = value.replace(old, new)
+        place = (message.topic, value, message.key, message.partition)
+        producer.produce(*place, timestamp=message.timestamp, headers=list(message.headers))
+    return message.outcome
+
+
+def written(records: Sequence[Record]) -> list[tuple[str, str, bytes]]:
+    """Position, key and current row of each; no bytes for a row that is deleted."""
+    return [
+        (str(record.envelope.provenance.source.position), record.place.key, bytes(record.envelope.current or b""))
+        for record in records
+    ]
+
+
+def operations(site: Site, entity: str, before: Mapping[str, Sequence[Record]]) -> list[tuple[str, str]]:
+    """Kind and key of each change after those of `before`."""
+    added = site.records(entity)[len(before[entity]) :]
+    return [(str(record.envelope.provenance.source.op.value), record.place.key) for record in added]
+
+
+def test_a_stored_changelog_in_topics_goes_on_with_what_was_open_in_it(
+    database: str, broker: Broker, tmp_path: Path
+) -> None:
+    load(broker)
+    site = Site(database, broker, tmp_path, tables={"item": 3, "photo": 1}, name=NAME)
+    site.sql(
+        "CREATE TABLE item (id int PRIMARY KEY, name text, amount int)",
+        "ALTER TABLE item REPLICA IDENTITY FULL",
+        "INSERT INTO item SELECT n, 'item ' || n, n FROM generate_series(1, 50) AS n WHERE n NOT IN (4, 8, 9)",
+        "INSERT INTO item VALUES (90, 'item 9', 9), (91, 'item 91', NULL)",
+        "UPDATE item SET amount = 700 WHERE id = 7",
+        "CREATE TABLE photo (id int PRIMARY KEY, title text)",
+        f"INSERT INTO photo SELECT n, 'photo ' || n FROM generate_series(1, {PHOTOS}) AS n",
+    )
+    stored, before = site.checkpoint, {name: site.records(name) for name in ("item", "photo")}
+    assert stored is not None
+    assert stored.windows["photo"]["leaves"]
+    assert Repairs.parse(stored.repairs).open
+    assert all(state["amount"] for state in site.state("item").values() if state["id"] < 51), "an aborted update shows"
+    with pytest.raises(ChangelogError, match="another database cluster"), site.running() as service:
+        service.until(lambda: False)
+
+    with site.running(accept_cluster=True) as service:
+        service.until(lambda: site.is_read() and site.ended(SIGNAL))
+        site.sql("INSERT INTO item VALUES (51, 'item 51', 51)")
+        service.until(lambda: "51" in site.state("item"))
+    with site.running() as service:  # from a checkpoint that this version stored
+        site.sql("DELETE FROM item WHERE id = 51", "UPDATE photo SET title = 'late' WHERE id = 1")
+        service.until(lambda: "51" not in site.state("item") and site.state("photo")["1"]["title"] == "late")
+
+    for name, records in before.items():
+        after = site.records(name)
+        assert records
+        assert written(after)[: len(records)] == written(records)
+        positions = [record.envelope.provenance.source.position for record in after]
+        assert positions == sorted(set(positions))
+        assert site.state(name) == site.table(name)
+    assert operations(site, "item", before) == [("read", "7"), ("create", "51"), ("delete", "51")]
+    assert sorted(operations(site, "photo", before)) == sorted(
+        [("update", "1"), *(("read", str(number)) for number in range(1, PHOTOS + 1))]
+    )
+    assert {version.entity for version in read_versions(site.log)} == {"item", "photo"}
