@@ -219,7 +219,7 @@ def delete_all_files(world: World) -> None:
         (move_slot, "the slot has moved to", "gap:slot-made"),
         (lose_slot, "has lost its log", "gap:slot-dropped"),
         (drop_publication, "does not exist, and the changelog was begun with it", "gap:slot-made"),
-        (hide_publication, "the publication is missing at this point of the log", "gap:slot-dropped"),
+        (hide_publication, "the publication did not exist at this point of the log", "gap:slot-dropped"),
         (delete_newest_file, "the slot has moved to", "gap:taken-over"),
         (cut_newest_file, "the slot has moved to", "files:set-aside"),
         (cut_two_files, "and so is the one after it", "files:set-aside"),

@@ -385,7 +385,9 @@ class PostgresSource:
         self._settle()
         checkpoint = self._state.checkpoint
         return (
-            None if checkpoint == before else Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=self._stream.asked)
+            None
+            if checkpoint == before
+            else Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=self._stream.reply_requested)
         )
 
     def _piece(self, assembled: Assembled) -> Piece | None:

@@ -267,7 +267,7 @@ def test_two_services_of_one_name(begun: Site) -> None:
         begun.configure(ONE, path="other")
         assert re.fullmatch(
             rf"replication slot {begun.name} is read by process (\d+) \(changelog, role \w+, .*, since .*\); "
-            r"stop that one first; if it is nobody's any more: SELECT pg_terminate_backend\(\1\)",
+            r"stop that process first; if nobody needs it any more: SELECT pg_terminate_backend\(\1\)",
             begun.refused(),
         )
         assert "(changelog, role " in begun.refused("drop", "--slot", "--yes")

@@ -235,7 +235,7 @@ SELECT pg_drop_replication_slot('{name}')
 @pytest.mark.parametrize(
     ("mishap", "kind", "said"),
     [
-        ("DROP PUBLICATION {name}", Kind.GAP, "the publication is missing at this point of the log"),
+        ("DROP PUBLICATION {name}", Kind.GAP, "the publication did not exist at this point of the log"),
         ("ALTER TABLE guest DROP id", Kind.STOP, "key column id is no longer in public.guest"),
         (TAKE_SLOT, Kind.GAP, "replication slot {name} does not exist"),
     ],

@@ -14,13 +14,13 @@ from connectors.capture.rows import codec as codecs
 from connectors.capture.rows.codec import Shape, canonical, string
 from connectors.sources.postgres.values import literals
 from connectors.sources.postgres.values.text_to_json import SETTINGS, codec_for
-from connectors.sources.postgres.values.types import Attribute, Kind, PgType, TypeCatalog, in_doubt
+from connectors.sources.postgres.values.types import Attribute, PgType, TypeCatalog, TypeKind, in_doubt
 from envelope.errors import ChangelogError
 from envelope.errors import Kind as ErrorKind
 from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 
-def base(name: str, kind: Kind = "base") -> PgType:
+def base(name: str, kind: TypeKind = "base") -> PgType:
     return PgType(oid=1, name=name, kind=kind)
 
 

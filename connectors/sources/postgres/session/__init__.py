@@ -1,1 +1,1 @@
-"""Sessions with a PostgreSQL server: how they are opened, how long they wait, and for what."""
+"""Sessions with a PostgreSQL server: opening them, limiting their waits, and explaining the waits."""

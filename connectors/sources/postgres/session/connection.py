@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL, and its errors in our words."""
+"""Opens connections to PostgreSQL and translates the server's errors into ours."""
 
 import contextlib
 import re
@@ -16,7 +16,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 APPLICATION_NAME = "changelog"
 
-# Used where the connection string does not say otherwise: a peer that vanished is noticed within half a minute.
+# Defaults for parameters that the connection string does not set: a vanished peer is noticed within half a minute.
 DEFAULTS: Mapping[str, str | int] = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -26,7 +26,7 @@ DEFAULTS: Mapping[str, str | int] = {
     "fallback_application_name": APPLICATION_NAME,
 }
 
-# The server's reply to a connection attempt carries no code that libpq would show: known English texts stand in.
+# libpq shows no error code for a refused connection, so we recognise the reason by the server's English text.
 _REJECTIONS = (
     ("authentication failed", Kind.ACCESS, "check user and password in [source] dsn"),
     ("no password supplied", Kind.ACCESS, "put a password into [source] dsn"),
@@ -38,16 +38,16 @@ _REJECTIONS = (
     ('database ".*" does not exist', Kind.PRECONDITION, "check the database in [source] dsn"),
 )
 
-# What libpq adds to a refused connection; ours stands behind it.
+# libpq adds this advice to a refused connection; our hint replaces it.
 _ADVICE = re.compile(r"\s*Is the server running .*\?")
 
-# The first prefix of the SQLSTATE that fits decides (PostgreSQL, appendix A).
+# The first prefix that matches the SQLSTATE decides (PostgreSQL, appendix A).
 _STATES: tuple[tuple[str, Kind, str | None], ...] = (
     ("28", Kind.ACCESS, "check user and password in [source] dsn"),
     ("42501", Kind.ACCESS, "run the SQL that `changelog init --grants` prints"),
-    ("53400", Kind.PRECONDITION, "raise max_replication_slots on the server, or drop slots that nobody reads"),
+    ("53400", Kind.PRECONDITION, "raise max_replication_slots on the server, or drop unused slots"),
     ("55006", Kind.IN_USE, "stop the other one first"),
-    ("58P01", Kind.GAP, f"the server removed log that was not read yet; {OVER_GAP}"),
+    ("58P01", Kind.GAP, f"the server removed log that had not been read yet; {OVER_GAP}"),
     ("08", Kind.CONNECTION, None),
     ("40", Kind.CONNECTION, None),
     ("53", Kind.CONNECTION, None),
@@ -63,24 +63,24 @@ def connect(
     replication: bool = False,
     patience: Patience | None = None,
 ) -> PatientConnection:
-    """A connection in autocommit, with `settings` made for the session; it waits no longer than `patience` says.
+    """Opens a connection in autocommit mode and applies `settings` to the session; `patience` limits its waits.
 
-    Raises ChangelogError: USAGE when `dsn` is not a connection string, ACCESS when the server turns us away,
-    CONNECTION when it cannot be reached now.
+    Raises ChangelogError: USAGE if `dsn` is not a connection string, ACCESS if the server refuses us, CONNECTION if
+    the server cannot be reached now.
     """
     try:
-        given: dict[str, Any] = {**DEFAULTS, **conninfo_to_dict(dsn), "client_encoding": "UTF8"}
+        parameters: dict[str, Any] = {**DEFAULTS, **conninfo_to_dict(dsn), "client_encoding": "UTF8"}
     except psycopg.ProgrammingError as error:
         raise ChangelogError(
             Kind.USAGE,
-            "[source] dsn is not a PostgreSQL connection string",  # libpq's own words may quote a password
-            hint="write it as postgresql://user:password@host:5432/database, special characters percent-encoded",
+            "[source] dsn is not a PostgreSQL connection string",  # libpq's own message may quote a password
+            hint="write it as postgresql://user:password@host:5432/database and percent-encode special characters",
         ) from error
     if replication:
-        given["replication"] = "database"
-    given |= {"autocommit": True, "prepare_threshold": None}  # the replication protocol has no prepared statements
+        parameters["replication"] = "database"
+    parameters |= {"autocommit": True, "prepare_threshold": None}  # the replication protocol has no prepared statements
     try:
-        connection = PatientConnection.open(given, patience or Patience())
+        connection = PatientConnection.open(parameters, patience or Patience())
     except psycopg.OperationalError as error:
         raise _rejection(error) from error
     if settings:
@@ -91,7 +91,7 @@ def connect(
 
 @contextlib.contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Turns psycopg's errors into ours; `doing` says what was attempted, as a gerund."""
+    """Turns psycopg's errors into ours; `doing` names the attempted action, as a gerund."""
     try:
         yield
     except psycopg.Error as error:
@@ -99,21 +99,21 @@ def translated(doing: str) -> Iterator[None]:
 
 
 def explain(state: str | None, message: str, doing: str) -> ChangelogError:
-    """Our error for the server's `message` and SQLSTATE; without a state the link itself broke."""
+    """Our error for the server's `message` and SQLSTATE; without a state, the connection itself broke."""
     if state is None:
         return ChangelogError(Kind.CONNECTION, f"{doing}: the connection to PostgreSQL broke: {_one_line(message)}")
-    said = f"error {state}" if state[:2] in ("22", "23") else _one_line(message)  # these two classes quote values
+    text = f"error {state}" if state[:2] in ("22", "23") else _one_line(message)  # these two classes quote values
     for prefix, kind, hint in _STATES:
         if state.startswith(prefix):
-            return ChangelogError(kind, f"{doing}: {said}", hint=hint)
-    return ChangelogError(Kind.PRECONDITION, f"{doing}: {said}")
+            return ChangelogError(kind, f"{doing}: {text}", hint=hint)
+    return ChangelogError(Kind.PRECONDITION, f"{doing}: {text}")
 
 
 def _rejection(error: psycopg.OperationalError) -> ChangelogError:
     text = _one_line(_ADVICE.sub("", str(error))).removeprefix("connection failed: ")
     for sign, kind, hint in _REJECTIONS:
         if re.search(sign, text):
-            return ChangelogError(kind, f"PostgreSQL refused: {text}", hint=hint)
+            return ChangelogError(kind, f"PostgreSQL refused the connection: {text}", hint=hint)
     return ChangelogError(Kind.CONNECTION, f"cannot connect to PostgreSQL: {text}", hint="is it running and reachable?")
 
 

@@ -1,7 +1,7 @@
-"""How long we wait for the server. The client keeps these limits, because a server that hangs cannot keep its own.
+"""Limits how long we wait for the server. The client enforces the limits, because a hung server cannot.
 
-`statement_timeout` is a timer of the backend, which does not run while the backend is stopped; `tcp_user_timeout` sees
-only a kernel that no longer acknowledges, and that of a stopped backend does.
+`statement_timeout` is a timer of the backend, and it stops with the backend. `tcp_user_timeout` only notices a kernel
+that no longer acknowledges packets, and the kernel under a stopped backend still does.
 """
 
 import contextlib
@@ -16,10 +16,10 @@ import psycopg
 from psycopg.abc import RV, PQGen
 
 ANSWER_S = 30.0
-"""How long a query of the catalogue may take: it answers at once, or the server hangs."""
+"""How long a catalogue query may take. Such queries answer quickly, so a longer wait means that the server hangs."""
 
 _LOOK_S = 0.1
-_STOPPING = "the service stops, and no longer waits for an answer"
+_STOPPING = "the service is stopping and no longer waits for an answer"
 
 
 def _never() -> bool:
@@ -30,8 +30,9 @@ def _never() -> bool:
 class Patience:
     """How long a connection waits for its server.
 
-    `silence_s` is the longest wait without a byte, None for no limit. When it is over, `excused` says whether the
-    server has a reason to be silent; if so, the wait begins again. Once `stopping` is true, the limit is `stopping_s`.
+    `silence_s` is the longest wait without a byte, None for no limit. When it has passed, `excused` says whether the
+    server has a good reason to be silent; if so, the wait starts again. Once `stopping` returns true, the limit is
+    `stopping_s`.
     """
 
     silence_s: float | None = ANSWER_S
@@ -41,23 +42,20 @@ class Patience:
 
 
 NO_LIMIT = Patience(silence_s=None)
-"""For statements that may rightly take hours, run by a person who can interrupt them."""
+"""For statements that can legitimately take hours and that a person runs and can interrupt."""
 
 
 class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that is closed, with an OperationalError, when its server is silent for longer than `patience`.
+    """A connection that closes itself, raising OperationalError, if its server is silent for longer than `patience`.
 
-    Nothing that is called on it later waits: a transaction or a cursor that is left finds it closed.
+    Later calls do not wait again: leaving a transaction or a cursor finds the connection closed.
     """
 
     patience = Patience()
 
     @classmethod
     def open(cls, parameters: dict[str, Any], patience: Patience) -> "PatientConnection":
-        """Connects, in a thread: libpq does not say when a search for a host's address takes long.
-
-        Raises psycopg.Error.
-        """
+        """Connects in a thread, because libpq cannot interrupt a slow host name lookup. Raises psycopg.Error."""
         attempt: Future[PatientConnection] = Future()
         threading.Thread(target=_connect, args=(attempt, parameters), daemon=True, name="connect").start()
         try:
@@ -72,32 +70,32 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
             raise
 
     def wait(self, gen: PQGen[RV], *limits: Any, **named: Any) -> RV:
-        """Runs a generator of psycopg's; each wait for the socket goes through here."""
+        """Runs one of psycopg's generators; every wait for the socket goes through this method."""
         try:
             state = next(gen)
-        except StopIteration as ended:  # nothing to wait for: most rows of a COPY are in libpq's buffer already
+        except StopIteration as ended:  # nothing to wait for: most rows of a COPY are already in libpq's buffer
             result: RV = ended.value
             return result
         return super().wait(self._watched(gen, state), *limits, **named)
 
     def _watched(self, gen: PQGen[RV], state: Any) -> PQGen[RV]:
-        """`gen`, which waits for `state`, within the limits: psycopg resumes it once in each interval at least."""
-        heard_at = monotonic()
+        """Enforces the limits on `gen`, which waits for `state`: psycopg resumes it at least once per interval."""
+        received_at = monotonic()
         try:
             while True:
                 ready = yield state
                 if ready:
-                    heard_at = monotonic()
-                heard_at = self._checked(heard_at)
+                    received_at = monotonic()
+                received_at = self._checked(received_at)
                 state = gen.send(ready)
         except StopIteration as ended:
             result: RV = ended.value
             return result
 
-    def _checked(self, heard_at: float) -> float:
-        """Closes the connection if the server has been silent for too long; gives the time to count from."""
+    def _checked(self, received_at: float) -> float:
+        """Closes the connection if the server has been silent for too long; returns when the silence began."""
         patience, now = self.patience, monotonic()
-        silent_s = now - heard_at
+        silent_s = now - received_at
         if patience.stopping():
             if silent_s >= patience.stopping_s:
                 self._give_up(_STOPPING)
@@ -105,7 +103,7 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
             if not patience.excused():
                 self._give_up(f"no answer for {patience.silence_s:g} s")
             return now
-        return heard_at
+        return received_at
 
     def _give_up(self, why: str) -> None:
         self.pgconn.finish()
@@ -115,7 +113,7 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
 def _connect(attempt: "Future[PatientConnection]", parameters: dict[str, Any]) -> None:
     try:
         attempt.set_result(PatientConnection.connect(**parameters))
-    except BaseException as error:  # noqa: BLE001 - raised again by the one who waits
+    except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
         attempt.set_exception(error)
 
 

@@ -1,4 +1,4 @@
-"""Who a session of the server is, in words: the one that is in the way has to be found and ended by a person."""
+"""Describes a session of the server, so that a person can find it and end it."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,14 +9,14 @@ COLUMNS: Final = """
 a.application_name, a.usename::text, host(a.client_addr),
 to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
 """
-"""What `Session` holds beside the process, of `pg_stat_activity AS a`. Only a member of the session's role, or of
-`pg_read_all_stats`, sees the last two.
+"""The SQL for the fields of `Session` after `pid`, from `pg_stat_activity AS a`. The last two are null unless our role
+is a member of the session's role or of `pg_read_all_stats`.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session of the server; what our role may not see is None. `since` is when it began, in UTC."""
+    """A session of the server; fields that our role may not see are None. `since` is its start time in UTC."""
 
     pid: int
     application: str | None
@@ -31,13 +31,13 @@ class Session:
             self.address and f"from {self.address}",
             self.since and f"since {self.since}",
         )
-        said = ", ".join(part for part in parts if part)
-        return f"process {self.pid}" + (f" ({said})" if said else "")
+        details = ", ".join(part for part in parts if part)
+        return f"process {self.pid}" + (f" ({details})" if details else "")
 
     def in_use(self, slot: str) -> ChangelogError:
-        """The error of whoever wants to read `slot` while this session does, or has claimed it."""
+        """The error to raise if this session already reads `slot` or has claimed it."""
         return ChangelogError(
             Kind.IN_USE,
             f"replication slot {slot} is read by {self}",
-            hint=f"stop that one first; if it is nobody's any more: SELECT pg_terminate_backend({self.pid})",
+            hint=f"stop that process first; if nobody needs it any more: SELECT pg_terminate_backend({self.pid})",
         )

@@ -1,4 +1,4 @@
-"""What the server waits for while it sends us nothing, in words: old transactions, or a standby."""
+"""Explains why the server sends us nothing: it can wait for old transactions or for a standby."""
 
 from collections.abc import Callable
 from time import monotonic
@@ -12,25 +12,25 @@ STANDBYS = "synchronized_standby_slots"
 
 
 def reason(connection: psycopg.Connection[Any], pid: int) -> str | None:
-    """Why the replication session `pid` makes no progress now; None when it waits for nothing that we know of.
+    """Why the replication session `pid` is making no progress; None if it waits for nothing that we know of.
 
-    A slot that is being made waits for each transaction that was running; a failover slot waits for standbys.
+    A slot that is being created waits for each running transaction; a failover slot waits for standbys.
     """
-    with translated("asking what the server waits for"):
+    with translated("reading what the server waits for"):
         old = connection.execute(_TRANSACTIONS, [pid]).fetchone()
         if old is not None:
             return _transaction(*old)
         slots = connection.execute(_STANDBYS, [STANDBYS, pid]).fetchall()
     if not slots:
         return None
-    return f"the server holds changes back for {STANDBYS}: {', '.join(_standby(*slot) for slot in slots)}"
+    return f"the server holds changes back because of {STANDBYS}: {', '.join(_standby(*slot) for slot in slots)}"
 
 
 def _transaction(xid: str, pid: int | None, gid: str | None, since: str | None) -> str:
     if gid is not None:
         return f"the slot waits for prepared transaction {gid!r}, of {since}: COMMIT PREPARED or ROLLBACK PREPARED"
-    whose = "" if pid is None else f" of process {pid}"
-    return f"the slot waits for transaction {xid}{whose} to end" + (f", which began at {since}" if since else "")
+    process = "" if pid is None else f" of process {pid}"
+    return f"the slot waits for transaction {xid}{process} to end" + (f", which began at {since}" if since else "")
 
 
 def _standby(name: str, there: bool, active: bool) -> str:
@@ -40,9 +40,9 @@ def _standby(name: str, there: bool, active: bool) -> str:
 
 
 class SlotCreationWait:
-    """Whether the server may be silent while it makes a slot: it may as long as it waits for other transactions.
+    """Decides whether the server may stay silent while it creates a slot: yes, while it waits for transactions.
 
-    Silence without a reason is excused for `answer_s`. `alive` is called each time that there is a reason.
+    Silence without such a reason is accepted for `answer_s`. `alive` is called each time there is a reason.
     """
 
     def __init__(

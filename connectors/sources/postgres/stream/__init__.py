@@ -1,1 +1,1 @@
-"""The replication protocol, and the thread that receives."""
+"""The replication protocol, and the thread that receives the stream."""

@@ -1,7 +1,7 @@
-"""The stream of a slot, pumped by a thread of its own.
+"""Receives the stream of a slot in a thread of its own.
 
-The thread receives into a bounded queue and talks to the server on time, whatever the consumer does: the server
-ends a session that it has not heard from for `wal_sender_timeout`.
+The thread fills a bounded queue and reports to the server on time, however slow the consumer is: the server ends a
+session that sends nothing for `wal_sender_timeout`.
 """
 
 import contextlib
@@ -24,22 +24,22 @@ DEFAULT_STATUS_INTERVAL_S = 10.0
 _RECEIVE_BYTES = 1024 * 1024
 _XLOG_DATA = ord("w")
 _DATA_START = struct.Struct("!xQ")
-_KEEPALIVE = struct.Struct("!xQq?")  # 'k': end of log, clock, whether an answer is wanted
-_REPEAT_S = 0.05  # a server that shuts down asks again at once, until all is confirmed
-_BUSY_S = 300.0  # where the server has no timeout, it may decode what is of no interest to us for longer than usual
-_GATHER_S = 0.002  # the server writes in small pieces: reading each by itself costs twice the CPU of reading a few
+_KEEPALIVE = struct.Struct("!xQq?")  # 'k': end of log, clock, whether a reply is requested
+_REPEAT_S = 0.05  # a server that is shutting down repeats its request at once until everything is confirmed
+_BUSY_S = 300.0  # for a server without a timeout: it may spend a long time decoding changes of other tables
+_GATHER_S = 0.002  # the server writes small pieces: reading each one separately takes twice the CPU
 
 
 class Stream:
-    """Frames of one slot, in the order of the log.
+    """The frames of one slot, in log order.
 
-    It owns `connection` from the first moment: `close`, or a failed start, closes it. `max_bytes` bounds what waits
-    to be taken (by one read of 1 MiB and one frame more); what a `take` gives beyond it counts until the next one.
-    `options` are the output plugin's. A status is sent every `status_interval_s`, or thrice in the server's
-    `wal_sender_timeout` if that is more often. Each asks for an answer: a server that is silent for twice that
-    timeout, or twice `answer_s` if that is longer, hangs.
+    The stream owns `connection`: `close`, or a failed start, closes it. `max_bytes` bounds the queue, which can exceed
+    it by one read of 1 MiB and one frame; bytes that `take` returned beyond the bound count until the next `take`.
+    `options` go to the output plugin. A status is sent every `status_interval_s`, or three times in the server's
+    `wal_sender_timeout` if that is more often. Each status requests a reply: a server that stays silent for twice that
+    timeout, or for twice `answer_s` if that is longer, counts as hung.
 
-    One consumer calls `take`, `confirm` and `close`. Raises ChangelogError as `ReplicationConnection.start` does.
+    Only one thread may call `take`, `confirm` and `close`. Raises the errors of `ReplicationConnection.start`.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class Stream:
         answer_s: float = ANSWER_S,
     ) -> None:
         self.wal_end = 0
-        """The end of the server's log at a moment when all before it had been taken; 0 while unknown.
+        """The end of the server's log at a time when every frame before it had been taken; 0 while unknown.
 
-        It changes in `take` alone. When no transaction is open in what was taken, all up to here is complete.
+        Only `take` changes it. If no transaction is open in the frames taken, everything up to here is complete.
         """
-        self.asked = False
-        """Whether the server asked for an answer since the last `confirm`: it may wait for it, to shut down."""
+        self.reply_requested = False
+        """Whether the server requested a reply since the last `confirm`; a server that shuts down waits for it."""
         self._connection = connection
         self._max_bytes = max_bytes
-        self._changed = threading.Condition()  # guards the queue: what follows, up to _ended
+        self._changed = threading.Condition()  # guards the queue: the attributes from here to _ended
         self._frames: list[bytes] = []
         self._first_at = 0.0
         self._nbytes = self._large = 0
@@ -82,7 +82,7 @@ class Stream:
             raise
         self._interval_s = min(status_interval_s, timeout_s / 3) if timeout_s else status_interval_s
         self._silence_s_max = 2 * max(answer_s, timeout_s or _BUSY_S)
-        self._status_at = self._sent_at = self._heard_at = time.monotonic()
+        self._status_at = self._sent_at = self._received_at = time.monotonic()
         self._waker_out, self._waker_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._pump, name=f"stream-{slot}", daemon=True)
         self._thread.start()
@@ -96,11 +96,11 @@ class Stream:
         self.close()
 
     def take(self, timeout_s: float, gather_s: float = 0.0, gather_frames: int = 0) -> list[bytes]:
-        """All frames that wait, or the first to arrive within the timeout; possibly none. While they are fewer than
-        `gather_frames`, more are waited for until the first has been here for `gather_s`.
+        """All queued frames, or the first that arrive within the timeout; the list may be empty.
 
-        A frame is an XLogData message whole: `w`, start, end, clock (25 bytes), then the output plugin's. Raises
-        ChangelogError after the last frame of a stream that broke (CONNECTION) or that the server ended.
+        If there are fewer than `gather_frames`, waits for more until the first has been queued for `gather_s`. A frame
+        is a complete XLogData message: `w`, start, end, clock (25 bytes), then the output plugin's message. Raises
+        ChangelogError after the last frame if the connection broke (CONNECTION) or the server ended the stream.
         """
         self._forget_large()
         with self._changed:
@@ -118,7 +118,7 @@ class Stream:
         return frames
 
     def _forget_large(self) -> None:
-        """What was taken last is done with."""
+        """Stops counting the bytes that the last `take` returned: the consumer is done with them."""
         with self._changed:
             large, self._large = self._large, 0
             self._nbytes -= large
@@ -126,34 +126,36 @@ class Stream:
             self._wake()
 
     def _gather(self, deadline: float, frames: int) -> None:
-        """Under the lock. A queue that is full has no more to wait for."""
+        """Waits for more frames until the deadline or until the queue is full. The caller holds the lock."""
         while self._frames and not self._ended and len(self._frames) < frames and self._nbytes < self._max_bytes:
             if (left := deadline - time.monotonic()) <= 0:
                 return
             self._changed.wait(left)
 
     def confirm(self, lsn: int) -> None:
-        """Says that everything before `lsn` is durable; the server hears it with the next status."""
-        self.asked = False
+        """Records that everything before `lsn` is durable; the next status tells the server."""
+        self.reply_requested = False
         self._confirmed = max(self._confirmed, lsn)
 
     def ask(self) -> None:
-        """Asks the server how far it has sent; `wal_end` soon tells."""
+        """Requests a reply from the server, which brings `wal_end` up to date."""
         self._status_at = min(self._status_at, self._sent_at + _REPEAT_S)
         self._wake()
 
     def close(self) -> None:
-        """Stops the thread, tells the server what is confirmed, and frees the slot. May be called again."""
+        """Stops the thread, sends the last confirmation and frees the slot. Calling it again does nothing."""
         if self._closing:
             return
         self._closing = True
         self._wake()
         self._thread.join()
         if self._failure is None:
-            with contextlib.suppress(ChangelogError):  # the server sends again what it does not hear of
+            with contextlib.suppress(
+                ChangelogError
+            ):  # without the confirmation, the server sends the same changes again
                 self._connection.finish(self._written, self._confirmed)
         self._connection.close()
-        self._waker_closed = True  # another file may have its number soon
+        self._waker_closed = True  # the system may soon reuse its file number
         os.close(self._waker_in)
         os.close(self._waker_out)
 
@@ -162,7 +164,7 @@ class Stream:
             while not self._closing:
                 self._report_if_due()
                 if self._nbytes >= self._max_bytes:
-                    self._heard_at = time.monotonic()
+                    self._received_at = time.monotonic()
                     self._wait(reading=False)
                 elif payloads := self._connection.receive(_RECEIVE_BYTES):
                     self._accept(payloads)
@@ -170,7 +172,7 @@ class Stream:
                 else:
                     self._check_silence()
                     self._wait(reading=True)
-        except BaseException as error:  # noqa: BLE001 - `take` raises it, or the stream would end in silence
+        except BaseException as error:  # noqa: BLE001 - `take` raises it; otherwise the stream would end silently
             self._failure = error
         finally:
             with self._changed:
@@ -178,11 +180,11 @@ class Stream:
                 self._changed.notify()
 
     def _pause(self) -> None:
-        """Lets the server write more, unless `_wake` is called."""
+        """Gives the server a moment to write more; `_wake` ends the wait."""
         select.select([self._waker_out], [], [], _GATHER_S)
 
     def _accept(self, payloads: list[bytes]) -> None:
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         frames = [payload for payload in payloads if payload[0] == _XLOG_DATA]
         end_of_log = self._end_of_log
         if len(frames) != len(payloads):
@@ -193,28 +195,28 @@ class Stream:
             self._written = max(self._written, _DATA_START.unpack_from(frames[-1])[0])
         with self._changed:
             if not self._frames:
-                self._first_at = self._heard_at
+                self._first_at = self._received_at
             self._frames += frames
             self._nbytes += sum(map(len, frames))
             self._end_of_log = end_of_log
             self._changed.notify()
 
     def _keepalive(self, payload: bytes) -> int:
-        """Notes whether an answer is wanted; gives the end of the server's log."""
+        """Notes whether the server requests a reply; returns the end of the server's log."""
         if len(payload) != _KEEPALIVE.size or payload[:1] != b"k":
             raise ChangelogError(Kind.MALFORMED, f"the stream holds an unknown message of {len(payload)} bytes")
-        end_of_log, _, wanted = _KEEPALIVE.unpack(payload)
-        if wanted:
-            self.asked = True
-            news = self._confirmed > self._reported
-            self._status_at = min(self._status_at, self._sent_at if news else self._sent_at + _REPEAT_S)
+        end_of_log, _, reply_requested = _KEEPALIVE.unpack(payload)
+        if reply_requested:
+            self.reply_requested = True
+            has_news = self._confirmed > self._reported
+            self._status_at = min(self._status_at, self._sent_at if has_news else self._sent_at + _REPEAT_S)
         return int(end_of_log)
 
     def _report_if_due(self) -> None:
         now = time.monotonic()
         if now >= self._status_at:
             confirmed = self._confirmed
-            # an answer is asked for: it shows that the link lives, and how far the log has come
+            # the reply shows that the connection is alive and where the log ends
             self._connection.send_status(max(self._written, confirmed), confirmed, reply=True)
             self._reported = confirmed
             self._sent_at = now
@@ -223,27 +225,27 @@ class Stream:
             self._connection.flush()
 
     def _check_silence(self) -> None:
-        if time.monotonic() - self._heard_at > self._silence_s_max:
+        if time.monotonic() - self._received_at > self._silence_s_max:
             raise ChangelogError(
                 Kind.CONNECTION,
                 f"PostgreSQL has been silent for {self._silence_s_max:.0f} s",
             )
 
     def _wait(self, *, reading: bool) -> None:
-        """Until there is something to read, room to send, a call to `_wake`, or the next status is due."""
+        """Waits for something to read, room to send, a call to `_wake` or the time of the next status."""
         ready = select.poll()
         ready.register(self._waker_out, select.POLLIN)
         events = (select.POLLIN if reading else 0) | (select.POLLOUT if self._connection.unsent else 0)
-        if events:  # not otherwise: a broken link would report itself again and again
+        if events:  # registering without events would make a broken connection wake us without end
             ready.register(self._connection.fileno(), events)
-        found = ready.poll(max(0.0, self._status_at - time.monotonic()) * 1000)
-        if any(fd == self._waker_out for fd, _ in found):
+        ready_files = ready.poll(max(0.0, self._status_at - time.monotonic()) * 1000)
+        if any(file == self._waker_out for file, _ in ready_files):
             os.read(self._waker_out, 4096)
 
     def _wake(self) -> None:
         if self._waker_closed:
             return
-        with contextlib.suppress(BlockingIOError):  # it is full of calls already
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: the thread will wake anyway
             os.write(self._waker_in, b"\0")
 
 

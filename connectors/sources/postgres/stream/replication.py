@@ -1,7 +1,7 @@
 """A replication connection over libpq.
 
-psycopg has no replication API of its own; what that takes (COPY BOTH, its messages and its end) is in this file
-alone. Source: PostgreSQL's documentation, "Streaming Replication Protocol".
+psycopg has no replication API, so this file implements the protocol: COPY BOTH, its messages and its end.
+Source: PostgreSQL's documentation, "Streaming Replication Protocol".
 """
 
 import select
@@ -25,14 +25,14 @@ _STATUS = struct.Struct("!cQQQq?")
 _POSTGRES_EPOCH_S = 946_684_800  # 2000-01-01
 _DRAIN_S = 1.0
 _MAKING_LOOK_S = 2.0
-_UNDEFINED = b"42704"  # up to 17, a missing publication ends the stream with this error;
-_PREREQUISITE = "55000"  # from 18 on, it only warns, and leaves the rows out
-_STANDBYS = "StandbySlotsHaveCaughtup"  # the server's function that says which standby it waits for, by that code too
+_UNDEFINED = b"42704"  # up to version 17, a missing publication ends the stream with this error
+_PREREQUISITE = "55000"  # from version 18 on, the server only warns with this code and leaves the rows out
+_STANDBYS = "StandbySlotsHaveCaughtup"  # the server's function that reports a missing standby, with the same code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """Which cluster answers, on which timeline, and the end of its log."""
+    """The identity of the cluster, its timeline and the end of its log."""
 
     system_identifier: str
     timeline: int
@@ -40,9 +40,9 @@ class System:
 
 
 class ReplicationConnection:
-    """One walsender session: commands first, then, after `start`, a stream that cannot be left but by `close`.
+    """One walsender session. It runs commands until `start`; then it streams, and only `close` ends it.
 
-    Not safe for use by several threads at once.
+    Not thread-safe.
     """
 
     def __init__(self, connection: PatientConnection) -> None:
@@ -52,11 +52,11 @@ class ReplicationConnection:
         self._skipped: str | None = None
         self._over = False
         self.unsent = False
-        """Whether a part of what we sent waits for room in the socket; `flush` when it is writable."""
+        """Whether some of our output is still waiting for room in the socket: call `flush` when it is writable."""
 
     @classmethod
     def connect(cls, dsn: str, *, settings: Mapping[str, str] | None = None, patience: Patience | None = None) -> Self:
-        """Opens a session for replication from the database that `dsn` names; `settings` shape its output.
+        """Opens a replication session to the database in `dsn`; `settings` control how it prints values.
 
         Raises ChangelogError: USAGE, ACCESS or CONNECTION.
         """
@@ -64,40 +64,40 @@ class ReplicationConnection:
 
     @property
     def server_version(self) -> int:
-        """As libpq has it: 180006 is 18.6."""
+        """The version as a number, as libpq gives it: 180006 is 18.6."""
         return self._connection.info.server_version
 
     def fileno(self) -> int:
-        """The socket, for waiting."""
+        """The socket's file descriptor, to wait on."""
         return self._pgconn.socket
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
-        """The rows that a command gives, by the simple protocol. Raises ChangelogError."""
-        with translated(f"asking PostgreSQL ({sql.split(maxsplit=1)[0]})"):
+        """Runs a command with the simple protocol and returns its rows. Raises ChangelogError."""
+        with translated(f"running {sql.split(maxsplit=1)[0]}"):
             cursor = self._connection.execute(sql.encode())
             return cursor.fetchall() if cursor.description else []
 
     def backend_pid(self) -> int:
-        """The server's process of this session, from the server itself: a proxy between may have told us another."""
+        """The server process of this session. The server is asked, because a proxy may have reported another one."""
         return int(self.query("SELECT pg_backend_pid()")[0][0])
 
     def identify_system(self) -> System:
-        """The server's identity and the end of what it has flushed."""
+        """The server's identity and the end of its flushed log."""
         identifier, timeline, wal_end, _ = self.query("IDENTIFY_SYSTEM")[0]
         return System(system_identifier=identifier, timeline=timeline, wal_end=parse_lsn(wal_end))
 
     def timeline_history(self, timeline: int) -> tuple[tuple[int, int], ...]:
-        """The ancestors of `timeline`, oldest first, each with the log position at which it was left."""
+        """The ancestors of `timeline`, oldest first, each with the log position at which it ends."""
         if timeline == 1:
             return ()
         [(_, content)] = self.query(f"TIMELINE_HISTORY {timeline}")
         return parse_history(content.encode() if isinstance(content, str) else content)  # its type varies by server
 
     def create_slot(self, name: str, *, failover: bool = False, excused: Callable[[], bool] = lambda: True) -> int:
-        """Creates a permanent slot for pgoutput; gives the position from which it is consistent.
+        """Creates a permanent slot for pgoutput; returns the position from which it is consistent.
 
-        Returns once every transaction that now runs has ended; every other second, `excused` says whether that may
-        still take longer. `failover` needs PostgreSQL 17.
+        This waits until every transaction that is running now has ended. Every two seconds, `excused` decides whether
+        to go on waiting. `failover` needs PostgreSQL 17.
         """
         options = "(SNAPSHOT 'nothing', FAILOVER)" if failover else "NOEXPORT_SNAPSHOT"
         before = self._connection.patience
@@ -107,17 +107,17 @@ class ReplicationConnection:
         return parse_lsn(row[1])
 
     def drop_slot(self, name: str) -> None:
-        """Drops a slot that nobody reads; IN_USE when somebody does."""
+        """Drops a slot. Raises ChangelogError: IN_USE if a session reads it."""
         self.query(f"DROP_REPLICATION_SLOT {_identifier(name)}")
 
     def start(self, slot: str, lsn: int, options: Mapping[str, str]) -> None:
-        """Begins streaming from `slot`, at `lsn` or at what it last confirmed, whichever is later.
+        """Starts streaming from `slot`, at `lsn` or at its confirmed position, whichever is later.
 
-        `options` are the output plugin's. Raises ChangelogError: IN_USE when the slot is read by another session,
-        which is named; GAP when the slot is missing or lost its log; PRECONDITION for what else the server says.
+        `options` go to the output plugin. Raises ChangelogError: IN_USE, naming the session, if another session reads
+        the slot; GAP if the slot is missing or lost its log; PRECONDITION for other errors of the server.
         """
-        listed = ", ".join(f"{_identifier(name)} {_literal(value)}" for name, value in options.items())
-        command = f"START_REPLICATION SLOT {_identifier(slot)} LOGICAL {lsn_text(lsn)} ({listed})"
+        option_list = ", ".join(f"{_identifier(name)} {_literal(value)}" for name, value in options.items())
+        command = f"START_REPLICATION SLOT {_identifier(slot)} LOGICAL {lsn_text(lsn)} ({option_list})"
         self.query("SET client_min_messages TO warning")
         self._connection.add_notice_handler(self._notice)
         with translated(f"starting to stream from slot {slot}"):
@@ -128,12 +128,12 @@ class ReplicationConnection:
         self._slot = slot
 
     def receive(self, max_bytes: int) -> list[bytes]:
-        """The payloads that have arrived, about `max_bytes` of them at most; none when nothing has. Never waits.
+        """The payloads that have arrived, at most about `max_bytes`; none if nothing has arrived. Never waits.
 
-        Of others' long messages, they hold no content.
+        Long logical messages of other applications come without their content.
 
-        Raises ChangelogError: CONNECTION when the link broke or the server ended the stream, other kinds when it
-        gave a reason of that kind.
+        Raises ChangelogError: CONNECTION if the connection broke or the server ended the stream; other kinds if the
+        server gave such a reason.
         """
         payloads: list[bytes] = []
         get, room = self._pgconn.get_copy_data, max_bytes
@@ -156,26 +156,26 @@ class ReplicationConnection:
         except psycopg.Error as error:
             if not payloads:
                 raise explain(None, str(error), "streaming") from error
-        if self._skipped is not None:  # rows were left out: nothing that came with the warning may be passed on
+        if self._skipped is not None:  # rows were left out: no frame that came with the warning may be published
             raise _no_publication(self._skipped)
-        if self._over and not payloads:  # what came before the end is given first
+        if self._over and not payloads:  # payloads that arrived before the end are returned first
             raise self._ending()
         return payloads
 
     def send_status(self, written: int, flushed: int, *, reply: bool) -> None:
-        """Tells the server what we have received and what is durable; `reply` asks for a keepalive in return."""
+        """Tells the server which log we have received and which is durable; `reply` requests a keepalive."""
         now_us = int((time.time() - _POSTGRES_EPOCH_S) * 1_000_000)
         self._send(_STATUS.pack(b"r", written, flushed, flushed, now_us, reply))
 
     def flush(self) -> None:
-        """Sends what waits in our buffer, as far as the socket takes it."""
+        """Sends as much of our buffer as the socket accepts."""
         try:
             self.unsent = self._pgconn.flush() == 1
         except psycopg.Error as error:
             raise explain(None, str(error), "streaming") from error
 
     def finish(self, written: int, flushed: int) -> None:
-        """Ends the stream as the protocol asks: a last status, CopyDone, and for up to a second the server's answer."""
+        """Ends the stream properly: sends a last status and CopyDone, then waits up to a second for the server."""
         deadline = time.monotonic() + _DRAIN_S
         with translated("ending the stream"):
             self.send_status(written, flushed, reply=False)
@@ -207,12 +207,12 @@ class ReplicationConnection:
 
     def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
         if notice.source_function == _STANDBYS:
-            return  # it waits for a standby, as `waits` tells
+            return  # the server waits for a standby, which `waits` reports
         if notice.sqlstate == _PREREQUISITE and notice.severity_nonlocalized == "WARNING":
             self._skipped = notice.message_primary
 
     def _ending(self) -> ChangelogError:
-        """Why the server ended the stream."""
+        """The error for the reason why the server ended the stream."""
         with translated("streaming"):
             result = self._connection.wait(generators.fetch(self._pgconn))
         if result is None or result.status != pq.ExecStatus.FATAL_ERROR:
@@ -228,14 +228,14 @@ class ReplicationConnection:
         error = _explain_result(result, doing)
         if error.kind is Kind.CONNECTION:
             return error
-        found = self.query(_SLOT.format(slot=_literal(slot)))
-        if not found:
+        rows = self.query(_SLOT.format(slot=_literal(slot)))
+        if not rows:
             return ChangelogError(
                 Kind.GAP,
                 f"replication slot {slot} does not exist",
                 hint=f"a new slot cannot reach back to what was published; {OVER_GAP}",
             )
-        wal_status, pid, *session = found[0]
+        wal_status, pid, *session = rows[0]
         if error.kind is Kind.IN_USE and pid is not None:
             return Session(pid, *session).in_use(slot)
         if wal_status == "lost":
@@ -255,12 +255,12 @@ WHERE s.slot_name = {{slot}}
 
 
 def parse_history(content: bytes) -> tuple[tuple[int, int], ...]:
-    """A timeline history file: the ancestors, oldest first, each with the position at which it was left."""
+    """Parses a timeline history file: the ancestors, oldest first, each with the position at which it ends."""
     lines = (line.partition(b"#")[0].split(maxsplit=2) for line in content.splitlines())
     try:
         return tuple((int(fields[0]), parse_lsn(fields[1].decode())) for fields in lines if fields)
     except (IndexError, ValueError) as error:
-        raise ChangelogError(Kind.MALFORMED, "the server's timeline history cannot be read") from error
+        raise ChangelogError(Kind.MALFORMED, "cannot parse the server's timeline history file") from error
 
 
 def _explain_result(result: pq.abc.PGresult, doing: str) -> ChangelogError:
@@ -273,11 +273,11 @@ def _message(result: pq.abc.PGresult) -> str:
     return message.decode("utf-8", "replace").strip()
 
 
-def _no_publication(said: str) -> ChangelogError:
+def _no_publication(server_message: str) -> ChangelogError:
     return ChangelogError(
         Kind.GAP,
-        f"the publication is missing at this point of the log ({said})",
-        hint=f"the slot cannot pass it; {OVER_GAP}",
+        f"the publication did not exist at this point of the log ({server_message})",
+        hint=f"the slot cannot move past this point; {OVER_GAP}",
     )
 
 

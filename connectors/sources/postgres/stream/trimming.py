@@ -1,6 +1,6 @@
-"""Logical messages that are not for us: any role may write them, with any prefix, and of up to 1 GB each.
+"""Trims logical messages that are not for us. Any role may write them, with any prefix and up to 1 GB each.
 
-The server sends all of them. A long one is cut before it is held a second time; it still counts as a message.
+The server sends all of them. A long one is cut before it is copied out of libpq; it still counts as a message.
 """
 
 from collections.abc import Mapping
@@ -15,18 +15,18 @@ _CONTENT_MAX: Mapping[bytes, int] = {
     signal.FENCE_PREFIX.encode(): 0,
     DDL_PREFIX.encode(): 1 << 20,
 }
-"""The longest content that is read, by prefix."""
+"""The longest content that the service reads, by prefix, in bytes."""
 
 _SHORT_BYTES = 4096
-_PREFIX_BEGIN = HEADER + 10  # behind the kind, the flags and the LSN (protocol page *Message*)
+_PREFIX_BEGIN = HEADER + 10  # after the kind, the flags and the LSN (protocol page *Message*)
 _PREFIX_MAX = max(map(len, _CONTENT_MAX))
 
 
 def trimmed(frame: memoryview) -> bytes:
-    """A frame of the stream; of a long logical message, what is read of it.
+    """A copy of a stream frame, without the parts of a long logical message that nobody reads.
 
-    Content that is too long to be read keeps one byte too many, so that it is refused as such. A message of
-    another prefix loses prefix and content.
+    Content that exceeds its maximum is cut to one byte more, so that its reader still rejects it as too long. A message
+    with a foreign prefix loses its prefix and its content.
     """
     if len(frame) <= _SHORT_BYTES or frame[0] != ord("w") or frame[HEADER] != ord("M"):
         return bytes(frame)

@@ -1,1 +1,1 @@
-"""PostgreSQL's types, and its text of each as JSON."""
+"""PostgreSQL's types, and how the text of each value becomes JSON."""

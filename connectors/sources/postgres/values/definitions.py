@@ -1,11 +1,12 @@
-"""How composite types were defined at each place of the log.
+"""Tracks how composite types were defined at each position of the log.
 
-ALTER TYPE of a composite, or ALTER TABLE of a table whose row type a column has, sends nothing: from its commit on, the
-texts of values have other attributes. So the catalogue is looked at, and what it says is laid along the log. A look
-that finds the same rows as the one before says that nothing was altered between the two. One that finds others says
-only that something was: until it is known where the altering transaction committed, the values between are in doubt,
-and their texts are published as they are. A key would then be another one, so its rows wait until nobody alters its
-type. Once a type was altered, each key has another text in any case: `evidence` has the table read again.
+The log does not announce an ALTER TYPE of a composite, nor an ALTER TABLE of a table whose row type a column uses: from
+its commit on, the values simply have other attributes. So the source reads the catalogue now and then and maps what it
+finds onto log positions. Two equal readings in a row prove that nothing was altered between them. Two different
+readings prove only that something was. Until the commit position of the altering transaction is known, the values in
+between are uncertain, and their texts are published unchanged. A key cannot be published that way, because its text
+would be another key: those rows wait until the type is no longer being altered. After an alteration every key has a new
+text anyway, so `evidence` has the table read again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -19,19 +20,20 @@ from connectors.sources.postgres.session.connection import translated
 from connectors.sources.postgres.values.types import PgType, Query, TypeCatalog, composites, in_doubt
 
 GLANCE_S = 1.0
-"""How often the catalogue is looked at though no row needs it: what is in doubt lies between two looks."""
+"""How often the catalogue is read even if no row needs it: the interval bounds how many values can be uncertain."""
 
 _PAST_MAX = 16
-_MET_MAX = 4096
+_COMMITS_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompositeLook:
-    """What the catalogue said of some composites. Places are positions of bytes in the log.
+    """One reading of some composites in the catalogue. Positions are byte positions in the log.
 
-    `rows` stand for the attributes: any that is altered gives others. `makers` are the transactions (the low 32 bits of
-    their ids) that made them and may be younger than a change that is yet to be read. Where a change of one of the
-    composites is not `pending`, all that committed `before` this place is in it.
+    `rows` identify the attributes: altering any attribute changes them. `makers` are the transactions that wrote these
+    rows (the low 32 bits of their ids), if they may be younger than a change that the stream has yet to deliver.
+    `pending` says that a transaction is altering one of the composites now. If not, the reading includes everything
+    that committed `before` this position.
     """
 
     rows: Collection[tuple[int, int, int]]
@@ -42,7 +44,7 @@ class CompositeLook:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Definition:
-    """The types from where the last of its `makers` committed, for certain `until` a place."""
+    """The types as they were after the last of its `makers` committed, and certainly up to the position `until`."""
 
     types: dict[int, PgType]
     rows: Collection[tuple[int, int, int]]
@@ -51,10 +53,10 @@ class _Definition:
 
 
 class Definitions:
-    """The types of columns, as they were for each transaction of the stream in its turn.
+    """Resolves the types of columns as each transaction of the stream saw them.
 
-    `look` looks at the composites that these relations hold; `query` asks the catalogue as it is now. `ends` is what
-    the property gave earlier.
+    `look` reads the composites that the given relations define; `query` queries the catalogue as it is now. `ends`
+    restores what the property of that name returned before a restart.
     """
 
     def __init__(
@@ -68,23 +70,23 @@ class Definitions:
         self._looked_before = 0
         self._pending = False
         self._glance_at = 0.0
-        self._met: dict[int, int] = {}
+        self._commits: dict[int, int] = {}
         self._ends = {int(xid): place for xid, place in (ends or {}).items()}
         self._within = (0, 0)
         self._settled: tuple[_Definition, bool] | None = None
 
     @property
     def tracking(self) -> bool:
-        """Whether there is any type that may be altered without a message."""
+        """Whether any column has a type that can be altered without a message in the log."""
         return bool(self._oids)
 
     @property
     def ends(self) -> Mapping[str, int]:
-        """For each transaction that altered a type not long ago, a place in the log where it had committed."""
+        """For each transaction that recently altered a type, a log position at which it had committed."""
         return {str(xid): self._ends[xid] for xid in sorted(self._ends)}
 
     def track(self, oids: Iterable[int]) -> None:
-        """These are types of columns: those with composites are looked at from now on."""
+        """Adds types of columns; from now on the catalogue is read for those that contain composites."""
         new = {oid for oid in oids if oid not in self._oids and composites(self._plain.resolve(oid))}
         if new:
             self._oids |= new
@@ -92,7 +94,7 @@ class Definitions:
             self._refresh()
 
     def resolve(self, oid: int) -> PgType:
-        """The type as it was for the open transaction; its composites may be in doubt."""
+        """The type as the open transaction saw it; its composites may be uncertain."""
         self.track([oid])
         if oid not in self._oids:
             return self._plain.resolve(oid)
@@ -100,31 +102,31 @@ class Definitions:
         return definition.types[oid] if certain else in_doubt(definition.types[oid])
 
     def pending(self, oid: int) -> bool:
-        """Whether the type that was resolved for the open transaction is in doubt while another one alters a type."""
+        """Whether the type is uncertain for the open transaction because another transaction is altering it now."""
         return self._pending and oid in self._oids and not self._choose()[1]
 
     def tracks(self, oid: int) -> bool:
-        """Whether a type that was resolved has composites."""
+        """Whether a resolved type contains composites."""
         return oid in self._oids
 
     def enter(self, xid: int, first: int, commit: int) -> None:
-        """The open transaction is this: its first row is at `first` (0: not known), and it committed at `commit`."""
+        """Opens a transaction: its first row is at `first` (0 if unknown), and it committed at `commit`."""
         self._within = first, commit
         if not self._oids:
             return
-        self._met[xid & 0xFFFFFFFF] = commit
-        if len(self._met) > _MET_MAX:
-            del self._met[next(iter(self._met))]
+        self._commits[xid & 0xFFFFFFFF] = commit
+        if len(self._commits) > _COMMITS_MAX:
+            del self._commits[next(iter(self._commits))]
         if xid & 0xFFFFFFFF in self._ends:
             self._ends[xid & 0xFFFFFFFF] = min(self._ends[xid & 0xFFFFFFFF], commit)
 
     def settle(self) -> bool:
-        """Whether the types of the open transaction are others than those of the one before, for all that is known."""
+        """Whether the open transaction sees other types than the transaction before it, as far as is known."""
         before, self._settled = self._settled, self._choose()
         return self._settled != before
 
     def glance(self, now: float) -> None:
-        """Looks at the catalogue if that was not done for a while; `now` counts seconds."""
+        """Reads the catalogue if the last reading is older than GLANCE_S; `now` is in seconds."""
         if self._oids and now >= self._glance_at:
             self._glance_at = now + GLANCE_S
             self._refresh()
@@ -138,32 +140,32 @@ class Definitions:
         return definition, since <= first and commit <= definition.until
 
     def _refresh(self) -> None:
-        seen = self._look(self._relations)
-        if not self._past or self._past[-1].rows != seen.rows:
-            seen, types = self._read(seen)
-            self._past = [*self._past[1 - _PAST_MAX :], _Definition(types=types, rows=seen.rows)]
+        look = self._look(self._relations)
+        if not self._past or self._past[-1].rows != look.rows:
+            look, types = self._read(look)
+            self._past = [*self._past[1 - _PAST_MAX :], _Definition(types=types, rows=look.rows)]
         last = self._past[-1]
-        last.makers, self._pending = seen.makers, seen.pending
-        if not seen.pending:
-            last.until = seen.before
-        self._looked_before = seen.before
-        ends = {xid: self._ends.get(xid, self._met.get(xid, seen.before)) for xid in seen.makers}
+        last.makers, self._pending = look.makers, look.pending
+        if not look.pending:
+            last.until = look.before
+        self._looked_before = look.before
+        ends = {xid: self._ends.get(xid, self._commits.get(xid, look.before)) for xid in look.makers}
         self._ends = {xid: self._ends[xid] for before in self._past[:-1] for xid in before.makers} | ends
 
-    def _read(self, seen: CompositeLook) -> tuple[CompositeLook, dict[int, PgType]]:
-        """The types, read between two looks that say the same: what made them had committed before the second."""
+    def _read(self, look: CompositeLook) -> tuple[CompositeLook, dict[int, PgType]]:
+        """Reads the types between two equal looks, so their makers had committed before the second."""
         while True:
             catalog = TypeCatalog(self._query)
             types = {oid: catalog.resolve(oid) for oid in self._oids}
             self._relations = frozenset().union(*map(composites, types.values()))
-            again = self._look(self._relations)
-            if again.rows == seen.rows:
-                return again, types
-            seen = again
+            confirming = self._look(self._relations)
+            if confirming.rows == look.rows:
+                return confirming, types
+            look = confirming
 
 
 def look_at(connection: psycopg.Connection[Any], slot: str, relations: Collection[int]) -> CompositeLook:
-    """Looks at the attributes of these relations; what the slot no longer has to read is old."""
+    """Reads the attributes of these relations. `makers` are limited to transactions that the slot may still deliver."""
     values = {"relations": sql.Literal("{{{}}}".format(",".join(map(str, relations)))), "slot": sql.Literal(slot)}
     with translated("looking at composite types"), connection.cursor() as cursor:
         cursor.execute(sql.SQL(_LOOK).format(**values))
@@ -179,9 +181,9 @@ def look_at(connection: psycopg.Connection[Any], slot: str, relations: Collectio
     )
 
 
-# The order matters. A transaction that alters a type holds its lock until others see what it committed: what is in the
-# log up to the first answer and not locked at the second, the third sees, because each has a snapshot of its own.
-# A type whose attributes were all made by the command that made the type never had others.
+# The order matters. A transaction that alters a type holds its lock until others can see its commit. So whatever is in
+# the log before the first query and no longer locked at the second is visible to the third, because each query has a
+# snapshot of its own. A type whose attributes were all created with the type itself was never altered.
 _LOOK = """
 BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY;
 SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint;

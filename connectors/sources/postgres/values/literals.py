@@ -1,7 +1,8 @@
-"""The text forms of PostgreSQL's structured values, taken apart. Pure; only what the server prints is read.
+"""Parses the text forms of PostgreSQL's structured values. Pure; accepts only what the server itself prints.
 
-Array (array_out), composite (record_out), range and multirange (range_out, multirange_out): chapters 8.15 to 8.17 of
-PostgreSQL's documentation; hstore: appendix F. All raise ChangelogError with the byte offset on anything else.
+Source: PostgreSQL's documentation, chapters 8.15 to 8.17, for arrays (array_out), composites (record_out), ranges
+(range_out) and multiranges (multirange_out); appendix F for hstore. On any other text, every function raises
+ChangelogError with the byte offset.
 """
 
 import re
@@ -17,7 +18,7 @@ MAX_DIMENSIONS = 6
 
 
 def array(text: bytes, delimiter: bytes, convert: Convert) -> bytes:
-    """The JSON array of an array's text without bounds, its elements made by `convert`; dimensions nest."""
+    """The JSON array for an array without explicit bounds. `convert` makes each element; dimensions nest."""
     parts: list[bytes] = []
     end = _dimension(text, 0, 1, delimiter, convert, parts)
     if end != len(text):
@@ -43,7 +44,7 @@ def record(text: bytes) -> list[bytes | None]:
 
 
 def range_(text: bytes) -> tuple[bytes | None, bytes | None, bytes]:
-    """Lower bound, upper bound (None is unbounded) and `[)`-like bounds, or `empty`."""
+    """The lower bound, the upper bound (None if unbounded) and the bound types, such as `[)`, or `empty`."""
     if text == b"empty":
         return None, None, text
     match = _matched(_RANGE, text, 0, "range")
@@ -81,7 +82,7 @@ def hstore(text: bytes) -> list[tuple[bytes, bytes | None]]:
 
 
 def _dimension(text: bytes, at: int, depth: int, delimiter: bytes, convert: Convert, parts: list[bytes]) -> int:
-    """Appends one dimension, which starts at `at`, to `parts`; gives where it ends."""
+    """Appends the dimension that starts at `at` to `parts`; returns the offset of its end."""
     if text[at : at + 1] != b"{" or depth > MAX_DIMENSIONS:
         raise _malformed("array", at)
     at += 1
@@ -108,7 +109,7 @@ def _dimension(text: bytes, at: int, depth: int, delimiter: bytes, convert: Conv
 
 
 def _bound(quoted: bytes | None, bare: bytes | None) -> bytes | None:
-    """A composite's attribute or a range's bound: nothing at all stands for NULL or unbounded."""
+    """A composite's attribute or a range's bound; an empty text stands for NULL or unbounded."""
     return _unescape(quoted) if quoted is not None else bare or None
 
 
@@ -124,10 +125,10 @@ def _matched(pattern: re.Pattern[bytes], text: bytes, at: int, what: str) -> re.
 
 
 def _malformed(what: str, offset: int) -> ChangelogError:
-    return ChangelogError(Kind.MALFORMED, f"the text of a value is not that of a PostgreSQL {what}, at byte {offset}")
+    return ChangelogError(Kind.MALFORMED, f"a value is not a valid PostgreSQL {what}: unexpected text at byte {offset}")
 
 
-# In quotes a backslash escapes; composites and ranges also double the quote.
+# Inside quotes, a backslash escapes the next character; composites and ranges also double the quote.
 _QUOTED = rb'"([^"\\]*(?:(?:\\.|"")[^"\\]*)*)"'
 _BACKSLASHED = rb'"([^"\\]*(?:\\.[^"\\]*)*)"'
 _ESCAPE = re.compile(rb'["\\](.)', re.DOTALL)

@@ -1,7 +1,7 @@
-"""Which texts a built-in type's output function can print, under `values.SETTINGS`: a proof that a text is of its type.
+"""Checks whether a built-in type's output function can have printed a text, under `text_to_json.SETTINGS`.
 
-Only types whose JSON value is not simply the quoted and escaped text are here; any text is fine for the others. What
-raises by itself on foreign text (bytea, hstore, arrays, ranges) needs no proof, either.
+Types whose JSON value is simply the quoted and escaped text are not listed: any text is valid for them. Types whose
+conversion already raises on invalid text (bytea, hstore, arrays, ranges) are not listed either.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import NoReturn
 
 
 def is_printed(name: str, text: bytes) -> bool:
-    """Whether the type of this name prints such text."""
+    """Whether the type of this name can print this text."""
     if name in _JSON:
         return _is_json(text)
     pattern = _PRINTED.get(name)
@@ -19,7 +19,7 @@ def is_printed(name: str, text: bytes) -> bool:
 
 
 def _is_json(text: bytes) -> bool:
-    """By the standard library, which takes half a surrogate pair and numbers of any size, as the server does."""
+    """Uses the standard library: like the server, it accepts unpaired surrogates and numbers of any size."""
     try:
         json.loads(text.decode(), parse_int=str, parse_float=str, parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -38,7 +38,8 @@ _DAY = rb"\d{4,}-\d\d-\d\d"
 _CLOCK = rb"\d\d:\d\d:\d\d(?:\.\d+)?"
 _ENDLESS = rb"-?infinity"
 
-# The second column holds names of types. Between quotes, JSON takes what has no quote, backslash or control character.
+# The second column lists type names. A pattern must not match a quote, a backslash or a control character, because the
+# text goes between quotes in JSON as it is.
 _PRINTED: Mapping[str, re.Pattern[bytes]] = {
     name: re.compile(pattern)
     for pattern, names in (

@@ -1,8 +1,8 @@
-"""From the text that PostgreSQL prints to the JSON value that we publish.
+"""Converts the text that PostgreSQL prints for a value into the JSON value that we publish.
 
-`docs/reference/types.md` is the table for readers. The text is that of the type's output function under `SETTINGS`, as
-pgoutput, COPY (unescaped) and a plain query all give it. `Codec.to_json` defines the value; a shape only says which
-shortcut gives the same bytes for many values.
+`docs/reference/types.md` has the table for users. The text is what the type's output function prints under `SETTINGS`;
+pgoutput, COPY (unescaped) and a plain query all give the same. `Codec.to_json` defines the value; a shape only names
+the shortcut that produces the same bytes for many values at once.
 """
 
 import binascii
@@ -24,25 +24,25 @@ SETTINGS: Mapping[str, str] = {
     "TimeZone": "UTC",
     "IntervalStyle": "iso_8601",
     "bytea_output": "hex",
-    "extra_float_digits": "1",  # the shortest digits that give the same float back
-    "search_path": "pg_catalog",  # regclass and its like qualify every name outside of it
+    "extra_float_digits": "1",  # the shortest digits that read back as the same float
+    "search_path": "pg_catalog",  # regclass and similar types then qualify every name outside pg_catalog
     "quote_all_identifiers": "off",
-    "row_security": "off",  # an error instead of rows left out
+    "row_security": "off",  # raises an error instead of leaving rows out
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
-"""What every session that reads values sets; no value holds a space, so that each fits `options='-c NAME=VALUE'`.
+"""Settings of every session that reads values. No value contains a space, so each fits `options='-c NAME=VALUE'`.
 
-`lc_monetary` is left alone: it says how many digits of a stored `money` are after the point, so that another one than
-the database's own would print another amount.
+`lc_monetary` keeps the database's own value: it decides how many digits of a stored `money` come after the point, so
+another value would print another amount.
 """
 
 
 def codec_for(type_: PgType, typmod: int, *, proving: bool = False) -> Codec:
-    """The codec of a column of this type and modifier (-1: none).
+    """The codec for a column of this type and modifier (-1: none).
 
-    One that is `proving` refuses text that the type does not print: the codecs of a composite's attributes are, because
-    the text of a composite does not say which attributes it has.
+    With `proving`, the codec rejects text that the type cannot print. The attributes of composites need this, because
+    a composite's text does not say which attributes it has.
     """
     match type_:
         case PgType(kind="base", name=name):
@@ -62,7 +62,7 @@ def codec_for(type_: PgType, typmod: int, *, proving: bool = False) -> Codec:
 
 
 def raw(text: bytes) -> bytes:
-    """Text that is a JSON token already."""
+    """Text that is already a JSON token."""
     return text
 
 
@@ -77,45 +77,45 @@ def boolean(text: bytes) -> bytes:
 
 
 def floating(text: bytes) -> bytes:
-    """The server's own token; `NaN`, `Infinity` and `-Infinity` are strings, for JSON has no such numbers."""
+    """The server's own token; `NaN`, `Infinity` and `-Infinity` become strings, because JSON has no such numbers."""
     return plain(text) if text.endswith((b"N", b"y")) else text
 
 
 def timestamp(text: bytes) -> bytes:
-    """ISO 8601 with microseconds in the years 1 to 9999, else the server's text: BC, later, infinite."""
+    """ISO 8601 with microseconds for the years 1 to 9999; otherwise (BC, later years, infinity) the server's text."""
     match = _TIMESTAMP.fullmatch(text)
     return b'"%bT%b.%b"' % (match[1], match[2], (match[3] or b"").ljust(6, b"0")) if match else plain(text)
 
 
 def timestamptz(text: bytes) -> bytes:
-    """As `timestamp`, with `Z`."""
+    """Like `timestamp`, with `Z` at the end."""
     match = _TIMESTAMPTZ.fullmatch(text)
     return b'"%bT%b.%bZ"' % (match[1], match[2], (match[3] or b"").ljust(6, b"0")) if match else plain(text)
 
 
 def base64(text: bytes) -> bytes:
-    """A bytea in hex, as base64."""
+    """Converts the hexadecimal text of a bytea to base64."""
     try:
         if not text.startswith(b"\\x"):
             raise binascii.Error
         return plain(binascii.b2a_base64(binascii.a2b_hex(text[2:]), newline=False))
     except binascii.Error:
-        raise ChangelogError(Kind.MALFORMED, "the text of a bytea is not hexadecimal") from None
+        raise ChangelogError(Kind.MALFORMED, "a bytea value is not hexadecimal text") from None
 
 
 def char(text: bytes) -> bytes:
-    r"""A `"char"`, one byte: above 127 in octal, as `\ooo`. Servers before 16 print the byte itself."""
+    r"""A one-byte `"char"`; a byte above 127 is written in octal, `\ooo`. Servers before 16 print the byte itself."""
     return string(b"\\%o" % text[0] if text[:1] >= b"\x80" else text)
 
 
 def hstore(text: bytes) -> bytes:
-    """An object of strings and nulls."""
+    """A JSON object of strings and nulls."""
     return _object((string(key), b"null" if value is None else string(value)) for key, value in literals.hstore(text))
 
 
 def _array(element: Codec, delimiter: bytes) -> Codec:
     def to_json(text: bytes) -> bytes:
-        # Bounds of its own, [0:2]={…}, have no place in a JSON array: such an array stays text.
+        # A JSON array cannot express explicit bounds, as in [0:2]={…}: such an array is published as text.
         return string(text) if text.startswith(b"[") else literals.array(text, delimiter, element.to_json)
 
     return Codec(shape=Shape.OTHER, to_json=to_json, column_type=Array(element=element.column_type))
@@ -131,7 +131,7 @@ def _composite(type_: PgType) -> Codec:
 
     def to_json(text: bytes) -> bytes:
         values = literals.record(text)
-        with contextlib.suppress(ChangelogError):  # text that is not of these attributes
+        with contextlib.suppress(ChangelogError):  # the text was written with other attributes
             if len(values) == len(labels):
                 return _object(
                     (label, _nullable(codec, value)) for label, codec, value in zip(labels, codecs, values, strict=True)
@@ -166,14 +166,14 @@ def _base(name: str, typmod: int) -> Codec:
 def _proving(name: str, codec: Codec) -> Codec:
     def to_json(text: bytes) -> bytes:
         if not is_printed(name, text):
-            raise ChangelogError(Kind.MALFORMED, f"the text of a value is not that of a PostgreSQL {name}")
+            raise ChangelogError(Kind.MALFORMED, f"a value is not a valid PostgreSQL {name}")
         return codec.to_json(text)
 
     return replace(codec, to_json=to_json)
 
 
 def _numeric(typmod: int) -> ColumnType:
-    """numeric(p, s) is a decimal where 0 <= s <= p, else text (numerictypmodin in the server's numeric.c)."""
+    """A decimal for numeric(p, s) with 0 <= s <= p, otherwise text (numerictypmodin in the server's numeric.c)."""
     precision = (typmod - _HEADER) >> 16 & 0xFFFF
     scale = (((typmod - _HEADER) & 0x7FF) ^ 0x400) - 0x400
     if typmod < _HEADER or not 0 <= scale <= precision:
@@ -189,14 +189,14 @@ def _object(members: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b"{%b}" % b",".join(b"%b:%b" % member for member in members)
 
 
-_HEADER = 4  # VARHDRSZ, which a typmod is shifted by
+_HEADER = 4  # VARHDRSZ, which the server adds to every typmod
 
 _TIMESTAMP = re.compile(rb"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?")
 _TIMESTAMPTZ = re.compile(_TIMESTAMP.pattern + rb"\+00")
 
 _TEXT = Codec(shape=Shape.TEXT, to_json=string, column_type=Primitive.STRING)
 
-# What is not here is text.
+# All types that are not listed are published as text.
 _BASE: Mapping[str, Codec] = {
     name: Codec(shape=shape, to_json=to_json, column_type=column_type)
     for shape, to_json, column_type, names in (

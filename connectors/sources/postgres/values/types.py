@@ -1,29 +1,29 @@
-"""What stands behind a type OID: the type's tree, as the system catalogue describes it."""
+"""Resolves a type OID to a description of the type, read from the system catalogue."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-Kind = Literal["base", "enum", "domain", "composite", "array", "range", "multirange", "unknown"]
+TypeKind = Literal["base", "enum", "domain", "composite", "array", "range", "multirange", "unknown"]
 
 Query = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
-"""Runs SQL with `%s` parameters and gives the rows."""
+"""Runs SQL with `%s` parameters and returns the rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PgType:
     """A type of PostgreSQL.
 
-    `name` is bare for built-in types and for `hstore` of the extension, else qualified by its schema. `element` is the
-    element of an array, the subtype of a range, the range of a multirange; `base` is what a domain is over, with
-    `typmod`. `fields` are a composite's attributes. `delimiter` stands between an array's elements.
-    A type that is no longer in the catalogue is `unknown`: its values are text. `relation` is what holds a composite's
-    attributes in the catalogue; it is `certain` where they are known to be those of the values at hand.
+    `name` has no schema for built-in types and the extension's `hstore`; other names are qualified. `element` is the
+    element type of an array, the subtype of a range or the range type of a multirange. `base` and `typmod` are the
+    underlying type of a domain. `fields` are the attributes of a composite, and `relation` is the OID under which the
+    catalogue lists them. `delimiter` separates an array's elements. A type that is no longer in the catalogue has the
+    kind `unknown`, and its values are text. `certain` is false if the values at hand may have had other attributes.
     """
 
     oid: int
     name: str
-    kind: Kind
+    kind: TypeKind
     element: "PgType | None" = None
     base: "PgType | None" = None
     typmod: int = -1
@@ -34,7 +34,7 @@ class PgType:
 
     @property
     def parts(self) -> "tuple[PgType, ...]":
-        """The types that its values are made of."""
+        """The types that this type is built from."""
         inner = tuple(part for part in (self.element, self.base) if part is not None)
         return (*inner, *(attribute.type for attribute in self.fields))
 
@@ -49,13 +49,13 @@ class Attribute:
 
 
 def composites(type_: PgType) -> frozenset[int]:
-    """The relations of all composites that a type is made of: what ALTER TYPE or ALTER TABLE may change in it."""
+    """The relations of all composites inside a type: ALTER TYPE or ALTER TABLE can change these."""
     own = {type_.relation} if type_.relation else set()
     return frozenset(own.union(*map(composites, type_.parts)))
 
 
 def in_doubt(type_: PgType) -> PgType:
-    """The type, where nobody knows which attributes its composites had when a value was written."""
+    """The same type, marked uncertain: its composites may have had other attributes when a value was written."""
     return replace(
         type_,
         certain=False,
@@ -65,14 +65,14 @@ def in_doubt(type_: PgType) -> PgType:
 
 
 class TypeCatalog:
-    """Resolves type OIDs through `query`, and remembers them."""
+    """Resolves type OIDs with `query` and caches the results."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
         self._known: dict[int, PgType] = {}
 
     def resolve(self, oid: int) -> PgType:
-        """The type behind `oid`; of kind `unknown` when the catalogue no longer has it."""
+        """The type with this `oid`; its kind is `unknown` if the catalogue no longer has it."""
         if oid not in self._known:
             self._known[oid] = self._read(oid)
         return self._known[oid]
@@ -108,7 +108,7 @@ class TypeCatalog:
         return tuple(Attribute(name=name, type=self.resolve(oid), typmod=typmod) for name, oid, typmod in rows)
 
 
-# An array is what array_out prints: int2vector and oidvector have elements too, but print another form.
+# Only types that array_out prints are arrays: int2vector and oidvector have elements, too, but print another form.
 _TYPE = """
 SELECT CASE WHEN n.nspname = 'pg_catalog' OR (t.typname = 'hstore' AND e.extname = 'hstore')
             THEN t.typname::text ELSE n.nspname || '.' || t.typname END,
