@@ -1,4 +1,4 @@
-"""What a changelog's messages are. Pure: nothing here reads a socket, a file, a clock or the environment."""
+"""The messages of a changelog. This package is pure: it reads no socket, file, clock or environment."""
 
 from envelope.model import Envelope, Provenance
 from envelope.position import Position

@@ -1,9 +1,9 @@
-"""JSON compared by value: one text for all spellings of a value.
+"""Canonical JSON: one text for all spellings of a value, so that JSON can be compared by value.
 
-Equal are: members in another order, blanks, and other escapes of the same characters. Numbers are
-equal by their token: `1`, `1.0` and `1e0` differ, as `0` and `-0` do. Of members of one name the
-last counts. Values are what the `json` module gives, but each number is a `Raw` that holds its
-token; plain int and finite float are taken too, and are the tokens that they are written as.
+The order of members, white space and the choice of escapes make no difference. Numbers are equal
+by their token: `1`, `1.0` and `1e0` differ, and so do `0` and `-0`. Of several members with the
+same name, the last one counts. Values are those of the `json` module, but each number is a `Raw`
+that holds its token. Plain int and finite float are accepted too, as the tokens that they print.
 """
 
 import json
@@ -15,25 +15,25 @@ from msgspec import Raw
 from envelope.errors import ChangelogError, Kind
 
 Value = Any
-"""None, bool, str, list, dict, and numbers: Raw from `parse`, or int and float."""
+"""None, bool, str, list, dict, or a number: a Raw from `parse`, an int or a float."""
 
 
 def parse(raw: bytes | str | Raw) -> Value:
-    """The value that `raw` spells, its number tokens kept.
+    """Parses JSON and keeps the tokens of numbers.
 
-    Raises ChangelogError, of kind *malformed* when `raw` is not JSON, *limit* when it nests too
-    deep to be read.
+    Raises ChangelogError, of kind *malformed* if `raw` is not JSON, *limit* if it is nested too
+    deeply to be read.
     """
     try:
         return _decoder.decode(raw if isinstance(raw, str) else bytes(raw).decode())
     except ValueError as error:
         raise ChangelogError(Kind.MALFORMED, "a value is not JSON") from error
     except RecursionError as error:
-        raise ChangelogError(Kind.LIMIT, "a JSON value nests too deep to be read") from error
+        raise ChangelogError(Kind.LIMIT, "a JSON value is nested too deeply to be read") from error
 
 
 def dumps(value: Value) -> bytes:
-    """Compact JSON in UTF-8, members in their order, number tokens as they are."""
+    """Compact JSON in UTF-8, with members in their order and number tokens as they are."""
     return _rendered(value, None)
 
 
@@ -43,12 +43,12 @@ def text_of(value: Value) -> bytes:
 
 
 def text(raw: bytes | str | Raw) -> str:
-    """The canonical text of the value that `raw` spells; raises as `parse` does."""
+    """The canonical text of JSON; raises as `parse` does."""
     return text_of(parse(raw)).decode()
 
 
 def equal(a: bytes | str | Raw, b: bytes | str | Raw) -> bool:
-    """Whether two JSON texts spell one value; raises as `parse` does."""
+    """Whether two JSON texts have the same value; raises as `parse` does."""
     return Raw(a) == Raw(b) or text(a) == text(b)
 
 

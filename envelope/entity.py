@@ -1,4 +1,4 @@
-"""What shapes an entity's changelog: the configuration, resolved."""
+"""Entities as the configuration defines them, after it has been resolved."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,30 +8,30 @@ from envelope.model import Stamp
 from schemas.compatibility import Mode
 
 TRUNCATE_KEY = "\0truncate"
-"""The reserved key under which a truncate is published, once a partition."""
+"""The reserved key under which a truncate is published, once for each partition."""
 
 DEAD = "dead"
-"""The reserved entity that holds what an operator set aside."""
+"""The reserved entity that holds messages which an operator set aside."""
 
 SCHEMAS = "schemas"
-"""The reserved entity whose rows are the versions of the other entities' columns: see `envelope.versions`."""
+"""The reserved entity whose rows are the versions of other entities' columns (`envelope.versions`)."""
 
 GAPS = "gaps"
-"""The reserved entity whose rows say where changes were lost: see `envelope.gap`."""
+"""The reserved entity whose rows record where changes were lost (`envelope.gap`)."""
 
 OF_CHANGELOG = frozenset({GAPS, SCHEMAS})
-"""The reserved entities whose rows are of no table, but of the changelog itself: whoever keeps it keeps them all."""
+"""The reserved entities whose rows describe the changelog itself rather than a table; every copy of it keeps them."""
 
 RESERVED = frozenset({DEAD, GAPS, "positions", SCHEMAS})
-"""Entity names that a topic of another purpose has taken."""
+"""Entity names that are taken, because a topic of that name has another purpose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evolution:
-    """What is to become of a change of an entity's columns.
+    """The policy for changes of an entity's columns.
 
-    `mode` says which changes are compatible. `on_restated` is what happens after one that altered what stored rows hold
-    though no row was written: the table is read again, or an operator is asked to have it read.
+    `mode` says which changes are compatible. `on_restated` applies after a change that altered the values of stored
+    rows although no row was written: the table is read again, or an operator is asked to have it read.
     """
 
     mode: Mode = Mode.FULL_TRANSITIVE
@@ -43,9 +43,9 @@ class Evolution:
 class Entity:
     """A kind of thing that has a changelog, bound to one table.
 
-    `table` is `(schema, name)`; `columns` are the published ones, None for all; `masks` maps a
-    column to `drop`, `null` or `sha256`; `where` is the publication's row filter, in SQL. `on_unlogged`
-    is what is done where rows may have changed without a word in the log.
+    `table` is `(schema, name)`; `columns` are the published ones, None for all; `masks` maps a column to `drop`, `null`
+    or `sha256`; `where` is the publication's row filter, in SQL. `on_unlogged` is the policy for rows that may have
+    changed without being logged.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Entity:
     evolution: Evolution = Evolution()
 
     def shape(self) -> dict[str, Any]:
-        """What of this entity a changelog cannot change in mid-stream, as JSON values."""
+        """The settings, as JSON values, that must not change silently while a changelog is being written."""
         return {
             "table": ".".join(self.table),
             "key": list(self.key),

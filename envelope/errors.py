@@ -1,4 +1,4 @@
-"""The one error type, and the one table that says what a running service does with it."""
+"""The error type of the whole project, and the table that says which errors a running service retries."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -7,39 +7,39 @@ from envelope.position import Position
 
 
 class Kind(StrEnum):
-    """What went wrong, as far as anyone who handles it needs to know."""
+    """The kind of an error: whoever handles it needs no more detail."""
 
     USAGE = "usage"  # the command line or the configuration is wrong
     ACCESS = "access"  # a password, a right or a role is missing
     PRECONDITION = "precondition"  # the source or the sink is not set up for the job
-    CONNECTION = "connection"  # the other side cannot be reached, now
-    ALTERED = "altered"  # the source changed under us; opened again, it is seen as it is now
+    CONNECTION = "connection"  # the other side cannot be reached at the moment
+    ALTERED = "altered"  # the source changed while it was read; opening it again picks up the change
     IN_USE = "in use"  # another service holds the slot or the log
     GAP = "gap"  # the log no longer reaches back to what was published
     DIVERGED = "diverged"  # more was published than the source's history now holds
-    SETTINGS = "settings"  # what shapes the changelog changed since it was begun
-    STOP = "stop"  # a change that cannot be published as it is, or that a policy will not; an operator passes it
-    MALFORMED = "malformed"  # bytes that no peer of ours should have sent or stored
-    STORAGE = "storage"  # the sink cannot store, for lack of room or rights
+    SETTINGS = "settings"  # settings that shape the changelog changed since it was started
+    STOP = "stop"  # a change cannot be published as it is, or a policy forbids it; an operator has to decide
+    MALFORMED = "malformed"  # bytes that no correct peer sends or stores
+    STORAGE = "storage"  # the sink cannot store, for lack of space or rights
     LIMIT = "limit"  # a bound was reached
-    IN_DOUBT = "in doubt"  # whether a batch was stored is not known; the same again, by its ids, does no harm
+    IN_DOUBT = "in doubt"  # it is unknown whether a batch was stored; sending it again with the same ids is safe
 
 
 RETRIED = frozenset({Kind.CONNECTION, Kind.ALTERED})
-"""The kinds that a running service waits out; every other kind stops it."""
+"""The kinds that a running service retries after a wait; every other kind stops it."""
 
-OVER_GAP = "`changelog run --over-gap` shows what is known of the gap, and the way on"
-"""The one way on from a GAP, or a DIVERGED that no other server can end: nothing is dropped for it."""
+OVER_GAP = "`changelog run --over-gap` shows what is known of the gap and how to continue"
+"""The hint of every GAP, and of a DIVERGED that cannot be solved by another server. It drops nothing."""
 
 EXIT_CODES = {Kind.USAGE: 2}
-"""Exit codes that differ from 3, *failed*."""
+"""The exit codes that differ from 3, which means *failed*."""
 
 
 class ChangelogError(Exception):
-    """What happened (`message`), what to do about it (`hint`), and where in the log (`position`).
+    """An error: what happened (`message`), what to do about it (`hint`), and where in the log (`position`).
 
-    Neither text holds a row value or a secret; each is one line. Of a STOP, `choices` are the decisions by which
-    `changelog accept` passes it; where `changelog schemas accept` does, `altered` is the entity.
+    Both texts are one line and hold no row value and no secret. For a STOP, `choices` are the decisions that
+    `changelog accept` offers; if `changelog schemas accept` applies instead, `altered` is the entity.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""The record of a gap: what is known of changes that a changelog lacks, as a row of the reserved entity `gaps`.
+"""The record of a gap, a row of the reserved entity `gaps`: what is known about changes that a changelog lacks.
 
-Its position is the first one of a new epoch, so that every row after it is newer than every row before it.
+Its position is the first one of a new epoch, so that every row after the gap is newer than every row before it.
 """
 
 from datetime import datetime
@@ -18,14 +18,15 @@ from envelope.position import Position
 from envelope.versions import PUBLISHER
 
 NO_TRANSACTION = "0"
-"""PostgreSQL's id of no transaction: nobody wrote the record."""
+"""PostgreSQL's invalid transaction id, because no transaction wrote the record."""
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One side of a gap: a place in the changelog and in the database's log. None stands for what is not known.
+    """One side of a gap: a place in the changelog and in the database's log. None means unknown.
 
-    `position` is that of the last row before the gap, or of the record itself; `through` the log position up to which
-    the changelog is whole, or from which it goes on; `committed_at` the time of the last row before the gap.
+    `position` is that of the last row before the gap, or of the record itself. `through` is the log position up to
+    which the changelog is complete, or from which it continues. `committed_at` is the time of the last row before the
+    gap.
     """
 
     position: str | None
@@ -37,7 +38,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, *, committed_at: datetime | None = None) -> Self:
-        """The place where a checkpoint stands."""
+        """The side at a checkpoint."""
         return cls(
             position=None if checkpoint.position is None else str(checkpoint.position),
             epoch=checkpoint.epoch,
@@ -62,14 +63,14 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, state: bytes | Raw) -> Self:
-        """The gap that the `current` of a row holds. Raises ChangelogError (MALFORMED) where it holds none."""
+        """Parses a gap from the `current` of a row. Raises ChangelogError (MALFORMED) if it is not a gap."""
         try:
             return msgspec.json.decode(state, type=cls)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ChangelogError(Kind.MALFORMED, "a row of the entity `gaps` holds no gap") from error
+            raise ChangelogError(Kind.MALFORMED, "a row of the entity `gaps` is not a gap") from error
 
     def record(self, *, connector: str, database: str, at: datetime) -> Record:
-        """The row: its key is the changelog's name and the epoch after the gap. `at` is when the gap was crossed."""
+        """The row. Its key is the changelog's name with the epoch after the gap; `at` is when the gap was crossed."""
         assert self.after.position is not None
         source = Source(
             connector=connector,

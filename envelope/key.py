@@ -1,4 +1,4 @@
-"""The key of a message, and the partition that it stands in."""
+"""The key of a message, and the partition that it belongs to."""
 
 from collections.abc import Sequence
 
@@ -16,10 +16,10 @@ Hashes = npt.NDArray[np.uint32]
 
 
 def key_text(texts: Sequence[str]) -> str:
-    r"""The text of a key whose columns have these canonical texts, in the key's order.
+    r"""The text of a key, from the canonical texts of its columns in the key's order.
 
-    One column: its text as it is. Several: a compact JSON array of the texts, with non-ASCII
-    characters as they are and only `"`, `\` and control characters escaped.
+    The text of a single column is the key as it is. Several become a compact JSON array of texts,
+    which escapes only `"`, `\` and control characters and keeps non-ASCII characters.
     """
     if len(texts) == 1:
         return texts[0]
@@ -27,7 +27,7 @@ def key_text(texts: Sequence[str]) -> str:
 
 
 def partition(key: bytes, partitions: int) -> int:
-    """The partition of a partition key, 0 to `partitions` - 1, as Kafka's Java client places it.
+    """The partition of a partition key, 0 to `partitions` - 1, as Kafka's Java client chooses it.
 
     `key` is the UTF-8 of the partition columns' `key_text`. Source: `BuiltInPartitioner`,
     `toPositive(murmur2(key)) % partitions`.
@@ -49,13 +49,13 @@ def murmur2(data: bytes) -> int:
 
 
 def partitions(keys: pa.StringArray | pa.BinaryArray, partitions: int) -> npt.NDArray[np.int32]:
-    """`partition` of each key of a column without nulls."""
+    """The `partition` of each key, for a column without nulls."""
     hashes = _murmur2_of(keys.cast(pa.binary()))
     return (hashes & np.uint32(0x7FFFFFFF)).astype(np.int32) % np.int32(partitions)
 
 
 def _murmur2_of(keys: pa.BinaryArray) -> Hashes:
-    """`murmur2` of each key: the n-th word of all keys that have one is mixed in, for n = 0, 1, ..."""
+    """The `murmur2` of each key. Pass n mixes in the n-th word of all keys that are long enough, for n = 0, 1, ..."""
     _, offsets, data = keys.buffers()
     ends = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * 4)
     lengths = np.diff(ends)

@@ -1,4 +1,4 @@
-"""Masks: what is published in place of a value that must not be."""
+"""Masks: replacements for values that must not be published."""
 
 import hmac
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ MaskKind = Literal["drop", "null", "sha256"]
 
 
 def apply(kind: MaskKind, value: bytes, hmac_key: bytes) -> bytes:
-    """The JSON that is published for the JSON value `value`.
+    """The JSON that is published instead of the JSON value `value`.
 
-    `null` gives null. `sha256` gives a text, the HMAC-SHA256 (RFC 2104) of the value's canonical
-    text in lowercase hex: equal values stay equal, and nobody without the key can try values. A
-    column under `drop` has no value, and none must be asked for: ValueError.
+    `null` gives null. `sha256` gives a string, the HMAC-SHA256 (RFC 2104) of the value's canonical
+    text in lowercase hex: equal values stay equal, and nobody without the key can guess values. A
+    column under `drop` is not published at all: raises ValueError.
     """
     match kind:
         case "null":
@@ -28,7 +28,7 @@ def apply(kind: MaskKind, value: bytes, hmac_key: bytes) -> bytes:
 
 
 def mask_id(masks: Mapping[str, MaskKind], hmac_key: bytes = b"") -> str | None:
-    """What `source.mask` says: 16 hex digits that change with the masks and the key; None without masks."""
+    """The value of `source.mask`: 16 hex digits that change with the masks and the key; None without masks."""
     if not masks:
         return None
     return _hmac(hmac_key, msgspec.json.encode(masks, order="sorted"))[:16]

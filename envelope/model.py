@@ -1,4 +1,4 @@
-"""What a message is: `<provenance, current, original>`."""
+"""The parts of a message: `<provenance, current, original>`."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +11,7 @@ from envelope.position import Position
 
 
 class Op(StrEnum):
-    """What happened to the entity; `read` is a row read from the table, not from the log."""
+    """What happened to the entity. `read` is a row that was read from the table rather than from the log."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -30,14 +30,14 @@ class Missing(Enum):
 
 
 MISSING: Final = Missing.MISSING
-"""Nothing stands there: a state that does not exist, or an original that is not known."""
+"""The value is absent: a state that does not exist, or an original that is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """Who made a change: set by the application inside its own transaction, or a default.
+    """Who made a change. The application sets it inside its own transaction; otherwise it is a configured default.
 
-    `context` is a JSON object, as the application wrote it (`envelope.stamp` says how large it may be); None for none.
+    `context` is a JSON object as the application wrote it, or None. `envelope.stamp` has its size limits.
     """
 
     api_version: str
@@ -50,8 +50,8 @@ class Stamp:
 class Source:
     """Where a change was read.
 
-    An event that a service published itself (`connectors.producer`) was read nowhere: it has an `id`, and its position
-    is `UNPLACED` until a reader finds it at its offset.
+    An event that a service published itself (`connectors.producer`) was not read from any source. It has an `id`, and
+    its position is `UNPLACED` until a reader finds the event at its offset.
     """
 
     connector: str
@@ -82,8 +82,8 @@ class Provenance:
 class Envelope:
     """One change of one entity: the full state after it and before it, as raw JSON text.
 
-    create: `original` is MISSING. update: both, `original` MISSING when it is wholly unknown.
-    delete: `current` is None. read: `current` only. truncate: both are None.
+    create: `original` is MISSING. update: has both, but `original` is MISSING if it is wholly unknown.
+    delete: `current` is None. read: has only `current`. truncate: both are None.
     """
 
     provenance: Provenance
@@ -93,7 +93,7 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a message stands: the canonical key text and the partition."""
+    """The address of a message: its canonical key text and its partition."""
 
     key: str
     partition: int
@@ -103,8 +103,8 @@ class Place:
 class Record:
     """An envelope with its address: one Kafka record, or one row of the file log.
 
-    A changed key or partition value is two records, a delete with `moved_to` and a create with
-    `moved_from`.
+    A change of the key or of the partition's columns makes two records: a delete with `moved_to`
+    and a create with `moved_from`.
     """
 
     entity: str
@@ -115,5 +115,5 @@ class Record:
 
 
 def position_of(record: Record) -> Position:
-    """Where in the order of its source a record stands."""
+    """The position of a record in its source."""
     return record.envelope.provenance.source.position

@@ -9,11 +9,11 @@ _TEXT = re.compile(r"([0-9A-F]{8})/([0-9A-F]{16})/([0-9A-F]{8})")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """Where in a source's log a change stands: compare positions, never times or offsets.
+    """The place of a change in the log of its source. Compare positions, never times or offsets.
 
-    `epoch` counts the histories of the source (promotions, new clusters), `commit` is the log
-    position of the commit, `ordinal` the place within the transaction: the n-th change has 2n,
-    and 2n+1 for the second half of a move.
+    `epoch` counts the histories of the source: a promotion or a new cluster begins another one.
+    `commit` is the log position of the commit. `ordinal` is the place within the transaction: the
+    n-th change has 2n, and the second half of a move has 2n+1.
     """
 
     epoch: int
@@ -21,12 +21,12 @@ class Position:
     ordinal: int
 
     def __str__(self) -> str:
-        """`%08X/%016X/%08X`: fixed width, so that the text sorts as the position does."""
+        """`%08X/%016X/%08X`. The width is fixed, so that texts sort as positions do."""
         return f"{self.epoch:08X}/{self.commit:016X}/{self.ordinal:08X}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The position that `text` spells; ValueError when it spells none."""
+        """Parses the text of a position; raises ValueError for any other text."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not a position, such as 00000001/0000000001781838/00000006")
@@ -34,9 +34,9 @@ class Position:
 
 
 UNPLACED: Final = Position(0, (1 << 64) - 1, (1 << 32) - 1)
-"""Of an event that a service publishes itself: it has no position until a store has taken it."""
+"""The position of an event that a service publishes itself, until a store has assigned one."""
 
 
 def at_offset(partition: int, offset: int) -> Position:
-    """The position of an event that was published without one: where Kafka put it. No source has epoch 0."""
+    """The position of an event that was published without one, from its place in Kafka. No source uses epoch 0."""
     return Position(0, offset, partition)

@@ -1,4 +1,4 @@
-"""Signals: what an operator asks of a running service, written into the database's own log."""
+"""Signals: an operator's requests to a running service, written into the database's own log."""
 
 import hmac
 from collections.abc import Iterable, Iterator
@@ -11,22 +11,22 @@ import msgspec
 from envelope.errors import ChangelogError, Kind
 
 PREFIX = "changelog"
-"""The prefix of the logical messages that carry signals, and of those that a service writes for itself."""
+"""The prefix of logical messages that carry signals, and of those that a service writes for itself."""
 
 FENCE_PREFIX = "changelog-fence"
-"""Of the empty message behind a drift fence: a service that comes to it stores at once how far it is."""
+"""The prefix of the empty message after a drift fence; a service that reads it stores its checkpoint at once."""
 
 KEYS_MAX = 10_000
-"""Keys of one signal; more keys: the sender sends several."""
+"""The most keys in one signal; for more keys, the sender writes several signals."""
 
 KEYS_BYTES_MAX = 256 << 10
-"""UTF-8 of one signal's keys: what is pending stands in every checkpoint."""
+"""The most UTF-8 bytes in one signal's keys. It is small because every checkpoint holds the pending signals."""
 
 NBYTES_MAX = 2 << 20
-"""A signal's content: every byte of its keys may be escaped as six."""
+"""The most bytes in a signal's content. JSON may need six bytes for each byte of its keys."""
 
 ID_MAX = 100
-"""Characters of a signal's id."""
+"""The most characters in a signal's id."""
 
 Do = Literal["republish", "rebuild", "pause", "resume", "cancel"]
 
@@ -35,11 +35,11 @@ _NONCE_CHARS, _HEX = 32, frozenset(b"0123456789abcdef")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """What is asked; `id` is chosen by the sender, and a signal that comes twice is one.
+    """One request. The sender chooses `id`; a signal that arrives twice with the same id counts once.
 
-    `entity` is None for all, which only pause, resume and cancel take. `keys` are canonical key texts, None for the
-    whole table; only republish takes any. `service` is the name of the service that is to do it, None for every one
-    that reads this database.
+    `entity` is None for all entities, which only pause, resume and cancel accept. `keys` are canonical key texts, None
+    for the whole table; only republish accepts keys. `service` names the service that the signal is for, None for every
+    service that reads this database.
     """
 
     do: Do
@@ -51,10 +51,10 @@ class Signal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signing:
-    """What a signal is signed with: the secret, and for which transaction.
+    """The secret that signs a signal, and the transaction that the signature is valid for.
 
-    `cluster` is the database's system identifier, `transaction` the id, in 64 bits, of the transaction that writes
-    the signal. No other transaction ever has it, so that a signal that somebody copied is refused however old it is.
+    `cluster` is the database's system identifier, `transaction` the 64-bit id of the transaction that writes the
+    signal. No other transaction ever has that id, so a copied signal is refused, however old it is.
     """
 
     secret: bytes
@@ -79,15 +79,15 @@ _decoder = msgspec.json.Decoder(_Wire)
 
 
 def is_nonce(content: bytes) -> bool:
-    """Whether a message is the mark of a window, ours or another service's, and no signal."""
+    """Whether a message is not a signal but marks a window, of this service or of another one."""
     return len(content) == _NONCE_CHARS and _HEX.issuperset(content)
 
 
 def encode(signal: Signal, signing: Signing | None) -> bytes:
-    """The message's content: a JSON object; a signed one has a `mac`, and says which transaction it is for.
+    """The message's content, a JSON object. A signed one also has a `mac` and names its transaction.
 
-    `mac` is the HMAC-SHA256 (RFC 2104), in lowercase hex, of the object without it: its members sorted by name,
-    compact, in UTF-8. Raises ChangelogError (USAGE) for a signal that `parse` would refuse.
+    `mac` is the HMAC-SHA256 (RFC 2104), in lowercase hex, of the other members: sorted by name, compact, in UTF-8.
+    Raises ChangelogError (USAGE) for a signal that `parse` would refuse.
     """
     wire = _Wire(
         do=signal.do,
@@ -98,7 +98,7 @@ def encode(signal: Signal, signing: Signing | None) -> bytes:
     )
     problem = _problem(wire)
     if problem is not None:
-        raise ChangelogError(Kind.USAGE, f"this is no signal: {problem}")
+        raise ChangelogError(Kind.USAGE, f"not a valid signal: {problem}")
     if signing is not None:
         wire.cluster, wire.transaction = signing.cluster, str(signing.transaction)
         wire.mac = _mac(wire, signing.secret)
@@ -115,10 +115,10 @@ def parse(content: bytes, signing: Signing | None) -> Signal:
     try:
         wire = _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise ChangelogError(Kind.MALFORMED, "a message is no signal: not the JSON object of one") from None
+        raise ChangelogError(Kind.MALFORMED, "a message is not a valid signal: not the JSON object of one") from None
     problem = _problem(wire)
     if problem is not None:
-        raise ChangelogError(Kind.MALFORMED, f"a message is no signal: {problem}")
+        raise ChangelogError(Kind.MALFORMED, f"a message is not a valid signal: {problem}")
     if signing is not None:
         _refuse_unsigned(wire, signing)
     keys = None if wire.keys is None else tuple(wire.keys)
@@ -131,16 +131,16 @@ def _refuse_unsigned(wire: _Wire, signing: Signing) -> None:
     if not hmac.compare_digest(wire.mac.encode(), _mac(wire, signing.secret).encode()):
         raise ChangelogError(Kind.ACCESS, "a signal is signed with another secret than [signals] secret")
     if wire.cluster is None or wire.transaction is None:
-        what = "a signal is signed for no transaction, so that anybody may have copied it"
-        raise ChangelogError(Kind.ACCESS, what, hint="send it with this version of the program")
+        message = "a signal is not signed for a transaction, so anybody may have copied it"
+        raise ChangelogError(Kind.ACCESS, message, hint="send it with this version of the program")
     if (wire.cluster, wire.transaction) != (signing.cluster, str(signing.transaction)):
         raise ChangelogError(Kind.ACCESS, "a signal is signed for another transaction: somebody copied it")
 
 
 def divide(keys: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """The keys, without those that come again, in runs of which each fits one signal.
+    """Divides the keys, without repeats, into runs that each fit one signal.
 
-    Raises ChangelogError (USAGE) for a key that fits none.
+    Raises ChangelogError (USAGE) for a key that is too large for a signal.
     """
     run: list[str] = []
     room = KEYS_BYTES_MAX
@@ -149,7 +149,7 @@ def divide(keys: Iterable[str]) -> Iterator[tuple[str, ...]]:
         if nbytes > KEYS_BYTES_MAX:
             raise ChangelogError(
                 Kind.USAGE,
-                f"a key holds {nbytes} bytes, and a signal {KEYS_BYTES_MAX} at most",
+                f"a key has {nbytes} bytes, and a signal holds at most {KEYS_BYTES_MAX}",
                 hint="republish the whole table with --all",
             )
         if len(run) == KEYS_MAX or nbytes > room:
@@ -162,24 +162,24 @@ def divide(keys: Iterable[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _problem(wire: _Wire) -> str | None:
-    """Why this cannot be asked; None when it can."""
+    """Why the signal is not valid; None if it is."""
     try:
         nbytes = sum(len(key.encode()) for key in wire.keys or ())
         for text in _texts(wire):
             text.encode()
     except UnicodeEncodeError:  # half a surrogate pair, which JSON can escape
-        return "it holds half a character"
+        return "it contains an unpaired surrogate"
     repairs = wire.do in ("republish", "rebuild")
     if not 0 < len(wire.id) <= ID_MAX:
         return f"its id should have 1 to {ID_MAX} characters"
     if repairs and not wire.entity:
-        return f"{wire.do} is of one entity"
+        return f"{wire.do} needs an entity"
     if wire.keys is not None and wire.do != "republish":
-        return f"{wire.do} takes no keys"
+        return f"{wire.do} accepts no keys"
     if wire.keys is not None and not 0 < len(wire.keys) <= KEYS_MAX:
         return f"it has {len(wire.keys)} keys, and should have 1 to {KEYS_MAX}"
     if nbytes > KEYS_BYTES_MAX:
-        return f"its keys hold {nbytes} bytes, and should hold {KEYS_BYTES_MAX} at most"
+        return f"its keys have {nbytes} bytes, and should have at most {KEYS_BYTES_MAX}"
     return None
 
 

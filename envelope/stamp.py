@@ -17,19 +17,19 @@ PREFIX = "provenance"
 """The prefix of the logical messages that carry stamps."""
 
 NBYTES_MAX = 4096
-"""Of a stamp without its context."""
+"""The most bytes of a stamp, without its context."""
 
 CONTEXT_NBYTES_MAX = 4096
-"""Of a context, in UTF-8: every message of its transaction carries it."""
+"""The most UTF-8 bytes of a context. It is small because every message of the transaction carries the context."""
 
 CONTEXT_LEVELS_MAX = 32
-"""How deep a context may nest: many readers of JSON take 64 levels of a whole message."""
+"""How deep a context may nest. Many JSON readers accept 64 levels for a whole message."""
 
 MESSAGE_NBYTES_MAX = 1 << 20
-"""A longer message is no stamp, and is not looked at."""
+"""A longer message is rejected without parsing it."""
 
 NAME_CHARS_MAX = 40
-"""What is told of the name of a member that is not known: anybody may have written it."""
+"""How many characters of an unknown member's name a warning shows: anybody may have written it."""
 
 _TEXTS = {"serviceName": "service_name", "apiVersion": "api_version", "identifier": "identifier"}
 _CONTEXT = "context"
@@ -40,9 +40,9 @@ _strings = msgspec.json.Decoder(str)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The stamp that a message's valid members make, None where they name no service; and what is wrong with others.
+    """The stamp from a message's valid members, None if they name no service, and the problem with the other members.
 
-    `problem` is one line, None where nothing is.
+    `problem` is one line, or None.
     """
 
     stamp: Stamp | None
@@ -52,46 +52,46 @@ class Reading:
 def parse(payload: bytes) -> Reading:
     """Reads a logical message's content.
 
-    A stamp is a JSON object whose members are texts, `serviceName`, not empty, and perhaps `apiVersion` and
-    `identifier`; and perhaps an object, `context`. It has at most `NBYTES_MAX` bytes, those of its context not counted.
-    What an application leaves out, or says otherwise, stays empty: the default is for changes that nobody stamped, and
-    must not complete a stamp.
+    A stamp is a JSON object of at most `NBYTES_MAX` bytes, without its context. Its members are the strings
+    `serviceName`, which must not be empty, and optionally `apiVersion` and `identifier`, and optionally the object
+    `context`. A member that is missing or invalid stays empty: the default is for changes without a stamp, and must not
+    complete one.
     """
     if len(payload) > MESSAGE_NBYTES_MAX:
         return Reading(stamp=None, problem=f"it has more than {MESSAGE_NBYTES_MAX} bytes")
     try:
         payload.decode()
-        said = members(payload)
+        written = members(payload)
     except (ValueError, RecursionError):
-        return Reading(stamp=None, problem="it is no JSON object")
-    if len(payload) - len(said.get(_CONTEXT, b"")) > NBYTES_MAX:
+        return Reading(stamp=None, problem="it is not a JSON object")
+    if len(payload) - len(written.get(_CONTEXT, b"")) > NBYTES_MAX:
         return Reading(stamp=None, problem=f"it has more than {NBYTES_MAX} bytes")
-    texts = {name: text for name in _TEXTS if (text := _text(said.get(name))) is not None}
-    context = said[_CONTEXT].decode() if _CONTEXT in said else None
-    wrong = None if context is None else context_problem(context)
-    problem = "; ".join(_problems(said, texts, wrong)) or None
+    texts = {name: text for name in _TEXTS if (text := _text(written.get(name))) is not None}
+    context = written[_CONTEXT].decode() if _CONTEXT in written else None
+    invalid_context = None if context is None else context_problem(context)
+    problem = "; ".join(_problems(written, texts, invalid_context)) or None
     if not texts.get("serviceName"):
         return Reading(stamp=None, problem=problem)
     fields = {field: texts.get(name, "") for name, field in _TEXTS.items()}
-    return Reading(stamp=Stamp(**fields, context=None if wrong else context), problem=problem)
+    return Reading(stamp=Stamp(**fields, context=None if invalid_context else context), problem=problem)
 
 
 def content(stamp: Stamp) -> bytes:
-    """A logical message's content that `parse` reads as this stamp. Raises ValueError, saying why, where none does."""
-    said = {name: getattr(stamp, field) for name, field in _TEXTS.items()}
+    """The message content that `parse` reads as this stamp. Raises ValueError with the reason if there is none."""
+    written = {name: getattr(stamp, field) for name, field in _TEXTS.items()}
     if stamp.context is not None:
-        said[_CONTEXT] = Raw(stamp.context)
-    payload = msgspec.json.encode(said)
+        written[_CONTEXT] = Raw(stamp.context)
+    payload = msgspec.json.encode(written)
     reading = parse(payload)
     if reading.stamp != stamp:
-        raise ValueError(reading.problem or "the context is not one JSON object alone")
+        raise ValueError(reading.problem or "the context is not exactly one JSON object")
     return payload
 
 
 def context_problem(text: str) -> str | None:
-    """Why `text` cannot be a stamp's context; None where it can."""
+    """Why `text` cannot be a stamp's context; None if it can."""
     if not text.startswith("{"):
-        return "is no object"
+        return "is not an object"
     if len(text.encode(errors="surrogatepass")) > CONTEXT_NBYTES_MAX:
         return f"has more than {CONTEXT_NBYTES_MAX} bytes"
     brackets = _NOT_BRACKETS.sub("", text)
@@ -100,7 +100,7 @@ def context_problem(text: str) -> str | None:
     try:
         canonical.parse(text)
     except ChangelogError:
-        return "is no JSON"
+        return "is not JSON"
     return None
 
 
@@ -111,10 +111,11 @@ def _text(token: bytes | None) -> str | None:
         return None
 
 
-def _problems(said: Mapping[str, bytes], texts: Mapping[str, str], context: str | None) -> list[str]:
-    problems = [f"{name} is no text" for name in _TEXTS if name in said and name not in texts]
-    if not texts.get("serviceName") and "serviceName is no text" not in problems:
+def _problems(written: Mapping[str, bytes], texts: Mapping[str, str], context: str | None) -> list[str]:
+    problems = [f"{name} is not a string" for name in _TEXTS if name in written and name not in texts]
+    if not texts.get("serviceName") and "serviceName is not a string" not in problems:
         problems.insert(0, "serviceName is missing or empty")
     if context is not None:
         problems.append(f"{_CONTEXT} {context}")
-    return problems + [f"{name[:NAME_CHARS_MAX]} is not known" for name in said if name not in {*_TEXTS, _CONTEXT}]
+    unknown = [name for name in written if name not in {*_TEXTS, _CONTEXT}]
+    return problems + [f"{name[:NAME_CHARS_MAX]} is not a known member" for name in unknown]

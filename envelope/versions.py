@@ -1,7 +1,7 @@
-"""The versions of each entity's columns, as rows of the changelog, and what is said of the next one.
+"""The versions of each entity's columns, which are rows of the changelog, and the decision on the next version.
 
-A version is an envelope like any other: its key is the entity's name, `current` the version, `original` the one before.
-It stands at the position of the first row that has these columns, and before it.
+A version is an envelope like any other: its key is the entity's name, `current` is the version and `original` the
+previous one. It has the position of the first row with these columns, and is published just before that row.
 """
 
 import hashlib
@@ -21,17 +21,17 @@ from schemas.compatibility import Problem, problems
 from schemas.types import Struct
 
 PUBLISHER = Stamp(api_version="", service_name="changelog", identifier="")
-"""Who announces a version: nobody knows who altered the table."""
+"""The stamp of a version. The service announces it, because the log does not say who altered the table."""
 
 Filled = Callable[[Entity, Sequence[str]], Collection[str]]
-"""Which of these columns of an entity's table have a value in rows that were there before the column was."""
+"""Returns those of the given columns that have a value in rows older than the column itself."""
 
 _NAMESPACE = "changelog"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """How an entity's rows look from some place on: their columns, and the number of the relation that they are of."""
+    """The columns of an entity's rows from some position on, and the number of their relation."""
 
     columns: Struct
     relation: int | None = None
@@ -39,11 +39,11 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """The columns of an entity, and which of them are its key; the first version has the `number` 1.
+    """The columns of an entity, and which of them are its key. The first version has the `number` 1.
 
-    `restated` are the columns whose values in rows published before were no longer the table's; `broke` says that not
-    every reader could follow. `settings` stands for what of the configuration shapes the entity. `state` is the whole
-    version as JSON.
+    `restated` are the columns whose published values no longer equaled the table's. `broke` says that the version was
+    published although some readers could not follow. `settings` is a hash of the configuration of the entity. `state`
+    is the whole version as JSON.
     """
 
     entity: str
@@ -59,7 +59,7 @@ class Version:
 
     @classmethod
     def parse(cls, state: bytes | Raw) -> Self:
-        """The version that the `current` of a row holds. Raises ChangelogError (MALFORMED) where it holds none."""
+        """Parses a version from the `current` of a row. Raises ChangelogError (MALFORMED) if it is not a version."""
         try:
             value = msgspec.json.decode(state)
             columns = types.from_json({"struct": value["columns"]})
@@ -77,7 +77,7 @@ class Version:
                 state=bytes(state),
             )
         except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
-            raise ChangelogError(Kind.MALFORMED, "a row of the entity `schemas` holds no version") from error
+            raise ChangelogError(Kind.MALFORMED, "a row of the entity `schemas` is not a version") from error
 
     def schema(self) -> avro.Schema:
         """The Avro schema of values with these columns."""
@@ -86,7 +86,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announced:
-    """A version that is new, how it differs from the one before, and the row that tells."""
+    """A new version, its changes from the previous one, and the row that announces it."""
 
     version: Version
     changes: Sequence[evolution.Change]
@@ -94,10 +94,10 @@ class Announced:
 
 
 class Versions:
-    """What the changelog holds of each entity's columns, oldest first, and what comes to it.
+    """The versions of each entity's columns in the changelog, oldest first, to which new ones are added.
 
-    `accepted` is what an operator let pass: by entity, the position of the change. It is used once. `cluster` is where
-    relations have their numbers.
+    `accepted` maps an entity to the position of a change that an operator accepted; each is used once. `cluster`
+    identifies the database cluster, because relation numbers are valid only within one.
     """
 
     def __init__(
@@ -105,31 +105,32 @@ class Versions:
     ) -> None:
         self._known: dict[str, list[Version]] = {}
         for version in known:
-            if version.number == 1:  # the changelog was begun anew, in topics that still hold the former one
+            if version.number == 1:  # the changelog was started again in topics that still hold the previous one
                 self._known[version.entity] = []
             self._known.setdefault(version.entity, []).append(version)
         self._accepted, self._filled, self._cluster = dict(accepted), filled, cluster
 
     def has(self, entity: Entity, look: Look) -> bool:
-        """Whether the entity's last version looks so."""
+        """Whether the entity's last version has these columns, this relation and the current settings."""
         last = self._last(entity)
         if last is None:
             return False
-        here = (look.columns, look.relation or last.relation, _settings(entity))
-        return (last.columns, last.relation, last.settings) == here
+        present = (look.columns, look.relation or last.relation, _settings(entity))
+        return (last.columns, last.relation, last.settings) == present
 
     def announce(self, entity: Entity, look: Look, first: Provenance) -> Announced:
-        """Makes this the entity's last version, from the row on whose provenance is `first`.
+        """Adds a version to the entity, beginning with the row whose provenance is `first`.
 
-        Raises ChangelogError (STOP, at the row's position) when older or newer readers could not follow, and neither
-        the entity's policy nor an operator lets it pass: at its place, or with a configuration that has other columns.
+        Raises ChangelogError (STOP, at the row's position) if older or newer readers could not follow. It does not if
+        the entity's policy publishes such versions, if an operator accepted this one, or if the entity's configuration
+        changed as well.
         """
         before, breaks = self._last(entity), self._breaks(entity, look.columns)
         configured = before is not None and before.settings != _settings(entity)
         stops = entity.evolution.on_incompatible == "stop" and not configured
         if breaks and stops and not self._passes(entity, first.source):
             raise _incompatible(entity, breaks, first.source.position)
-        found = () if before is None else evolution.changes(before.columns, look.columns)
+        changes = () if before is None else evolution.changes(before.columns, look.columns)
         state = {
             "entity": entity.name,
             "version": 1 if before is None else before.number + 1,
@@ -138,30 +139,31 @@ class Versions:
             "relation": look.relation,
             "cluster": self._cluster,
             "settings": _settings(entity),
-            "changes": [_change(change) for change in found],
+            "changes": [_change(change) for change in changes],
             "mode": entity.evolution.mode.value,
             "breaks": [_problem(problem) for problem in breaks],
-            "restated": self._restated(entity, before, look, found),
+            "restated": self._restated(entity, before, look, changes),
         }
         version = Version.parse(msgspec.json.encode(state))
         self._known.setdefault(entity.name, []).append(version)
-        return Announced(version=version, changes=found, record=_record(first, before, version))
+        return Announced(version=version, changes=changes, record=_record(first, before, version))
 
     def _last(self, entity: Entity) -> Version | None:
         known = self._known.get(entity.name)
         return known[-1] if known else None
 
     def _breaks(self, entity: Entity, columns: Struct) -> list[Problem]:
-        """A version that was let pass although it broke readers is the first of those that later ones are judged by."""
+        """Compares the columns with earlier versions, beginning with the last that was accepted although it broke."""
         versions = self._known.get(entity.name, [])
-        begin = max((place for place, each in enumerate(versions) if each.broke), default=0)
-        known = [(f"version {each.number}", each.schema()) for each in versions[begin:]]
+        begin = max((index for index, version in enumerate(versions) if version.broke), default=0)
+        known = [(f"version {version.number}", version.schema()) for version in versions[begin:]]
         return problems(_schema(entity.name, columns, entity.key), known, entity.evolution.mode)
 
     def _passes(self, entity: Entity, first: Source) -> bool:
-        """Whether an operator let a change pass at this row, or behind it in its transaction: then at both.
+        """Whether an operator accepted the change at this row, or at a later row of its transaction.
 
-        Rows of a table are read anew after a stop, and stand further behind then.
+        A row read from a table may also be past the accepted position: the table is read again after the stop, which
+        gives its rows later positions.
         """
         accepted, position = self._accepted.get(entity.name), first.position
         if accepted is None:
@@ -173,47 +175,45 @@ class Versions:
         return (accepted.epoch, accepted.commit) == (position.epoch, position.commit) and position <= accepted
 
     def _restated(
-        self, entity: Entity, before: Version | None, look: Look, found: Sequence[evolution.Change]
+        self, entity: Entity, before: Version | None, look: Look, changes: Sequence[evolution.Change]
     ) -> Sequence[str]:
-        """All columns, where another table took the place of the one before (nobody knows what is in it), or the key is
-        another.
-        """
+        """The restated columns: all of them if another table, whose rows are unknown, or another key is in use."""
         if before is not None and (self._replaces(before, look) or before.key != entity.key):
             return [name for name, _ in look.columns.fields]
-        added = [change.column for change in found if change.kind is evolution.Kind.ADDED]
-        return evolution.restated(found, self._filled(entity, added) if added else ())
+        added = [change.column for change in changes if change.kind is evolution.Kind.ADDED]
+        return evolution.restated(changes, self._filled(entity, added) if added else ())
 
     def _replaces(self, before: Version, look: Look) -> bool:
-        """Whether another table took the place of the one before. In another cluster, the same has another number."""
-        here = look.relation is not None and before.relation is not None and before.cluster == self._cluster
-        return here and look.relation != before.relation
+        """Whether another table took the place of the previous one. Numbers are comparable only within a cluster."""
+        comparable = look.relation is not None and before.relation is not None and before.cluster == self._cluster
+        return comparable and look.relation != before.relation
 
 
 def _schema(entity: str, columns: Struct, key: Sequence[str]) -> avro.Schema:
-    """Under a namespace that is the same for all versions."""
+    """The schema in a namespace that all versions share."""
     return avro.value_schema(entity, columns, key, _NAMESPACE)
 
 
 def _settings(entity: Entity) -> str:
-    """Another one, when the configuration shapes the entity in another way."""
+    """A hash of the settings that shape the entity, to detect a change of them."""
     return hashlib.sha256(msgspec.json.encode(entity.shape())).hexdigest()[:16]
 
 
 def _incompatible(entity: Entity, breaks: Sequence[Problem], position: Position) -> ChangelogError:
     first, more = breaks[0], len(breaks) - 1
-    others = f" (and {more} more)" if more else ""
+    others = f" (and {more} more problems)" if more else ""
     return ChangelogError(
         Kind.STOP,
         f"the columns of entity {entity.name} changed in a way that is not compatible ({entity.evolution.mode}): "
         f"{first.path}: {first.text}{others}",
-        hint=f"`changelog schemas accept {entity.name} {position}` publishes them all the same",
+        hint=f"`changelog schemas accept {entity.name} {position}` publishes them anyway",
         position=position,
         altered=entity.name,
     )
 
 
 def _record(first: Provenance, before: Version | None, version: Version) -> Record:
-    """The row of a version; `first` is the provenance of the first row that has its columns."""
+    """The row that announces a version; `first` is the provenance of the first row with its columns."""
     op = Op.CREATE if before is None else Op.UPDATE
     source = replace(
         first.source, op=op, mask=None, unavailable=(), unavailable_original=(), json_null=(), json_null_original=()

@@ -1,1 +1,1 @@
-"""Contracts: neutral column types, and the schemas of what is published. Imports nothing of ours."""
+"""Neutral column types and the Avro schemas of published messages. This package imports nothing else of the project."""

@@ -1,8 +1,7 @@
-"""Avro schemas of what is published: the one place where column types and Avro types meet, both ways.
+"""Converts column types to Avro schemas and back; no other module maps one to the other.
 
-`docs/reference/types.md` is the table for readers, `docs/reference/avro.md` says how names, nulls and values out of
-range are written. Schemas are JSON values as the Avro 1.12 specification has them, the same for the same shape each
-time.
+`docs/reference/types.md` has the table for readers, `docs/reference/avro.md` describes names, nulls and values out of
+range. Schemas are JSON values as in the Avro 1.12 specification. The same shape always gives the same schema.
 """
 
 import importlib.resources
@@ -16,13 +15,13 @@ from typing import Any
 from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 Schema = Any
-"""A name, a list (a union) or an object."""
+"""A schema as JSON: a name, a list (a union) or an object."""
 
 STATE = "State"
-"""What `envelope.avsc` calls the record of an entity's columns, which it leaves open."""
+"""The name in `envelope.avsc` of the record of an entity's columns, which that file does not define."""
 
 TRUE_NAME = "column"
-"""The property of a field that holds the column's own name, where Avro does not allow that as a name."""
+"""The property of a field that holds the column's own name, if Avro does not allow it as a field name."""
 
 _PRIMITIVES: dict[Primitive, Schema] = {
     Primitive.BOOLEAN: "boolean",
@@ -53,9 +52,9 @@ class Column:
 
 
 def value_schema(entity: str, shape: Struct, key: Sequence[str], prefix: str) -> dict[str, Any]:
-    """The schema of the values of topic `<prefix>.<entity>`: `envelope.avsc` with the entity's record in its place.
+    """The schema of the values in topic `<prefix>.<entity>`: `envelope.avsc` with the entity's record filled in.
 
-    Its names stand in the namespace `<prefix>.<entity>`. Every column may be null but those of `key`.
+    Its names are in the namespace `<prefix>.<entity>`. Every column may be null, except those of `key`.
     """
     return in_envelope(state_schema(entity, shape, key, prefix))
 
@@ -63,9 +62,9 @@ def value_schema(entity: str, shape: Struct, key: Sequence[str], prefix: str) ->
 def state_schema(
     entity: str, shape: Struct, key: Sequence[str], prefix: str, *, partition_by: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The record of an entity's columns, as it stands in `schemas/<entity>.avsc`: on its own, and with its keys.
+    """The record of an entity's columns, as the file `schemas/<entity>.avsc` has it: without the envelope, with keys.
 
-    The properties `key` and `partitionBy`, by default the key, say which columns place a row in its topic.
+    The properties `key` and `partitionBy` (by default the key) name the columns that place a row in its topic.
     """
     columns = [Column(name=name, type=type_, nullable=name not in key) for name, type_ in shape.fields]
     return {
@@ -80,22 +79,22 @@ def state_schema(
 
 
 def in_envelope(state: Schema) -> dict[str, Any]:
-    """The schema of the values whose states have the record `state`; what else it says of the entity stays out."""
+    """The schema of values whose states have the record `state`, without its properties of the entity."""
     return {"namespace": state["namespace"], **_filled(_envelope(), state["fields"])}
 
 
 def registered(state: Schema) -> dict[str, Any]:
-    """The schema that a service registers for the columns of `state`, without what people wrote into the record.
+    """The schema that a service registers for the columns of `state`, without properties that people added to it.
 
-    Raises ValueError when it is not a record of ours.
+    Raises ValueError if `state_schema` cannot have made the record.
     """
     return in_envelope({**state, "fields": _state_fields(state_columns(state))})
 
 
 def columns(schema: Schema) -> tuple[Column, ...]:
-    """The columns of an entity whose values have this schema, as `value_schema` made it.
+    """The columns of an entity whose values have this schema, which `value_schema` made.
 
-    Raises ValueError when it is not such a schema.
+    Raises ValueError for another schema.
     """
     try:
         _, state = next(field["type"] for field in schema["fields"] if field["name"] == "current")
@@ -105,7 +104,7 @@ def columns(schema: Schema) -> tuple[Column, ...]:
 
 
 def state_columns(state: Schema) -> tuple[Column, ...]:
-    """The columns of a record that `state_schema` made. Raises ValueError when it is not such a record."""
+    """The columns of a record that `state_schema` made. Raises ValueError for another record."""
     try:
         return tuple(_column(field) for field in state["fields"])
     except (KeyError, TypeError) as error:
@@ -113,12 +112,12 @@ def state_columns(state: Schema) -> tuple[Column, ...]:
 
 
 def state_shape(state: Schema) -> Struct:
-    """What `state_schema` was given as `shape`. Raises ValueError when it is not such a record."""
+    """The `shape` from which `state_schema` made the record. Raises ValueError for another record."""
     return Struct(fields=tuple((column.name, column.type) for column in state_columns(state)))
 
 
 def namespace(prefix: str, entity: str) -> str:
-    """Where the names of an entity's records stand: `<prefix>.<entity>`, each part made safe."""
+    """The namespace of an entity's records: `<prefix>.<entity>`, each part made safe."""
     return ".".join(safe(part) for part in (*prefix.split("."), entity))
 
 
@@ -132,7 +131,7 @@ def entity_of(state: Schema) -> tuple[str, str] | None:
 
 
 def closed(schema: Schema) -> Schema:
-    """A schema without an open place: for an envelope that has one, as `envelope.avsc`, the record has no columns."""
+    """Completes a schema that refers to an undefined `State`, as `envelope.avsc` does: the record gets no columns."""
     match schema:
         case {"fields": [*_, {"name": "current", "type": ["null", "State"]}, _]}:
             return _filled(schema, [])
@@ -140,44 +139,44 @@ def closed(schema: Schema) -> Schema:
 
 
 def has_outside(type_: ColumnType) -> bool:
-    """Whether some values do not fit the Avro type and are strings beside it: the † of `docs/reference/types.md`."""
+    """Whether some values do not fit the Avro type and are written as strings: the † of `docs/reference/types.md`."""
     return type_ in _OPEN or isinstance(type_, Decimal | Array | Struct)
 
 
 def to_avro(type_: ColumnType, *, nullable: bool, path: Sequence[str] = ()) -> Schema:
-    """The Avro type of a value; `path` leads to it and names the records in it."""
+    """The Avro type of a value. Records inside are named by `path`, the names that lead to it."""
     branches = ["null"] * nullable + [_inside(type_, path)] + ["string"] * has_outside(type_)
     return branches if len(branches) > 1 else branches[0]
 
 
 def of_avro(schema: Schema) -> tuple[ColumnType, bool]:
-    """What `to_avro` was given: the type, and whether it may be null; ValueError for another schema."""
+    """The inverse of `to_avro`: the type, and whether it may be null. Raises ValueError for another schema."""
     branches = schema if isinstance(schema, list) else [schema]
     nullable = branches[0] == "null"
     type_ = _of_inside(branches[int(nullable)])
     if len(branches) - nullable != 1 + has_outside(type_):
-        raise ValueError("a union is not one of ours")
+        raise ValueError("a union is not one that this project writes")
     return type_, nullable
 
 
 def safe(name: str) -> str:
-    """`name` as a name of Avro, `[A-Za-z_][A-Za-z0-9_]*`; `true_name` takes it back.
+    """Escapes `name` to a name that Avro allows, `[A-Za-z_][A-Za-z0-9_]*`; `true_name` is the inverse.
 
-    What Avro does not allow is `_xHHHH_`, or `_xHHHHHH_` above U+FFFF, and so is a `_` before an `x`: the way in which
-    SQL names become XML names (ISO/IEC 9075-14, section 9.1).
+    A character that Avro does not allow becomes `_xHHHH_`, or `_xHHHHHH_` above U+FFFF, and so does a `_` before an
+    `x`. SQL names become XML names in the same way (ISO/IEC 9075-14, section 9.1).
     """
     return re.sub(r"_(?=x)|[^A-Za-z0-9_]|^[0-9]", lambda match: f"_x{_hex(ord(match[0]))}_", name)
 
 
 def true_name(name: str) -> str:
-    """What `safe` was given."""
+    """The inverse of `safe`."""
     return re.sub(r"_x([0-9A-F]{6}|[0-9A-F]{4})_", lambda match: chr(int(match[1], 16)), name)
 
 
 def delta_schema() -> dict[str, Any]:
-    """The schema of deltas, the same for all entities."""
-    found: dict[str, Any] = json.loads(_text("delta.avsc"))
-    return found
+    """The schema of deltas, which is the same for all entities."""
+    schema: dict[str, Any] = json.loads(_text("delta.avsc"))
+    return schema
 
 
 def _filled(envelope: Schema, columns: list[dict[str, Any]]) -> dict[str, Any]:
@@ -201,7 +200,7 @@ def _hex(code: int) -> str:
 
 
 def _record_name(path: Iterable[str]) -> str:
-    """A record's name is the path to it, so that it is the only one: a JSON pointer (RFC 6901) made safe."""
+    """Names a record by the path to it, which makes the name unique: a JSON pointer (RFC 6901), made safe."""
     return safe("/".join(part.replace("~", "~0").replace("/", "~1") for part in path))
 
 
@@ -224,8 +223,8 @@ def _state_fields(columns: Iterable[Column]) -> list[dict[str, Any]]:
 def _inside(type_: ColumnType, path: Sequence[str]) -> Schema:
     match type_:
         case Primitive():
-            found = _PRIMITIVES[type_]
-            return dict(found) if isinstance(found, dict) else found
+            schema = _PRIMITIVES[type_]
+            return dict(schema) if isinstance(schema, dict) else schema
         case Decimal(precision=precision, scale=scale):
             return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
         case Array(element=element):
@@ -233,7 +232,7 @@ def _inside(type_: ColumnType, path: Sequence[str]) -> Schema:
         case Map(value=value):
             return {"type": "map", "values": to_avro(value, nullable=True, path=path)}
         case Struct(fields=members):
-            fields = [_field(name, each, [*path, name], nullable=True, default=True) for name, each in members]
+            fields = [_field(name, member, [*path, name], nullable=True, default=True) for name, member in members]
             return {"type": "record", "name": _record_name(path), "fields": fields}
 
 
@@ -245,7 +244,7 @@ def _column(field: dict[str, Any]) -> Column:
 def _of_inside(schema: Schema) -> ColumnType:
     match schema:
         case {"type": "bytes", "logicalType": "decimal", "precision": int(precision)}:
-            return Decimal(precision=precision, scale=schema.get("scale", 0))  # which a registry may leave out
+            return Decimal(precision=precision, scale=schema.get("scale", 0))  # a registry may leave out a scale of 0
         case {"type": "array", "items": items}:
             return Array(element=of_avro(items)[0])
         case {"type": "map", "values": values}:
@@ -255,4 +254,4 @@ def _of_inside(schema: Schema) -> ColumnType:
     for primitive, avro in _PRIMITIVES.items():
         if schema == avro or schema == {"type": avro}:
             return primitive
-    raise ValueError("a type is not one of ours")
+    raise ValueError("a type is not one that this project writes")

@@ -1,9 +1,9 @@
-"""Whether a schema may follow earlier ones: Avro's schema resolution, and stricter rules of a changelog's own.
+"""Decides whether a schema may follow earlier ones, by Avro's schema resolution and stricter rules for changelogs.
 
-`schemas.resolution` has those on types; here are those on an entity. `schemas.rules` lists them.
+`schemas.resolution` has the rules on types, this module those on an entity. `schemas.rules` lists all of them.
 
-A record names its key and its partition key in its properties `key` and `partitionBy`. A version before the first that
-does is not held to them.
+A record names its key and its partition key in its properties `key` and `partitionBy`. If an older version lacks them,
+the rules on keys do not apply to it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,13 +19,13 @@ from schemas.rules import Finding, Rule, Sides
 __all__ = ["KEY", "PARTITION", "Mode", "Problem", "Rule", "problems"]
 
 KEY, PARTITION = "key", "partitionBy"
-"""Properties of an entity's record: the columns of its key, and those that choose the partition."""
+"""Properties of an entity's record: the columns of its key, and the columns that choose the partition."""
 
 NEW_READERS, OLD_READERS = "new readers", "old readers"
 
 
 class Mode(StrEnum):
-    """Who must be able to read what, as Confluent's registry defines it; the transitive ones look at every version."""
+    """Compatibility modes as Confluent's registry defines them. Transitive modes compare with every earlier version."""
 
     NONE = "NONE"
     BACKWARD = "BACKWARD"
@@ -37,17 +37,17 @@ class Mode(StrEnum):
 
     @property
     def transitive(self) -> bool:
-        """Whether every earlier version counts, and not the last one alone."""
+        """Whether every earlier version counts, rather than only the last one."""
         return self.value.endswith("_TRANSITIVE")
 
     @property
     def backward(self) -> bool:
-        """Whether readers with the new schema must read what was written before."""
+        """Whether readers with the new schema must be able to read earlier data."""
         return self.value.startswith(("BACKWARD", "FULL"))
 
     @property
     def forward(self) -> bool:
-        """Whether readers with an earlier schema must read what will be written."""
+        """Whether readers with an earlier schema must be able to read later data."""
         return self.value.startswith(("FORWARD", "FULL"))
 
 
@@ -56,27 +56,27 @@ class Problem:
     """One reason why a schema may not follow another."""
 
     rule: Rule
-    path: str  # a pointer into the new schema, fields by name and unions left out: /fields/current/fields/amount
-    breaks: str  # "new readers", which cannot read what was written with the old schema, or "old readers"
-    against: str  # the older version's label; empty for what is wrong in the new schema alone
+    path: str  # a pointer into the new schema that names fields and skips unions: /fields/current/fields/amount
+    breaks: str  # "new readers", if they cannot read data of the old schema, or "old readers"
+    against: str  # the older version's label; empty if the new schema by itself is wrong
     text: str  # what is wrong
-    hint: str  # the way out
-    strict: bool  # Avro's own resolution would let it pass
+    hint: str  # what to do
+    strict: bool  # Avro's own resolution would allow it
 
 
 def problems(new: Schema, old: Sequence[tuple[str, Schema]], mode: Mode) -> list[Problem]:
-    """What keeps `new` from following `old`: the earlier versions, oldest first, each with its label.
+    """The problems that keep `new` from following `old`, the earlier versions with their labels, oldest first.
 
-    Raises ValueError when one of them is no schema of Avro's.
+    Raises ValueError if one of them is not an Avro schema.
     """
     if mode is Mode.NONE:
         return []
     document = Document(new)
-    found = [_problem(finding, NEW_READERS, "") for finding in _alone(document)]
-    for left, (label, schema) in zip(range(len(old), 0, -1), old, strict=True):
-        if (left == 1 or mode.transitive) and schema != new:
-            found += _against(document, Document(schema), label, mode, is_last=left == 1)
-    return found
+    result = [_problem(finding, NEW_READERS, "") for finding in _alone(document)]
+    for remaining, (label, schema) in zip(range(len(old), 0, -1), old, strict=True):
+        if (remaining == 1 or mode.transitive) and schema != new:
+            result += _against(document, Document(schema), label, mode, is_last=remaining == 1)
+    return result
 
 
 def _against(new: Document, old: Document, label: str, mode: Mode, *, is_last: bool) -> Iterator[Problem]:
@@ -109,15 +109,15 @@ def _finding(rule: Rule, path: str, text: str, hint: str) -> Finding:
 
 
 def _alone(document: Document) -> Iterator[Finding]:
-    """What is wrong in the new schema, whatever came before."""
+    """Findings in the new schema by itself."""
     seen = set[str]()
     for path, type_, field in document.walk():
         if field is not None and field.has_default and not is_valid(field.about["default"], type_):
             yield _finding(
                 Rule.DEFAULT_INVALID,
                 path,
-                f'the default of "{field.name}" is no value of {type_}',
-                f"give it a default that is one{', such as null' if _may_be_null(type_) else ''}",
+                f'the default of "{field.name}" is not a value of {type_}',
+                f"give it a default of that type{', such as null' if _may_be_null(type_) else ''}",
             )
         if type_.name not in seen:
             seen.add(type_.name)
@@ -127,7 +127,7 @@ def _alone(document: Document) -> Iterator[Finding]:
 def _definition(path: str, type_: Type) -> Iterator[Finding]:
     if type_.kind == "enum" and type_.about.get("default") is not None and type_.enum_default is None:
         yield _finding(
-            Rule.DEFAULT_INVALID, path, f"the default of {type_} is none of its symbols", "give it one of its symbols"
+            Rule.DEFAULT_INVALID, path, f"the default of {type_} is not one of its symbols", "use one of its symbols"
         )
     if type_.kind == "record":
         yield from _key(path, type_)
@@ -138,19 +138,22 @@ def _key(path: str, record: Type) -> Iterator[Finding]:
     for column in _names(record, KEY) or ():
         if column not in columns:
             yield _finding(
-                Rule.KEY_CHANGED, path, f'the key names "{column}", which is no field', "name only fields of the record"
+                Rule.KEY_CHANGED,
+                path,
+                f'the key names "{column}", which is not a field',
+                "name only fields of the record",
             )
         elif _may_be_null(columns[column].type):
             yield _finding(
                 Rule.KEY_NULLABLE,
                 f"{path}/fields/{columns[column].name}",
-                f'"{column}" is of the key, and may be null',
-                "take null out of its type: a column of a key is NOT NULL",
+                f'"{column}" belongs to the key, but may be null',
+                "remove null from its type: a column of a key is NOT NULL",
             )
 
 
 def _records(new: Type, old: Type, path: str, seen: set[tuple[str, str]]) -> Iterator[tuple[str, Type, Type]]:
-    """Records of the new schema with what they were, found by their place."""
+    """Pairs each record of the new schema with the old record at the same place: path, new, old."""
     if (new.name, old.name) in seen:
         return
     if new.name and old.name:
@@ -169,27 +172,27 @@ def _records(new: Type, old: Type, path: str, seen: set[tuple[str, str]]) -> Ite
         case "record", "record" if new.short == old.short or old.name in new.aliases:
             yield path, new, old
             for field, before in pairs(new, old):
-                for each in before[:1]:
-                    yield from _records(field.type, each.type, f"{path}/fields/{field.name}", seen)
+                for old_field in before[:1]:
+                    yield from _records(field.type, old_field.type, f"{path}/fields/{field.name}", seen)
 
 
 def _entity(path: str, new: Type, old: Type, label: str, *, is_last: bool) -> Iterator[Finding]:
-    for rule, name, what in ((Rule.KEY_CHANGED, KEY, "key"), (Rule.PARTITION_CHANGED, PARTITION, "partition key")):
+    for rule, name, title in ((Rule.KEY_CHANGED, KEY, "key"), (Rule.PARTITION_CHANGED, PARTITION, "partition key")):
         now, before = _names(new, name), _names(old, name)
         if before is not None and now != before:
             yield _finding(
                 rule,
                 path,
-                f"the {what} was {', '.join(before)} in {label}, and is {', '.join(now or ['nothing'])}",
-                f"keep the {what}, or publish under another entity",
+                f"the {title} was {', '.join(before)} in {label}, and is now {', '.join(now or ['missing'])}",
+                f"keep the {title}, or publish under another entity",
             )
-    for field, before_fields in pairs(new, old):
-        for before_field in before_fields[:1]:
-            if before_field.name == field.name and _column(before_field) != _column(field):
+    for field, old_fields in pairs(new, old):
+        for old_field in old_fields[:1]:
+            if old_field.name == field.name and _column(old_field) != _column(field):
                 yield _finding(
                     Rule.COLUMN_CHANGED,
                     f"{path}/fields/{field.name}",
-                    f'the column was "{_column(before_field)}" in {label}, and is "{_column(field)}"',
+                    f'the column was "{_column(old_field)}" in {label}, and is now "{_column(field)}"',
                     "keep the column, or add a field of another name",
                 )
     if is_last:
@@ -197,17 +200,21 @@ def _entity(path: str, new: Type, old: Type, label: str, *, is_last: bool) -> It
 
 
 def _renamed(path: str, new: Type, old: Type, label: str) -> Iterator[Finding]:
-    """A field for another in the same place, of the same type: who drops a column and adds one adds it at the end."""
+    """Finds fields that replace another of the same type in the same place.
+
+    This looks like a rename: a column that is really new would be added at the end.
+    """
     names = {name for field in new.fields() for name in (field.name, *field.aliases)}
     dropped = {field.index: field for field in old.fields() if field.name not in names}
     for field, before in pairs(new, old):
-        gone = dropped.get(field.index)
-        if not before and gone is not None and gone.about["type"] == field.about["type"]:
+        replaced = dropped.get(field.index)
+        if not before and replaced is not None and replaced.about["type"] == field.about["type"]:
             yield _finding(
                 Rule.FIELD_RENAMED,
                 f"{path}/fields/{field.name}",
-                f'it stands where {label} has "{gone.name}" of the same type: it would lose what was written there',
-                f'if it is renamed, give it the alias "{gone.name}"; if not, drop "{gone.name}" a version earlier',
+                f'it takes the place of "{replaced.name}" of the same type in {label}, whose values readers would lose',
+                f'if it is renamed, give it the alias "{replaced.name}"; if not, drop "{replaced.name}" a version'
+                " earlier",
             )
 
 

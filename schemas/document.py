@@ -1,4 +1,4 @@
-"""An Avro schema's types, each with its names resolved: https://avro.apache.org/docs/1.12.0/specification/#names."""
+"""An Avro schema as types whose names are resolved: https://avro.apache.org/docs/1.12.0/specification/#names."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _LONG: Final = range(-(1 << 63), 1 << 63)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Type:
-    """One type: `about` is its JSON object (empty for a bare name), `name` its full name when it is a named one."""
+    """One type. `about` is its JSON object, empty for a bare name; `name` is the full name of a named type."""
 
     kind: str
     about: Mapping[str, Any]
@@ -35,33 +35,33 @@ class Type:
 
     @property
     def aliases(self) -> frozenset[str]:
-        """Full names."""
+        """The full names of its aliases."""
         return frozenset(_full(alias, self.namespace) for alias in self.about.get("aliases", ()))
 
     @property
     def symbols(self) -> list[str]:
-        """An enum's."""
+        """The symbols of an enum."""
         return list(self.about["symbols"])
 
     @property
     def enum_default(self) -> str | None:
-        """What an enum reads an unknown symbol as, if it is one of its symbols."""
+        """The symbol that an enum reads for an unknown one; None if its default is not one of its symbols."""
         default = self.about.get("default")
         return default if default in self.about["symbols"] else None
 
     def fields(self) -> list["Field"]:
-        """A record's."""
+        """The fields of a record."""
         return [
             Field(name=field["name"], index=index, about=field, type=self._inside(field["type"]))
             for index, field in enumerate(self.about["fields"])
         ]
 
     def items(self) -> "Type":
-        """An array's."""
+        """The type of an array's items."""
         return self._inside(self.about["items"])
 
     def values(self) -> "Type":
-        """A map's."""
+        """The type of a map's values."""
         return self._inside(self.about["values"])
 
     def of_union(self) -> list["Type"]:
@@ -69,7 +69,7 @@ class Type:
         return [self._inside(branch) for branch in self.branches]
 
     def __str__(self) -> str:
-        """As a sentence names it."""
+        """The type as the sentence of an error names it."""
         if self.kind == "union":
             return f"a union of {', '.join(map(str, self.of_union()))}" if self.branches else "an empty union"
         if self.kind in NAMED:
@@ -82,7 +82,7 @@ class Type:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A field of a record, with its place among the fields."""
+    """A field of a record, with its index among the fields."""
 
     name: str
     index: int
@@ -97,12 +97,12 @@ class Field:
 
     @property
     def has_default(self) -> bool:
-        """Whether it may be missing from what was written."""
+        """Whether the writer's schema may lack it."""
         return "default" in self.about
 
 
 class Document:
-    """A schema as a whole. Raises ValueError when it is not one of Avro's, as far as resolution would notice."""
+    """A whole schema. Raises ValueError for faults that break resolution; `schemas.validity` finds all faults."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -116,11 +116,11 @@ class Document:
 
     @cached_property
     def root(self) -> Type:
-        """The whole schema's type."""
+        """The type of the whole schema."""
         return self.type(self._schema, "")
 
     def type(self, schema: Schema, namespace: str) -> Type:
-        """The type that `schema` is, where names without one of their own have this namespace."""
+        """The type that `schema` describes; names without a namespace of their own belong to this one."""
         match schema:
             case str() if schema in PRIMITIVES:
                 return self._type(schema, {}, namespace)
@@ -133,10 +133,10 @@ class Document:
                 return self._defined(_KINDS.get(kind, kind), schema, namespace)
             case {"type": inner}:
                 return self.type(inner, namespace)
-        raise ValueError(f"the schema is not one of Avro's: {str(schema)[:80]} is no type")
+        raise ValueError(f"the schema is not one of Avro's: {str(schema)[:80]} is not a type")
 
     def walk(self) -> Iterator[tuple[str, Type, Field | None]]:
-        """Every type with its path, once; and the field whose type it is."""
+        """Yields every type once: its path, the type, and the field that has it, if any."""
         return self._walk(self.root, "", None, set())
 
     def _walk(
@@ -149,8 +149,8 @@ class Document:
             seen.add(type_.name)
         match type_.kind:
             case "record":
-                for each in type_.fields():
-                    yield from self._walk(each.type, f"{path}/fields/{each.name}", each, seen)
+                for inner in type_.fields():
+                    yield from self._walk(inner.type, f"{path}/fields/{inner.name}", inner, seen)
             case "array":
                 yield from self._walk(type_.items(), f"{path}/items", None, seen)
             case "map":
@@ -177,7 +177,7 @@ class Document:
         raise ValueError(f"the schema is not one of Avro's: there is no type {name[:80]}")
 
     def _define(self, schema: Schema, namespace: str) -> None:
-        """Notes down every named type with the namespace that it stands in."""
+        """Registers every named type with its enclosing namespace."""
         match schema:
             case [*branches]:
                 for branch in branches:
@@ -199,13 +199,13 @@ class Document:
 
 
 def branch_path(path: str, branch: Type, union: Type) -> str:
-    """Where a branch stands: what is in it says which one is meant, unless there are several records."""
-    records = [each for each in union.of_union() if each.kind == "record"]
+    """The path of a branch: that of the union, with the name of a record if the union has several records."""
+    records = [type_ for type_ in union.of_union() if type_.kind == "record"]
     return f"{path}/{branch.short}" if branch.kind == "record" and len(records) > 1 else path
 
 
 def is_valid(default: object, type_: Type) -> bool:
-    """Whether a default is one of its type's values, as JSON writes defaults; for a union: of one of its branches."""
+    """Whether a default, in Avro's JSON encoding, is a value of its type; for a union, of any of its branches."""
     match type_.kind:
         case "null":
             return default is None
@@ -249,7 +249,7 @@ def _check_names(*abouts: Mapping[str, Any]) -> None:
     for about in abouts:
         names = [about.get("name", ""), *about.get("aliases", ()), *about.get("symbols", ())]
         if not all(isinstance(name, str) for name in names):
-            raise TypeError("a name is no text")
+            raise TypeError("a name is not a string")
 
 
 def _full(name: str, namespace: str) -> str:
@@ -257,6 +257,6 @@ def _full(name: str, namespace: str) -> str:
 
 
 def _name(about: Mapping[str, Any], namespace: str) -> tuple[str, str]:
-    """A definition's full name, and the namespace of the names within."""
+    """The full name of a definition, and the namespace of the names inside it."""
     full = _full(about["name"], about.get("namespace", namespace))
     return full, full.rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""How the columns of an entity changed between two versions of them, and what that means for rows published before."""
+"""Compares two versions of an entity's columns, and finds the columns whose published values are out of date."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from schemas.types import ColumnType, Primitive, Struct
 
 
 class Kind(StrEnum):
-    """What became of a column."""
+    """What happened to a column."""
 
     ADDED = "added"
     DROPPED = "dropped"
@@ -19,7 +19,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One column that is not as it was. `before` is the column that stood where a replaced one stands."""
+    """One column that changed. For a replaced column, `before` is the column whose place it took."""
 
     kind: Kind
     column: str
@@ -29,48 +29,48 @@ class Change:
 
 
 _SAME_TEXT = frozenset({(Primitive.INT, Primitive.LONG), (Primitive.LONG, Primitive.INT)})
-"""Retypes after which every stored value is written as it was."""
+"""Type changes that leave the published text of every value as it was."""
 
 
 def changes(old: Struct, new: Struct) -> tuple[Change, ...]:
-    """From the columns `old` to `new`, in the order of the new ones, the dropped last.
+    """The changes from the columns `old` to `new`, in the order of the new columns, with dropped columns last.
 
-    A database's log does not tell a rename from a column that went and one that came: where a new column stands in the
-    place of one that is gone, it may hold its values. Nor does it tell columns that changed names with one another, or
-    a column that went and came again, but that they stand in another order: such a column may be retyped, too.
+    A database's log does not show a rename: it looks like one column dropped and another added. So a new column in the
+    place of a dropped one counts as its replacement, because it may hold its values. Two columns that swapped names, or
+    a column that was dropped and added again, show only as a new order; such a column may have a new type as well.
     """
     before, after = dict(old.fields), dict(new.fields)
     replaced, moved = _replaced(old, new), _moved(old, new)
-    found = []
+    changed = []
     for name, type_ in new.fields:
         if name in replaced:
-            found.append(
+            changed.append(
                 Change(kind=Kind.REPLACED, column=name, before=replaced[name], old=before[replaced[name]], new=type_)
             )
         elif name not in before:
-            found.append(Change(kind=Kind.ADDED, column=name, new=type_))
+            changed.append(Change(kind=Kind.ADDED, column=name, new=type_))
         elif before[name] != type_:
-            found.append(Change(kind=Kind.RETYPED, column=name, old=before[name], new=type_))
+            changed.append(Change(kind=Kind.RETYPED, column=name, old=before[name], new=type_))
         if name in moved:
-            found.append(Change(kind=Kind.MOVED, column=name, old=before[name], new=type_))
-    gone = set(replaced.values())
-    found += [
+            changed.append(Change(kind=Kind.MOVED, column=name, old=before[name], new=type_))
+    replaced_names = set(replaced.values())
+    changed += [
         Change(kind=Kind.DROPPED, column=name, old=type_)
         for name, type_ in old.fields
-        if name not in after and name not in gone
+        if name not in after and name not in replaced_names
     ]
-    return tuple(found)
+    return tuple(changed)
 
 
-def restated(found: Sequence[Change], filled: Collection[str]) -> tuple[str, ...]:
-    """The columns whose values in rows published before are no longer what the table holds, though no row was written.
+def restated(changed: Sequence[Change], filled: Collection[str]) -> tuple[str, ...]:
+    """The columns whose published values no longer equal the table's, although no row was written.
 
-    Those are the replaced and the moved, the retyped whose text may differ, and the added that are `filled`: that have
-    a default.
+    These are replaced and moved columns, retyped columns whose text may differ, and added columns that are `filled`,
+    which means that they have a default.
     """
     return tuple(
         change.column
-        for change in found
+        for change in changed
         if change.kind in (Kind.REPLACED, Kind.MOVED)
         or (change.kind is Kind.RETYPED and (change.old, change.new) not in _SAME_TEXT)
         or (change.kind is Kind.ADDED and change.column in filled)
@@ -78,17 +78,17 @@ def restated(found: Sequence[Change], filled: Collection[str]) -> tuple[str, ...
 
 
 def _replaced(old: Struct, new: Struct) -> dict[str, str]:
-    """New name to old, for new columns that stand among the same neighbours as old ones did."""
+    """Maps new names to old ones, for new columns between the same neighbours as the old ones were."""
     before, after = {name for name, _ in old.fields}, {name for name, _ in new.fields}
-    pairs = zip(_runs(old, after), _runs(new, before), strict=False)
-    return {name: was for gone, come in pairs for name, was in zip(come, gone, strict=False)}
+    runs = zip(_runs(old, after), _runs(new, before), strict=False)
+    return {name: old_name for dropped, added in runs for name, old_name in zip(added, dropped, strict=False)}
 
 
-def _runs(columns: Struct, kept: Collection[str]) -> list[list[str]]:
-    """The columns that are not `kept`, in runs: one before the first kept column, one between each two, one behind."""
+def _runs(columns: Struct, common: Collection[str]) -> list[list[str]]:
+    """The columns that are not `common`, in runs: before the first common column, between each two, after the last."""
     runs: list[list[str]] = [[]]
     for name, _ in columns.fields:
-        if name in kept:
+        if name in common:
             runs.append([])
         else:
             runs[-1].append(name)
@@ -96,7 +96,7 @@ def _runs(columns: Struct, kept: Collection[str]) -> list[list[str]]:
 
 
 def _moved(old: Struct, new: Struct) -> set[str]:
-    """Of the columns that both have, those before or behind which others stand now."""
+    """The columns of both versions whose rank among these columns changed."""
     before, after = dict(old.fields), dict(new.fields)
-    kept = zip((name for name in after if name in before), (name for name in before if name in after), strict=True)
-    return {name for name, was in kept if name != was}
+    common = zip((name for name in after if name in before), (name for name in before if name in after), strict=True)
+    return {name for name, old_name in common if name != old_name}

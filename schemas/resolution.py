@@ -1,8 +1,9 @@
-"""Whether a reader with one schema can read what was written with another, and if not, where and why.
+"""Finds out whether a reader with one schema can read data written with another, and if not, where and why.
 
-Avro's own rules: https://avro.apache.org/docs/1.12.0/specification/#schema-resolution. Where they leave a choice, this
-decides as Java's `SchemaCompatibility` does, which registries ask: named types match by their unqualified names, or by
-an alias of the reader's that is the writer's full name; of several branches of a reader's union, one must do.
+These are Avro's own rules: https://avro.apache.org/docs/1.12.0/specification/#schema-resolution. If they leave a
+choice, this module decides like Java's `SchemaCompatibility`, which registries use: named types match by their
+unqualified names, or if an alias of the reader's type is the writer's full name; one matching branch of a reader's
+union is enough.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ PROMOTIONS: Final = {
     "string": {"bytes"},
     "bytes": {"string"},
 }
-"""What else a primitive type that was written can be read as."""
+"""The other types as which a written primitive type can be read."""
 
 LOGICAL: Final = {
     "decimal": {"bytes", "fixed"},
@@ -36,7 +37,7 @@ LOGICAL: Final = {
     "local-timestamp-nanos": {"long"},
     "duration": {"fixed"},
 }
-"""Avro's logical types, and the types that may have them; others are to be ignored."""
+"""Avro's logical types and the types that may have them; a reader ignores any other combination."""
 
 _LOSSY: Final = {
     ("int", "float"): "a float has 24 bits for an int's 32",
@@ -49,16 +50,16 @@ _ANOTHER: Final = "keep the type, and give the new one a field of its own"
 
 
 def unreadable(reader: Schema, writer: Schema, sides: Sides | None = None) -> list[Finding]:
-    """What keeps a reader with the one schema from reading data of the other; none when it always can.
+    """The findings that keep `reader` from reading data of `writer`; an empty list if it always can.
 
-    Raises ValueError when one is no schema of Avro's.
+    Raises ValueError if one of them is not an Avro schema.
     """
     resolution = Resolution(sides or Sides())
     return list(resolution.compare(Document(reader).root, Document(writer).root, ""))
 
 
 def pairs(record: Type, writer: Type) -> list[tuple[Field, list[Field]]]:
-    """Each field of a reader's record with the writer's fields that match: by name, then by the reader's aliases."""
+    """Pairs each field of a reader's record with the writer's fields that match it by name, then by its aliases."""
     written = {field.name: field for field in writer.fields()}
     return [
         (field, [written[name] for name in dict.fromkeys([field.name, *field.aliases]) if name in written])
@@ -67,22 +68,22 @@ def pairs(record: Type, writer: Type) -> list[tuple[Field, list[Field]]]:
 
 
 def meaning(type_: Type) -> str:
-    """The logical type, where it counts; a `format` of ours says as much."""
+    """The logical type if it is valid here, else the project's own `format` of a string, else an empty text."""
     logical = type_.about.get("logicalType")
     if isinstance(logical, str) and type_.kind in LOGICAL.get(logical, ()):
-        return logical if logical != "decimal" or all(isinstance(each, int) for each in _digits(type_)) else ""
+        return logical if logical != "decimal" or all(isinstance(digits, int) for digits in _digits(type_)) else ""
     return str(type_.about.get("format", "")) if type_.kind == "string" else ""
 
 
 class Resolution:
-    """One walk over two schemas; a pair of named types is looked at once, and so recursive ones end."""
+    """One walk over two schemas. It compares each pair of named types once, so recursive types terminate."""
 
     def __init__(self, sides: Sides, seen: set[tuple[str, str]] | None = None) -> None:
         self._sides = sides
         self._seen = seen or set()
 
     def compare(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
-        """The findings from here on; `path` leads here."""
+        """Yields the findings below this pair of types, which is at `path`."""
         if writer.kind == "union":
             for branch in writer.of_union():
                 yield from self._branch(reader, branch, path)
@@ -102,7 +103,7 @@ class Resolution:
             yield from self._logical(reader, writer, path)
 
     def _branch(self, reader: Type, branch: Type, path: str) -> Iterator[Finding]:
-        """A branch of the writer's union, for a reader with a union or without."""
+        """Compares one branch of the writer's union with the reader's type, which may be a union as well."""
         if reader.kind == "union" or _matches(reader, branch):
             yield from self.compare(reader, branch, path)
             return
@@ -112,7 +113,7 @@ class Resolution:
             path=path,
             text=f"{self._sides.writer} may hold {branch}, {self._sides.reader} reads only {reader}",
             for_reader=f"make it {wider}",
-            for_writer=f"keep it {reader}, and give what may be {branch} a field of its own",
+            for_writer=f"keep it {reader}, and add a separate field for values that may be {branch}",
         )
 
     def _union(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
@@ -124,7 +125,7 @@ class Resolution:
                 path=path,
                 text=f"{self._sides.writer} may hold {writer}, {self._sides.reader} reads only {branches}",
                 for_reader=_with_branch(reader, writer),
-                for_writer=f"keep to {branches}, and give what may be {writer} a field of its own",
+                for_writer=f"keep to {branches}, and add a separate field for values that may be {writer}",
             )
             return
         chosen = min(matching, key=lambda branch: _rank(branch, writer))
@@ -181,7 +182,7 @@ class Resolution:
                 path=path,
                 text=f"{self._sides.writer} calls the {writer.kind} {writer.name}, {self._sides.reader} {reader.name}",
                 for_reader=f'give {reader.name} the alias "{writer.name}"',
-                for_writer=f"keep the name {reader.name}: schemas that are out know no alias",
+                for_writer=f"keep the name {reader.name}: schemas already in use have no alias for it",
             )
         match reader.kind:
             case "record":
@@ -192,23 +193,23 @@ class Resolution:
                 yield from self._fixed(reader, writer, path)
 
     def _record(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
-        found = pairs(reader, writer)
-        takers = [field.name for _, fields in found for field in fields]
-        for field, fields in found:
+        paired = pairs(reader, writer)
+        takers = [field.name for _, fields in paired for field in fields]
+        for field, fields in paired:
             here = f"{path}/fields/{field.name}"
             if len(fields) > 1:
                 yield self._several_fields(field, fields, here)
                 continue
             if not fields:
                 if not field.has_default:
-                    yield self._no_default(field, here, _renamed(field, found, writer))
+                    yield self._no_default(field, here, _renamed(field, paired, writer))
                 continue
             if takers.count(fields[0].name) > 1 and fields[0].name != field.name:
                 yield self._taken_twice(fields[0], here)
             yield from self.compare(field.type, fields[0].type, here)
 
     def _no_default(self, field: Field, path: str, renamed: Sequence[str]) -> Finding:
-        alias = f', or, if it is "{renamed[0]}" renamed, the alias "{renamed[0]}"' if renamed else ""
+        alias = f', or the alias "{renamed[0]}" if "{renamed[0]}" was renamed to it' if renamed else ""
         return Finding(
             rule=Rule.FIELD_NO_DEFAULT,
             path=path,
@@ -218,12 +219,12 @@ class Resolution:
         )
 
     def _several_fields(self, field: Field, fields: Sequence[Field], path: str) -> Finding:
-        names = " and ".join(f'"{each.name}"' for each in fields)
+        names = " and ".join(f'"{written.name}"' for written in fields)
         return Finding(
             rule=Rule.AMBIGUOUS,
             path=path,
             text=f'"{field.name}" in {self._sides.reader} stands for {names} in {self._sides.writer} at once',
-            for_reader=f'take the alias away from "{field.name}"',
+            for_reader=f'remove the alias from "{field.name}"',
             for_writer=f"keep only one of {names}",
         )
 
@@ -242,13 +243,13 @@ class Resolution:
         if not missing:
             return
         names, default = ", ".join(missing), reader.enum_default
-        told = f"{self._sides.writer} has symbols which {self._sides.reader} has not: {names}"
+        text = f"{self._sides.writer} has symbols that {self._sides.reader} does not have: {names}"
         yield Finding(
             rule=Rule.SYMBOL_MISSING,
             path=path,
-            text=told if default is None else f"{told}; they would be read as {default}, which nobody wrote",
+            text=text if default is None else f"{text}; they would be read as {default}, which nobody wrote",
             for_reader=f"keep {names}",
-            for_writer=f"do not write {names} in this field; give what is new a field of its own, or use a string",
+            for_writer=f"do not write {names} in this field; add a separate field for new values, or use a string",
             strict=default is not None,
         )
 
@@ -295,14 +296,14 @@ class Resolution:
 
 
 def _matches(reader: Type, writer: Type) -> bool:
-    """Whether a reader's branch is the one meant: Avro's `match`, without a look at what is inside."""
+    """Whether a reader's branch matches a writer's type by kind and name alone: Avro's `match`."""
     if reader.kind != writer.kind:
         return reader.kind in PROMOTIONS.get(writer.kind, ())
     return reader.kind not in NAMED or _same_name(reader, writer)
 
 
 def _rank(branch: Type, writer: Type) -> tuple[bool, bool]:
-    """The same type comes before a promotion, a whole name before a part."""
+    """Sorts the same type before a promotion, and a full name before an unqualified one."""
     return branch.kind != writer.kind, branch.name != writer.name
 
 
@@ -317,11 +318,13 @@ def _with_branch(union: Type, writer: Type) -> str:
     return f"add {writer} to the union"
 
 
-def _renamed(field: Field, found: Sequence[tuple[Field, Sequence[Field]]], writer: Type) -> list[str]:
-    """Fields of the writer which nobody reads, of the same type."""
-    read = {each.name for _, fields in found for each in fields}
+def _renamed(field: Field, paired: Sequence[tuple[Field, Sequence[Field]]], writer: Type) -> list[str]:
+    """The writer's fields of the same type that no field of the reader matches."""
+    matched = {written.name for _, fields in paired for written in fields}
     return [
-        each.name for each in writer.fields() if each.name not in read and each.about["type"] == field.about["type"]
+        written.name
+        for written in writer.fields()
+        if written.name not in matched and written.about["type"] == field.about["type"]
     ]
 
 

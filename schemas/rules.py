@@ -1,6 +1,6 @@
-"""What a change of a schema may run against.
+"""The rules that a schema change can break.
 
-Some rules are `strict`: Avro would decode such data, but wrongly, or its libraries differ.
+Some rules are `strict`: Avro would decode such data, but to wrong values, or its libraries disagree.
 
 | strict rule | why |
 |---|---|
@@ -8,13 +8,13 @@ Some rules are `strict`: Avro would decode such data, but wrongly, or its librar
 | DECIMAL | another scale moves the point; a smaller precision has no room for the digits |
 | PROMOTION_LOSSY | a float has no room for every integer's digits; not all bytes are text |
 | SYMBOL_MISSING with a default | an unknown symbol becomes the default, which nobody wrote |
-| AMBIGUOUS, where one of two would do | two names fit, and libraries differ in which they take |
-| DEFAULT_INVALID | readers fail, or fill in what is none of the type's values; a registry may refuse the schema |
-| KEY_CHANGED | an entity's changes would go on under another key: what came before is not found by it |
-| PARTITION_CHANGED | they would go on in another partition: their order is lost |
-| KEY_NULLABLE | a key of null is nobody's |
-| COLUMN_CHANGED | the same field would be another column's |
-| FIELD_RENAMED | a field goes, another of its type comes in its place: what was written would be lost without a word |
+| AMBIGUOUS, if one of two would do | two names fit, and libraries differ in which one they take |
+| DEFAULT_INVALID | readers fail, or fill in a value that the type does not have; a registry may refuse the schema |
+| KEY_CHANGED | an entity's changes would continue under another key, which does not find the earlier ones |
+| PARTITION_CHANGED | changes would continue in another partition, and lose their order |
+| KEY_NULLABLE | a null key identifies no row |
+| COLUMN_CHANGED | the same field would hold another column |
+| FIELD_RENAMED | one field replaces another of its type: readers would silently lose the earlier values |
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from enum import StrEnum
 
 
 class Rule(StrEnum):
-    """What a change runs against."""
+    """A rule that a change can break."""
 
     FIELD_NO_DEFAULT = "FIELD_NO_DEFAULT"
     TYPE_CHANGED = "TYPE_CHANGED"
@@ -44,19 +44,19 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Why a reader cannot read what a writer wrote, or reads something else."""
+    """Why a reader cannot read data that a writer wrote, or reads other values."""
 
     rule: Rule
     path: str
     text: str
-    for_reader: str  # the way out when the reader's schema is the one that can still be changed
-    for_writer: str  # the way out when the writer's is
+    for_reader: str  # what to do if the reader's schema can still be changed
+    for_writer: str  # what to do if the writer's can
     strict: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """How a text calls the two schemas."""
+    """The names by which a finding's text refers to the two schemas."""
 
     reader: str = "the reader's schema"
     writer: str = "the writer's schema"

@@ -1,7 +1,7 @@
-"""Spark's types of what is published, as the JSON of Spark's own types, both ways.
+"""Converts column types to Spark's types, as Spark writes them in JSON, and back.
 
-The table is in `docs/reference/types.md`. Several column types are one type to Spark: a field then says in its
-metadata, under `COLUMN_TYPE`, which it was.
+The table is in `docs/reference/types.md`. Spark has one type for several column types; the metadata of such a field
+holds the column type under `COLUMN_TYPE`.
 """
 
 import re
@@ -15,10 +15,10 @@ COLUMN_TYPE: Final = "changelog"
 """The member of a field's metadata that holds its column type, as `schemas.types.to_json` has it."""
 
 DIGITS_MAX: Final = 38
-"""What Spark has room for in a decimal; a longer one is a string."""
+"""The most digits that a decimal of Spark's holds; a longer one becomes a string."""
 
 SparkType = Any
-"""A name, or an object with a `type`."""
+"""A type in Spark's JSON: a name, or an object with a `type`."""
 
 _PRIMITIVES: Final[dict[Primitive, str]] = {
     Primitive.BOOLEAN: "boolean",
@@ -45,7 +45,7 @@ _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
 def to_spark(type_: ColumnType) -> SparkType:
-    """The type of a value. All that is in it may be null."""
+    """Spark's type of a value. Elements and members may be null."""
     match type_:
         case Primitive():
             return _PRIMITIVES[type_]
@@ -60,20 +60,20 @@ def to_spark(type_: ColumnType) -> SparkType:
 
 
 def struct(columns: Iterable[Column]) -> SparkType:
-    """The type of a row of these columns."""
+    """Spark's type of a row with these columns."""
     return {"type": "struct", "fields": [_field(column) for column in columns]}
 
 
 def of_spark(spark_type: SparkType) -> ColumnType:
-    """What a value of this type is published as; raises ValueError for a type that no published value has.
+    """The column type of values of this Spark type; raises ValueError for a type that no published value has.
 
-    A string is a string, unless the field that it stands in says more: see `columns`.
+    A Spark string becomes STRING. The metadata of its field may name another type, which `columns` reads.
     """
     match spark_type:
         case str() if spark_type in _PLAIN:
             return _PLAIN[spark_type]
-        case str() if found := _DECIMAL.fullmatch(spark_type):
-            return Decimal(precision=int(found[1]), scale=int(found[2]))
+        case str() if match_ := _DECIMAL.fullmatch(spark_type):
+            return Decimal(precision=int(match_[1]), scale=int(match_[2]))
         case {"type": "array", "elementType": element}:
             return Array(element=of_spark(element))
         case {"type": "map", "keyType": "string", "valueType": value}:
@@ -84,11 +84,11 @@ def of_spark(spark_type: SparkType) -> ColumnType:
 
 
 def columns(spark_type: SparkType) -> tuple[Column, ...]:
-    """What `struct` was given; raises ValueError for the type of no row, and as `of_spark` does."""
+    """The inverse of `struct`; raises ValueError if this is not the type of a row, and as `of_spark` does."""
     match spark_type:
         case {"type": "struct", "fields": [*fields]}:
             return tuple(_column(field) for field in fields)
-    raise ValueError("Spark's type is not that of a row")
+    raise ValueError("the Spark type is not a struct")
 
 
 def _field(column: Column) -> dict[str, Any]:
@@ -98,6 +98,6 @@ def _field(column: Column) -> dict[str, Any]:
 
 
 def _column(field: dict[str, Any]) -> Column:
-    told = field.get("metadata", {}).get(COLUMN_TYPE)
-    type_ = of_spark(field["type"]) if told is None else from_json(told)
+    column_type = field.get("metadata", {}).get(COLUMN_TYPE)
+    type_ = of_spark(field["type"]) if column_type is None else from_json(column_type)
     return Column(name=field["name"], type=type_, nullable=field["nullable"])

@@ -1,7 +1,7 @@
-"""Column types that no database owns: what a published value is, whichever database it came from.
+"""Neutral column types: the type of a published value, whichever database it came from.
 
 `docs/reference/types.md` maps them to Avro and Spark. Every value may be null. Values outside a type's usual range (an
-infinite date, numeric NaN, an array with bounds of its own) are published as strings, which that page lists.
+infinite date, numeric NaN, an array with lower bounds other than 1) are published as strings; that page lists them.
 """
 
 from dataclasses import dataclass
@@ -36,21 +36,21 @@ class Decimal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
-    """A list; arrays of several dimensions have the same type and nest."""
+    """A list. An array of several dimensions has the same type, and its lists nest."""
 
     element: "ColumnType"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map:
-    """A JSON object of any members, each a `value`."""
+    """A JSON object with any member names; every member has the type `value`."""
 
     value: "ColumnType"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Struct:
-    """A JSON object of these members, in this order."""
+    """A JSON object with these members, in this order."""
 
     fields: tuple[tuple[str, "ColumnType"], ...]
 
@@ -59,8 +59,9 @@ ColumnType = Primitive | Decimal | Array | Map | Struct
 
 
 def to_json(type_: ColumnType) -> object:
-    """The type as a value for JSON: `"long"`, `{"decimal": [12, 2]}`, `{"array": "string"}`, `{"map": "string"}`,
+    """Converts a type to a JSON value.
 
+    Examples: `"long"`, `{"decimal": [12, 2]}`, `{"array": "string"}`, `{"map": "string"}`,
     `{"struct": [["a", "int"], …]}`.
     """
     match type_:
@@ -77,7 +78,7 @@ def to_json(type_: ColumnType) -> object:
 
 
 def from_json(value: object) -> ColumnType:
-    """The inverse of `to_json`. Raises ValueError for what it does not give."""
+    """The inverse of `to_json`. Raises ValueError for any other value."""
     match value:
         case str():
             return Primitive(value)
@@ -89,11 +90,11 @@ def from_json(value: object) -> ColumnType:
             return Map(value=from_json(member))
         case {"struct": [*fields]}:
             return Struct(fields=tuple(_field(field) for field in fields))
-    raise ValueError(f"no column type: {value!r}")
+    raise ValueError(f"not a column type: {value!r}")
 
 
 def _field(value: object) -> tuple[str, ColumnType]:
     match value:
         case [str(name), type_]:
             return name, from_json(type_)
-    raise ValueError(f"no field of a struct: {value!r}")
+    raise ValueError(f"not a field of a struct: {value!r}")

@@ -1,6 +1,6 @@
-"""Whether a JSON value is a schema, as the Avro 1.12 specification has them; each fault with its place.
+"""Checks whether a JSON value is a valid Avro 1.12 schema, and reports each fault with its place.
 
-Whether a default is a value of its field's type is said by `schemas.compatibility`, as the change that it mostly is.
+`schemas.compatibility` checks defaults against the types of their fields, because mostly a change makes them wrong.
 https://avro.apache.org/docs/1.12.0/specification/
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 
 NESTING_MAX = 100
-"""Levels of types in types; more is taken for a mistake."""
+"""The most levels of types inside types; deeper nesting counts as a mistake."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -24,25 +24,25 @@ _COMPLEX = {
     "array": "items",
     "map": "values",
 }
-"""The kinds of types that are objects, each with the member that it must have."""
+"""The kinds of types that JSON objects define, each with the member that it requires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is wrong, at a pointer into the schema with fields by name and unions left out."""
+    """One fault. `path` is a pointer into the schema that names fields and skips unions."""
 
     path: str
     text: str
 
 
 def faults(schema: Any) -> list[Fault]:
-    """All that is wrong with a schema; nothing when it is one."""
+    """Every fault of a schema; an empty list if it is valid."""
     return list(_Walk().type(schema, _Place(path="", namespace="", depth=0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where in the schema, in which namespace, and how deep."""
+    """A place in the schema: its path, its namespace and its depth."""
 
     path: str
     namespace: str
@@ -58,7 +58,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _Walk:
-    """Goes through a schema in its order: a name may be used behind its definition alone."""
+    """Walks a schema in its own order, because a name may be used only after its definition."""
 
     defined: set[str] = field(default_factory=set)
 
@@ -77,7 +77,7 @@ class _Walk:
                 yield from self._named(kind, place)
                 yield from _decimal(kind, schema, place)
             case {"type": _}:
-                yield place.fault("what an object has as its type is no name")
+                yield place.fault("the type of an object is not a name")
             case dict():
                 yield place.fault("an object has no type")
             case _:
@@ -85,13 +85,13 @@ class _Walk:
 
     def _named(self, name: str, place: _Place) -> Iterator[Fault]:
         if name not in PRIMITIVES and not {name, _full(name, place.namespace)} & self.defined:
-            yield place.fault(f"there is no type {_shown(name)}, or it is defined further below")
+            yield place.fault(f"there is no type {_shown(name)}, or it is defined only further down")
 
     def _union(self, branches: Sequence[Any], place: _Place) -> Iterator[Fault]:
         seen = set()
         for branch in branches:
             if isinstance(branch, list):
-                yield place.fault("a union stands directly in a union")
+                yield place.fault("a union is nested directly in a union")
                 continue
             yield from self.type(branch, place)
             kind = _branch(branch, place.namespace)
@@ -125,11 +125,11 @@ class _Walk:
     def _define(self, kind: str, schema: Mapping[str, Any], namespace: str) -> Iterator[str]:
         name, own = schema.get("name"), schema.get("namespace", "")
         if not isinstance(name, str) or not isinstance(own, str):
-            yield f"{_article(kind)} has no name" if name is None else f"the name of {_article(kind)} is no text"
+            yield f"{_article(kind)} has no name" if name is None else f"the name of {_article(kind)} is not a string"
             return
         full = _full(name, _space(schema, namespace))
         if not all(map(_NAME.fullmatch, full.split("."))):
-            yield f"{_shown(full)} is no name: it is made of A-Z, a-z, 0-9 and _, not beginning with a digit"
+            yield f"{_shown(full)} is not a valid name: use A-Z, a-z, 0-9 and _, and do not begin with a digit"
         if full in self.defined or full in PRIMITIVES:
             yield f"{_shown(full)} is defined twice"
         yield from _aliases(schema)
@@ -140,32 +140,32 @@ class _Walk:
             yield place.fault("the fields of a record are not a list")
             return
         seen = set()
-        for number, each in enumerate(fields):
-            if not isinstance(each, dict) or not isinstance(each.get("name"), str):
+        for number, field_ in enumerate(fields):
+            if not isinstance(field_, dict) or not isinstance(field_.get("name"), str):
                 yield place.fault(f"field {number + 1} has no name")
                 continue
-            name = each["name"]
+            name = field_["name"]
             below = place.below("fields", name, namespace=namespace)
             if not _NAME.fullmatch(name):
-                yield below.fault("is no name: it is made of A-Z, a-z, 0-9 and _, not beginning with a digit")
+                yield below.fault("is not a valid name: use A-Z, a-z, 0-9 and _, and do not begin with a digit")
             if name in seen:
-                yield below.fault("is there twice")
+                yield below.fault("appears twice")
             seen.add(name)
-            for problem in _aliases(each):
+            for problem in _aliases(field_):
                 yield below.fault(problem)
-            if "type" in each:
-                yield from self.type(each["type"], below)
+            if "type" in field_:
+                yield from self.type(field_["type"], below)
             else:
                 yield below.fault("has no type")
 
 
 def _symbols(symbols: object, place: _Place) -> Iterator[Fault]:
-    if not isinstance(symbols, list) or not all(isinstance(each, str) for each in symbols):
-        yield place.fault("the symbols of an enum are not a list of texts")
+    if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
+        yield place.fault("the symbols of an enum are not a list of strings")
         return
     for symbol in symbols:
         if not _NAME.fullmatch(symbol):
-            yield place.fault(f"{_shown(symbol)} is no symbol: it is made of A-Z, a-z, 0-9 and _")
+            yield place.fault(f"{_shown(symbol)} is not a valid symbol: use A-Z, a-z, 0-9 and _")
     if len(set(symbols)) < len(symbols):
         yield place.fault("an enum has a symbol twice")
 
@@ -175,7 +175,7 @@ def _decimal(kind: str, schema: Mapping[str, Any], place: _Place) -> Iterator[Fa
         return
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision or precision == 0:
-        yield place.fault("a decimal has no precision above 0, or a scale that is not from 0 to its precision")
+        yield place.fault("a decimal needs a precision above 0, and a scale from 0 to that precision")
 
 
 def _aliases(schema: Mapping[str, Any]) -> Iterator[str]:
@@ -185,7 +185,7 @@ def _aliases(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _branch(schema: Any, namespace: str) -> str:
-    """What must differ between the branches of a union: the full name, or the kind."""
+    """The full name or the kind of a branch, which no other branch of its union may have."""
     if isinstance(schema, str):
         return schema if schema in PRIMITIVES else _full(schema, namespace)
     if not isinstance(schema, dict):
@@ -197,7 +197,7 @@ def _branch(schema: Any, namespace: str) -> str:
 
 
 def _space(schema: Mapping[str, Any], namespace: str) -> str:
-    """The namespace of a named type, where `namespace` is that around it."""
+    """The namespace of a named type; `namespace` is the enclosing one."""
     if "." in schema["name"]:
         return str(schema["name"].rpartition(".")[0])
     own = schema.get("namespace")

@@ -1,7 +1,7 @@
-"""The envelope as Avro, under a schema that `schemas.avro.value_schema` made: the body of a message, without a header.
+"""Encodes envelopes in Avro, under a schema from `schemas.avro.value_schema`: message bodies, without a header.
 
-Both states go from JSON text to Avro and back to JSON text; what comes back has the same canonical text. A column that
-is unavailable is null in Avro, and left out again where its name is in `source.unavailable`.
+Both states go from JSON text to Avro and back to JSON text with the same canonical text. An unavailable column is null
+in Avro; decoding omits it again, because `source.unavailable` names it.
 """
 
 from collections.abc import Collection, Sequence
@@ -29,13 +29,13 @@ from envelope.position import Position
 from schemas import avro
 
 PRESENT: Final = long(1)
-"""The branch of what there is, a state or a text."""
+"""The union branch of a state or a text that is not null."""
 
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class AvroCodec:
-    """Envelopes of one entity, encoded under `schema` and decoded as data that were written under it.
+    """Encodes envelopes of one entity under `schema`, and decodes data that were written under it.
 
     A schema of an older version, whose provenance has no context, is for decoding only. Raises ValueError for a schema
     that `schemas.avro.value_schema` did not make.
@@ -52,8 +52,8 @@ class AvroCodec:
     def encode(self, envelope: Envelope) -> bytes:
         """The envelope in Avro's binary encoding.
 
-        Raises ChangelogError, of kind *malformed* when a state has another shape than the schema (it names the column),
-        *limit* when one nests too deep to be read.
+        Raises ChangelogError, of kind *malformed* if a state does not match the schema (it names the column), *limit*
+        if a state is nested too deeply to be read.
         """
         current, original = envelope.current, envelope.original
         return self.value(
@@ -74,7 +74,7 @@ class AvroCodec:
         )
 
     def decode(self, body: bytes) -> Envelope:
-        """The envelope that `body` holds. Raises ChangelogError of kind *malformed*, as when bytes are left over."""
+        """Decodes an envelope. Raises ChangelogError of kind *malformed*, also if bytes are left over."""
         try:
             datum = _read(body, self._plain)
             provenance = _provenance(datum["provenance"])
@@ -93,21 +93,21 @@ class AvroCodec:
         if text is None:
             return NULL
         try:
-            found = json_codec.members(text)
+            tokens = json_codec.members(text)
         except ValueError as error:
             raise ChangelogError(Kind.MALFORMED, "a state is not a JSON object") from error
         except RecursionError as error:
-            raise ChangelogError(Kind.LIMIT, "a state nests too deep to be read") from error
+            raise ChangelogError(Kind.LIMIT, "a state is nested too deeply to be read") from error
         parts = [PRESENT]
         for column, encode in zip(self.columns, self.encoders, strict=True):
-            token = found.pop(column.name, None)
+            token = tokens.pop(column.name, None)
             if token is None:
                 if column.name not in unavailable:
-                    raise ChangelogError(Kind.MALFORMED, f"column {column.name} is neither there nor unavailable")
+                    raise ChangelogError(Kind.MALFORMED, f"column {column.name} is missing, but not unavailable")
                 token = b"null"
             parts.append(encoded(encode, column.name, token))
-        if found:
-            raise ChangelogError(Kind.MALFORMED, f"column {next(iter(found))} is not in the schema")
+        if tokens:
+            raise ChangelogError(Kind.MALFORMED, f"column {next(iter(tokens))} is not in the schema")
         return b"".join(parts)
 
     def _json(self, record: dict[str, Any] | None, unavailable: Collection[str]) -> bytes | None:
@@ -123,17 +123,17 @@ class AvroCodec:
 
 
 def encoded(encode: Encode, column: str, token: bytes) -> bytes:
-    """The Avro of one value. Raises ChangelogError (MALFORMED) that names its column when it does not fit."""
+    """The Avro of one value. Raises ChangelogError (MALFORMED), with the column's name, if the value does not fit."""
     try:
         return encode(token)
-    except ValueError:  # without its cause, whose message may hold the value
+    except ValueError:  # the cause is left out, because its message may hold the value
         raise ChangelogError(
             Kind.MALFORMED, f"a value of column {column} does not fit its type in the schema"
         ) from None
 
 
 def provenance_bytes(provenance: Provenance) -> bytes:
-    """The record `changelog.Provenance`. Raises ValueError when the commit time has no zone."""
+    """The record `changelog.Provenance`. Raises ValueError if the commit time has no zone."""
     stamp, source = provenance.stamp, provenance.source
     return b"".join(
         (
@@ -165,7 +165,7 @@ def optional_text(text: str | None) -> bytes:
 
 
 def texts(values: Sequence[str]) -> bytes:
-    """Strings, one behind the other."""
+    """Strings, one after another."""
     return b"".join([counted(value.encode()) for value in values])
 
 
@@ -205,14 +205,14 @@ def _provenance(datum: dict[str, Any]) -> Provenance:
 
 
 def _without_logical_types(schema: avro.Schema) -> avro.Schema:
-    """The same encoding, read as plain numbers and bytes: Python's own types do not hold all of their values."""
+    """Removes logical types: data are read as plain numbers and bytes, because Python cannot hold every value."""
     if isinstance(schema, dict):
-        return {name: _without_logical_types(each) for name, each in schema.items() if name != "logicalType"}
-    return [_without_logical_types(each) for each in schema] if isinstance(schema, list) else schema
+        return {name: _without_logical_types(member) for name, member in schema.items() if name != "logicalType"}
+    return [_without_logical_types(branch) for branch in schema] if isinstance(schema, list) else schema
 
 
 class _Bytes:
-    """Bytes as fastavro reads them: nothing more than `read`."""
+    """A stream with the one method that fastavro calls, `read`."""
 
     def __init__(self, body: bytes) -> None:
         self._body, self.at = body, 0
@@ -220,9 +220,9 @@ class _Bytes:
     def read(self, size: int) -> bytes:
         if size < 0:
             raise ValueError("a length below zero")
-        found = self._body[self.at : self.at + size]
-        self.at += len(found)
-        return found
+        chunk = self._body[self.at : self.at + size]
+        self.at += len(chunk)
+        return chunk
 
 
 def _read(body: bytes, schema: Any) -> Any:

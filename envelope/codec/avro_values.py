@@ -1,8 +1,8 @@
-"""Values between JSON tokens and Avro's binary encoding (Avro 1.12, *Binary Encoding* and *Logical Types*).
+"""Converts values between JSON tokens and Avro's binary encoding (Avro 1.12, *Binary Encoding*, *Logical Types*).
 
-A value takes the logical branch of its union if, and only if, that gives the same JSON back; `docs/reference/types.md`
-says which types have a string branch for the others. There stands the content of the JSON string, of arrays and
-composites the JSON text.
+A value takes the logical branch of its union only if that branch gives the same JSON back. `docs/reference/types.md`
+lists the types that have a string branch for other values. That branch holds the content of the JSON string; for arrays
+and composites, it holds the JSON text.
 """
 
 import base64
@@ -22,16 +22,16 @@ from schemas.avro import has_outside, safe
 from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 Encode = Callable[[bytes], bytes]
-"""The Avro of a JSON token; ValueError when the token does not fit the type."""
+"""Encodes a JSON token in Avro; raises ValueError if the token does not fit the type."""
 
 Render = Callable[[Any], bytes]
-"""The JSON token of a datum, as fastavro reads it without logical types; ValueError when there is none."""
+"""Renders a datum, as fastavro reads it without logical types, as a JSON token; ValueError if it is out of range."""
 
 NULL: Final = b"\x00"
-"""The branch of null, which is the first one where there is one."""
+"""The branch of null, which is always the first branch of a union that has one."""
 
 DAY_US: Final = 86_400_000_000
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001, of columns without a zone
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001, used for columns without a zone
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]*")
@@ -45,7 +45,7 @@ _arrays = msgspec.json.Decoder(list[Raw])
 
 
 def long(value: int) -> bytes:
-    """An int or a long: zigzag, then seven bits a byte, the low ones first."""
+    """An int or a long: zigzag, then seven bits per byte, low bits first."""
     left = value << 1 if value >= 0 else ~(value << 1)
     if left < 0x80:
         return left.to_bytes()
@@ -63,12 +63,12 @@ def counted(content: bytes) -> bytes:
 
 
 def decimal_bytes(unscaled: int) -> bytes:
-    """The fewest bytes that hold it, two's complement, big-endian."""
+    """The shortest two's complement, big-endian."""
     return unscaled.to_bytes((unscaled + (unscaled < 0)).bit_length() // 8 + 1, "big", signed=True)
 
 
 def encoder(type_: ColumnType, *, nullable: bool) -> Encode:
-    """How values of the Avro type `schemas.avro.to_avro(type_, nullable=…)` are encoded."""
+    """The encoder for values of the Avro type `schemas.avro.to_avro(type_, nullable=…)`."""
     inside = _inside(type_)
     lead = long(int(nullable)) if nullable or has_outside(type_) else b""
     last = long(int(nullable) + 1)
@@ -93,7 +93,7 @@ def encoder(type_: ColumnType, *, nullable: bool) -> Encode:
 
 
 def renderer(type_: ColumnType) -> Render:
-    """How the data of that Avro type are rendered."""
+    """The renderer for data of the same Avro type."""
     inside = _rendering(type_)
     if not has_outside(type_):
         return lambda datum: b"null" if datum is None else inside(datum)
@@ -118,7 +118,7 @@ def _inside(type_: ColumnType) -> Encode:
         case Map(value=value):
             return _map(encoder(value, nullable=True))
         case Struct(fields=fields):
-            return _struct({name: encoder(each, nullable=True) for name, each in fields})
+            return _struct({name: encoder(member, nullable=True) for name, member in fields})
 
 
 def _as_json(token: bytes) -> bytes:
@@ -188,16 +188,16 @@ _UNUSUAL: Final = _Unusual({b'"NaN"': math.nan, b'"Infinity"': math.inf, b'"-Inf
 
 def _base64(token: bytes) -> bytes:
     content = _content(token)
-    found = binascii.a2b_base64(content, strict_mode=True)
-    if base64.b64encode(found).decode() != content:
-        raise ValueError("not the one way to write it")
-    return counted(found)
+    decoded = binascii.a2b_base64(content, strict_mode=True)
+    if base64.b64encode(decoded).decode() != content:
+        raise ValueError("not the canonical spelling")
+    return counted(decoded)
 
 
 def _day(token: bytes) -> bytes:
     text = _content(token)
     day = date.fromisoformat(text)
-    _alike(text, day.isoformat())
+    _check_spelling(text, day.isoformat())
     return long(day.toordinal() - _EPOCH_DAY)
 
 
@@ -205,7 +205,7 @@ def _time_of_day(token: bytes) -> bytes:
     text = _content(token)
     at = time.fromisoformat(text)
     us = ((at.hour * 60 + at.minute) * 60 + at.second) * 1_000_000 + at.microsecond
-    _alike(text, _clock(us))
+    _check_spelling(text, _clock(us))
     return long(us)
 
 
@@ -213,7 +213,7 @@ def _instant(zone: str) -> Encode:
     def encode(token: bytes) -> bytes:
         text = _content(token)
         at = datetime.fromisoformat(text.removesuffix(zone))
-        _alike(text, at.isoformat(timespec="microseconds") + zone)
+        _check_spelling(text, at.isoformat(timespec="microseconds") + zone)
         since = at.replace(tzinfo=None) - _EPOCH
         return long(since.days * DAY_US + since.seconds * 1_000_000 + since.microseconds)
 
@@ -229,15 +229,15 @@ def _decimal(type_: Decimal) -> Encode:
         unscaled = int(text.replace(".", ""))
         if len(str(abs(unscaled))) > type_.precision:
             raise ValueError("more digits than declared")
-        _alike(text, _point(unscaled, type_.scale))
+        _check_spelling(text, _point(unscaled, type_.scale))
         return counted(decimal_bytes(unscaled))
 
     return encode
 
 
-def _alike(text: str, again: str) -> None:
+def _check_spelling(text: str, again: str) -> None:
     if text != again:
-        raise ValueError("not the one way to write it")
+        raise ValueError("not the canonical spelling")
 
 
 def _array(element: Encode) -> Encode:
@@ -253,23 +253,23 @@ def _array(element: Encode) -> Encode:
 
 def _map(value: Encode) -> Encode:
     def encode(token: bytes) -> bytes:
-        return _block([counted(name.encode()) + value(each) for name, each in json_codec.members(token).items()])
+        return _block([counted(name.encode()) + value(member) for name, member in json_codec.members(token).items()])
 
     return encode
 
 
 def _struct(fields: Mapping[str, Encode]) -> Encode:
     def encode(token: bytes) -> bytes:
-        found = json_codec.members(token)
-        if found.keys() != fields.keys():
+        members = json_codec.members(token)
+        if members.keys() != fields.keys():
             raise ValueError("other members")
-        return b"".join([encode(found[name]) for name, encode in fields.items()])
+        return b"".join([encode(members[name]) for name, encode in fields.items()])
 
     return encode
 
 
 def _block(items: Sequence[bytes]) -> bytes:
-    """An array or a map: one block and the empty one that ends it."""
+    """An array or a map: one block, then the empty block that ends it."""
     return long(len(items)) + b"".join(items) + NULL if items else NULL
 
 
@@ -301,14 +301,14 @@ def _rendering(type_: ColumnType) -> Render:
             return lambda datum: b"[%b]" % b",".join(map(item, datum))
         case Map(value=value):
             of = renderer(value)
-            return lambda datum: json_object([(quoted(name), of(each)) for name, each in datum.items()])
+            return lambda datum: json_object([(quoted(name), of(member)) for name, member in datum.items()])
         case Struct(fields=fields):
-            renderers = [(safe(name), quoted(name), renderer(each)) for name, each in fields]
+            renderers = [(safe(name), quoted(name), renderer(member)) for name, member in fields]
             return lambda datum: json_object([(label, render(datum[name])) for name, label, render in renderers])
 
 
 def json_object(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """A JSON object of members, each a name in quotes and a token."""
+    """A JSON object; each pair is a quoted name and a token."""
     return b"{%b}" % b",".join([b"%b:%b" % pair for pair in pairs])
 
 
@@ -327,7 +327,7 @@ def _moment(us: int) -> str:
 
 def _clock(us: int) -> str:
     if not 0 <= us < DAY_US:
-        raise ValueError("no time of a day")
+        raise ValueError("not a time of day")
     seconds, fraction = divmod(us, 1_000_000)
     digits = f".{fraction:06d}".rstrip("0") if fraction else ""
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{digits}"

@@ -1,4 +1,4 @@
-"""JSON objects of any depth, taken apart without recursion: PostgreSQL nests json deeper than our decoder follows."""
+"""Splits JSON objects of any depth without recursion: PostgreSQL allows deeper nesting than our decoder does."""
 
 import re
 
@@ -9,23 +9,23 @@ _DEEPER, _HIGHER = (b"{", b"["), (b"}", b"]")
 
 
 def members(text: bytes) -> dict[str, bytes]:
-    """The members of a JSON object, each the text that it is.
+    """The members of a JSON object, each as the text that it is in `text`.
 
-    Raises ValueError where they cannot be told apart; what is inside of them is not looked at.
+    Raises ValueError if the members cannot be separated. The insides of members are not checked.
     """
-    found: dict[str, bytes] = {}
+    values: dict[str, bytes] = {}
     name: bytes | None = None
     depth = start = 0
     for token in _TOKENS.finditer(text):
-        what = token[0]
-        if depth == 1 and name is None and what.startswith(b'"'):
-            name = what
-        elif depth == 1 and what == b":":
+        content = token[0]
+        if depth == 1 and name is None and content.startswith(b'"'):
+            name = content
+        elif depth == 1 and content == b":":
             start = token.end()
-        elif depth == 1 and name is not None and what in (b",", b"}"):
-            found[msgspec.json.decode(name, type=str)] = text[start : token.start()].strip()
+        elif depth == 1 and name is not None and content in (b",", b"}"):
+            values[msgspec.json.decode(name, type=str)] = text[start : token.start()].strip()
             name = None
-        depth += (what in _DEEPER) - (what in _HIGHER)
+        depth += (content in _DEEPER) - (content in _HIGHER)
     if depth or not text.lstrip().startswith(b"{"):
-        raise ValueError("a text is no JSON object")
-    return found
+        raise ValueError("a text is not a JSON object")
+    return values

@@ -1,7 +1,7 @@
-"""Floats as PostgreSQL prints them: the shortest digits that lie strictly between the halves to both neighbours.
+"""Prints floats as PostgreSQL does: the shortest digits strictly between the midpoints to both neighbours.
 
-That is float8out and float4out with `extra_float_digits` 1 (src/common/d2s.c and f2s.c, after Ulf Adams, *Ryū*). Unlike
-Python's `repr` they never give digits that stand for the float only by rounding to even: 1e23 is 9.999999999999999e+22.
+These are float8out and float4out with `extra_float_digits` 1 (src/common/d2s.c and f2s.c, after Ulf Adams, *Ryū*).
+Unlike Python's `repr`, they never print digits that are exactly on a midpoint: 1e23 is 9.999999999999999e+22.
 """
 
 import math
@@ -9,13 +9,13 @@ import math
 import numpy as np
 
 _FIXED_FROM = -4
-_FIXED_BELOW = 15, 6  # exponents from here on are written with an e: of double, of single precision
+_FIXED_BELOW = 15, 6  # larger exponents are written with an e: for double, for single precision
 _BITS = 53, 24
-_EXACT_FROM = 2**53, 2**24  # from here on neighbours are more than 1 apart, and a short text can be just between two
+_EXACT_FROM = 2**53, 2**24  # larger neighbours are more than 1 apart, so a short text can be exactly on a midpoint
 
 
 def token(value: float, *, single: bool) -> bytes:
-    """The JSON token of a finite float, of single precision if `single`; of another one its name as a JSON string."""
+    """The JSON token of a float, of single precision if `single`. NaN and infinities become JSON strings."""
     if not math.isfinite(value):
         return b'"NaN"' if math.isnan(value) else b'"Infinity"' if value > 0 else b'"-Infinity"'
     if value == 0:
@@ -26,7 +26,7 @@ def token(value: float, *, single: bool) -> bytes:
 
 
 def _shortest(value: float, *, single: bool) -> tuple[str, int]:
-    """The significant digits, and the power of ten that the first of them counts."""
+    """The significant digits, and the power of ten of the first digit."""
     if value >= _EXACT_FROM[single]:
         return _inside(value, single=single)
     text = np.format_float_scientific(np.float32(value), trim="-") if single else f"{value!r}"
@@ -38,7 +38,7 @@ def _shortest(value: float, *, single: bool) -> tuple[str, int]:
 
 
 def _inside(value: float, *, single: bool) -> tuple[str, int]:
-    """The shortest integer, trailing zeros apart, that is nearer to `value` than half way to its neighbours."""
+    """As `_shortest` for large values: the integer of fewest significant digits between the midpoints."""
     mantissa, exponent = math.frexp(value)
     above = 1 << exponent - _BITS[single]
     below = above // 2 if mantissa == 0.5 else above
@@ -50,7 +50,7 @@ def _inside(value: float, *, single: bool) -> tuple[str, int]:
         if fitting:
             text = str(min(fitting, key=lambda near: (abs(near - exact), near // step % 2)))
             return text.rstrip("0"), len(text) - 1
-    raise AssertionError("a float is an integer nearest to itself")
+    raise AssertionError("the value itself is an integer between the midpoints")
 
 
 def _written(digits: str, exponent: int, *, single: bool) -> str:

@@ -1,7 +1,7 @@
-"""The envelope as JSON.
+"""Encodes envelopes as JSON, and decodes them.
 
-Both states pass through as the text that they are: no number, escape or blank in them is rendered
-again. The members stand in the order that the contract shows.
+Both states pass through as text: their numbers, escapes and white space stay as they are. Members
+come in the order that the reference of messages shows.
 """
 
 import re
@@ -51,8 +51,8 @@ class _Envelope(msgspec.Struct):
     original: Raw = Raw(_ABSENT)
 
 
-# PostgreSQL's json keeps the escape of half a surrogate pair, which the decoder refuses even in
-# text that it only passes through. Such escapes are shielded by bytes that UTF-8 never holds.
+# PostgreSQL's json keeps the escape of an unpaired surrogate, which the decoder refuses even in text
+# that it only passes through. Such escapes are replaced meanwhile by bytes that never occur in UTF-8.
 _SURROGATE = re.compile(rb"\\(?:u([dD][89a-fA-F])|.)", re.DOTALL)
 _SHIELD = b"\xff\xfe"
 
@@ -63,7 +63,7 @@ _object_decoder = msgspec.json.Decoder(dict[str, Raw])
 
 
 def encode(envelope: Envelope) -> bytes:
-    """The message's value: compact JSON in UTF-8, of the contract's form."""
+    """The message's value: compact JSON in UTF-8."""
     return value(
         provenance=provenance_json(envelope.provenance),
         current=None if envelope.current is None else bytes(envelope.current),
@@ -72,23 +72,23 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def value(*, provenance: bytes, current: bytes | None, original: bytes | Missing | None) -> bytes:
-    """`encode` from the parts of an envelope, each JSON text already."""
+    """As `encode`, from the parts of an envelope in JSON."""
     before = b"" if original is MISSING else b',"original":%b' % (b"null" if original is None else original)
     return b'{"provenance":%b,"current":%b%b}' % (provenance, b"null" if current is None else current, before)
 
 
 def original_of(op: str, stored: str | None) -> Raw | Missing | None:
-    """The original that a column holds: its null is JSON null in a truncate, and absence elsewhere."""
+    """The original from its stored column, in which null means JSON null for a truncate, and absence otherwise."""
     if stored is not None:
         return Raw(stored)
     return None if op == Op.TRUNCATE else MISSING
 
 
 def decode(text: bytes) -> Envelope:
-    """The envelope that `text` spells; its states are slices of `text`.
+    """Decodes an envelope, whose states are slices of `text`.
 
-    Members that are not known are passed over. Raises ChangelogError, of kind *malformed* when
-    `text` is not an envelope, *limit* when something else than its states nests too deep to be read.
+    Unknown members are ignored. Raises ChangelogError, of kind *malformed* if `text` is not an
+    envelope, *limit* if any part other than the states is nested too deeply to be read.
     """
     try:
         wire = _wire(text)
@@ -100,11 +100,11 @@ def decode(text: bytes) -> Envelope:
     except (KeyError, ValueError) as error:
         raise ChangelogError(Kind.MALFORMED, "a message is not an envelope in JSON") from error
     except RecursionError as error:
-        raise ChangelogError(Kind.LIMIT, "a message in JSON nests too deep to be read") from error
+        raise ChangelogError(Kind.LIMIT, "a message in JSON is nested too deeply to be read") from error
 
 
 def provenance_json(provenance: Provenance) -> bytes:
-    """The `provenance` member's JSON. Raises ValueError when the commit time has no zone."""
+    """The JSON of the member `provenance`. Raises ValueError if the commit time has no zone."""
     stamp, source = provenance.stamp, provenance.source
     return _encoder.encode(
         _Provenance(
@@ -133,20 +133,20 @@ def provenance_json(provenance: Provenance) -> bytes:
 
 
 def decode_provenance(text: bytes | str) -> Provenance:
-    """The provenance that `text` spells.
+    """Decodes a provenance.
 
-    Raises ChangelogError, of kind *malformed* when `text` is none, *limit* when it nests too deep to be read.
+    Raises ChangelogError, of kind *malformed* if `text` is not one, *limit* if it is nested too deeply to be read.
     """
     try:
         return _provenance(_wire_provenance(text))
     except ValueError as error:
         raise ChangelogError(Kind.MALFORMED, "a message's provenance cannot be read") from error
     except RecursionError as error:
-        raise ChangelogError(Kind.LIMIT, "a message's provenance nests too deep to be read") from error
+        raise ChangelogError(Kind.LIMIT, "a message's provenance is nested too deeply to be read") from error
 
 
 def time_text(time: datetime) -> str:
-    """A moment as messages spell it, `2026-11-21T03:10:02.886044Z`; ValueError when it has no zone."""
+    """A time as messages spell it, `2026-11-21T03:10:02.886044Z`; ValueError if it has no zone."""
     if time.tzinfo is None:
         raise ValueError("a commit time needs a zone")
     return time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -217,12 +217,12 @@ def _unshielded_provenance(wire: _Provenance) -> _Provenance:
 
 
 def shielded(text: bytes) -> bytes:
-    """JSON text that msgspec passes through: escapes of half a surrogate pair become bytes that no text holds."""
+    """JSON text that msgspec accepts: the escapes of unpaired surrogates become bytes that never occur in UTF-8."""
     return text if _SHIELD in text else _SURROGATE.sub(_shield, text)
 
 
 def unshielded(raw: Raw) -> Raw:
-    """What `raw` was before `shielded`."""
+    """The inverse of `shielded`."""
     return Raw(bytes(raw).replace(_SHIELD, b"\\u"))
 
 
@@ -259,7 +259,7 @@ def _provenance(wire: _Provenance) -> Provenance:
 
 
 def _context(raw: Raw | UnsetType) -> str | None:
-    """A context is an object; whoever writes null means none."""
+    """A context is an object; null counts as none."""
     if raw is UNSET or bytes(raw) == b"null":
         return None
     text = bytes(raw).decode()
@@ -273,7 +273,7 @@ def _position_text(source: Source) -> str:
 
 
 def _position(source: _Source) -> Position:
-    """Only an event with an id may be without a position."""
+    """Only an event with an id may lack a position."""
     return UNPLACED if source.position == _UNPLACED and source.id is not None else Position.parse(source.position)
 
 

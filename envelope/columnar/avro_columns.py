@@ -1,9 +1,9 @@
-"""The values of a whole batch as Avro, column by column: the same bytes as `AvroCodec`, without an object a value.
+"""Encodes a whole batch in Avro, column by column: the same bytes as `AvroCodec`, without an object for each value.
 
-Sources write the states of an entity compactly, with the columns in the order of its shape. So the place of each value
-follows from where the quotes stand: all rows are walked at once, a column at a time, and each column's Avro is rendered
-for all rows and spliced. What is not so (a member in another place, an unknown one) goes through `AvroCodec`, row by
-row; a value that its column's shortcut does not know (an infinite date, an escape) alone.
+Sources write the states of an entity compactly, with the columns in the order of its shape. So the positions of the
+quotes give the place of each value: all rows are walked at once, one column at a time, and each column's Avro is
+rendered for all rows and spliced. A row with members in another order, or with unknown ones, goes through `AvroCodec`.
+A value that its column's shortcut does not handle (an infinite date, an escape) is encoded by itself.
 """
 
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ from schemas.avro import Column
 from schemas.types import Array, Map, Primitive, Struct
 
 FEW_ROWS: Final = 32
-"""Fewer rows are encoded faster one by one."""
+"""Up to this many rows are encoded one by one, which is faster."""
 
 ROWS_MAX: Final = 4096
-"""Larger batches are cut in two: their buffers would not stay in the processor's cache."""
+"""A larger batch is cut in two, because its buffers would not stay in the processor's cache."""
 
 NBYTES_MAX: Final = 64 << 20
-"""As for `ROWS_MAX`: no buffer comes near the 2 GiB that its offsets can count."""
+"""A larger batch is cut in two, so that no buffer comes near the 2 GiB that its offsets can address."""
 
 _POSITION = b'"position":"'
 _SOURCE = b',"source":{'
@@ -44,7 +44,7 @@ _CONTEXT = b',"context":'
 
 
 class ColumnarEncoder:
-    """Encodes batches (`envelope.columnar.batch.SCHEMA`) of one entity as `codec` does, each value behind `header`."""
+    """Encodes batches (`envelope.columnar.batch.SCHEMA`) of one entity as `codec` does, each value after `header`."""
 
     def __init__(self, codec: AvroCodec, header: bytes) -> None:
         self._codec, self._header = codec, header
@@ -52,7 +52,7 @@ class ColumnarEncoder:
         self._nested = any(_is_nested(column) for column in codec.columns)
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
-        """One value a row. Raises what `AvroCodec.value` raises."""
+        """One value for each row. Raises as `AvroCodec.value` does."""
         rows = batch.num_rows
         if rows <= FEW_ROWS:
             return [self._plain(batch, row) for row in range(rows)]
@@ -80,41 +80,41 @@ class ColumnarEncoder:
     def _states(
         self, pool: Pool, batch: pa.RecordBatch, provenance: "_Provenance"
     ) -> tuple[tuple[Segment, Segment], Mask]:
-        """Both states of each row, each behind its branch, and which rows have them right."""
+        """Both states of each row, each after its union branch, and a mask of the rows for which that succeeded."""
         rows = batch.num_rows
         texts = pa.concat_arrays([batch.column("current"), batch.column("original")])
-        there = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
+        present = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
         starts = np.full(2 * rows, pool.add(NULL), np.int32)
         lengths = np.full(2 * rows, len(NULL), np.int32)
         good = np.ones(2 * rows, bool)
-        if len(there):
-            scan = Scan(texts if len(there) == 2 * rows else texts.drop_null(), nested=self._nested, behind=BLANKS)
+        if len(present):
+            scan = Scan(texts if len(present) == 2 * rows else texts.drop_null(), nested=self._nested, suffix=BLANKS)
             tokens = [scan.step(step.label) for step in self._walk]
-            good[there] = fine = self._fine(scan.done(), tokens, provenance, there)
-            kept = np.flatnonzero(fine)
-            if len(kept):
-                if len(kept) < len(fine):
-                    tokens = [token.take(kept) for token in tokens]
-                offsets, data = self._render(scan, tokens, len(kept))
-                starts[there[kept]] = offsets[:-1] + pool.add(data)
-                lengths[there[kept]] = np.diff(offsets)
+            good[present] = complete = self._complete(scan.done(), tokens, provenance, present)
+            usable = np.flatnonzero(complete)
+            if len(usable):
+                if len(usable) < len(complete):
+                    tokens = [token.take(usable) for token in tokens]
+                offsets, data = self._render(scan, tokens, len(usable))
+                starts[present[usable]] = offsets[:-1] + pool.add(data)
+                lengths[present[usable]] = np.diff(offsets)
         sides = (starts[:rows], lengths[:rows]), (starts[rows:], lengths[rows:])
         return sides, good[:rows] & good[rows:]
 
-    def _fine(self, fine: Mask, tokens: Sequence[Tokens], provenance: "_Provenance", there: Ints) -> Mask:
-        """The states whose missing columns are unavailable, and whose keys are not null."""
+    def _complete(self, complete: Mask, tokens: Sequence[Tokens], provenance: "_Provenance", present: Ints) -> Mask:
+        """A mask of the states whose missing columns are all unavailable, and whose key columns are not null."""
         codes, sources = provenance.codes, provenance.sources
         for step, token in zip(self._walk, tokens, strict=True):
             if not step.nullable:
-                fine &= ~token.null
+                complete &= ~token.null
             if not token.present.all():
                 current = np.array([step.name in source.unavailable for source in sources])
                 original = np.array([step.name in source.unavailable_original for source in sources])
-                fine &= token.present | np.append(current[codes], original[codes])[there]
-        return fine
+                complete &= token.present | np.append(current[codes], original[codes])[present]
+        return complete
 
     def _render(self, scan: Scan, tokens: Sequence[Tokens], count: int) -> tuple[Offsets, bytes]:
-        """The states that the tokens are of, one behind the other, and where each begins and ends."""
+        """Renders the states from their tokens, one after another: their offsets and the bytes."""
         pool = Pool(scan.data)
         segments: list[Segment] = [(pool.add(PRESENT), len(PRESENT))]
         for step, encode, token in zip(self._walk, self._codec.encoders, tokens, strict=True):
@@ -128,9 +128,9 @@ def _is_nested(column: Column) -> bool:
 
 
 class _Provenance:
-    """The provenance of each row: strings and numbers of its own, between parts that few sources share.
+    """The provenance of each row: its own strings and numbers, between parts that many rows have in common.
 
-    `sources` has one source for each such part, `codes` say which one is a row's.
+    `sources` has one source for each distinct closing part; `codes` has the index of each row's source.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -151,24 +151,24 @@ class _Provenance:
         self.codes, self.sources = self._shared(ends + self._lengths("transaction"), offsets[1:])
 
     def _lengths(self, name: str) -> Ints:
-        found: Ints = pc.binary_length(self._batch.column(name)).to_numpy().astype(np.int64)
-        return found
+        lengths: Ints = pc.binary_length(self._batch.column(name)).to_numpy().astype(np.int64)
+        return lengths
 
     def _sources(self) -> Ints:
-        """Where the source begins in each text: behind a context, which may itself hold what looks like a source."""
+        """Where the source begins in each text. A context comes before it, and may contain the same characters."""
         guess = self._offsets + _STAMP_LENGTH + np.sum([self._lengths(name) for name in _STAMP], axis=0)
         if not self._has_contexts:
             return self._find(_SOURCE, guess, self._offsets)
-        there = self._contexts.is_valid().to_numpy(zero_copy_only=False)
-        without = ~there
+        stamped = self._contexts.is_valid().to_numpy(zero_copy_only=False)
+        without = ~stamped
         lengths = pc.binary_length(self._contexts.drop_null()).to_numpy()
         places = np.empty(self._rows, np.int64)
         places[without] = self._find(_SOURCE, guess[without], self._offsets[without])
-        places[there] = self._find(_CONTEXT, guess[there], self._offsets[there]) + len(_CONTEXT) + lengths
+        places[stamped] = self._find(_CONTEXT, guess[stamped], self._offsets[stamped]) + len(_CONTEXT) + lengths
         return places
 
     def _find(self, mark: bytes, guess: Ints, starts: Ints) -> Ints:
-        """Where `mark` stands first after each start, perhaps at `guess`; no string in JSON can hold its quotes."""
+        """Where `mark` first occurs after each start; `guess` is tried first. No JSON string can contain its quotes."""
         places: Ints = guess.astype(np.int64)
         seen = windows(self._buffer, len(mark))
         wrong = np.flatnonzero(seen[np.clip(places, 0, len(seen) - 1)] != np.void(mark))
@@ -176,28 +176,28 @@ class _Provenance:
         return places
 
     def _shared(self, starts: Ints, ends: Ints) -> tuple[Ints, list[Source]]:
-        """For each row the number of its slice among the different ones, and a source that has each."""
+        """For each row the index of its slice among the distinct slices, and for each of these a source that has it."""
         slices = (starts.astype(np.int32), (ends - starts).astype(np.int32))
-        found = splice(self._buffer, self._rows, [slices]).dictionary_encode()
-        codes: Ints = found.indices.to_numpy().astype(np.int64)
+        distinct = splice(self._buffer, self._rows, [slices]).dictionary_encode()
+        codes: Ints = distinct.indices.to_numpy().astype(np.int64)
         _, rows = np.unique(codes, return_index=True)
         return codes, [json_codec.decode_provenance(self._texts[row].as_py()).source for row in rows.tolist()]
 
     def segments(self, pool: Pool) -> list[Segment]:
         """The record `changelog.Provenance` of each row."""
-        found: list[Segment] = []
+        segments: list[Segment] = []
         for name in _STAMP:
-            found += self._strings(pool, name)
+            segments += self._strings(pool, name)
         if self._has_contexts:
             distinct = self._contexts.dictionary_encode(null_encoding="encode")
             contexts = [optional_text(text) for text in distinct.dictionary.to_pylist()]
-            found.append(_coded(pool, contexts, distinct.indices.to_numpy()))
-        none = b"" if self._has_contexts else NULL  # one segment less
-        found.append(_coded(pool, [none + opening(source) for source in self._first], self._before))
-        found += self._strings(pool, "position") + self._strings(pool, "transaction")
-        found.append(long_segment(pool, self._batch.column("committed_at").cast(pa.int64()).to_numpy()))
-        found.append(_coded(pool, [closing(source) for source in self.sources], self.codes))
-        return found
+            segments.append(_coded(pool, contexts, distinct.indices.to_numpy()))
+        no_context = b"" if self._has_contexts else NULL  # joined to the opening, which saves a segment
+        segments.append(_coded(pool, [no_context + opening(source) for source in self._first], self._before))
+        segments += self._strings(pool, "position") + self._strings(pool, "transaction")
+        segments.append(long_segment(pool, self._batch.column("committed_at").cast(pa.int64()).to_numpy()))
+        segments.append(_coded(pool, [closing(source) for source in self.sources], self.codes))
+        return segments
 
     def _strings(self, pool: Pool, name: str) -> list[Segment]:
         offsets, data = raw(self._batch.column(name))
@@ -207,7 +207,7 @@ class _Provenance:
 
 
 def _coded(pool: Pool, texts: Sequence[bytes], codes: Ints) -> Segment:
-    """For each row the text that its code numbers."""
+    """A segment that holds, for each row, the text with the row's code as index."""
     starts = [pool.add(text) for text in texts]
     if len(texts) == 1:
         return starts[0], len(texts[0])
@@ -215,7 +215,7 @@ def _coded(pool: Pool, texts: Sequence[bytes], codes: Ints) -> Segment:
 
 
 def _pieces(pool: Pool, rows: int, segments: Sequence[Segment]) -> list[bytes]:
-    """What the segments of each row make together."""
+    """Joins the segments of each row."""
     offsets, data = gather(pool.buffer(), rows, segments)
     whole = data.to_pybytes()
     ends = offsets[:: len(segments)].tolist()

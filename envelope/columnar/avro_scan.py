@@ -1,6 +1,6 @@
-"""Where the values of many JSON objects stand: all are walked at once, a member at a time.
+"""Locates the values of many JSON objects: walks all objects at once, one member at a time.
 
-A place follows from where the quotes stand; nothing is parsed. Objects are to be compact, as sources write them.
+The positions of the quotes are enough; nothing is parsed. Objects have to be compact, as sources write them.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _DEPTHS[list(_BRACKETS)] = list(_BRACKETS.values())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """Where one column's JSON tokens stand; a null one, or one that is not present, may stand anywhere."""
+    """Where the JSON tokens of one column start and end. The bounds of a null or absent token have no meaning."""
 
     starts: Ints
     ends: Ints
@@ -43,15 +43,15 @@ class Tokens:
 
 
 class Scan:
-    """A walk over JSON objects, a member at a time in all of them.
+    """A walk over JSON objects, one member at a time in all of them.
 
-    `data` holds the texts and, from `blanks` on, `behind`.
+    `data` holds the texts and, from the offset `blanks` on, the bytes `suffix`.
     """
 
-    def __init__(self, texts: pa.StringArray, *, nested: bool, behind: bytes) -> None:
+    def __init__(self, texts: pa.StringArray, *, nested: bool, suffix: bytes) -> None:
         offsets, data = raw(texts)
         self.blanks = len(data)
-        self.data = b"".join((data, behind, bytes(INLINE)))
+        self.data = b"".join((data, suffix, bytes(INLINE)))
         self.buffer: Bytes = np.frombuffer(self.data, np.uint8)
         self._ends = offsets[1:]
         self.backslashes = np.flatnonzero(self.buffer == _BACKSLASH) if b"\\" in data else np.empty(0, np.int64)
@@ -69,13 +69,13 @@ class Scan:
         places = np.flatnonzero(_STRUCTURAL[text])
         quotes = text[places] == _QUOTE
         if len(self.backslashes):
-            kept = np.ones(len(places), bool)
-            kept[quotes] = ~self._escaped(places[quotes])
-            places, quotes = places[kept], quotes[kept]
+            structural = np.ones(len(places), bool)
+            structural[quotes] = ~self._escaped(places[quotes])
+            places, quotes = places[structural], quotes[structural]
         inside = np.cumsum(quotes) % 2 == 1
         depths = np.cumsum(np.where(inside, 0, _DEPTHS[text[places]]), dtype=np.int64)
-        found: Ints = places[quotes & (depths == 1)]
-        return found
+        outer: Ints = places[quotes & (depths == 1)]
+        return outer
 
     def _unescaped(self, quotes: Ints) -> Ints:
         return quotes[~self._escaped(quotes)] if len(self.backslashes) else quotes
@@ -83,16 +83,16 @@ class Scan:
     def _escaped(self, quotes: Ints) -> Mask:
         """The quotes after an odd number of backslashes."""
         odd = np.zeros(len(quotes), bool)
-        behind = quotes - 1
-        open_ = np.flatnonzero(self.buffer[behind] == _BACKSLASH)
+        before = quotes - 1
+        open_ = np.flatnonzero(self.buffer[before] == _BACKSLASH)
         while len(open_):
             odd[open_] = ~odd[open_]
-            behind[open_] -= 1
-            open_ = open_[self.buffer[behind[open_]] == _BACKSLASH]
+            before[open_] -= 1
+            open_ = open_[self.buffer[before[open_]] == _BACKSLASH]
         return odd
 
     def step(self, label: bytes) -> Tokens:
-        """The tokens of the next member, which has this label, `"name":`, where it is present."""
+        """The tokens of the next member in each object that begins with this label, `"name":`; others lack it."""
         at, quotes, buffer = self._at, self._quotes_at, self.buffer
         before = quotes[at]
         seen = windows(buffer, len(label))
@@ -112,13 +112,13 @@ class Scan:
         return Tokens(starts=starts, ends=ends, present=present, null=null, quoted=quoted)
 
     def done(self) -> Mask:
-        """The objects that had no other member, and no blank around one."""
+        """A mask of the objects that had no other members and no white space."""
         done: Mask = self._sound & (self._at == self._last)
         return done
 
 
 def raw(texts: pa.StringArray) -> tuple[Ints, bytes]:
-    """The offsets of the texts, one more than there are, in the bytes given with them."""
+    """The offsets of the texts, one more than texts, and the bytes that they refer to."""
     _, offsets_buffer, data = texts.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32, len(texts) + 1, texts.offset * 4).astype(np.int64)
     if data is None:
@@ -127,5 +127,5 @@ def raw(texts: pa.StringArray) -> tuple[Ints, bytes]:
 
 
 def windows(buffer: Bytes, length: int) -> npt.NDArray[np.void]:
-    """The `length` bytes from each place of the buffer on."""
+    """The `length` bytes from each index of the buffer."""
     return np.ndarray((len(buffer) - length + 1,), f"V{length}", buffer=buffer, strides=(1,))

@@ -1,7 +1,7 @@
-"""A column's values as Avro, for all rows at once: from where their JSON stands to segments to be spliced.
+"""Encodes the values of a column in Avro, all rows at once: from the places of their JSON tokens to segments.
 
-Each type has a shortcut that knows the usual form of its values; one of another form (an infinite date, an escape) is
-encoded alone, as `avro_values` has it.
+Each type has a shortcut for the usual form of its values. A value of another form (an infinite date, an escape) is
+encoded by itself, by `avro_values`.
 """
 
 from collections.abc import Callable
@@ -28,14 +28,14 @@ _TEXTS = b"0", b"1970-01-01T00:00:00.000000Z", b"00:00:00", b"00000000-0000-0000
 _ZERO, _MOMENT, _MIDNIGHT, _UUID = accumulate(map(len, _TEXTS[:-1]), initial=0)
 
 BLANKS: Final = b"".join(_TEXTS)
-"""What is to stand behind the texts of a scan, for values that a cast must be given where there are none."""
+"""Placeholders after the texts of a scan: a cast needs a valid text also for rows without a usual value."""
 
 _UUID_LENGTH = len(_TEXTS[-1])
 _UUID_FORM = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 
 class Values:
-    """One column of the rows that are rendered."""
+    """The values of one column in the rows that are being rendered."""
 
     def __init__(self, pool: Pool, scan: Scan, tokens: Tokens, step: "Step", encode: Encode) -> None:
         self.pool, self.scan, self.tokens, self.step, self._encode = pool, scan, tokens, step, encode
@@ -45,7 +45,7 @@ class Values:
     def texts(
         self, begin: Ints, end: Ints, usual: Mask, blank: int, length: int, prefix: tuple[int, int] | None = None
     ) -> pa.StringArray:
-        """The usual texts, and for the others a blank of those that stand behind the texts; before each the prefix."""
+        """The usual texts, each after the prefix; the others are replaced by a placeholder from `BLANKS`."""
         blanks = self.scan.blanks
         starts = np.where(usual, begin, blanks + blank).astype(np.int32)
         segments: list[Segment] = [(starts, np.where(usual, end - begin, length).astype(np.int32))]
@@ -54,11 +54,14 @@ class Values:
         return splice(self.scan.buffer, self.rows, segments)
 
     def longs(self, values: Ints) -> tuple[Unsigned, Offsets]:
-        """The branch and a long, a row each, and how many bytes of it count."""
+        """The branch and a long for each row, and how many of the row's bytes are used."""
         return _longs(values, len(self.step.lead))
 
     def finish(self, matrix: Unsigned, lengths: Offsets, usual: Mask, *more: Segment) -> list[Segment]:
-        """Each row's bytes, and more behind them; null is null, and what is not usual is encoded one by one."""
+        """Turns rows of bytes into segments, with `more` segments after them.
+
+        Null values become null, and values that are not usual are encoded one by one.
+        """
         lead = self.step.lead
         if lead:
             matrix[:, 0] = lead[0]
@@ -71,14 +74,14 @@ class Values:
         return [(starts, lengths), *more]
 
     def _odd(self, rows: Ints) -> list[bytes]:
-        """The Avro of these rows' values; equal ones, as arrays often are, are encoded once."""
+        """The Avro of the values in these rows. Equal values, which are common among arrays, are encoded once."""
         starts, ends, data = self.tokens.starts[rows].tolist(), self.tokens.ends[rows].tolist(), self.scan.data
         tokens = [data[start:end] for start, end in zip(starts, ends, strict=True)]
         known = {token: encoded(self._encode, self.step.name, token) for token in dict.fromkeys(tokens)}
         return [known[token] for token in tokens]
 
     def one_by_one(self) -> list[Segment]:
-        """All of them without a shortcut."""
+        """Encodes all values without a shortcut."""
         matrix = np.zeros((self.rows, 1), np.uint8)
         return self.finish(matrix, np.ones(self.rows, np.int32), np.zeros(self.rows, bool))
 
@@ -93,7 +96,7 @@ def _strings(values: Values) -> list[Segment]:
 
 
 def _uuids(values: Values) -> list[Segment]:
-    """The server prints them in one way; a text that is no UUID is left to the codec, which refuses it."""
+    """A server prints UUIDs in one form; any other text goes to the codec, which refuses it."""
     tokens = values.tokens
     starts, ends = tokens.starts + 1, tokens.ends - 1
     usual = values.some & tokens.quoted & (ends - starts == _UUID_LENGTH)
@@ -116,10 +119,10 @@ def _integers(type_: pa.DataType) -> Callable[[Values], list[Segment]]:
     def render(values: Values) -> list[Segment]:
         tokens = values.tokens
         usual = values.some & ~tokens.quoted
-        found = _cast(values.texts(tokens.starts, tokens.ends, usual, _ZERO, 1), type_)
-        if found is None:
+        parsed = _cast(values.texts(tokens.starts, tokens.ends, usual, _ZERO, 1), type_)
+        if parsed is None:
             return values.one_by_one()
-        numbers = found.to_numpy().astype(np.int64)
+        numbers = parsed.to_numpy().astype(np.int64)
         usual &= (numbers != 0) | (tokens.ends - tokens.starts == 1)
         return values.finish(*values.longs(numbers), usual)
 
@@ -130,11 +133,11 @@ def _floats(type_: pa.DataType) -> Callable[[Values], list[Segment]]:
     def render(values: Values) -> list[Segment]:
         tokens = values.tokens
         usual = values.some & ~tokens.quoted
-        found = _cast(values.texts(tokens.starts, tokens.ends, usual, _ZERO, 1), type_)
-        if found is None:
+        parsed = _cast(values.texts(tokens.starts, tokens.ends, usual, _ZERO, 1), type_)
+        if parsed is None:
             return values.one_by_one()
         lead = len(values.step.lead)
-        numbers = found.to_numpy()
+        numbers = parsed.to_numpy()
         usual &= np.isfinite(numbers)
         matrix = np.empty((values.rows, lead + numbers.itemsize), np.uint8)
         matrix[:, lead:] = numbers.view(np.uint8).reshape(values.rows, -1)
@@ -156,7 +159,7 @@ def _booleans(values: Values) -> list[Segment]:
 def _moments(
     type_: pa.DataType, blank: int, form: str, *, longer: int = 0, prefix: tuple[int, int] | None = None
 ) -> Callable[[Values], list[Segment]]:
-    """Dates and times of the very form of `form`, with up to `longer` more bytes; others one by one."""
+    """Dates and times exactly like `form`, plus up to `longer` more bytes; other values are encoded one by one."""
     marks = [(place, ord(mark)) for place, mark in enumerate(form) if not mark.isdigit()]
 
     def render(values: Values) -> list[Segment]:
@@ -168,10 +171,10 @@ def _moments(
             usual &= buffer[np.minimum(starts + place, len(buffer) - 1)] == mark
         if longer:
             usual &= (extra == 0) | (buffer[ends - 1] != ord("0"))
-        found = _cast(values.texts(starts, ends, usual, blank, len(form), prefix), type_)
-        if found is None:
+        parsed = _cast(values.texts(starts, ends, usual, blank, len(form), prefix), type_)
+        if parsed is None:
             return values.one_by_one()
-        numbers = found.cast(pa.int32() if type_ == pa.date32() else pa.int64()).to_numpy().astype(np.int64)
+        numbers = parsed.cast(pa.int32() if type_ == pa.date32() else pa.int64()).to_numpy().astype(np.int64)
         return values.finish(*values.longs(numbers), usual)
 
     return render
@@ -201,10 +204,10 @@ def _decimals(type_: Decimal) -> Callable[[Values], list[Segment]]:
                 ),
             ],
         )
-        found = _cast(texts, pa.int64())
-        if found is None:
+        parsed = _cast(texts, pa.int64())
+        if parsed is None:
             return values.one_by_one()
-        numbers = found.to_numpy()
+        numbers = parsed.to_numpy()
         usual &= (numbers != 0) | (minus == 0)
         return values.finish(*_decimal_bytes(values, numbers), usual)
 
@@ -212,23 +215,23 @@ def _decimals(type_: Decimal) -> Callable[[Values], list[Segment]]:
 
 
 def _decimal_bytes(values: Values, numbers: Ints) -> tuple[Unsigned, Offsets]:
-    """Branch, length and the fewest bytes of two's complement, a row each."""
+    """For each row the branch, the length and the shortest two's complement."""
     lead = len(values.step.lead)
     magnitude = np.where(numbers < 0, ~numbers, numbers)
     sizes = np.ones(values.rows, np.int64)
     for size in range(1, 8):
         sizes += magnitude >> (8 * size - 1) > 0
-    all_ = numbers.astype(">i8").view(np.uint8).reshape(values.rows, 8)
+    whole = numbers.astype(">i8").view(np.uint8).reshape(values.rows, 8)
     width = int(sizes.max())
     matrix = np.empty((values.rows, lead + 1 + width), np.uint8)
     matrix[:, lead] = sizes * 2
     places = np.minimum(8 - sizes[:, None] + np.arange(width), 7)
-    matrix[:, lead + 1 :] = np.take_along_axis(all_, places, 1)
+    matrix[:, lead + 1 :] = np.take_along_axis(whole, places, 1)
     return matrix, (lead + 1 + sizes).astype(np.int32)
 
 
 def _cast(texts: pa.StringArray, type_: pa.DataType) -> pa.Array | None:
-    """None when one of the texts is not of the type."""
+    """Casts the texts; None if one of them is not of the type."""
     try:
         return texts.cast(type_)
     except pa.ArrowInvalid:
@@ -256,7 +259,7 @@ _DIGITS_OF_A_LONG = 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One column: how its member begins, `"name":`, the branch of its values, and its shortcut."""
+    """One column: the label of its member, `"name":`, the union branch of its values, and its shortcut."""
 
     name: str
     label: bytes
@@ -286,7 +289,7 @@ def _shortcut(column: Column) -> Callable[[Values], list[Segment]]:
 
 
 def _longs(values: Ints, lead: int = 0) -> tuple[Unsigned, Offsets]:
-    """A row for each value: `lead` bytes for others to fill, then the long; and how many bytes of a row count."""
+    """For each value a row with `lead` bytes that the caller fills, then the long; and how many bytes are used."""
     zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
     width = max(1, (int(zigzag.max()).bit_length() + 6) // 7)
     matrix = np.empty((len(values), lead + width), np.uint8)
@@ -302,12 +305,12 @@ def _longs(values: Ints, lead: int = 0) -> tuple[Unsigned, Offsets]:
 
 
 def _table(pool: Pool, matrix: Unsigned) -> Offsets:
-    """Where each row of a matrix begins in the buffer."""
+    """Adds the rows of a matrix to the buffer; returns where each begins."""
     rows, width = matrix.shape
     return np.arange(0, rows * width, width, dtype=np.int32) + np.int32(pool.add(matrix.tobytes()))
 
 
 def long_segment(pool: Pool, values: Ints) -> Segment:
-    """A long a row."""
+    """A segment with one long for each row."""
     matrix, lengths = _longs(values)
     return _table(pool, matrix), lengths

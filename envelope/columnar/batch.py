@@ -1,4 +1,4 @@
-"""Messages as columns: what sources make, sinks store and any Parquet reader can query."""
+"""Messages as columns: sources make them, sinks store them, and any Parquet reader can query them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -34,11 +34,11 @@ SCHEMA = pa.schema(
         pa.field("context", pa.utf8()),
     ]
 )
-"""One row a record. `provenance`, `current`, `original`, `moved` and `context` are JSON text.
+"""One row for each record. `provenance`, `current`, `original`, `moved` and `context` are JSON text.
 
-`current` is null where there is none (delete, truncate); `original` is null where it is absent,
-null or unknown, and `op` says which. `moved` is `{"movedTo": {"key", "partition"}}`, the same under
-`movedFrom`, or null. `context` is the stamp's, as it stands in `provenance`.
+`current` is null for a delete and a truncate. `original` is null if it is absent, null or unknown;
+`op` says which. `moved` is `{"movedTo": {"key", "partition"}}`, the same with `movedFrom`, or null.
+`context` is the stamp's context, which `provenance` holds as well.
 """
 
 _WITHOUT_CONTEXT = SCHEMA.remove(SCHEMA.get_field_index("context"))
@@ -62,7 +62,7 @@ _moved_decoder = msgspec.json.Decoder(_Moved)
 
 
 def from_records(records: Sequence[Record]) -> pa.RecordBatch:
-    """The records as one batch of `SCHEMA`, in their order."""
+    """Converts records to one batch of `SCHEMA`, in the same order."""
     rows = [_row(record) for record in records]
     columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
     return pa.RecordBatch.from_arrays(
@@ -75,9 +75,9 @@ def from_records(records: Sequence[Record]) -> pa.RecordBatch:
 
 
 def records(batch: pa.RecordBatch) -> Iterator[Record]:
-    """The records of a batch of `SCHEMA`, in its order: the inverse of `from_records`.
+    """The records of a batch of `SCHEMA`, in the same order: the inverse of `from_records`.
 
-    Raises ChangelogError of kind *malformed* when a provenance or a move cannot be read.
+    Raises ChangelogError of kind *malformed* if a provenance or a move cannot be read.
     """
     names = ("entity", "key", "partition", "op", "provenance", "current", "original", "moved")
     columns = (batch.column(name).to_pylist() for name in names)
@@ -97,29 +97,29 @@ def records(batch: pa.RecordBatch) -> Iterator[Record]:
 
 
 def is_stored(schema: pa.Schema) -> bool:
-    """Whether these are the columns of `SCHEMA`, as this version stores them or an older one did, without `context`."""
+    """Whether these are the columns of `SCHEMA`; an older version stored them without `context`."""
     return bool(schema.equals(SCHEMA) or schema.equals(_WITHOUT_CONTEXT))
 
 
 def of_stored(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch of `SCHEMA` from one whose columns `is_stored` takes: what an older version stored has no context."""
+    """A batch of `SCHEMA` from one that `is_stored` accepts; rows of an older version get no context."""
     if "context" in rows.schema.names:
         return rows
     return rows.append_column(SCHEMA.field("context"), pa.nulls(len(rows), pa.utf8()))
 
 
 def moved_json(*, to: Place | None = None, from_: Place | None = None) -> str | None:
-    """What the column `moved` holds for a record that moved to or from a place; None when neither."""
+    """The value of the column `moved` for a record that moved to or from a place; None if it did not move."""
     if to is None and from_ is None:
         return None
     return msgspec.json.encode(_Moved(moved_to=_wire_place(to), moved_from=_wire_place(from_))).decode()
 
 
 def with_shapes(batch: pa.RecordBatch, shapes: Mapping[str, Struct], *, relation: int | None = None) -> pa.RecordBatch:
-    """The batch, which says of each of these entities what its `current` and `original` hold: its columns, in order.
+    """Adds the shapes of entities to a batch: the columns, in order, that their `current` and `original` hold.
 
-    They stand in the metadata of the batch's Arrow schema and go wherever the batch goes, but into no file. So does the
-    number of the one `relation` that all rows are of, where they are.
+    Shapes are metadata of the batch's Arrow schema. They go wherever the batch goes, but are not stored in files. The
+    same is true of `relation`, the number of the relation of all rows, if they have the same one.
     """
     shaped = with_encoded_shapes(batch, encode_shapes(shapes))
     if relation is None:
@@ -128,25 +128,25 @@ def with_shapes(batch: pa.RecordBatch, shapes: Mapping[str, Struct], *, relation
 
 
 def relation(batch: pa.RecordBatch) -> int | None:
-    """The number of the relation that all rows are of, where the batch says so."""
+    """The number of the relation of all rows, if the batch has one."""
     metadata = batch.schema.metadata
     return int(metadata[_RELATION]) if metadata and _RELATION in metadata else None
 
 
 def with_encoded_shapes(batch: pa.RecordBatch, encoded: bytes) -> pa.RecordBatch:
-    """As `with_shapes`, for many batches of the same shapes."""
+    """As `with_shapes`, for shapes that are encoded once and used for many batches."""
     return batch.replace_schema_metadata({_SHAPES: encoded})
 
 
 def encode_shapes(shapes: Mapping[str, Struct]) -> bytes:
-    """JSON: for each entity a list of its columns as `[name, type]`, the type as `schemas.types.to_json` has it."""
+    """Encodes shapes as JSON: for each entity a list of `[name, type]`, with types as in `schemas.types.to_json`."""
     return msgspec.json.encode(
         {entity: [[name, types.to_json(type_)] for name, type_ in shape.fields] for entity, shape in shapes.items()}
     )
 
 
 def shapes(batch: pa.RecordBatch) -> Mapping[str, Struct]:
-    """The columns of the batch's entities, and perhaps of more; none when it does not say them (it was stored).
+    """The columns of the batch's entities, and perhaps of more; empty for a batch from storage, which has none.
 
     Records that were set aside (`envelope.entity.DEAD`) have no shape.
     """
@@ -159,8 +159,8 @@ _NO_SHAPES: Mapping[str, Struct] = MappingProxyType({})
 
 @lru_cache(maxsize=64)
 def _decode_shapes(encoded: bytes) -> Mapping[str, Struct]:
-    found = {entity: types.from_json({"struct": fields}) for entity, fields in msgspec.json.decode(encoded).items()}
-    return MappingProxyType({entity: shape for entity, shape in found.items() if isinstance(shape, Struct)})
+    decoded = {entity: types.from_json({"struct": fields}) for entity, fields in msgspec.json.decode(encoded).items()}
+    return MappingProxyType({entity: shape for entity, shape in decoded.items() if isinstance(shape, Struct)})
 
 
 def _row(record: Record) -> tuple[object, ...]:
@@ -190,7 +190,7 @@ def _text(state: Raw | Missing | None) -> memoryview | None:
 
 
 def _states(column: Sequence[memoryview | None]) -> pa.StringArray:
-    """The texts, each copied once at most; `pa.array` copies text more often, and keeps a memoryview for ever."""
+    """Joins texts and copies each at most once. `pa.array` copies more often, and never releases a memoryview."""
     lengths = [0 if text is None else len(text) for text in column]
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     present = pa.array([text is not None for text in column], pa.bool_())
@@ -208,7 +208,7 @@ def _moves(text: str | None) -> _Moved:
     try:
         return _moved_decoder.decode(text)
     except msgspec.DecodeError as error:
-        raise ChangelogError(Kind.MALFORMED, "the column `moved` holds no move") from error
+        raise ChangelogError(Kind.MALFORMED, "the column `moved` is not a valid move") from error
 
 
 def _place(wire: _Place | None) -> Place | None:

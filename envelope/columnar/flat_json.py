@@ -1,8 +1,8 @@
-"""Flat JSON objects of a column, cut into their members at once, without a Python object a value.
+"""Cuts a column of flat JSON objects into members, all rows at once, without a Python object for each value.
 
-In flat JSON without blanks, `,"` stands between two members, and else only where a string ends in a comma: what is cut
-there are *pieces*. Rows of a table have the same names in the same order, a `Form`: where each piece begins with its
-name, the names are those of the form. Whether a piece's rest is one value is left to who reads it.
+In flat JSON without white space, `,"` appears between two members, and otherwise only if a string ends in a comma. The
+parts between are *pieces*. Rows of a table have the same names in the same order, a `Form`. If every piece begins with
+its name, the row fits the form. The caller has to check that the rest of a piece is one value.
 """
 
 import re
@@ -18,7 +18,7 @@ from envelope.columnar.splice import INLINE, Bytes, splice
 
 Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
-"""Of bytes in a buffer, one row a member, one column an object."""
+"""Indices of bytes in a buffer: one row for each member, one column for each object."""
 
 _PIECE: Final = re.compile(rb'([^"\\]*)":(?:"[^"\\]*"|[-+.0-9A-Za-z]+)')
 _LOOKED_AT: Final = 8
@@ -28,10 +28,10 @@ _COMMA, _QUOTE, _OPEN, _CLOSE, _OPEN_LIST = b',"{}['
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """The objects that fit: where each piece begins, where its value does, and where that ends, in the bytes `data`.
+    """The objects that fit: in the bytes `data`, where each piece begins, and where its value begins and ends.
 
-    `fits` and `bounds` (where each begins, and the last one ends) tell of all that were given, the others of those
-    alone that fit.
+    `fits` and `bounds` (where each object begins, and the last one ends) cover all given objects; the other arrays
+    cover only those that fit.
     """
 
     fits: Mask
@@ -42,49 +42,49 @@ class Cut:
     ends: Places
 
     def shallow(self) -> Mask:
-        """Which of all that were given have no opening bracket but the first, their first byte if they fit."""
+        """A mask of the given objects that have only one opening bracket: their first byte, if they fit."""
         raw = self.data.tobytes()
         if self.fits.all() and raw.count(b"{") == len(self.fits) and b"[" not in raw:
             return self.fits
         opening = np.flatnonzero((self.data == _OPEN) | (self.data == _OPEN_LIST))
-        found: Mask = np.diff(np.searchsorted(opening, self.bounds)) == 1
-        return found
+        single: Mask = np.diff(np.searchsorted(opening, self.bounds)) == 1
+        return single
 
     def pieces(self) -> pa.BinaryArray:
-        """The pieces of all objects, one behind the other, if all fit: as slices, nothing is copied."""
+        """The pieces of all objects, one after another, if all objects fit. They are slices: nothing is copied."""
         places = np.append(self.begins.T.ravel(), len(self.data) - INLINE).astype(np.int32)
         buffers = [None, pa.py_buffer(places), pa.py_buffer(self.data)]
         return pa.Array.from_buffers(pa.binary(), self.begins.size, buffers)
 
     def tokens(self, which: Any) -> pa.StringArray:
-        """The values at `which` indices of the places, at least one."""
+        """The values at the indices `which`, at least one."""
         begins, ends = self.values[which], self.ends[which]
         return splice(self.data, len(begins), [(begins.astype(np.int32), (ends - begins).astype(np.int32))])
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The names of flat objects' members, in order: all different, and none with an escape."""
+    """The names of a flat object's members, in order. All differ, and none contains an escape."""
 
     names: tuple[bytes, ...]
 
     @classmethod
     def of(cls, text: bytes) -> Self | None:
-        """That of an object; None where it is not flat, or not as plain as it should be."""
+        """The form of an object; None if it is not flat, or not plain enough."""
         if text[:1] != b"{" or text[-1:] != b"}":
             return None
-        found = [_PIECE.fullmatch(piece) for piece in text[2:-1].split(b',"')]
-        names = tuple(piece[1] for piece in found if piece)
-        return cls(names) if len(set(names)) == len(found) else None
+        pieces = [_PIECE.fullmatch(piece) for piece in text[2:-1].split(b',"')]
+        names = tuple(piece[1] for piece in pieces if piece)
+        return cls(names) if len(set(names)) == len(pieces) else None
 
     @classmethod
     def among(cls, texts: pa.StringArray) -> Self | None:
-        """That of one of the first texts, none of them null."""
-        found = (cls.of(text.encode()) for text in texts[:_LOOKED_AT].to_pylist())
-        return next(filter(None, found), None)
+        """The first form among the first few texts, which hold no null."""
+        forms = (cls.of(text.encode()) for text in texts[:_LOOKED_AT].to_pylist())
+        return next(filter(None, forms), None)
 
     def cut(self, texts: pa.StringArray) -> Cut:
-        """The members of objects, none of them null."""
+        """Cuts objects, none of them null, into members."""
         data, bounds = _bytes_of(texts)
         first, last = bounds[:-1], bounds[1:] - 1
         commas = np.flatnonzero(data[:-1] == _COMMA)
@@ -103,7 +103,7 @@ class Form:
             values[number] = names + len(label)
             named &= values[number] < ends[number]
             for place, mask, word in _words(label):
-                at = np.minimum(names + place, len(windows) - 1)  # beyond is what is no match already
+                at = np.minimum(names + place, len(windows) - 1)  # objects past the end did not match before
                 named &= windows[at].view("<u8") & mask == word
         if not named.all():
             fits[fits] = named
@@ -112,7 +112,7 @@ class Form:
 
 
 def _bytes_of(texts: pa.StringArray) -> tuple[Bytes, Places]:
-    """The texts' bytes, padded, and where each begins and the last one ends."""
+    """The padded bytes of the texts, and where each text begins and the last one ends."""
     _, offsets, content = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     data = np.empty(bounds[-1] - bounds[0] + INLINE, np.uint8)
@@ -128,10 +128,10 @@ def _begins(first: Places, commas: Places, before: Places, count: int) -> Places
 
 
 def _words(text: bytes) -> Sequence[tuple[int, np.uint64, np.uint64]]:
-    """The text as words of a buffer: where each begins, which bits count, and what they are."""
-    found = []
+    """The text as words for a comparison: the offset of each word, a mask of its bits that count, and their values."""
+    words = []
     for place in range(0, len(text), _WORD):
         part = text[place : place + _WORD]
-        mask, word = (int.from_bytes(each, "little") for each in (b"\xff" * len(part), part))
-        found.append((place, np.uint64(mask), np.uint64(word)))
-    return found
+        mask, word = (int.from_bytes(content, "little") for content in (b"\xff" * len(part), part))
+        words.append((place, np.uint64(mask), np.uint64(word)))
+    return words

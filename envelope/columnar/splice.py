@@ -1,7 +1,7 @@
-"""Columns of text made from slices of one buffer, without a Python object a value.
+"""Builds columns of text from slices of one buffer, without a Python object for each value.
 
-A text is made of segments, each a slice of the buffer that begins and ends elsewhere in every row, or is the
-same in all. Arrow's binary views are such slices already, so the copying is one cast in compiled code.
+A text consists of segments. Each segment is a slice of the buffer, which differs from row to row or is the same in all
+rows. Arrow's binary views are such slices already, so one cast in compiled code does the copying.
 """
 
 from collections.abc import Sequence
@@ -14,39 +14,39 @@ Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int32]
 
 INLINE = 12
-"""Bytes that a binary view holds in itself (Arrow columnar format, *Variable-size Binary View*)."""
+"""How many bytes a binary view holds inline (Arrow columnar format, *Variable-size Binary View*)."""
 
 _VIEW_WORDS = 4
 _VIEW = np.dtype([("length", "<i4"), ("data", f"V{INLINE}")])
 
 
 class Pool:
-    """Bytes added behind a first block, each known by where it will stand in the whole buffer."""
+    """A buffer that grows: a first block, and texts added after it, each known by its offset in the whole buffer."""
 
     def __init__(self, first: bytes | bytearray) -> None:
         self._parts: list[bytes | bytearray] = [first]
         self._length = len(first)
 
     def add(self, text: bytes) -> int:
-        """Where `text` starts in the buffer."""
+        """Adds `text` and returns its offset in the buffer."""
         start = self._length
         self._parts.append(text)
         self._length += len(text)
         return start
 
     def buffer(self) -> Bytes:
-        """All of it, with the padding that `gather` asks for."""
+        """The whole buffer, with the padding that `gather` requires."""
         return np.frombuffer(b"".join([*self._parts, bytes(INLINE)]), np.uint8)
 
 
 Segment = tuple[Offsets | int, Offsets | int]
-"""Starts and lengths of one slice in every row; an int is the same in all rows."""
+"""The start and the length of one slice in every row; an int applies to all rows."""
 
 
 def gather(buffer: Bytes, rows: int, segments: Sequence[Segment]) -> tuple[Offsets, pa.Buffer]:
-    """The slices, row by row, one behind the other: their offsets (one more than slices) in the bytes given with them.
+    """Copies the slices, row by row, one after another. Returns their offsets, one more than slices, and the bytes.
 
-    `buffer` has `INLINE` bytes of padding at its end; slices and result stay below 2 GiB.
+    `buffer` ends in `INLINE` bytes of padding; slices and result have to stay below 2 GiB.
     """
     count = rows * len(segments)
     words = np.empty((rows, len(segments), _VIEW_WORDS), np.int32)
@@ -67,7 +67,7 @@ def gather(buffer: Bytes, rows: int, segments: Sequence[Segment]) -> tuple[Offse
 
 
 def splice(buffer: Bytes, rows: int, segments: Sequence[Segment]) -> pa.StringArray:
-    """The texts (UTF-8) of `rows` rows, at least one, that the segments make together; bounds as for `gather`."""
+    """Joins the segments of each row to one text (UTF-8). Needs at least one row; limits are those of `gather`."""
     offsets, data = gather(buffer, rows, segments)
     ends = np.ascontiguousarray(offsets[:: len(segments)])
     return pa.Array.from_buffers(pa.utf8(), rows, [None, pa.py_buffer(ends), data])

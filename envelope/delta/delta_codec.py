@@ -1,4 +1,4 @@
-"""Deltas as messages: JSON, and Avro by `schemas/delta.avsc`."""
+"""Encodes deltas as messages, in JSON or in Avro by `schemas/delta.avsc`, and decodes the JSON."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ def encode(delta: Delta) -> bytes:
 
 
 def decode(text: bytes) -> Delta:
-    """The delta that `text` spells. Raises ChangelogError, of kind *malformed* when it spells none."""
+    """Decodes a delta from JSON. Raises ChangelogError, of kind *malformed*, if `text` is not a delta."""
     try:
         wire = _wire(text)
     except ValueError as error:

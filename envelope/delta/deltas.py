@@ -1,15 +1,15 @@
-"""Deltas: what a message says of a change, as the patch from the state before to the state after.
+"""Deltas: a change as the patch from the state before it to the state after it.
 
 `envelope.delta.patch` has the operations. This module defines the patch of each kind of change, and how a reader folds
-deltas into states, forwards and back. `envelope.delta.patch_text` makes the same patches from JSON text, many a second.
+deltas into states, forwards and back. `envelope.delta.patch_text` makes the same patches from JSON text, and faster.
 
 | change | patch |
 |---|---|
 | create | `add` at the root |
-| update | from the original to the current; columns that are unavailable on either side take no part |
-| delete | `test` and `remove` at the root; `remove` alone where the original is not known in full |
-| read, or an update whose original is not known | `add` at the root with `"reset": true` |
-| truncate | none: the `op` of the provenance says it |
+| update | from the original to the current, without columns that are unavailable on either side |
+| delete | `test` and `remove` at the root; only `remove` if the original is not fully known |
+| read, or an update whose original is unknown | `add` at the root with `"reset": true` |
+| truncate | empty: the `op` of the provenance is enough |
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ class Delta:
 def delta_of(envelope: Envelope) -> Delta:
     """The delta of a change.
 
-    Raises ChangelogError, of kind *malformed* when a state is not JSON or a change lacks the one that it must have.
+    Raises ChangelogError, of kind *malformed* if a state is not JSON or a required state is missing.
     """
     source = envelope.provenance.source
     original = MISSING if isinstance(envelope.original, Missing | None) else parse(envelope.original)
@@ -43,8 +43,8 @@ def delta_of(envelope: Envelope) -> Delta:
     if source.op is Op.TRUNCATE:
         patch = []
     elif source.op is Op.DELETE:
-        whole = original is not MISSING and not source.unavailable_original
-        patch = diff(original, MISSING) if whole else [{"op": "remove", "path": ""}]
+        complete = original is not MISSING and not source.unavailable_original
+        patch = diff(original, MISSING) if complete else [{"op": "remove", "path": ""}]
     else:
         current = _current(envelope)
         if source.op is Op.CREATE:
@@ -58,14 +58,14 @@ def delta_of(envelope: Envelope) -> Delta:
 
 
 def fold(deltas: Iterable[Delta], state: Value = MISSING) -> Value:
-    """The state of an entity after its deltas, which come in their order; repeats are passed over.
+    """The state of a key after its deltas, which come in order; repeated deltas are skipped.
 
-    `state` is the one before them: MISSING when they begin with a create or a reset. MISSING comes back where the
-    entity was deleted.
+    `state` is the one before them: MISSING if they begin with a create or a reset. The result is MISSING if the key was
+    deleted.
 
-    A column that the state does not have is one that is not known yet, as after an unavailable value or where it was
-    added to the table: what deltas tell of it as a whole is learnt from them. Every other test is made: raises
-    ChangelogError of kind *malformed* where a delta is missing.
+    If the state lacks a column, its value is not known yet, for example because it was unavailable, or because the
+    column was added to the table. Such a column takes its value from the first delta that holds it whole. Every other
+    column is tested: raises ChangelogError of kind *malformed* if a delta is missing.
     """
     for delta in _once(deltas):
         truncated = delta.provenance.source.op is Op.TRUNCATE
@@ -74,22 +74,22 @@ def fold(deltas: Iterable[Delta], state: Value = MISSING) -> Value:
 
 
 def foldable(deltas: Iterable[Delta]) -> Iterator[Delta]:
-    """An entity's deltas from the first on that says its state whole: a create or a reset.
+    """The deltas of a key from the first one that holds the whole state: a create or a reset.
 
-    Where a table was written to while it was read, others stand before, of a state that nobody was told.
+    Deltas before it are possible: if a table is written to while it is read, changes of a row can come before the row.
     """
-    return dropwhile(lambda delta: not any(each["op"] == "add" and not each["path"] for each in delta.patch), deltas)
+    return dropwhile(lambda delta: not any(op["op"] == "add" and not op["path"] for op in delta.patch), deltas)
 
 
 def back(deltas: Iterable[Delta], state: Value) -> Value:
-    """The state of an entity before its deltas, which come in their order, from the `state` after them.
+    """The state of a key before its deltas, which come in order, from the `state` after them.
 
-    Raises ChangelogError of kind *malformed* where they do not say it: at a reset, at a truncate, and at a delete
-    without its original.
+    Raises ChangelogError of kind *malformed* if a delta does not hold the earlier state: a reset, a truncate, or a
+    delete without its original.
     """
     for delta in reversed(list(_once(deltas))):
         if delta.provenance.source.op is Op.TRUNCATE:
-            raise ChangelogError(Kind.MALFORMED, "a truncate does not say what it takes away")
+            raise ChangelogError(Kind.MALFORMED, "a truncate does not hold the state that it removes")
         state = _stepped(delta, invert(delta.patch), state)
     return state
 
@@ -106,7 +106,7 @@ def _without(state: Value, names: Iterable[str]) -> Value:
 
 
 def _once(deltas: Iterable[Delta]) -> Iterable[Delta]:
-    """Each delta once. Events that services publish themselves have no position in a source, and all stay."""
+    """Yields each delta once. Events that services publish themselves have no position, so all of them stay."""
     last = None
     for delta in deltas:
         position = delta.provenance.source.position
@@ -116,19 +116,19 @@ def _once(deltas: Iterable[Delta]) -> Iterable[Delta]:
 
 
 def _stepped(delta: Delta, patch: Sequence[Operation], state: Value) -> Value:
-    """The state on the other side of a delta, by its patch or the inverse of it."""
+    """The state on the other side of a delta, by its patch or the inverse of that."""
     source = delta.provenance.source
     stepped = apply(_fitted(patch, state), state)
     if not (isinstance(stepped, dict) and isinstance(state, dict)):
         return stepped
     if any(operation.get("reset") for operation in patch):  # the log leaves out what did not change
-        kept = {name: state[name] for name in source.unavailable if name in state}
-        return {**kept, **stepped}
+        unchanged = {name: state[name] for name in source.unavailable if name in state}
+        return {**unchanged, **stepped}
     return _without(stepped, set(source.unavailable_original) - set(source.unavailable))
 
 
 def _fitted(patch: Sequence[Operation], state: Value) -> list[Operation]:
-    """The patch as it applies to a state in which columns are not known."""
+    """The patch as it applies to a state that may lack columns."""
     if not isinstance(state, dict):
         return list(patch)
     known = set(state)
@@ -148,16 +148,16 @@ def _fitted(patch: Sequence[Operation], state: Value) -> list[Operation]:
 
 
 def _tests(test: Operation, state: Mapping[str, Value]) -> list[Operation]:
-    """A test of the whole state, of the columns that both sides know."""
+    """Reduces a test of the whole state to the columns that both sides have: nothing is left if these are equal."""
     value: Any = test["value"]
     if not isinstance(value, dict):
         return [test]
-    both = {name: state[name] for name in state if name in value}
-    alike = text_of(both) == text_of({name: value[name] for name in both})
-    return [] if alike else [test]
+    common = {name: state[name] for name in state if name in value}
+    equal = text_of(common) == text_of({name: value[name] for name in common})
+    return [] if equal else [test]
 
 
 def _column(path: str) -> tuple[str, bool]:
-    """The column that a path leads to or into, and whether it leads into it."""
+    """The column of a path, and whether the path leads to a place inside the column."""
     first, slash, _ = path[1:].partition("/")
     return first.replace("~1", "/").replace("~0", "~"), bool(slash)

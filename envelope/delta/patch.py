@@ -1,10 +1,10 @@
-"""Deltas: RFC 6902 patches that carry both sides of every change.
+"""JSON Patches (RFC 6902) that carry both sides of every change.
 
 Only `test`, `add`, `replace` and `remove` are written and read. Each `replace` and `remove` follows
-a `test` of the value that it takes away, so that a patch verifies itself and can be inverted.
-Values are those of `envelope.canonical`: `parse` gives them, `dumps` writes them, and numbers are
-equal by token, more strictly than the RFC has it. Patches and results share structure with what
-was given: change none of them in place.
+a `test` of the value that it removes, so that a patch verifies itself and can be inverted. Values
+are those of `envelope.canonical`, with its `parse` and `dumps`; numbers are equal by token, which
+is stricter than the RFC. Patches and results share structure with the arguments: do not change any
+of them in place.
 """
 
 import re
@@ -22,23 +22,23 @@ __all__ = ["EDITS_MAX", "MISSING", "Operation", "apply", "diff", "dumps", "inver
 Operation = dict[str, Any]
 
 EDITS_MAX = 256
-"""Insertions and deletions up to which a changed array is aligned; beyond, it is compared in place."""
+"""The most insertions and deletions for which a changed array is aligned; otherwise it is compared by index."""
 
 _NESTING_MAX = 100
-"""Levels that are looked into; what stands deeper is replaced as a whole."""
+"""How many levels are compared one by one; a deeper value is replaced as a whole."""
 
 _PLAIN = frozenset({str, Raw, int, bool, type(None)})
-"""Types whose `==` is equality by value, between two of the same type."""
+"""Types for which `==` between two values of the same type is equality by value."""
 
 _INDEX = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 _POINTER = re.compile(r"(/([^/~]|~[01])*)*")
 
-Gap = tuple[int, int, int, int]
-"""What differs between two arrays: `[i1:i2]` of the first stands where `[j1:j2]` of the second does."""
+Difference = tuple[int, int, int, int]
+"""A difference between two arrays: `[i1:i2]` of the first became `[j1:j2]` of the second."""
 
 
 def diff(original: Value, current: Value) -> list[Operation]:
-    """The patch that makes `current` from `original`; empty when they are equal.
+    """The patch that turns `original` into `current`; empty if they are equal.
 
     Either may be MISSING: an `add` at the root creates, a `test` and a `remove` at the root delete.
     """
@@ -50,10 +50,10 @@ def diff(original: Value, current: Value) -> list[Operation]:
 
 
 def apply(patch: Sequence[Operation], document: Value) -> Value:
-    """`document` as `patch` changes it: a new value, or MISSING once the root was removed.
+    """Applies `patch` to `document`: returns a new value, or MISSING if the patch removed the root.
 
-    Members of an operation that the RFC does not name are passed over. Raises ChangelogError of
-    kind *malformed*, naming the operation, when a test fails, a place does not exist, or the
+    Members of an operation that the RFC does not define are ignored. Raises ChangelogError of kind
+    *malformed*, with the number of the operation, if a test fails, a path does not exist, or the
     operation is not one of the four.
     """
     holder = {} if document is MISSING else {"": document}
@@ -68,9 +68,9 @@ def apply(patch: Sequence[Operation], document: Value) -> Value:
 
 
 def invert(patch: Sequence[Operation]) -> list[Operation]:
-    """The patch that takes `patch` back: `apply(invert(p), apply(p, document)) == document`.
+    """The patch that undoes `patch`: `apply(invert(p), apply(p, document)) == document`.
 
-    Raises ChangelogError of kind *malformed* where that cannot be known: at a `replace` or
+    Raises ChangelogError of kind *malformed* if the earlier value is unknown: at a `replace` or
     `remove` without its `test`, and at an `add` that resets the state.
     """
     steps: list[list[Operation]] = []
@@ -89,7 +89,7 @@ def invert(patch: Sequence[Operation]) -> list[Operation]:
             case _:
                 raise ChangelogError(
                     Kind.MALFORMED,
-                    f"a patch cannot be inverted: operation {number} of {len(patch)} does not say what it takes away",
+                    f"a patch cannot be inverted: operation {number} of {len(patch)} lacks the value that it removes",
                 )
         before = operation
     return [operation for step in reversed(steps) for operation in step]
@@ -129,9 +129,9 @@ def _of_objects(path: str, a: dict[str, Value], b: dict[str, Value]) -> list[Ope
 
 
 def _of_arrays(path: str, a: list[Value], b: list[Value]) -> list[Operation]:
-    """Element by element where that is shorter, else the array as a whole."""
+    """Compares element by element, and replaces the whole array if that makes a shorter patch."""
     operations: list[Operation] = []
-    for i1, i2, j1, j2 in _gaps([text_of(value) for value in a], [text_of(value) for value in b]):
+    for i1, i2, j1, j2 in _differences([text_of(value) for value in a], [text_of(value) for value in b]):
         paired = min(i2 - i1, j2 - j1)
         for n in range(paired):
             operations += _changes(f"{path}/{j1 + n}", a[i1 + n], b[j1 + n])
@@ -142,8 +142,8 @@ def _of_arrays(path: str, a: list[Value], b: list[Value]) -> list[Operation]:
     return operations if not operations or len(dumps(operations)) <= len(dumps(whole)) else whole
 
 
-def _gaps(a: Sequence[bytes], b: Sequence[bytes]) -> Iterator[Gap]:
-    """The differences of two sequences, in order."""
+def _differences(a: Sequence[bytes], b: Sequence[bytes]) -> Iterator[Difference]:
+    """Yields the differences between two sequences, in order."""
     start, least = 0, min(len(a), len(b))
     while start < least and a[start] == b[start]:
         start += 1
@@ -160,7 +160,7 @@ def _gaps(a: Sequence[bytes], b: Sequence[bytes]) -> Iterator[Gap]:
 
 
 def _common(a: Sequence[bytes], b: Sequence[bytes]) -> list[tuple[int, int]]:
-    """A longest common subsequence as pairs of indices; none when it takes more than `EDITS_MAX` edits.
+    """A longest common subsequence as pairs of indices; empty if it needs more than `EDITS_MAX` edits.
 
     Source: E. W. Myers, *An O(ND) Difference Algorithm and Its Variations* (1986), the greedy form:
     `reach[k]` is the furthest x on the diagonal x - y = k.
@@ -179,7 +179,7 @@ def _common(a: Sequence[bytes], b: Sequence[bytes]) -> list[tuple[int, int]]:
 
 
 def _pairs(trace: Sequence[dict[int, int]], x: int, y: int) -> list[tuple[int, int]]:
-    """The steps from `(x, y)` back to the start that went along a diagonal, first step first."""
+    """The diagonal steps on the way from the start to `(x, y)`, first step first."""
     pairs: list[tuple[int, int]] = []
     for edits in range(len(trace) - 1, -1, -1):
         reach, k = trace[edits], x - y
@@ -196,7 +196,7 @@ def _goes_down(reach: dict[int, int], k: int, edits: int) -> bool:
 
 
 def _applied(operation: Operation, holder: dict[str, Value]) -> dict[str, Value]:
-    """`holder` has the document as its member `""`, so that the root is a place like any other."""
+    """Applies one operation. `holder` has the document as its member `""`, so that the root needs no special case."""
     *way, last = _tokens(operation["path"])
     if operation["op"] == "test":
         node: Value = holder
@@ -230,7 +230,7 @@ def _change(node: Value, token: str, operation: Operation) -> None:
 
 
 def _place(node: Value, token: str, *, room: int = 0) -> Any:
-    """What indexes `node` at `token`: a name or a number; LookupError when nothing stands there."""
+    """The name or number that indexes `node` at `token`; raises LookupError if nothing is there."""
     if isinstance(node, dict):
         if token not in node:
             raise LookupError("no such member")
@@ -251,7 +251,7 @@ def _escape(name: str) -> str:
 
 
 def _tokens(path: str) -> list[str]:
-    """The steps that a JSON pointer (RFC 6901) names, from `""`, the root, on; ValueError when it is none."""
+    """The steps of a JSON pointer (RFC 6901), beginning with `""` for the root; ValueError if it is not a pointer."""
     if not _POINTER.fullmatch(path):
         raise ValueError("not a JSON pointer")
     return [token.replace("~1", "/").replace("~0", "~") for token in path.split("/")]

@@ -1,7 +1,7 @@
-"""Patches of columns of states: those of `envelope.delta.patch_text`, of many updates at once.
+"""Makes the patches of `envelope.delta.patch_text` for many updates at once.
 
-What it does with one pair of texts is done here with all pairs of the same form: pieces are compared by Arrow, and only
-those that differ are looked at.
+That module compares one pair of texts; here Arrow compares the pieces of all pairs of the same form, and only pieces
+that differ are processed further.
 """
 
 from collections.abc import Sequence
@@ -15,37 +15,37 @@ from envelope.columnar.flat_json import Form, Mask
 from envelope.delta.patch_text import pointer
 
 FORMS_MAX: Final = 16
-"""How many forms of states are tried in one batch; each costs a look at all that is left."""
+"""How many forms of states are tried in one batch; each costs a pass over all remaining rows."""
 
 _SCALAR: Final = r'\A(?:"[^"\\]*"|[-+.0-9A-Za-z]+)\z'
 
 
 def changes(original: pa.StringArray, current: pa.StringArray) -> tuple[pa.StringArray, Mask]:
-    """The patches between flat states, none of them null, and of which pairs they are; the others are not as plain.
+    """The patches between flat states without nulls, and a mask of the pairs that they belong to.
 
-    They are those of `envelope.delta.patch_text.changes`, byte by byte.
+    The other pairs are not plain enough. Patches equal those of `envelope.delta.patch_text.changes` byte by byte.
     """
-    left = np.arange(len(original))
-    found: list[pa.StringArray] = []
+    remaining = np.arange(len(original))
+    patches: list[pa.StringArray] = []
     rows = [np.zeros(0, np.int64)]
     tried: set[Form] = set()
     for _ in range(FORMS_MAX):
-        if not len(left):
+        if not len(remaining):
             break
-        form = Form.of(original[int(left[0])].as_py().encode())
+        form = Form.of(original[int(remaining[0])].as_py().encode())
         if form is None or form in tried:
-            left = left[1:]
+            remaining = remaining[1:]
             continue
         tried.add(form)
-        patches, fits = _of_form(form, *(_taken(states, left) for states in (original, current)))
-        found.append(patches)
-        rows.append(left[fits])
-        left = left[~fits][0 if fits[0] else 1 :]
+        of_form, fits = _of_form(form, *(_taken(states, remaining) for states in (original, current)))
+        patches.append(of_form)
+        rows.append(remaining[fits])
+        remaining = remaining[~fits][0 if fits[0] else 1 :]
     at = np.concatenate(rows)
-    told = np.zeros(len(original), np.bool_)
-    told[at] = True
+    patched = np.zeros(len(original), np.bool_)
+    patched[at] = True
     order = np.argsort(at)
-    return pa.concat_arrays(found or [pa.array([], pa.utf8())]).take(pa.array(order)), told
+    return pa.concat_arrays(patches or [pa.array([], pa.utf8())]).take(pa.array(order)), patched
 
 
 def _taken(states: pa.StringArray, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.StringArray:
@@ -58,8 +58,8 @@ def _of_form(form: Form, original: pa.StringArray, current: pa.StringArray) -> t
     if not fits.any():
         return pa.array([], pa.utf8()), fits
     if not fits.all():
-        kept = pa.array(fits)
-        patches, fits[fits] = _of_form(form, original.filter(kept), current.filter(kept))
+        fitting = pa.array(fits)
+        patches, fits[fits] = _of_form(form, original.filter(fitting), current.filter(fitting))
         return patches, fits
     differing = pc.not_equal(before.pieces(), after.pieces()).to_numpy(zero_copy_only=False)
     rows, columns = np.divmod(np.flatnonzero(differing), len(form.names))
@@ -76,10 +76,10 @@ def _of_form(form: Form, original: pa.StringArray, current: pa.StringArray) -> t
 
 
 def _heads(names: Sequence[bytes]) -> tuple[list[str], list[str]]:
-    """What stands before each value of an edit, by column: its test's, and its replacement's."""
-    pointers = [pointer(name.decode()).decode() for name in names]
-    tests = [f'{{"op":"test","path":{each},"value":' for each in pointers]
-    return tests, [f'}},{{"op":"replace","path":{each},"value":' for each in pointers]
+    """The texts before the two values of an edit, by column: before the test's value, and before the replacement's."""
+    paths = [pointer(name.decode()).decode() for name in names]
+    tests = [f'{{"op":"test","path":{path},"value":' for path in paths]
+    return tests, [f'}},{{"op":"replace","path":{path},"value":' for path in paths]
 
 
 def _joined(*parts: str | pa.StringArray) -> pa.StringArray:

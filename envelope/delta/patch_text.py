@@ -1,8 +1,8 @@
-"""Patches as JSON text, made of JSON text: what `envelope.delta.deltas` defines, without reading what did not change.
+"""Makes patches, as JSON text, from JSON text: the same as `envelope.delta` defines, without parsing unchanged parts.
 
-Most states are flat objects of which a few columns changed. Such texts are cut at `,"`, and the pieces are compared as
-they are. Where that cannot tell for certain, the objects are cut into their members; where these differ in more than
-a plain value, `envelope.delta.patch` compares the two values.
+Most states are flat objects in which a few columns changed. Such texts are cut at `,"`, and the pieces are compared as
+text. If that is not conclusive, the objects are cut into their members; if two members differ and are not plain values,
+`envelope.delta.patch` compares them.
 """
 
 import re
@@ -34,7 +34,8 @@ def patch_text(
 ) -> bytes:
     """The patch of `envelope.delta.delta_of`, from the parts of an envelope: states as JSON, None if there is none.
 
-    `unavailable` names what is unavailable on either side, `unavailable_original` says whether the original lacks any.
+    `unavailable` names the columns that are unavailable on either side; `unavailable_original` says whether the
+    original lacks any.
     """
     if op == Op.TRUNCATE:
         return NONE
@@ -50,24 +51,24 @@ def patch_text(
 
 
 def changes(original: bytes, current: bytes, left_out: frozenset[str] = frozenset()) -> bytes:
-    """The patch between two states that are JSON, without the columns that are `left_out`.
+    """The patch between two states in JSON, without the columns `left_out`.
 
-    By value it is `diff(parse(original), parse(current))`; values stand in it as they are spelt.
+    By value it equals `diff(parse(original), parse(current))`; it keeps the spelling of values.
     """
     if original == current:
         return NONE
-    found = None if left_out else _of_pieces(original, current)
-    if found is None:
-        found = _of_members(original, current, left_out)
-    return found
+    patch = None if left_out else _of_pieces(original, current)
+    if patch is None:
+        patch = _of_members(original, current, left_out)
+    return patch
 
 
 def _of_pieces(original: bytes, current: bytes) -> bytes | None:
-    """The patch between two flat objects of the same columns; None where these may be something else.
+    """The patch between two flat objects of the same columns; None if the texts may be something else.
 
-    In flat JSON without blanks, `,"` stands between two members, and else only where a string ends in a comma: then the
-    piece before is no whole member, nor is the one behind. So two texts are alike up to the first pieces that differ;
-    if both of these are whole members, of one column, the next pieces are again members, or alike.
+    In flat JSON without white space, `,"` appears between two members, and otherwise only if a string ends in a comma;
+    then neither piece around it is a whole member. So the texts are equal up to the first pieces that differ. If both
+    of these are whole members of the same column, the next pieces are again members, or equal.
     """
     if original.find(b"{", 1) > 0 or current.find(b"{", 1) > 0 or b"[" in original or b"[" in current:
         return None
@@ -80,10 +81,10 @@ def _of_pieces(original: bytes, current: bytes) -> bytes | None:
     for a, b in zip(before, after, strict=True):
         if a == b:
             continue
-        found = _PIECES.fullmatch(a + b"\0" + b)
-        if found is None:
+        match = _PIECES.fullmatch(a + b"\0" + b)
+        if match is None:
             return None
-        name, was, is_ = found.groups()
+        name, was, is_ = match.groups()
         label = b'"%b":' % name
         if original.count(label) > 1 or current.count(label) > 1:
             return None
@@ -95,7 +96,7 @@ def _of_members(original: bytes, current: bytes, left_out: frozenset[str]) -> by
     try:
         before, after = members(original), members(current)
     except (ValueError, RecursionError):
-        return dumps(diff(parse(original), parse(current)))  # which refuses what is not JSON
+        return dumps(diff(parse(original), parse(current)))  # raises if one is not JSON
     parts = []
     for name, value in before.items():
         other = after.get(name)
@@ -113,7 +114,7 @@ def _of_members(original: bytes, current: bytes, left_out: frozenset[str]) -> by
 
 @lru_cache(maxsize=4096)
 def _replace(name: bytes) -> bytes:
-    """A form that takes both values."""
+    """A template of a `test` and a `replace`, for the old and the new value."""
     path = pointer(name.decode()).replace(b"%", b"%%")
     return b'{"op":"test","path":%b,"value":%%b},{"op":"replace","path":%b,"value":%%b}' % (path, path)
 
@@ -128,5 +129,5 @@ def _add(name: str, value: bytes) -> bytes:
 
 
 def pointer(name: str) -> bytes:
-    """The pointer to a column, as JSON."""
+    """The JSON pointer to a column, as a JSON string."""
     return msgspec.json.encode("/" + name.replace("~", "~0").replace("/", "~1"))

@@ -65,7 +65,7 @@ def test_a_context_is_published_as_it_was_written(shop: Site, capsys: pytest.Cap
         service.until(lambda: len(rows(shop)) == 4 + len(HOSTILE_CONTEXTS))
         service.until(lambda: service.said("provenance stamps not valid"))
         [told] = [event for event in service.events() if event["event"] == "provenance stamps not valid"]
-    assert (told["why"], told["last_transaction"]) == ("context is no object", rows(shop)[-2]["transaction"])
+    assert (told["why"], told["last_transaction"]) == ("context is not an object", rows(shop)[-2]["transaction"])
     [page] = re.findall(r'"context": (\{.*\})\}', blocks("sql")[1])
     written = [None, page, *HOSTILE_CONTEXTS, None, None]
     assert [row["context"] for row in rows(shop)] == written

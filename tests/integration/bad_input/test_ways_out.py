@@ -113,7 +113,7 @@ def test_stamps_that_are_none_are_counted_and_told_rarely(begun: Site) -> None:
         running.until(lambda: len(begun.ops("guest")) == 11)
         running.until(lambda: "changelog_stamps_invalid_total 10.0" in running.get("metrics"))
         [told] = [each for each in running.events() if each["event"] == "provenance stamps not valid"]
-        assert told["why"] == "it is no JSON object"
+        assert told["why"] == "it is not a JSON object"
         sources = [each["value"]["provenance"]["source"] for each in begun.messages("guest")[1:]]
         assert told["last_transaction"] in {source["transaction"] for source in sources}
     assert {each["value"]["provenance"]["serviceName"] for each in begun.messages()} == {"unknown"}

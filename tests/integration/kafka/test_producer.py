@@ -257,7 +257,7 @@ def test_a_missing_topic_is_said(opened: Open) -> None:
         ({"state": {"at": AT}}, "not JSON"),
         ({"state": {"text": "\ud800"}}, "not JSON"),
         ({"context": {"at": AT}}, "has a context that is not JSON"),
-        ({"context": ["x"]}, "has a context that is no object"),
+        ({"context": ["x"]}, "has a context that is not an object"),
         ({"context": {"text": "x" * 4096}}, "has a context that has more than 4096 bytes"),
         ({"key": ("\ud800",)}, "no Unicode"),
         ({"identifier": "\ud800"}, "no Unicode"),

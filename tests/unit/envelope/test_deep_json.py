@@ -30,7 +30,7 @@ def test_an_object_has_the_members_that_a_decoder_finds(value: object, indent: i
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"1", b"{", b'{"a":[}', b'{"a":1}}', b'"{}"'])
 def test_what_is_no_object_is_refused(text: bytes) -> None:
-    with pytest.raises(ValueError, match="no JSON object"):
+    with pytest.raises(ValueError, match="not a JSON object"):
         members(text)
 
 

@@ -227,7 +227,7 @@ def test_a_root_that_is_missing() -> None:
     ],
 )
 def test_what_does_not_say_what_it_takes_away_cannot_be_inverted(patch: list[dict[str, Any]]) -> None:
-    with pytest.raises(ChangelogError, match="does not say what it takes away") as caught:
+    with pytest.raises(ChangelogError, match="lacks the value that it removes") as caught:
         invert(patch)
     assert caught.value.kind is Kind.MALFORMED
 

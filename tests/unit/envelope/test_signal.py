@@ -88,7 +88,7 @@ def test_a_signature_is_for_one_transaction_of_one_cluster() -> None:
 
 def test_a_signal_of_an_older_sender_is_refused_with_what_to_do() -> None:
     mac = hmac.new(SECRET, b'{"do":"pause","id":"a"}', "sha256").hexdigest()
-    with pytest.raises(ChangelogError, match=r"signed for no transaction.* send it with this version") as caught:
+    with pytest.raises(ChangelogError, match=r"not signed for a transaction.* send it with this version") as caught:
         parse(b'{"do":"pause","id":"a","mac":"%s"}' % mac.encode(), SIGNING)
     assert caught.value.kind is Kind.ACCESS
     assert parse(b'{"do":"pause","id":"a","mac":"%s"}' % mac.encode(), None).do == "pause"

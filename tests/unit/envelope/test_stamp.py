@@ -50,15 +50,15 @@ def test_what_is_no_stamp_says_why(payload: bytes) -> None:
 @pytest.mark.parametrize(
     ("more", "kept", "problem"),
     [
-        (b'"user":"u"', ONLY, "user is not known"),
-        (b'"identifier":7,"apiVersion":"v2"', replace(ONLY, api_version="v2"), "identifier is no text"),
-        (b'"apiVersion":null,"identifier":"i"', replace(ONLY, identifier="i"), "apiVersion is no text"),
+        (b'"user":"u"', ONLY, "user is not a known member"),
+        (b'"identifier":7,"apiVersion":"v2"', replace(ONLY, api_version="v2"), "identifier is not a string"),
+        (b'"apiVersion":null,"identifier":"i"', replace(ONLY, identifier="i"), "apiVersion is not a string"),
         (
             b'"apiVersion":[],"x":1,"identifier":{}',
             ONLY,
-            "apiVersion is no text; identifier is no text; x is not known",
+            "apiVersion is not a string; identifier is not a string; x is not a known member",
         ),
-        (b'"%b":1' % (b"x" * 99), ONLY, f"{'x' * 40} is not known"),
+        (b'"%b":1' % (b"x" * 99), ONLY, f"{'x' * 40} is not a known member"),
     ],
 )
 def test_every_valid_member_is_kept_and_the_others_are_named(more: bytes, kept: Stamp, problem: str) -> None:
@@ -68,8 +68,8 @@ def test_every_valid_member_is_kept_and_the_others_are_named(more: bytes, kept: 
 @pytest.mark.parametrize(
     ("payload", "problem"),
     [
-        (b'{"serviceName":7,"identifier":"i"}', "serviceName is no text"),
-        (b'{"servicename":"s"}', "serviceName is missing or empty; servicename is not known"),
+        (b'{"serviceName":7,"identifier":"i"}', "serviceName is not a string"),
+        (b'{"servicename":"s"}', "serviceName is missing or empty; servicename is not a known member"),
         (b'{"serviceName":""}', "serviceName is missing or empty"),
     ],
 )
@@ -86,10 +86,10 @@ def test_a_context_is_kept_as_it_was_written(context: str) -> None:
 @pytest.mark.parametrize(
     ("context", "problem"),
     [
-        ("null", "context is no object"),
-        ("7", "context is no object"),
-        ("[]", "context is no object"),
-        ('"{}"', "context is no object"),
+        ("null", "context is not an object"),
+        ("7", "context is not an object"),
+        ("[]", "context is not an object"),
+        ('"{}"', "context is not an object"),
         (f'{{"a":"{"x" * 4089}"}}', "context has more than 4096 bytes"),
         (f'{{"a":"{"é" * 2045}"}}', "context has more than 4096 bytes"),
         (f'{{"a":"{"x" * 900_000}"}}', "context has more than 4096 bytes"),
@@ -116,7 +116,7 @@ def test_a_context_has_at_most_4_kib() -> None:
 def test_a_text_that_is_half_a_character_is_left_out() -> None:
     payload = b'{"serviceName":"s","identifier":"\\ud800","context":{"half":"\\udc00"}}'
     assert stamp.parse(payload) == Reading(
-        stamp=replace(ONLY, context='{"half":"\\udc00"}'), problem="identifier is no text"
+        stamp=replace(ONLY, context='{"half":"\\udc00"}'), problem="identifier is not a string"
     )
 
 

@@ -141,7 +141,7 @@ def test_what_is_no_stamp_leaves_the_one_before_as_it_is() -> None:
     sent: list[Decoded] = [relation(), insert(1), stamp(b"no"), insert(2), stamp(), insert(3), stamp(b"no"), insert(4)]
     given_ = assembler().feed(frames(transaction(100, sent, xid=743)))
     assert table(given_)["service_name"].to_pylist() == ["nobody", "nobody", "order-api", "order-api"]
-    assert [problem for problem, _ in given_.invalid_stamps] == ["it is no JSON object"] * 2
+    assert [problem for problem, _ in given_.invalid_stamps] == ["it is not a JSON object"] * 2
     assert {xid & 0xFFFFFFFF for _, xid in given_.invalid_stamps} == {743}
 
 

@@ -196,7 +196,7 @@ def test_what_is_not_ours_is_refused() -> None:
             avro.columns(schema)
     with pytest.raises(ValueError, match="not that of an entity's columns"):
         avro.columns({"fields": [{"name": "current", "type": ["null", "State"]}]})
-    with pytest.raises(ValueError, match="a union is not one of ours"):
+    with pytest.raises(ValueError, match="a union is not one that this project writes"):
         avro.of_avro(["null", "int", "string"])
-    with pytest.raises(ValueError, match="a type is not one of ours"):
+    with pytest.raises(ValueError, match="a type is not one that this project writes"):
         avro.of_avro({"type": "fixed", "name": "f", "size": 4})

@@ -374,7 +374,7 @@ def test_a_problem_says_where_who_and_what_to_do() -> None:
         (
             "BRANCH_MISSING /fields/current/fields/gr_x00F6__x00DF_e breaks old readers of v1",
             "the new schema may hold long, v1 reads only null, int",
-            "keep to null, int, and give what may be long a field of its own",
+            "keep to null, int, and add a separate field for values that may be long",
         ),
     ]
 
@@ -386,7 +386,7 @@ def test_a_field_without_a_default_and_the_ways_out() -> None:
         (
             "FIELD_NO_DEFAULT /fields/y breaks new readers of v1",
             'v1 has no field "y", and the new schema has no default for it',
-            'give "y" a default, or, if it is "x" renamed, the alias "x"',
+            'give "y" a default, or the alias "x" if "x" was renamed to it',
         ),
         (
             "FIELD_NO_DEFAULT /fields/x breaks old readers of v1",

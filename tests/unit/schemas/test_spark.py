@@ -72,7 +72,7 @@ def test_a_type_that_no_value_has_is_refused(spark_type: Any) -> None:
 
 
 def test_only_a_row_has_columns() -> None:
-    with pytest.raises(ValueError, match="not that of a row"):
+    with pytest.raises(ValueError, match="is not a struct"):
         spark.columns("long")
 
 
