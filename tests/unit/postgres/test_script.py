@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.sources.postgres.migration.script import Refusal, Statement, refusal, statements
+from connectors.sources.migrations import Statement
+from connectors.sources.postgres.migration.script import Refusal, refusal, statements
 
 PIECES = [
     "SELECT 1",

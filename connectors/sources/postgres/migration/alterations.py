@@ -2,49 +2,10 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 
+from connectors.sources.migrations import Alteration, AlterationKind
 from connectors.sources.postgres.migration.rehearsal import ColumnState, RehearsedStep, TableState
-
-
-class AlterationKind(StrEnum):
-    """What became of a table, or of something in it."""
-
-    GONE = "table dropped"
-    MOVED = "table renamed"
-    REPLACED = "table replaced"
-    ADDED = "column added"
-    DROPPED = "column dropped"
-    RENAMED = "column renamed"
-    RETYPED = "type"
-    NULLABLE = "null"
-    DEFAULT = "default"
-    KEYS = "unique indexes"
-    IDENTITY = "replica identity"
-    PUBLISHED = "publication"
-    PARTITION_CAME = "partition added"
-    PARTITION_WENT = "partition removed"
-    REWRITTEN = "table rewritten"
-    TRUNCATED = "table truncated"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alteration:
-    """One thing that is not as it was; `name` is the column's or partition's new name, or else its old one.
-
-    `restates` says that rows which nobody writes hold other values afterwards; `has_default` is of an added column.
-    """
-
-    kind: AlterationKind
-    line: int
-    name: str = ""
-    before: str = ""
-    after: str = ""
-    restates: bool = False
-    has_default: bool = False
-
 
 _COMPUTES = re.compile(r"\bTYPE\b.*\bUSING\b", re.IGNORECASE | re.DOTALL)
 _TRUNCATES = re.compile(r"TRUNCATE\b", re.IGNORECASE)

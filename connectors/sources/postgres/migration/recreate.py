@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import psycopg
 
+from connectors.sources.migrations import LostDefinition
 from connectors.sources.postgres.session.connection import Connection, explain, translated
 
 _SCHEMAS_PUBLISHED = 150000
@@ -24,15 +25,6 @@ class Definition:
     what: str
     statement: str
     instead: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostDefinition:
-    """What could not be made again, and why; `stands_in` says that something else does for it."""
-
-    what: str
-    why: str
-    stands_in: bool
 
 
 def definitions(connection: Connection, publication: str) -> list[Definition]:

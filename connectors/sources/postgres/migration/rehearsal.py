@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import errors, pq
 
-from connectors.sources.postgres.migration.script import Statement
+from connectors.sources.migrations import Statement
 from connectors.sources.postgres.session.connection import Connection
 
 

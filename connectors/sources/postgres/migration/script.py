@@ -8,22 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
-    """One statement; `line` is that of its first word, counted from 1. `words` are its SQL without texts and comments.
-
-    `code` has the bodies in dollar quotes as well, which DO runs.
-    """
-
-    line: int
-    text: str
-    words: str
-    code: str
-
-    def line_at(self, position: int) -> int:
-        """The line of the character `position` of the text, which counts from 1, as the server's errors do."""
-        return self.line + self.text.count("\n", 0, position - 1)
+from connectors.sources.migrations import Statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from connectors.schema_files import reports
-from connectors.schema_files.plan import THE_SERVICE, Planned, Trouble
+from connectors.schema_files.migrations.planned import THE_SERVICE, Planned, Trouble
 from connectors.schema_files.reports import Report
 from connectors.schema_files.verdicts import Finding, Verdict
-from connectors.sources.postgres.migration.alterations import Alteration, AlterationKind
-from connectors.sources.postgres.migration.recreate import LostDefinition
+from connectors.sources.migrations import Alteration, AlterationKind, LostDefinition
 from connectors.terminal import safe
 
 SPELLED: Mapping[AlterationKind, str] = {
@@ -48,9 +47,9 @@ class Tried:
     @property
     def verdict(self) -> str:
         """`stops` the service, `breaks` a reader, or `ok`."""
-        if any(each.stops for each in self.planned):
+        if any(entity.stops for entity in self.planned):
             return "stops"
-        return "breaks" if any(each.troubles for each in self.planned) else "ok"
+        return "breaks" if any(entity.troubles for entity in self.planned) else "ok"
 
     @property
     def tried_on(self) -> str:
@@ -60,11 +59,11 @@ class Tried:
     @property
     def summary(self) -> str:
         """The last line."""
-        stopped = ", ".join(each.entity for each in self.planned if each.stops)
-        broken = ", ".join(each.entity for each in self.planned if each.troubles and not each.stops)
-        told = [f"the service would stop ({stopped})"] if stopped else []
-        told += [f"readers would break ({broken})"] if broken else []
-        return f"{self.tried_on}: {'; '.join(told) or 'nothing breaks'}"
+        stopped = ", ".join(entity.entity for entity in self.planned if entity.stops)
+        broken = ", ".join(entity.entity for entity in self.planned if entity.troubles and not entity.stops)
+        harms = [f"the service would stop ({stopped})"] if stopped else []
+        harms += [f"readers would break ({broken})"] if broken else []
+        return f"{self.tried_on}: {'; '.join(harms) or 'nothing breaks'}"
 
 
 def text(tried: Tried) -> str:
@@ -74,13 +73,13 @@ def text(tried: Tried) -> str:
 
 def _lines(tried: Tried) -> Iterator[str]:
     yield from _missing(tried)
-    for each in tried.planned:
-        if each.changed:
-            yield f"{each.entity} ({each.table})"
-            yield from (f"  {tried.file}:{line}: {told}" for line, told in _changes(each))
-            yield from (f"  {tried.file}:{trouble.line}: {_error(trouble)}" for trouble in each.troubles)
-            yield from (f"  note: {note}" for note in _notes(each))
-    untouched = [each.entity for each in tried.planned if not each.changed]
+    for planned in tried.planned:
+        if planned.changed:
+            yield f"{planned.entity} ({planned.table})"
+            yield from (f"  {tried.file}:{line}: {change}" for line, change in _changes(planned))
+            yield from (f"  {tried.file}:{trouble.line}: {_error(trouble)}" for trouble in planned.troubles)
+            yield from (f"  note: {note}" for note in _notes(planned))
+    untouched = [planned.entity for planned in tried.planned if not planned.changed]
     if untouched:
         yield f"no change: {', '.join(untouched)}"
     yield ""
@@ -96,12 +95,12 @@ def _missing(tried: Tried) -> Iterator[str]:
 def _changes(planned: Planned) -> Iterator[tuple[int, str]]:
     if planned.is_new:
         yield planned.line, "+ entity, which the service reads from its next start on"
-    for each in planned.alterations:
-        yield each.line, _spelled(each)
+    for alteration in planned.alterations:
+        yield alteration.line, _spelled(alteration)
 
 
-def _spelled(each: Alteration) -> str:
-    return SPELLED[each.kind].format(each)
+def _spelled(alteration: Alteration) -> str:
+    return SPELLED[alteration.kind].format(alteration)
 
 
 def _error(trouble: Trouble) -> str:
@@ -132,17 +131,17 @@ def json_(tried: Tried) -> str:
         "tried_on": tried.where,
         "lost": [asdict(lost) for lost in tried.lost],
         "verdict": tried.verdict,
-        "entities": [asdict(each) for each in tried.planned],
+        "entities": [asdict(planned) for planned in tried.planned],
     }
     return json.dumps(value)
 
 
 def _report(tried: Tried) -> Report:
     """The same as verdicts, of which each entity has one."""
-    notes = [f"{each.entity}: {note}" for each in tried.planned for note in _notes(each)]
+    notes = [f"{planned.entity}: {note}" for planned in tried.planned for note in _notes(planned)]
     return Report(
         against=f"the live tables, {tried.tried_on}",
-        verdicts=[_verdict(tried.file, each) for each in tried.planned],
+        verdicts=[_verdict(tried.file, planned) for planned in tried.planned],
         notes=[*_missing(tried), *notes],
     )
 

@@ -1,0 +1,1 @@
+"""What the statements of a migration would do to the changelog: each entity before and after, judged and reported."""

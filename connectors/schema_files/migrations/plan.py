@@ -1,0 +1,51 @@
+"""What the statements of a migration would do to the changelog: each entity judged before and after them."""
+
+from collections.abc import Iterator
+
+from connectors.config import Config
+from connectors.schema_files.migrations.judge import Judge, rule_of
+from connectors.schema_files.migrations.planned import SEE_CHECK, Contracts, Planned, reasons, stop
+from connectors.schema_files.migrations.states import State, read_state
+from connectors.sources.migrations import Effects, Rehearsal
+from connectors.wiring.entities import resolve
+
+
+def plan(rehearsal: Rehearsal, settings: Config, contracts: Contracts) -> list[Planned]:
+    """What the rehearsed statements do to each entity.
+
+    Raises ChangelogError: USAGE when the configuration does not fit the database before the first statement, and what
+    `Rehearsal.run` raises.
+    """
+    resolved = {entity.name: entity for entity in resolve(settings, rehearsal.tables())}
+    before = read_state(rehearsal, settings, resolved)
+    effects = rehearsal.run([entity.table for entity in resolved.values()])
+    after = read_state(rehearsal, settings, resolved, before, effects.untouched)  # locks are held: nothing twice
+    judges = [
+        Judge(
+            settings=settings,
+            file=contracts.files.get(name),
+            versions=contracts.versions.get(name, ()),
+            entity=entity,
+            alterations=effects.alterations[entity.table],
+            before=before,
+            after=after,
+            effects=effects,
+        )
+        for name, entity in sorted(resolved.items())
+    ]
+    return [*(judge.planned() for judge in judges), *_new(before, after, effects)]
+
+
+def _new(before: State, after: State, effects: Effects) -> Iterator[Planned]:
+    """Entities that [tables] makes of new tables, from the service's next start on."""
+    for name, table in sorted(after.matching.items() - before.matching.items()):
+        line = effects.new_names.get(table, effects.last_line)
+        error = after.refused.get(name)
+        troubles = [] if error is None else list(reasons(name, error, line))
+        for finding in after.findings.get(name, ()):
+            if finding.status == "fail":
+                rule, _ = rule_of(finding)
+                troubles.append(stop(rule, line, finding.message, finding.hint or SEE_CHECK))
+        yield Planned(
+            entity=name, table=".".join(table), is_new=True, line=line, troubles=troubles, stops=bool(troubles)
+        )
