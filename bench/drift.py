@@ -25,6 +25,7 @@ from bench.measure.processes import cpu_seconds, peak_mib
 from bench.measure.session import in_turn, session
 from connectors.capture.tables.table_progress import is_complete
 from connectors.servers.postgres import temporary_server
+from connectors.sources.postgres.values.lsn import through_lsn
 from spark_jobs.changelog.read import read_changelog
 from spark_jobs.changelog.where import Files
 from spark_jobs.detect_drift import JOB
@@ -106,7 +107,7 @@ def _site(folder: Path, rows: int) -> Iterator[tuple[str, Path]]:
                 connection.execute("SELECT pg_logical_emit_message(true, 'changelog-fence', '')")
             assert row is not None
             end = row[0]
-            service.until(folder / "changelog", lambda found: found.through_lsn >= end, READ_S_MAX)
+            service.until(folder / "changelog", lambda found: through_lsn(found) >= end, READ_S_MAX)
             yield dsn, folder
         finally:
             service.kill()

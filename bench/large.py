@@ -22,7 +22,8 @@ from bench.measure.processes import peak_mib
 from bench.measure.service import wait
 from connectors.servers.postgres import Server, temporary_server
 from connectors.sinks.files.log import counts
-from envelope.checkpoint import Checkpoint, parse_lsn
+from connectors.sources.postgres.values.lsn import parse_lsn, through_lsn
+from envelope.checkpoint import Checkpoint
 
 TRANSACTION_ROWS = 5_000_000
 SNAPSHOT_ROWS = 20_000_000
@@ -123,7 +124,7 @@ def _through(server: Server) -> Callable[[Checkpoint], bool]:
         row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
     assert row is not None
     end = parse_lsn(row[0])
-    return lambda checkpoint: checkpoint.through_lsn >= end
+    return lambda checkpoint: through_lsn(checkpoint) >= end
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ from connectors.sinks.files.sink import FileSink
 from connectors.sources import Recover
 from connectors.sources.postgres.source import PostgresSource, Settings
 from connectors.sources.postgres.stream.replication import ReplicationConnection
-from envelope.checkpoint import Checkpoint, parse_lsn
+from connectors.sources.postgres.values.lsn import parse_lsn, through_lsn, through_text
+from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.model import Stamp
 
@@ -171,7 +172,7 @@ class _Until(Observer):
     def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, _: float) -> None:
         """See `Observer`."""
         self.rows += sum(batch.num_rows for batch in rows)
-        if checkpoint.through_lsn >= self._target:
+        if through_lsn(checkpoint) >= self._target:
             self._stop.set()
 
 
@@ -221,10 +222,9 @@ def _opener(options: argparse.Namespace) -> Callable[[Recover], PostgresSource]:
         replication.close()
         return Checkpoint(
             position=None,
-            through_lsn=parse_lsn(confirmed),
+            through=through_text(parse_lsn(confirmed)),
             epoch=1,
-            system_identifier=system.system_identifier,
-            timeline=system.timeline,
+            source={"system_identifier": system.system_identifier, "timeline": system.timeline},
             windows={"orders": {"complete": True}},
         )
 

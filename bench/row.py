@@ -22,7 +22,8 @@ from bench.measure.service import wait
 from connectors.capture.tables.repairs import Repairs
 from connectors.servers.postgres import Server, temporary_server
 from connectors.sources.postgres.admin.signals import send
-from envelope.checkpoint import Checkpoint, parse_lsn
+from connectors.sources.postgres.values.lsn import parse_lsn, through_lsn
+from envelope.checkpoint import Checkpoint
 from envelope.signal import Signal
 
 ROW_MIB = 200
@@ -128,7 +129,7 @@ def _through(server: Server, service: "subprocess.Popen[bytes]", log: Path) -> N
         ).fetchone()
     assert row is not None
     end = parse_lsn(row[1])
-    wait(service, log, lambda checkpoint: checkpoint.through_lsn >= end, WAIT_S_MAX)
+    wait(service, log, lambda checkpoint: through_lsn(checkpoint) >= end, WAIT_S_MAX)
 
 
 if __name__ == "__main__":

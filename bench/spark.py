@@ -37,7 +37,7 @@ from connectors.sinks.files.layout import log_file
 from connectors.sinks.files.sink import FileSink
 from envelope.checkpoint import Checkpoint
 from envelope.columnar.batch import SCHEMA
-from envelope.position import Position
+from envelope.position import Position, commit_text
 from spark_jobs.archiving.files import archive_log
 from spark_jobs.archiving.retention import KEPT
 from spark_jobs.archiving.write_files import ArchiveRun
@@ -209,9 +209,7 @@ def _write_log(log: Path, rows: int) -> None:
                 part = block.slice(begin, COMMIT_ROWS)
                 last = Position.parse(part.column("position")[-1].as_py())
                 sink.add([part])
-                sink.commit(
-                    Checkpoint(position=last, through_lsn=last.commit, epoch=1, system_identifier="1", timeline=1)
-                )
+                sink.commit(Checkpoint(position=last, through=commit_text(last.commit), epoch=1))
 
 
 PARTS: Mapping[str, Callable[[Site], Part]] = {"deltas": deltas, "views": views, "compaction": compaction}

@@ -71,11 +71,11 @@ def _open(config: Config, sink: Sink, recover: Recover, *, accept_settings: bool
 
 
 def _read_to_end(source: Source) -> None:
-    end, reached = source.end(), 0
+    end, reached = source.end(), ""
     while reached < end:
         piece = source.read(_READ_TIMEOUT_S)
         if piece is not None:
-            reached = piece.checkpoint.through_lsn
+            reached = piece.checkpoint.through
 
 
 def lines(config: Config, gap: Gap) -> Iterator[str]:

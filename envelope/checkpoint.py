@@ -1,15 +1,22 @@
-"""What a sink stores with each commit, atomically with the rows."""
+"""What a sink stores with each commit, atomically with the rows.
 
+Format 2 knows no database: what a source alone understands is in `source`. Format 1 was PostgreSQL's, with a log
+sequence number, a system identifier and a timeline beside the rest; it is read as if it had been written today.
+"""
+
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import msgspec
 
 from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
+from envelope.position import Position, commit_text
 
-FORMAT = 1
+FORMAT: Final = 2
+
+_THROUGH = re.compile(r"([0-9A-F]{16}).*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,67 +64,92 @@ class Stop:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """The stops that an operator passed: the position of each, and `skip`, `default` or `dead-letter`."""
+
+    passed: Mapping[Position, str] = field(default_factory=dict)
+
+    def at(self, position: Position) -> str | None:
+        """What was decided for a stop at `position`: a decision holds to the end of its transaction."""
+        before = [
+            decided
+            for decided in self.passed
+            if (decided.epoch, decided.commit) == (position.epoch, position.commit) and decided <= position
+        ]
+        return self.passed[max(before)] if before else None
+
+    def accept(self, position: Position, decision: str) -> "Decisions":
+        """With the decision for one more stop."""
+        return Decisions({**self.passed, position: decision})
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, str]) -> Self:
+        """What `to_json` gave; ValueError where a name is no position."""
+        return cls({Position.parse(text): decision for text, decision in value.items()})
+
+    def to_json(self) -> dict[str, str]:
+        """Each position's text, and the decision."""
+        return {str(position): decision for position, decision in self.passed.items()}
+
+
+NO_DECISIONS: Final = Decisions()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """How far a changelog reaches, and all that is needed to go on from there.
 
-    `position` is that of the last published row, None before the first. `through_lsn` is the end
-    of the last commit that is whole in the changelog, or the server's log end when idle. `partial`
-    says that `position` stands inside a transaction. `windows` is the progress of table reads by
-    entity, `settings` what shapes order or content, `decisions` the stops that an operator passed:
-    position text to `skip`, `default` or `dead-letter`. `accepted` are the changes
-    of columns that an operator let pass: entity to position text. `repairs` is what signals asked for and
-    is not done yet. `source` and `sink` hold what each of the two wants to find unchanged when it is opened
-    again; nobody else reads them, and a record without them proves nothing. `stop` is where the service
-    stopped last, until it is past that.
+    `position` is that of the last published row, None before the first. `through` says up to where the source's log is
+    whole in the changelog: every transaction of `epoch` that was committed before it is stored, or had nothing to
+    publish. It is a text of the source's own that compares as text, and it begins with a commit as positions write it
+    (`envelope.position.commit_text`), so that it can be compared with them without asking the source.
+
+    `partial` says that `position` stands inside a transaction. `windows` is the progress of table reads by entity,
+    `settings` what shapes order or content, `decisions` the stops that an operator passed, `accepted` the changes of
+    columns that an operator let pass: entity to position text. `repairs` is what signals asked for and is not done
+    yet. `source` and `sink` hold what each of the two wants to find unchanged when it is opened again; nobody else
+    reads them, and a record without them proves nothing. `stop` is where the service stopped last, until it is past
+    that.
     """
 
     position: Position | None
-    through_lsn: int
+    through: str
     epoch: int
-    system_identifier: str
-    timeline: int
     partial: bool = False
     windows: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    decisions: Mapping[str, str] = field(default_factory=dict)
+    decisions: Decisions = NO_DECISIONS
     accepted: Mapping[str, str] = field(default_factory=dict)
     repairs: Mapping[str, Any] = field(default_factory=dict)
     source: Mapping[str, Any] = field(default_factory=dict)
     sink: Mapping[str, Any] = field(default_factory=dict)
     stop: Stop | None = None
-    format: int = FORMAT
 
-    def decision(self, position: Position) -> str | None:
-        """What was accepted for a stop at `position`: a decision holds to the end of its transaction."""
-        held = [
-            accepted
-            for accepted in map(Position.parse, self.decisions)
-            if (accepted.epoch, accepted.commit) == (position.epoch, position.commit) and accepted <= position
-        ]
-        return self.decisions[str(max(held))] if held else None
+    @property
+    def complete_before(self) -> Position:
+        """`through` as a position: nothing is missing before it."""
+        return Position(self.epoch, _commit(self.through), 0)
 
     def stopping(self, met: Stop | None) -> "Checkpoint":
         """With the stop that was met, or the one from before while it is still ahead."""
         ahead = self.stop
-        if ahead is not None and (self.epoch, self.through_lsn) > (ahead.position.epoch, ahead.position.commit):
+        if ahead is not None and self.complete_before > replace(ahead.position, ordinal=0):
             ahead = None
         return replace(self, stop=met or ahead)
 
     def to_json(self) -> bytes:
-        """One JSON object; `through_lsn` as the server prints it."""
+        """One JSON object, of the newest format."""
         return msgspec.json.encode(
             {
-                "format": self.format,
+                "format": FORMAT,
                 "position": None if self.position is None else str(self.position),
-                "through_lsn": lsn_text(self.through_lsn),
+                "through": self.through,
                 "epoch": self.epoch,
-                "system_identifier": self.system_identifier,
-                "timeline": self.timeline,
                 "partial": self.partial,
                 "windows": self.windows,
                 "settings": self.settings,
-                "decisions": self.decisions,
+                "decisions": self.decisions.to_json(),
                 "accepted": self.accepted,
                 **{name: value for name in ("repairs", "source", "sink") if (value := getattr(self, name))},
                 **({} if self.stop is None else {"stop": self.stop.to_json()}),
@@ -135,35 +167,40 @@ class Checkpoint:
                     f"the changelog's recovery record has format {value['format']}; this program knows {FORMAT}",
                     hint="run the newer version that wrote it",
                 )
+            value = _of_format_1(value) if value["format"] == 1 else value
+            _commit(value["through"])
             return cls(
                 position=None if value["position"] is None else Position.parse(value["position"]),
-                through_lsn=parse_lsn(value["through_lsn"]),
+                through=value["through"],
                 epoch=value["epoch"],
-                system_identifier=value["system_identifier"],
-                timeline=value["timeline"],
                 partial=value["partial"],
                 windows=value["windows"],
                 settings=value["settings"],
-                decisions=value["decisions"],
+                decisions=Decisions.from_json(value["decisions"]),
                 accepted=value.get("accepted", {}),
                 repairs=value.get("repairs", {}),
                 source=value.get("source", {}),
                 sink=value.get("sink", {}),
                 stop=Stop.from_json(value["stop"]) if "stop" in value else None,
-                format=value["format"],
             )
-        except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+        except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise ChangelogError(Kind.MALFORMED, "the recovery record cannot be read") from error
 
 
-def lsn_text(lsn: int) -> str:
-    """A log sequence number as PostgreSQL prints it, `16/B374D848`."""
-    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+def _of_format_1(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same record with the members of format 2: what was PostgreSQL's moves into `source`."""
+    high, _, low = value["through_lsn"].partition("/")
+    cluster = {"system_identifier": value["system_identifier"], "timeline": value["timeline"]}
+    return {
+        **value,
+        "through": commit_text(int(high, 16) << 32 | int(low, 16)),
+        "source": {**cluster, **value.get("source", {})},
+    }
 
 
-def parse_lsn(text: str) -> int:
-    """The log sequence number that `text` spells; ValueError when it spells none."""
-    high, slash, low = text.partition("/")
-    if not slash:
-        raise ValueError(f"{text!r} is not a log sequence number")
-    return int(high, 16) << 32 | int(low, 16)
+def _commit(through: str) -> int:
+    """The commit that `through` begins with; ValueError where it begins with none."""
+    match = _THROUGH.fullmatch(through)
+    if match is None:
+        raise ValueError(f"{through!r} does not begin with a commit")
+    return int(match[1], 16)

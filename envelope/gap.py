@@ -9,7 +9,6 @@ from typing import Self
 import msgspec
 from msgspec import Raw
 
-from envelope.checkpoint import Checkpoint, lsn_text
 from envelope.entity import GAPS
 from envelope.errors import ChangelogError, Kind
 from envelope.key import key_text
@@ -25,8 +24,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One side of a gap: a place in the changelog and in the database's log. None means unknown.
 
     `position` is that of the last row before the gap, or of the record itself. `through` is the log position up to
-    which the changelog is complete, or from which it continues. `committed_at` is the time of the last row before the
-    gap.
+    which the changelog is complete, or from which it continues, as the database prints it; `system` and `timeline` say
+    which database's log that is. `committed_at` is the time of the last row before the gap.
     """
 
     position: str | None
@@ -35,18 +34,6 @@ class Side(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     system: str | None
     timeline: int | None
     committed_at: datetime | None = None
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint, *, committed_at: datetime | None = None) -> Self:
-        """The side at a checkpoint."""
-        return cls(
-            position=None if checkpoint.position is None else str(checkpoint.position),
-            epoch=checkpoint.epoch,
-            through=lsn_text(checkpoint.through_lsn),
-            system=checkpoint.system_identifier,
-            timeline=checkpoint.timeline,
-            committed_at=committed_at,
-        )
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):

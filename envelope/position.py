@@ -22,7 +22,7 @@ class Position:
 
     def __str__(self) -> str:
         """`%08X/%016X/%08X`. The width is fixed, so that texts sort as positions do."""
-        return f"{self.epoch:08X}/{self.commit:016X}/{self.ordinal:08X}"
+        return f"{self.epoch:08X}/{commit_text(self.commit)}/{self.ordinal:08X}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -31,6 +31,11 @@ class Position:
         if match is None:
             raise ValueError(f"{text!r} is not a position, such as 00000001/0000000001781838/00000006")
         return cls(*(int(part, 16) for part in match.groups()))
+
+
+def commit_text(commit: int) -> str:
+    """A commit as the text of a position has it: 16 hexadecimal digits, which sort as the numbers do."""
+    return f"{commit:016X}"
 
 
 UNPLACED: Final = Position(0, (1 << 64) - 1, (1 << 32) - 1)

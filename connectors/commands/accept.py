@@ -45,8 +45,7 @@ def execute(arguments: argparse.Namespace) -> int:
         checkpoint = sink.recover()
         assert checkpoint is not None
         _refuse_elsewhere(checkpoint, position, arguments.decision)
-        decisions = {**checkpoint.decisions, str(position): arguments.decision}
-        sink.commit(replace(checkpoint, decisions=decisions))
+        sink.commit(replace(checkpoint, decisions=checkpoint.decisions.accept(position, arguments.decision)))
     say(f"{position}: {arguments.decision}; now start the service again")
     return 0
 

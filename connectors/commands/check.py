@@ -117,7 +117,7 @@ def stop_findings(stored: Checkpoint) -> Iterator[Finding]:
     if stop is None:
         return
     at = f"the service stopped at {stop.position}"
-    decision = stored.decision(stop.position)
+    decision = stored.decisions.at(stop.position)
     if decision in stop.choices or stop.altered in stored.accepted:
         yield Finding(name="stop", status="ok", message=f"{at}; what it stopped for is accepted")
     else:

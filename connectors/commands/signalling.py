@@ -50,7 +50,7 @@ class Sent:
     """A signal that is in the database's log; `through` is where it ends, `place` how the database spells that."""
 
     signal: Signal
-    through: int
+    through: str
     place: str
 
     @classmethod
@@ -175,7 +175,7 @@ def _outcome(log: Log, sent: Sent, tell: Callable[[str], None]) -> Outcome | Non
     if ended is not None:
         return Outcome(word="cancelled") if ended == "cancelled" else Outcome(word="done", absent=absent_of(ended))
     if not repairs.knows(sent.signal.id):
-        if checkpoint.through_lsn > sent.through:
+        if checkpoint.through > sent.through:
             raise ChangelogError(
                 Kind.ACCESS,
                 f"the service passed the signal at {sent.place} and did not obey it",

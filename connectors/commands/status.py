@@ -85,7 +85,8 @@ def read_status(settings: Config) -> dict[str, Any]:
     that the slot holds the server's catalogue back by; each null while unknown.
     """
     problems: list[str] = []
-    changelog, source = _read_changelog(settings, problems), _read_source(settings, problems)
+    changelog = _read_changelog(settings, problems)
+    source = _read_source(settings, changelog, problems)
     answers = probe(settings)
     checkpoint, hold = changelog.checkpoint, None if source is None else source.hold
     return {
@@ -98,7 +99,7 @@ def read_status(settings: Config) -> dict[str, Any]:
         },
         "problems": problems,
         "position": str(checkpoint.position) if checkpoint and checkpoint.position else None,
-        "through_lsn": database(settings).spell(checkpoint.through_lsn) if checkpoint else None,
+        "through_lsn": database(settings).spell(checkpoint.through) if checkpoint else None,
         "lag": _lag(answers, changelog, source),
         "slot": None if hold is None else _slot(hold),
         "slot_lost": source is not None and _is_lost(hold, checkpoint),
@@ -118,10 +119,10 @@ def _read_changelog(settings: Config, problems: list[str]) -> _Changelog:
         return _Changelog()
 
 
-def _read_source(settings: Config, problems: list[str]) -> SourceStatus | None:
+def _read_source(settings: Config, changelog: _Changelog, problems: list[str]) -> SourceStatus | None:
     """What the database says; None, with a problem, where it does not answer."""
     try:
-        return database(settings).status()
+        return database(settings).status("" if changelog.checkpoint is None else changelog.checkpoint.through)
     except ChangelogError as error:
         problems.append(str(error))
         return None
@@ -157,9 +158,8 @@ def _lag(answers: Mapping[str, Any], changelog: _Changelog, source: SourceStatus
         return {"bytes": int(answers["lag_bytes"]), "seconds": answers["lag_seconds"], "xids": xids}
     if changelog.checkpoint is None or source is None:
         return {"bytes": None, "seconds": None, "xids": xids}
-    nbytes = max(source.end - changelog.checkpoint.through_lsn, 0)
     seconds = None if changelog.stored_at is None else max(time.time() - changelog.stored_at, 0.0)
-    return {"bytes": nbytes, "seconds": seconds if nbytes else 0, "xids": xids}
+    return {"bytes": source.lag_bytes, "seconds": seconds if source.lag_bytes else 0, "xids": xids}
 
 
 def _slot(hold: Hold) -> dict[str, Any]:

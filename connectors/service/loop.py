@@ -44,7 +44,7 @@ class Cadence:
     nbytes: int = 64 << 20
     rows: int = 100_000
     idle_seconds: float = 60.0
-    idle_wal_bytes: int = 16 << 20
+    idle_log_bytes: int = 16 << 20
 
 
 class Observer:
@@ -53,8 +53,8 @@ class Observer:
     def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float, /) -> None:
         """A commit is durable; it took `seconds`. Its rows are told as `noted` has them."""
 
-    def turned(self, through_lsn: int) -> None:
-        """The loop came round; all before `through_lsn` is durable or holds nothing to publish."""
+    def turned(self, through: str) -> None:
+        """The loop came round; all before `through` is durable or holds nothing to publish."""
 
     def started(self, checkpoint: Checkpoint | None) -> None:
         """The source is open."""
@@ -72,6 +72,7 @@ class _Commit:
     checkpoint: Checkpoint | None = None
     count: int = 0
     nbytes: int = 0
+    log_bytes: int = 0
     urgent: bool = False
 
     def add(self, piece: Piece, opened_at: float) -> None:
@@ -80,6 +81,7 @@ class _Commit:
         self.rows += map(noted, piece.rows)
         self.count += sum(batch.num_rows for batch in piece.rows)
         self.nbytes += piece.nbytes
+        self.log_bytes += piece.log_bytes
         self.checkpoint = piece.checkpoint
         self.urgent |= piece.urgent
 
@@ -199,13 +201,13 @@ class _Run:
             if not self._held or error.kind not in RETRIED:
                 raise
 
-    def _settled(self) -> int:
+    def _settled(self) -> str:
         newest = self._stored if self._next.rows else self._next.checkpoint or self._stored
-        return 0 if newest is None else newest.through_lsn
+        return "" if newest is None else newest.through
 
-    def _read_to(self) -> int:
+    def _read_to(self) -> str:
         newest = self._next.checkpoint or self._stored
-        return 0 if newest is None else newest.through_lsn
+        return "" if newest is None else newest.through
 
     def _step(self, source: Source) -> None:
         try:
@@ -258,8 +260,7 @@ class _Run:
         read, stored = next_.checkpoint, self._stored
         if (read.windows, read.repairs) != (stored.windows, stored.repairs):
             return self._clock() - self._stored_at >= cadence.seconds
-        wal_bytes = next_.checkpoint.through_lsn - self._stored.through_lsn
-        return wal_bytes >= cadence.idle_wal_bytes or self._clock() - self._stored_at >= cadence.idle_seconds
+        return next_.log_bytes >= cadence.idle_log_bytes or self._clock() - self._stored_at >= cadence.idle_seconds
 
     def _commit(self, source: Source, met: Stop | None = None) -> None:
         """Stores what was read, and the stop that was met behind it."""

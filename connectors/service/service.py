@@ -150,16 +150,15 @@ class Service:
         lag = Lag()
         while not self._stop.wait(SAMPLE_S):
             try:
-                status = self._database.status()
+                status = self._database.status(self._watch.through)
             except ChangelogError:
                 self._watch.waits(None)
                 continue  # the loop reports a lost database, and waits for it
             self._watch.waits(status.waits_for)
             if status.retained is not None:
                 self._metrics.slot_retained_bytes.set(status.retained.nbytes)
-            nbytes, seconds = lag.sample(time.monotonic(), status.end, self._watch.through_lsn)
-            self._metrics.lag_bytes.set(nbytes)
-            self._metrics.lag_seconds.set(seconds)
+            self._metrics.lag_bytes.set(status.lag_bytes)
+            self._metrics.lag_seconds.set(lag.sample(time.monotonic(), status.end, self._watch.through))
 
     def _say_retained(self) -> None:
         """A stopped service still costs its database: it keeps log."""
@@ -169,18 +168,21 @@ class Service:
 
 
 class Lag:
-    """How far behind the server's log end the service is: in bytes, and since when the end is where it is now."""
+    """How many seconds the service is behind the end of the database's log."""
 
     def __init__(self) -> None:
-        self._ends: deque[tuple[float, int]] = deque(maxlen=LAG_SAMPLES_MAX)
+        self._ends: deque[tuple[float, str]] = deque(maxlen=LAG_SAMPLES_MAX)
 
-    def sample(self, now: float, end: int, through_lsn: int) -> tuple[int, float]:
-        """Bytes and seconds, `end` being the server's log end `now`."""
+    def sample(self, now: float, end: str, through: str) -> float:
+        """Seconds since the log ended where the service is, as far as earlier samples show; it ends at `end` `now`.
+
+        `end` and `through` are a `Checkpoint.through`, or empty, which is before all others.
+        """
         self._ends.append((now, end))
-        if through_lsn >= end:
-            return 0, 0.0
-        passed = [at for at, lsn in self._ends if lsn <= through_lsn]
-        return end - through_lsn, now - (passed[-1] if passed else self._ends[0][0])
+        if through >= end:
+            return 0.0
+        passed = [at for at, earlier in self._ends if earlier <= through]
+        return now - (passed[-1] if passed else self._ends[0][0])
 
 
 class _Watch(Observer):
@@ -193,12 +195,12 @@ class _Watch(Observer):
         self._said_waiting: tuple[int, ...] = ()
         self._say_at, self._say_again_s = 0.0, SAY_AGAIN_S[0]
         self.source: Source | None = None
-        self.through_lsn = 0
+        self.through = ""
 
-    def turned(self, through_lsn: int) -> None:
+    def turned(self, through: str) -> None:
         """See `Observer`."""
         self._state.beat()
-        self.through_lsn = through_lsn
+        self.through = through
         if self.source is None:
             return
         activity = self.source.activity()

@@ -31,12 +31,14 @@ class Piece:
     """A run of committed transactions, or one part of a large one, in the order of the log.
 
     `rows` follow `envelope.columnar.batch.SCHEMA`; `checkpoint` is true once they are durable; `nbytes` is
-    what the rows hold in memory. `urgent` says that the database waits for the confirmation.
+    what the rows hold in memory, and `log_bytes` how much of the database's log lies between the checkpoint and the one
+    before it. `urgent` says that the database waits for the confirmation.
     """
 
     rows: Sequence[pa.RecordBatch]
     checkpoint: Checkpoint
     nbytes: int
+    log_bytes: int = 0
     urgent: bool = False
 
 
@@ -68,8 +70,8 @@ class Source(Protocol):
         Raises ChangelogError; a deterministic stop only after everything before it was given.
         """
 
-    def end(self) -> int:
-        """Where the database's log ends now, as `Checkpoint.through_lsn` counts; `read` then hurries to get there.
+    def end(self) -> str:
+        """Where the database's log ends now, as a `Checkpoint.through`; `read` then hurries to get there.
 
         Raises ChangelogError.
         """
@@ -213,12 +215,13 @@ class CrossedGap:
 class SourceStatus:
     """A database as the service sees it while it runs.
 
-    `end` is where its log ends, as `Checkpoint.through_lsn` counts. `waits_for` says in words why the server sends
-    nothing to this process, None when it does or when nobody knows. `hold` is None where nothing holds the log for us,
-    `retained` is None while unknown.
+    `end` is where its log ends, as a `Checkpoint.through`, and `lag_bytes` how much log is left to read until there, 0
+    where there is none. `waits_for` says in words why the server sends nothing to this process, None when it does or
+    when nobody knows. `hold` is None where nothing holds the log for us, `retained` is None while unknown.
     """
 
-    end: int
+    end: str
+    lag_bytes: int
     waits_for: str | None
     hold: Hold | None
     retained: Retained | None
@@ -289,9 +292,10 @@ class Database(Protocol):
         `reach` is called with the name of each step that a crash is tried at. Raises ChangelogError.
         """
 
-    def status(self) -> SourceStatus:
+    def status(self, through: str) -> SourceStatus:
         """How the database is now, for metrics; called every few seconds from another thread than the source's.
 
+        `through` is the `Checkpoint.through` that was reached, empty before the first one.
         Raises ChangelogError where the database cannot be asked.
         """
 
@@ -338,17 +342,18 @@ class Database(Protocol):
         asked.
         """
 
-    def send_signals(self, signals: Iterable[Signal]) -> int:
+    def send_signals(self, signals: Iterable[Signal]) -> str:
         """Writes signals into the database's log, each alone in a transaction and signed where the configuration has a
-        secret, in their order; gives where the log ends after the last one, as `Checkpoint.through_lsn` counts.
+        secret, in their order; gives where the log ends after the last one, as a `Checkpoint.through`; empty if there
+        was none.
 
         The service has taken note of them once its checkpoint is past that place. Any role that may write to the log
         may send them, beside a running service or without one: they wait in the log until a service reads it. Raises
         ChangelogError; the signals before the one that failed are sent then.
         """
 
-    def spell(self, through: int) -> str:
-        """A place in the log, as `Checkpoint.through_lsn` counts, the way the database's own tools spell it."""
+    def spell(self, through: str) -> str:
+        """A place in the log, as a `Checkpoint.through`, the way the database's own tools spell it."""
 
     def log_facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
         """What a person should know of the log before going over a gap: lines of a heading of one word and a text.

@@ -107,10 +107,10 @@ def refuse_dropped(spark: SparkSession, where: Files | Archive, reached: Positio
 
 
 def _reached(checkpoint: Checkpoint | None) -> Position | None:
-    """The changelog holds every transaction that committed before `through_lsn`."""
+    """The changelog holds every transaction that committed before this position."""
     if checkpoint is None:
         return None
-    whole = Position(checkpoint.epoch, checkpoint.through_lsn, 0)
+    whole = checkpoint.complete_before
     return whole if checkpoint.position is None else max(checkpoint.position, whole)
 
 

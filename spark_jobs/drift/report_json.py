@@ -11,7 +11,6 @@ from typing import Any
 
 from connectors.config import Config, FilesConfig
 from connectors.wiring.entities import table_text
-from envelope.checkpoint import lsn_text
 from envelope.entity import Entity
 from envelope.gap import Gap
 from envelope.model import Record
@@ -124,7 +123,7 @@ def fence_json(seen: Progress) -> JSON | None:
     position = caught_up.checkpoint.position if caught_up else None
     return {
         "snapshot": fence.text,
-        "lsn": lsn_text(fence.lsn),
+        "lsn": fence.place,
         "takenAt": time_text(fence.taken_at),
         "position": None if position is None else str(position),
         "caughtUpAt": time_text(caught_up.at) if caught_up else None,

@@ -18,7 +18,6 @@ from connectors.permissions import DATA_FILE, DATA_FOLDER, make_file, make_folde
 from connectors.sinks import Log
 from connectors.sinks.kafka.admin.names import topic as topic_of
 from connectors.wiring.sinks import extra_needed, open_log, read_gaps
-from envelope.checkpoint import lsn_text
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.changelog.where import Archive, name_of
@@ -142,7 +141,7 @@ class _Compare:
                 if catch_up.unread(seen.caught_up.checkpoint, names) is None:
                     fences.enter_context(own.pop_all())
                     break  # otherwise a repair was requested before the fence: a later fence shows its result
-        say(f"comparing {', '.join(names)} as of {lsn_text(seen.fence.lsn)}")
+        say(f"comparing {', '.join(names)} as of {seen.fence.place}")
         return self._under(self.source, seen.fence, seen.caught_up, None)
 
     def again(self, fences: ExitStack, before: Comparison, undecided: DataFrame) -> Comparison:
@@ -156,7 +155,7 @@ class _Compare:
     ) -> tuple[Fence, CaughtUp]:
         fence = seen.fence = fences.enter_context(hold_fence.held(source, deadline=deadline))
         source.move_log_on()
-        say(f"waiting until the changelog reaches {lsn_text(fence.lsn)}")
+        say(f"waiting until the changelog reaches {fence.place}")
         caught_up = catch_up.until_caught_up(self.log, fence, deadline=deadline, wait=time.sleep)
         if isinstance(self.request.where, Archive):
             _until_archived(self.spark, self.request, self.request.where, list(fence.tables), deadline)

@@ -18,8 +18,8 @@ from connectors.capture.rows import row_change
 from connectors.sources.postgres.decode import messages, pgoutput
 from connectors.sources.postgres.stream.pump import Stream
 from connectors.sources.postgres.stream.replication import ReplicationConnection
+from connectors.sources.postgres.values.lsn import parse_lsn
 from connectors.sources.postgres.values.text_to_json import SETTINGS
-from envelope.checkpoint import parse_lsn
 from envelope.errors import ChangelogError, Kind
 from envelope.key import key_text, partition
 

@@ -19,6 +19,7 @@ from connectors.capture.tables.repairs import Repairs
 from connectors.sinks.files.log import read_checkpoint, read_log
 from connectors.sinks.files.sink import FileSink
 from connectors.sources.postgres.admin.signals import send
+from connectors.sources.postgres.values.lsn import through_lsn
 from envelope.checkpoint import Checkpoint
 from envelope.columnar import batch
 from envelope.model import MISSING, Envelope, Op, Record
@@ -126,7 +127,7 @@ class Pair:
     def until_ended(self, asked: set[str], timeout_s: float) -> None:
         """Waits for that, and for all that was written until now."""
         end = _last_write(self.dsn)
-        self.service.until(self.path, lambda found: found.through_lsn > end and self.ended(asked), timeout_s)
+        self.service.until(self.path, lambda found: through_lsn(found) > end and self.ended(asked), timeout_s)
 
     def orderly(self, begun: Position) -> int:
         """What came behind `begun` against what was before it; how many keys the service deleted by itself."""

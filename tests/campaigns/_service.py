@@ -13,7 +13,8 @@ import psycopg
 from connectors import failpoints
 from connectors.capture.tables.table_progress import is_complete
 from connectors.sinks.files.log import read_checkpoint
-from envelope.checkpoint import Checkpoint, parse_lsn
+from connectors.sources.postgres.values.lsn import parse_lsn
+from envelope.checkpoint import Checkpoint
 
 ROOT = Path(__file__).parents[2]
 STOP_TIMEOUT_S = 60.0

@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from connectors import failpoints
 from connectors.servers.kafka import find_lib, temporary_broker
 from connectors.servers.postgres import temporary_server
+from connectors.sources.postgres.values.lsn import through_lsn
 from envelope.columnar.batch import SCHEMA
 from tests.campaigns._judge import Row, Verdict, judge_rows
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
@@ -347,7 +348,7 @@ class _Block:
         self._load.stop()
         end = last_write(self._dsn)
         self._service.until_stored(
-            self._positions.newest, lambda found: found.through_lsn > end and is_read(found), CATCH_UP_S
+            self._positions.newest, lambda found: through_lsn(found) > end and is_read(found), CATCH_UP_S
         )
         self._service.stop()
         self._oracle.wait(end, CATCH_UP_S)

@@ -15,6 +15,7 @@ from connectors.capture.tables.table_progress import is_complete
 from connectors.servers.postgres import temporary_server
 from connectors.servers.unprivileged import temporary_folder
 from connectors.sinks.files.log import read_checkpoint
+from connectors.sources.postgres.values.lsn import through_lsn
 from envelope.checkpoint import Checkpoint
 from tests.campaigns._audit.block import Block
 from tests.campaigns._audit.losses import REFUSED
@@ -98,7 +99,7 @@ def _is_read(stored: Checkpoint, end: int) -> bool:
     that is being repaired.
     """
     read = is_complete(stored.windows.get(TABLE))
-    return read and stored.through_lsn > end and TABLE not in stored.repairs.get("open", {})
+    return read and through_lsn(stored) > end and TABLE not in stored.repairs.get("open", {})
 
 
 def _block(piece: Piece) -> Figures:

@@ -20,6 +20,7 @@ from connectors.servers.kafka import Broker, find_lib
 from connectors.servers.postgres import Server, temporary_server
 from connectors.servers.unprivileged import reachable, temporary_folder
 from connectors.sinks.kafka.sink import FAIL_POINTS
+from connectors.sources.postgres.values.lsn import through_lsn
 from envelope.checkpoint import Checkpoint
 from tests.campaigns._audit.block import Block
 from tests.campaigns._audit.history import place
@@ -168,7 +169,7 @@ class KafkaBlock(Block):
         self.service.stop()
         before = self.sink.stored()
         assert before is not None
-        start = place(before.through_lsn, [restored.at for restored in self.restored])
+        start = place(through_lsn(before), [restored.at for restored in self.restored])
         entity = name in self.names
         if entity:
             self._topics.keep(name)

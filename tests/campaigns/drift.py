@@ -19,6 +19,7 @@ import psycopg
 from pyspark.sql import SparkSession
 
 from connectors.servers.postgres import temporary_server
+from connectors.sources.postgres.values.lsn import through_lsn
 from spark_jobs.detect_drift import JOB
 from spark_jobs.runner.job import main
 from tests.campaigns._load import CONFLICTS, ENTITIES, Load, Scale, prepare
@@ -245,7 +246,7 @@ class _Block:
             row = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8").fetchone()
         assert row is not None
         end = row[0]
-        self._service.until(self._log, lambda found: found.through_lsn >= end and is_read(found), 60.0)
+        self._service.until(self._log, lambda found: through_lsn(found) >= end and is_read(found), 60.0)
 
     # What happens beside
 

@@ -20,6 +20,7 @@ from connectors.servers.postgres import temporary_server
 from connectors.sinks.files.layout import highest_epoch, log_file, sequences
 from connectors.sinks.files.log import read_log
 from connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
+from connectors.sources.postgres.values.lsn import through_lsn
 from envelope.checkpoint import Checkpoint
 from envelope.errors import OVER_GAP
 from tests.campaigns._consumer import ENTITY, TABLE, Consumer, Writer, check_order, table
@@ -146,7 +147,7 @@ class _Rounds:
     def _judge(self) -> None:
         [(end,)] = self._sql("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8")
         self._sql("INSERT INTO guest VALUES (-1, 'last', 0) ON CONFLICT (id) DO UPDATE SET version = guest.version + 1")
-        self._until(lambda found: found.through_lsn > end)
+        self._until(lambda found: through_lsn(found) > end)
         held, fold = table(self._dsn), Consumer()
         fold.take(self._rows())
         assert fold.states == held, f"the changelog is not the table: {_differences(fold.states, held)}"

@@ -21,6 +21,7 @@ from connectors.servers.kafka import Broker, find_lib
 from connectors.servers.postgres import Server, temporary_server
 from connectors.servers.unprivileged import reachable, temporary_folder
 from connectors.sinks.kafka.sink import FAIL_POINTS as SINK_FAIL_POINTS
+from connectors.sources.postgres.values.lsn import through_lsn
 from envelope.checkpoint import Checkpoint
 from tests.campaigns._hang import HANG_S, TIMEOUTS, hanging
 from tests.campaigns._judge import Verdict, judge_rows
@@ -312,7 +313,7 @@ class _Block:
     def _catch_up(self) -> None:
         end = last_write(self._dsn)
         self._service.until_stored(
-            self._positions.newest, lambda found: found.through_lsn > end and is_read(found), CATCH_UP_S
+            self._positions.newest, lambda found: through_lsn(found) > end and is_read(found), CATCH_UP_S
         )
         self._service.stop()
         self._oracle.wait(end, CATCH_UP_S)

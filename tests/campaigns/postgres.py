@@ -12,6 +12,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 
 from connectors.servers.postgres import Server, temporary_server
+from connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._hang import HANG_S, TIMEOUTS, hanging
 from tests.campaigns._judge import judge
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
@@ -132,7 +133,7 @@ class _Soak:
         self._service.kill()
         self._service.start()
         self._service.until(
-            self._log, lambda checkpoint: checkpoint.through_lsn > end and is_read(checkpoint), CATCH_UP_S
+            self._log, lambda checkpoint: through_lsn(checkpoint) > end and is_read(checkpoint), CATCH_UP_S
         )
         self._service.stop()
         return time.monotonic() - started

@@ -21,7 +21,8 @@ import psycopg
 from connectors.servers.postgres import temporary_server
 from connectors.sinks.files.log import read_checkpoint, read_log
 from connectors.sources.postgres.admin import ddl
-from envelope.checkpoint import Checkpoint, parse_lsn
+from connectors.sources.postgres.values.lsn import parse_lsn
+from envelope.checkpoint import Checkpoint
 from envelope.columnar import batch
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._service import Service, is_read

@@ -17,6 +17,7 @@ import psycopg
 from psycopg import sql
 
 from connectors.servers.postgres import temporary_server
+from connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._judge import judge
 from tests.campaigns._load import CONFLICTS, ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import TABLES, Oracle
@@ -105,7 +106,7 @@ class _Round:
                 thread.join()
             load.stop()
             end = last_write(self._dsn)
-            self._service.until(self._log, lambda found: found.through_lsn > end and is_read(found), CATCH_UP_S)
+            self._service.until(self._log, lambda found: through_lsn(found) > end and is_read(found), CATCH_UP_S)
             oracle.wait(end, CATCH_UP_S)
             self._service.stop()
         finally:

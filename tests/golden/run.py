@@ -15,9 +15,10 @@ from connectors.config import Config
 from connectors.sources.postgres.admin.catalog import read_tables
 from connectors.sources.postgres.session.connection import connect
 from connectors.sources.postgres.source import PostgresSource, Settings
+from connectors.sources.postgres.values.lsn import parse_lsn, through_lsn
 from connectors.sources.postgres.values.text_to_json import SETTINGS
 from connectors.wiring import entities
-from envelope.checkpoint import Checkpoint, parse_lsn
+from envelope.checkpoint import Checkpoint
 from envelope.codec import json_codec
 from envelope.columnar import batch
 from envelope.errors import RETRIED, ChangelogError
@@ -91,8 +92,9 @@ class _Changelog:
     def accept(self, decision: str) -> None:
         """As `changelog accept`, and the service started again."""
         assert self._stop is not None
+        assert self._stop.position is not None
         assert self._checkpoint is not None
-        decisions = {**self._checkpoint.decisions, str(self._stop.position): decision}
+        decisions = self._checkpoint.decisions.accept(self._stop.position, decision)
         self._checkpoint = replace(self._checkpoint, decisions=decisions)
         self._stop = None
         self.open()
@@ -137,7 +139,7 @@ class _Changelog:
         stored = self._checkpoint
         return (
             stored is not None
-            and stored.through_lsn >= target
+            and through_lsn(stored) >= target
             and all(window["complete"] for window in stored.windows.values())
         )
 

@@ -18,6 +18,7 @@ from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Stamp
+from envelope.position import commit_text
 from tests.servers import SETTINGS
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -392,7 +393,7 @@ def test_the_slot_is_made_once(conn: Connection, replication: ReplicationConnect
 def test_a_slot_that_is_missing_under_a_changelog_is_a_gap(
     conn: Connection, replication: ReplicationConnection, slot: str
 ) -> None:
-    stored = Checkpoint(position=None, through_lsn=1, epoch=1, system_identifier="1", timeline=1)
+    stored = Checkpoint(position=None, through=commit_text(1), epoch=1)
     with pytest.raises(ChangelogError, match="does not exist") as raised:
         ensure_slot(conn, replication, slot, stored, failover=False)
     assert raised.value.kind is Kind.GAP

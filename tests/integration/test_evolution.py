@@ -69,7 +69,7 @@ def test_the_first_row_brings_the_first_version(site: Site) -> None:
         "version": 1,
         "key": ["id"],
         "settings": first["value"]["current"]["settings"],
-        "cluster": site.checkpoint.system_identifier,
+        "cluster": site.checkpoint.source["system_identifier"],
         "columns": [["id", "int"], ["name", "string"], ["amount", "int"]],
         "relation": site.sql("SELECT 'item'::regclass::oid::int")[0][0],
         "changes": [],

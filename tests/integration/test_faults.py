@@ -15,6 +15,7 @@ from connectors.sinks.files.sink import FAIL_POINTS as SINK_FAIL_POINTS
 from connectors.sinks.kafka.sink import FAIL_POINTS as KAFKA_FAIL_POINTS
 from connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
 from connectors.sources.postgres.snapshot.table_reads import FAIL_POINTS as READING_FAIL_POINTS
+from connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns import audit, postgres, repair, unlogged, windows
 from tests.campaigns._judge import judge
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
@@ -75,7 +76,7 @@ class Site:
         """Lets the service, started again, read to the end, and looks at all that it stored."""
         self.load.stop()
         end = last_write(self.dsn)
-        self.service.until(self.log, lambda found: found.through_lsn > end and is_read(found), PATIENCE_S)
+        self.service.until(self.log, lambda found: through_lsn(found) > end and is_read(found), PATIENCE_S)
         self.oracle.wait(end, PATIENCE_S)
         self.service.stop()
         self.oracle.stop()

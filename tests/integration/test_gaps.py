@@ -17,8 +17,9 @@ from connectors.sinks.files.log import FileLog, read_checkpoint, read_log
 from connectors.sinks.files.sink import FileSink
 from connectors.sources.postgres import watch
 from connectors.sources.postgres.crossing import FAIL_POINTS
+from connectors.sources.postgres.values.lsn import parse_lsn, through_lsn
 from connectors.wiring.sinks import read_gaps
-from envelope.checkpoint import Checkpoint, parse_lsn
+from envelope.checkpoint import Checkpoint
 from envelope.errors import OVER_GAP, ChangelogError
 from envelope.gap import Gap
 from envelope.position import Position
@@ -86,7 +87,7 @@ class World:
         with psycopg.connect(self.site.dsn) as connection:
             [(end,)] = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8").fetchall()
         self.site.sql("INSERT INTO guest VALUES (-1, 'last', 0)")
-        self.service.until(self.site.log, lambda found: found.through_lsn > end, PATIENCE_S)
+        self.service.until(self.site.log, lambda found: through_lsn(found) > end, PATIENCE_S)
         self.service.stop()
         held = table(self.site.dsn)
         check_order(read_log(self.site.log, entity="guest"))

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from connectors.sinks.files.log import read_checkpoint
+from connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._service import Service, is_read
 from tests.integration.site import Site
 from tests.integration.test_repair import repaired
@@ -100,7 +101,7 @@ def test_a_divided_page_is_gone_on_with_under_writes(site: Site) -> None:
             service.start()
             service.until(site.log, is_read, PATIENCE_S)
         end = site.sql("SELECT pg_current_wal_lsn() - '0/0'")[0][0]
-        service.until(site.log, lambda found: found.through_lsn >= end, PATIENCE_S)
+        service.until(site.log, lambda found: through_lsn(found) >= end, PATIENCE_S)
         service.stop()
     finally:
         service.kill()

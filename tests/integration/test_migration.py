@@ -16,6 +16,7 @@ import psycopg
 from connectors import cli, config
 from connectors.servers.kafka import Broker
 from connectors.service.service import Service
+from connectors.sources.postgres.values.lsn import through_lsn
 from connectors.wiring.sinks import open_log, read_versions
 from envelope.columnar import batch
 from envelope.entity import SCHEMAS
@@ -236,7 +237,7 @@ def caught_up(site: Site) -> Callable[[], bool]:
 
     def reached() -> bool:
         found = log.checkpoint()
-        return found is not None and found.through_lsn >= end and bool(found.windows["item"]["complete"])
+        return found is not None and through_lsn(found) >= end and bool(found.windows["item"]["complete"])
 
     return reached
 

@@ -12,6 +12,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from connectors.servers.postgres import Server, temporary_server
+from connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._judge import judge, rows
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import Oracle
@@ -139,7 +140,7 @@ def test_a_promotion_under_load_loses_nothing_and_begins_an_epoch(folder: Path, 
             time.sleep(2.0)
             load.stop()
             end = last_write(servers.dsn)
-            service.until(log, lambda found: found.through_lsn > end, PATIENCE_S)
+            service.until(log, lambda found: through_lsn(found) > end, PATIENCE_S)
             oracle.wait(end, PATIENCE_S)
             service.stop()
         finally:
@@ -166,7 +167,7 @@ def test_a_standby_that_lacks_what_was_published_is_refused(folder: Path) -> Non
             servers.wait_synchronised("promoted")
             servers.standby.stop()
             end = last_write(servers.primary.dsn())
-            service.until(log, lambda found: found.through_lsn > end, PATIENCE_S)
+            service.until(log, lambda found: through_lsn(found) > end, PATIENCE_S)
             published = sum(1 for _ in rows(log))
             servers.primary.kill()
             servers.standby.start()

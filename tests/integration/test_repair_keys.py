@@ -117,7 +117,7 @@ def _told(service: Running) -> set[str]:
 
 
 def test_keys_of_any_form_and_length_are_looked_up_in_every_type(kinds: dict[str, str], database: str) -> None:
-    origin = Origin(connector="postgres", name="x", database="x", decisions={})
+    origin = Origin(connector="postgres", name="x", database="x")
     with connect(database, settings=SETTINGS) as connection:
         for name, kind in kinds.items():
             table = read_table({name: make_entity(name, name)}, b"", connection, name)

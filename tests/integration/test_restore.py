@@ -12,7 +12,7 @@ from connectors import config, failpoints, gaps
 from connectors.servers.postgres import Server, temporary_server
 from connectors.servers.unprivileged import give_away
 from connectors.sources.postgres import source
-from envelope.checkpoint import lsn_text
+from connectors.sources.postgres.values.lsn import lsn_text, through_lsn
 from envelope.errors import Kind
 from tests.integration.site import Site
 from tests.servers import SETTINGS, postgres_bin
@@ -110,7 +110,7 @@ def test_a_restore_on_the_same_timeline_is_refused_whatever_was_written_since(
     stored, published = site.checkpoint, site.messages()
     restore(restorable, copy)
     assert site.sql("SELECT id FROM orders") == [(1,)]
-    pass_end(site, stored.through_lsn + (1 << 16), then)
+    pass_end(site, through_lsn(stored) + (1 << 16), then)
     for _ in range(3):  # as a supervisor does
         line = site.refused()
         assert line.startswith("the server's log lacks the transaction that the changelog ends with (")
@@ -130,7 +130,7 @@ def test_a_restore_while_the_service_runs_is_noticed_when_it_connects_again(rest
         running.until(lambda: "10" in site.state("orders"))
         stored = site.checkpoint
         restore(restorable, copy)
-        pass_end(site, stored.through_lsn, ELSEWHERE)
+        pass_end(site, through_lsn(stored), ELSEWHERE)
         assert running.ended().kind is Kind.DIVERGED
 
 

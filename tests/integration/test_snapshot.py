@@ -30,7 +30,7 @@ def test_a_leaf_that_is_gone_has_its_table_planned_anew(database: str) -> None:
     reader = ChunkReader(
         Windows({"place": table}, horizon=0, nonces=nonce),
         {"place": ("public", "place")},
-        Origin(connector="postgres", name="test", database="test", decisions={}),
+        Origin(connector="postgres", name="test", database="test"),
         bind=_unasked,
         connect=partial(connect, database, settings=SETTINGS),
         workers=1,

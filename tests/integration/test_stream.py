@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from connectors.servers.postgres import Server, temporary_server
 from connectors.sources.postgres.stream.pump import Stream
 from connectors.sources.postgres.stream.replication import ReplicationConnection
-from envelope.checkpoint import parse_lsn
+from connectors.sources.postgres.values.lsn import parse_lsn
 from envelope.errors import ChangelogError, Kind
 from tests.patience import PATIENCE_S
 from tests.servers import SETTINGS, fresh_database, postgres_bin

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from connectors.sources.postgres.admin import ddl
-from envelope.checkpoint import parse_lsn
+from connectors.sources.postgres.values.lsn import parse_lsn
 from tests.integration.site import Running, Site
 
 ITEM = """

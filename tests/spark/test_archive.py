@@ -16,7 +16,7 @@ from envelope.checkpoint import Checkpoint
 from envelope.columnar.batch import SCHEMA
 from envelope.entity import TRUNCATE_KEY
 from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
+from envelope.position import Position, commit_text
 from spark_jobs.archive import JOB
 from spark_jobs.archiving.clear import clear, drop_days
 from spark_jobs.archiving.files import FAIL_POINTS, Merged, archive_log, compact, land
@@ -69,7 +69,7 @@ def publish(path: Path, rows: Sequence[dict[str, Any]], commit_rows: int = 5) ->
     for start in range(0, len(rows), commit_rows):
         part = rows[start : start + commit_rows]
         last = Position.parse(part[-1]["position"])
-        at = Checkpoint(position=last, through_lsn=last.commit, epoch=1, system_identifier="7", timeline=1)
+        at = Checkpoint(position=last, through=commit_text(last.commit), epoch=1)
         store(sink, [batch(part)], at)
     sink.close()
 

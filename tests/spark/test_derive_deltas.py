@@ -39,7 +39,7 @@ from envelope.columnar import batch
 from envelope.delta import Delta, delta_codec, delta_of, fold
 from envelope.entity import TRUNCATE_KEY, Entity
 from envelope.model import MISSING, Op, Record, Stamp
-from envelope.position import Position
+from envelope.position import Position, commit_text
 from spark_jobs.changelog.read import read_changelog
 from spark_jobs.changelog.where import Files
 from spark_jobs.deltas.files import FAIL_POINTS, newest, read_deltas, write
@@ -67,7 +67,7 @@ def config(folder: Path, sink: str) -> Path:
 
 def checkpoint(records: list[Record]) -> Checkpoint:
     last = records[-1].envelope.provenance.source.position
-    return Checkpoint(position=last, through_lsn=last.commit, epoch=1, system_identifier="7", timeline=1)
+    return Checkpoint(position=last, through=commit_text(last.commit), epoch=1)
 
 
 def tables(deltas: Iterable[tuple[str, str, Delta]]) -> dict[str, dict[str, Any]]:

@@ -110,7 +110,7 @@ def grow(folder: Path, made: list[list[Record]]) -> None:
         sink.add([from_records(records)])
         last = place(records[-1])
         number = 1 if recovered is None else 2
-        state = checkpoint(number, settings={"order": {}, "guest": {}}, through_lsn=last.commit)
+        state = checkpoint(number, settings={"order": {}, "guest": {}}, through=last.commit)
         sink.commit(replace(state, position=last))
 
 

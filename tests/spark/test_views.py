@@ -139,7 +139,8 @@ def stored(path: Path, made: Sequence[Sequence[Record]]) -> Path:
         records = [each for transaction in made[number * third : (number + 1) * third] for each in transaction]
         sink.add([from_records(records)])
         last = records[-1].envelope.provenance.source.position
-        sink.commit(replace(checkpoint(number + 1, settings={"order": {}}), position=last, through_lsn=last.commit))
+        stored = checkpoint(number + 1, settings={"order": {}}, through=last.commit)
+        sink.commit(replace(stored, position=last))
     sink.close()
     return path
 

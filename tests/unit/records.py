@@ -6,7 +6,7 @@ from msgspec import Raw
 
 from envelope.checkpoint import Checkpoint
 from envelope.model import MISSING, Envelope, Missing, Op, Place, Provenance, Record, Source, Stamp
-from envelope.position import Position
+from envelope.position import Position, commit_text
 
 BEGIN = datetime(2026, 11, 21, 3, 10, 2, 886044, tzinfo=UTC)
 
@@ -51,4 +51,4 @@ def record(
 
 def checkpoint(commit: int) -> Checkpoint:
     """That of a commit whose last record is `record(commit=commit)`."""
-    return Checkpoint(position=Position(1, commit, 2), through_lsn=commit, epoch=1, system_identifier="7", timeline=1)
+    return Checkpoint(position=Position(1, commit, 2), through=commit_text(commit), epoch=1)

@@ -15,16 +15,19 @@ from envelope.columnar import batch
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
+from envelope.position import commit_text
 from tests.unit.records import checkpoint, record
 
 MIB = 1 << 20
-CADENCE = Cadence(seconds=1.0, nbytes=1000, rows=10, backlog_rows=6, idle_seconds=60.0, idle_wal_bytes=16 * MIB)
+CADENCE = Cadence(seconds=1.0, nbytes=1000, rows=10, backlog_rows=6, idle_seconds=60.0, idle_log_bytes=16 * MIB)
 
 
-def piece(commit: int, rows: int = 1, *, nbytes: int = 100, urgent: bool = False) -> Piece:
+def piece(commit: int, rows: int = 1, *, nbytes: int = 100, log_bytes: int = 1, urgent: bool = False) -> Piece:
     """A piece that ends with transaction `commit`; without rows, a position alone."""
     made = [batch.from_records([record(Op.CREATE, "{}", commit=commit, ordinal=2 * n) for n in range(rows)])]
-    return Piece(rows=made if rows else [], checkpoint=checkpoint(commit), nbytes=nbytes, urgent=urgent)
+    return Piece(
+        rows=made if rows else [], checkpoint=checkpoint(commit), nbytes=nbytes, log_bytes=log_bytes, urgent=urgent
+    )
 
 
 Step = Piece | ChangelogError | float | Literal["stop"] | None
@@ -78,15 +81,15 @@ class World:
         self.now += gather_s
         return step
 
-    def end(self) -> int:
-        return self.end_of_log
+    def end(self) -> str:
+        return commit_text(self.end_of_log)
 
     def activity(self) -> Activity:
         raise AssertionError("that is for those who watch")
 
     def confirm(self, checkpoint: Checkpoint) -> None:
         self._fail("confirm")
-        self.happened.append(f"confirm {checkpoint.through_lsn}")
+        self.happened.append(f"confirm {checkpoint.complete_before.commit}")
 
     def close(self) -> None:
         self.happened.append("close")
@@ -109,7 +112,7 @@ class World:
 
     def commit(self, checkpoint: Checkpoint) -> None:
         self._fail("commit")
-        self.happened.append(f"publish {checkpoint.through_lsn}: {self.added}")
+        self.happened.append(f"publish {checkpoint.complete_before.commit}: {self.added}")
         self.added, self.stored = 0, checkpoint
 
     def lost(self, entities: Collection[str]) -> Collection[str]:
@@ -221,8 +224,8 @@ def test_positions_alone_wait_for_a_minute() -> None:
 
 
 def test_positions_alone_are_stored_when_much_log_has_passed() -> None:
-    world = World([piece(16 * MIB - 1, 0), piece(16 * MIB, 0), None])
-    assert world.run(checkpoint(0)) == [f"publish {16 * MIB}: 0", f"confirm {16 * MIB}", "close"]
+    world = World([piece(1, 0, log_bytes=16 * MIB - 1), piece(2, 0, log_bytes=1), None])
+    assert world.run(checkpoint(0)) == ["publish 2: 0", "confirm 2", "close"]
 
 
 def test_a_position_that_the_server_waits_for_is_stored_at_once() -> None:
@@ -424,7 +427,7 @@ def test_the_observer_hears_of_it_all() -> None:
 
     class Listening(Observer):
         def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float, /) -> None:
-            heard.append(("committed", len(rows), checkpoint.through_lsn, seconds))
+            heard.append(("committed", len(rows), checkpoint.complete_before.commit, seconds))
 
         def started(self, checkpoint: Checkpoint | None) -> None:
             heard.append(("started", checkpoint))

@@ -117,16 +117,16 @@ def test_an_address_in_use_is_one_clear_line() -> None:
 
 def test_the_lag_is_counted_from_when_the_log_ended_where_the_changelog_is() -> None:
     lag = Lag()
-    assert lag.sample(10.0, 100, 100) == (0, 0.0)
-    assert lag.sample(15.0, 300, 100) == (200, 5.0)
-    assert lag.sample(20.0, 400, 320) == (80, 5.0)
-    assert lag.sample(25.0, 400, 400) == (0, 0.0)
+    assert lag.sample(10.0, "100", "100") == 0.0
+    assert lag.sample(15.0, "300", "100") == 5.0
+    assert lag.sample(20.0, "400", "320") == 5.0
+    assert lag.sample(25.0, "400", "400") == 0.0
 
 
 def test_the_lag_of_a_service_that_began_behind_is_at_least_as_old_as_it_is() -> None:
     lag = Lag()
-    lag.sample(10.0, 500, 100)
-    assert lag.sample(70.0, 600, 200) == (400, 60.0)
+    lag.sample(10.0, "500", "100")
+    assert lag.sample(70.0, "600", "200") == 60.0
 
 
 def test_how_far_tables_are_read_is_a_metric_and_now_and_then_an_event() -> None:

@@ -3,7 +3,7 @@
 What is unusual goes this way too: moves, unavailable values, policies that stop.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -12,6 +12,7 @@ from msgspec import Raw
 from connectors.capture.rows.binding import Binding, Field
 from connectors.capture.rows.codec import Codec, Shape, canonical, string
 from connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update, Value
+from envelope.checkpoint import NO_DECISIONS, Decisions
 from envelope.entity import DEAD, TRUNCATE_KEY
 from envelope.errors import ChangelogError, Kind
 from envelope.key import key_text, partition
@@ -54,16 +55,7 @@ class Origin:
     connector: str
     name: str
     database: str
-    decisions: Mapping[Position, str]
-
-    def decision(self, position: Position) -> str | None:
-        """What was accepted for this stop: a decision holds to the end of its transaction."""
-        held = [
-            accepted
-            for accepted in self.decisions
-            if (accepted.epoch, accepted.commit) == (position.epoch, position.commit) and accepted <= position
-        ]
-        return self.decisions[max(held)] if held else None
+    decisions: Decisions = NO_DECISIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +123,7 @@ def truncates(origin: Origin, binding: Binding, change: Change) -> list[Record]:
         Record(entity=binding.entity.name, place=Place(key=TRUNCATE_KEY, partition=number), envelope=envelope)
         for number in range(binding.entity.partitions)
     ]
-    if binding.entity.on_truncate == "publish" or origin.decision(position) == "default":
+    if binding.entity.on_truncate == "publish" or origin.decisions.at(position) == "default":
         return found
     what = f"{binding.table} was truncated"
     choices = "default|skip|dead-letter"
@@ -348,7 +340,7 @@ def _immutable(origin: Origin, binding: Binding, found: list[Record], change: Ch
 
 
 def _unstamped(origin: Origin, binding: Binding, found: list[Record], change: Change) -> list[Record]:
-    if origin.decision(change.position()) == "default":
+    if origin.decisions.at(change.position()) == "default":
         return found
     what = f"a change of {binding.table} has no provenance stamp"
     return _decided(origin, change.position(), found, what, "", choices="default|skip|dead-letter")
@@ -363,7 +355,7 @@ def _decided(
     *,
     choices: str = "skip|dead-letter",
 ) -> list[Record]:
-    decision = origin.decision(position)
+    decision = origin.decisions.at(position)
     if decision is None or decision not in choices.split("|"):
         raise ChangelogError(
             Kind.STOP,

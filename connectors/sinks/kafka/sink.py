@@ -355,7 +355,7 @@ class KafkaSink:
     def _decision(self, message: oversized.Message, op: str, position: str) -> str:
         """What is to become of a message that is too large: `dead-letter` or `skip`; a STOP while nobody said."""
         at = Position.parse(position)
-        accepted = None if self._checkpoint is None else self._checkpoint.decision(at)
+        accepted = None if self._checkpoint is None else self._checkpoint.decisions.at(at)
         if accepted in ("skip", "dead-letter"):
             return accepted
         if self._settings.on_too_large == "dead-letter":

@@ -24,11 +24,12 @@ from connectors.sources.postgres.admin import evidence
 from connectors.sources.postgres.admin.catalog import read_tables
 from connectors.sources.postgres.admin.check import Requirements, findings, refuse
 from connectors.sources.postgres.admin.claim import claim_slot
-from connectors.sources.postgres.admin.lineage import joins_on
+from connectors.sources.postgres.admin.lineage import cluster_of, joins_on, timeline_of
 from connectors.sources.postgres.admin.slot import LOST, ensure_publication, ensure_slot, read_database, slot_state
 from connectors.sources.postgres.session.connection import connect, translated
 from connectors.sources.postgres.source import CATALOG_SETTINGS, Settings
 from connectors.sources.postgres.stream.replication import ReplicationConnection, System
+from connectors.sources.postgres.values.lsn import lsn_text, through_lsn, through_text
 from connectors.sources.postgres.values.text_to_json import SETTINGS
 from envelope.checkpoint import Checkpoint
 from envelope.entity import TRUNCATE_KEY, Entity
@@ -87,7 +88,7 @@ def crossing(
 
 def _epoch(end: ChangelogEnd, history: tuple[tuple[int, int], ...]) -> int:
     """The one after all that the changelog may have reached: rows of the last promotions may be among what is gone."""
-    forks = [fork for fork in history if end.checkpoint is None or fork[0] >= end.checkpoint.timeline]
+    forks = [fork for fork in history if end.checkpoint is None or fork[0] >= timeline_of(end.checkpoint)]
     return end.epoch + len(forks) + 1
 
 
@@ -109,7 +110,7 @@ def _has_moved(catalog: psycopg.Connection[Any], name: str, stored: Checkpoint |
     state = slot_state(catalog, name)
     if state is None or state.wal_status == LOST or stored is None:
         return False
-    return state.confirmed_flush > stored.through_lsn
+    return state.confirmed_flush > through_lsn(stored)
 
 
 def _checkpoint(
@@ -126,15 +127,15 @@ def _checkpoint(
     opened, windows = over_gap(repairs, list(shapes), position)
     return Checkpoint(
         position=position,
-        through_lsn=position.commit + 1,
+        through=through_text(position.commit + 1),
         epoch=position.epoch,
-        system_identifier=system.system_identifier,
-        timeline=system.timeline,
         windows=windows,
         settings=shapes,
         accepted={} if before is None else before.accepted,
         repairs=opened.to_json(),
         source={
+            "system_identifier": system.system_identifier,
+            "timeline": system.timeline,
             "database": read_database(catalog)[1],
             "publication": evidence.read(catalog, settings.publication, entities).to_json(),
         },
@@ -143,8 +144,20 @@ def _checkpoint(
 
 def _gap(name: str, reason: str, end: ChangelogEnd, after: Checkpoint) -> Gap:
     unknown = Side(position=None, epoch=end.epoch, through=None, system=None, timeline=None)
-    before = unknown if end.checkpoint is None else Side.of(end.checkpoint, committed_at=end.committed_at)
-    return Gap(name=name, reason=reason, before=before, after=Side.of(after), entities=tuple(after.settings))
+    before = unknown if end.checkpoint is None else _side(end.checkpoint, committed_at=end.committed_at)
+    return Gap(name=name, reason=reason, before=before, after=_side(after), entities=tuple(after.settings))
+
+
+def _side(checkpoint: Checkpoint, *, committed_at: datetime | None = None) -> Side:
+    """The place where a checkpoint stands."""
+    return Side(
+        position=None if checkpoint.position is None else str(checkpoint.position),
+        epoch=checkpoint.epoch,
+        through=lsn_text(through_lsn(checkpoint)),
+        system=cluster_of(checkpoint),
+        timeline=timeline_of(checkpoint),
+        committed_at=committed_at,
+    )
 
 
 def _truncates(entities: Sequence[Entity], gap: Record) -> Iterator[Record]:

@@ -22,6 +22,7 @@ from connectors.sources import (
 from connectors.sources.postgres.admin import remnants
 from connectors.sources.postgres.admin.catalog import Table, read_tables
 from connectors.sources.postgres.admin.check import Requirements, findings, senders, unlogged
+from connectors.sources.postgres.admin.lineage import cluster_of, timeline_of
 from connectors.sources.postgres.admin.signals import send
 from connectors.sources.postgres.admin.slot import LOST, SlotState, slot_state
 from connectors.sources.postgres.crossing import crossing
@@ -31,8 +32,9 @@ from connectors.sources.postgres.session.patience import NO_LIMIT, Patience, Pat
 from connectors.sources.postgres.snapshot.table_reads import bind_table
 from connectors.sources.postgres.source import CATALOG_SETTINGS, PostgresSource, Settings
 from connectors.sources.postgres.stream.replication import ReplicationConnection
+from connectors.sources.postgres.values.lsn import lsn_text, through_lsn, through_text
 from connectors.sources.postgres.values.text_to_json import SETTINGS
-from envelope.checkpoint import Checkpoint, lsn_text
+from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.signal import Signal
@@ -83,13 +85,19 @@ class PostgresDatabase:
         settings = replace(self._settings, accept_settings=accept_settings, accept_cluster=accept_cluster)
         return PostgresSource(settings, entities, recover, changelog.versions, changelog.rows, reach=reach)
 
-    def status(self) -> SourceStatus:
+    def status(self, through: str) -> SourceStatus:
         """See `Database.status`."""
         with connect(self._settings.dsn, patience=self._patience()) as connection, translated("sampling"):
             slot = slot_state(connection, self._settings.slot)
             waits_for = self._waits_for(connection, slot)
             [(end,)] = connection.execute("SELECT (pg_current_wal_lsn() - '0/0')::int8").fetchall()
-        return SourceStatus(end=end, waits_for=waits_for, hold=_hold(slot), retained=_retained(slot))
+        return SourceStatus(
+            end=through_text(end),
+            lag_bytes=max(end - int(through or "0", 16), 0),
+            waits_for=waits_for,
+            hold=_hold(slot),
+            retained=_retained(slot),
+        )
 
     def retained(self) -> Retained | None:
         """See `Database.retained`."""
@@ -109,7 +117,7 @@ class PostgresDatabase:
             publication=settings.publication,
             failover=settings.failover,
             entities=entities,
-            through_lsn=None if stored is None else stored.through_lsn,
+            through_lsn=None if stored is None else through_lsn(stored),
         )
         with self._connected() as connection:
             return [
@@ -136,17 +144,17 @@ class PostgresDatabase:
         """See `Database.hold`."""
         return _hold(self._slot())
 
-    def send_signals(self, signals: Iterable[Signal]) -> int:
+    def send_signals(self, signals: Iterable[Signal]) -> str:
         """See `Database.send_signals`."""
-        end = 0
+        end = ""
         with connect(self._settings.dsn, patience=self._patience()) as connection:
             for signal in signals:
-                end = send(connection, signal, self._settings.signals_secret)
+                end = through_text(send(connection, signal, self._settings.signals_secret))
         return end
 
-    def spell(self, through: int) -> str:
+    def spell(self, through: str) -> str:
         """See `Database.spell`."""
-        return lsn_text(through)
+        return lsn_text(int(through, 16))
 
     def log_facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
         """See `Database.log_facts`."""
@@ -160,7 +168,7 @@ class PostgresDatabase:
         ]
         if stored is None:
             return facts
-        return [("", f"at {_spelled(stored.through_lsn, stored.timeline, stored.system_identifier)}"), *facts]
+        return [("", f"at {_spelled(through_lsn(stored), timeline_of(stored), cluster_of(stored))}"), *facts]
 
     def cross_gap(
         self,

@@ -14,6 +14,7 @@ from connectors.sources.postgres.admin import evidence
 from connectors.sources.postgres.admin.check import Requirements
 from connectors.sources.postgres.admin.ddl import Statements
 from connectors.sources.postgres.admin.evidence import Evidence, Unlogged
+from connectors.sources.postgres.values.lsn import through_lsn
 from connectors.sources.postgres.watch import CatalogLook, Watch
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
@@ -75,7 +76,7 @@ class Noticed:
 
         Raises ChangelogError: GAP where an entity's policy is to stop, and what a look found wrong.
         """
-        for look in self.watch.passed(checkpoint.through_lsn):
+        for look in self.watch.passed(through_lsn(checkpoint)):
             windows = checkpoint.windows
             for change in look.unlogged:
                 repairs, windows = self._settle_one(checkpoint, repairs, windows, look, change)
@@ -103,7 +104,7 @@ class Noticed:
         if policy == "ignore":
             return repairs, windows
         part = None if change.leaves is None else look.parts.get(change.entity, {})
-        start = str(Position(checkpoint.epoch, checkpoint.through_lsn, 0))
+        start = str(checkpoint.complete_before)
         return read_again(repairs, windows, change.entity, start, sweep=change.sweep, part=part)
 
     def _is_told(self, change: Unlogged) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import structlog
 
 from connectors.capture.checkpointing import Checkpointing
@@ -22,7 +23,7 @@ from connectors.sources.postgres.admin.check import Requirements, findings, refu
 from connectors.sources.postgres.admin.claim import claim_slot
 from connectors.sources.postgres.admin.history import MEMBER as HISTORY
 from connectors.sources.postgres.admin.history import History, last_transaction
-from connectors.sources.postgres.admin.lineage import Lineage, check_cluster, check_database, is_elsewhere
+from connectors.sources.postgres.admin.lineage import Lineage, check_cluster, check_database, cluster_of, is_elsewhere
 from connectors.sources.postgres.admin.slot import ensure_publication, ensure_slot, read_database, refuse_lost
 from connectors.sources.postgres.decode.assembler import Assembled, Assembler
 from connectors.sources.postgres.decode.binder import Binder
@@ -37,9 +38,10 @@ from connectors.sources.postgres.snapshot.table_reads import ReadContext, TableR
 from connectors.sources.postgres.stream.pump import Stream
 from connectors.sources.postgres.stream.replication import ReplicationConnection
 from connectors.sources.postgres.values.definitions import Definitions, look_at
+from connectors.sources.postgres.values.lsn import through_lsn, through_text
 from connectors.sources.postgres.values.text_to_json import SETTINGS
 from connectors.sources.postgres.watch import refuse_unpublished
-from envelope.checkpoint import Checkpoint
+from envelope.checkpoint import NO_DECISIONS, Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
@@ -171,10 +173,10 @@ class PostgresSource:
         settings, entities = self._settings, wanted.entities
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
         system_identifier, database = read_database(self._catalog)
-        if stored is not None and stored.system_identifier == system_identifier:
+        if stored is not None and cluster_of(stored) == system_identifier:
             check_database(stored, database)
         check_settings(stored, shapes, accept=settings.accept_settings)
-        if stored is not None and stored.system_identifier == system_identifier:
+        if stored is not None and cluster_of(stored) == system_identifier:
             read = [entity for entity in entities if was_complete(stored.windows.get(entity.name))]
             refuse_unpublished(self._catalog, settings.publication, read, stored)
         system = replication.identify_system()
@@ -206,18 +208,18 @@ class PostgresSource:
             kept = {name: from_start(entry) for name, entry in kept.items()}
         checkpoint = Checkpoint(
             position=None if stored is None else stored.position,
-            through_lsn=self._history.durable,
+            through=through_text(self._history.durable),
             epoch=reached.epoch,
-            system_identifier=system.system_identifier,
-            timeline=reached.timeline,
             partial=stored is not None and stored.partial,
             windows={entity.name: kept.get(entity.name, {"complete": False}) for entity in entities},
             settings=shapes,
-            decisions={} if stored is None else stored.decisions,
+            decisions=NO_DECISIONS if stored is None else stored.decisions,
             accepted={} if stored is None else stored.accepted,
             repairs={} if stored is None else Repairs.parse(stored.repairs).of(shapes).to_json(),
             source={
                 **({} if linked is None else linked.source),
+                "system_identifier": system.system_identifier,
+                "timeline": reached.timeline,
                 "database": database,
                 "publication": self._looks.before.to_json(),
             },
@@ -227,7 +229,7 @@ class PostgresSource:
         self._state = Checkpointing(
             checkpoint,
             name=settings.name,
-            signing=partial(_signing, settings.signals_secret, checkpoint.system_identifier),
+            signing=partial(_signing, settings.signals_secret, system.system_identifier),
             asking={entity.name for entity in entities if entity.evolution.on_restated == "ask"},
             reach=self._reach,
         )
@@ -241,7 +243,7 @@ class PostgresSource:
             connector="postgres",
             name=settings.name,
             database=self._catalog.info.dbname,
-            decisions={Position.parse(text): decision for text, decision in checkpoint.decisions.items()},
+            decisions=checkpoint.decisions,
         )
         horizon = self._horizon()
         place = ReadContext(
@@ -284,7 +286,7 @@ class PostgresSource:
             return None
         checkpoint = self._state.checkpoint
         accepted = {entity: Position.parse(text) for entity, text in checkpoint.accepted.items()}
-        return Versions(self._known(), accepted=accepted, filled=self._filled, cluster=checkpoint.system_identifier)
+        return Versions(self._known(), accepted=accepted, filled=self._filled, cluster=cluster_of(checkpoint))
 
     def _filled(self, entity: Entity, columns: Sequence[str]) -> Collection[str]:
         """The columns that may have values in rows that were there before: the log does not tell, but the catalogue."""
@@ -380,15 +382,11 @@ class PostgresSource:
         if self._assembler.between:
             self._history.reached(self._stream.wal_end)
         self._progress()
-        if self._assembler.between and self._stream.wal_end > before.through_lsn:
+        if self._assembler.between and self._stream.wal_end > through_lsn(before):
             self._reach_lsn(self._stream.wal_end)
         self._settle()
-        checkpoint = self._state.checkpoint
-        return (
-            None
-            if checkpoint == before
-            else Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=self._stream.reply_requested)
-        )
+        unchanged = self._state.checkpoint == before
+        return None if unchanged else self._given(before, (), urgent=self._stream.reply_requested)
 
     def _piece(self, assembled: Assembled) -> Piece | None:
         before = self._state.checkpoint
@@ -396,7 +394,7 @@ class PostgresSource:
             last = Position.parse(assembled.rows[-1].column("position")[-1].as_py())
             self._state.deliver(last, partial=assembled.partial)
         if assembled.through_lsn is not None:
-            self._reach_lsn(max(before.through_lsn, assembled.through_lsn), partial=assembled.partial)
+            self._reach_lsn(max(through_lsn(before), assembled.through_lsn), partial=assembled.partial)
         if assembled.last is not None:
             self._remember(HISTORY, last_transaction(assembled.last, self._settings.publication))
         self._progress()
@@ -405,11 +403,19 @@ class PostgresSource:
         for content, change in assembled.signals:
             self._state.obey(content, change)
         self._settle()
-        checkpoint = self._state.checkpoint
-        if checkpoint == before:
+        if self._state.checkpoint == before:
             return None
-        nbytes = sum(rows.nbytes for rows in assembled.rows)
-        return Piece(rows=assembled.rows, checkpoint=checkpoint, nbytes=nbytes, urgent=assembled.fenced)
+        return self._given(before, assembled.rows, urgent=assembled.fenced)
+
+    def _given(self, before: Checkpoint, rows: Sequence[pa.RecordBatch], *, urgent: bool) -> Piece:
+        checkpoint = self._state.checkpoint
+        return Piece(
+            rows=rows,
+            checkpoint=checkpoint,
+            nbytes=sum(batch.nbytes for batch in rows),
+            log_bytes=through_lsn(checkpoint) - through_lsn(before),
+            urgent=urgent,
+        )
 
     def _progress(self) -> None:
         """How far the reading of tables is, and which composite types ended by now."""
@@ -430,11 +436,12 @@ class PostgresSource:
             del source[member]
         self._state.checkpoint = replace(self._state.checkpoint, source=source)
 
-    def _reach_lsn(self, through_lsn: int, **changes: Any) -> None:
-        reached = self._lineage.reached(through_lsn)
+    def _reach_lsn(self, lsn: int, **changes: Any) -> None:
+        reached = self._lineage.reached(lsn)
         self._state.checkpoint = replace(
-            self._state.checkpoint, through_lsn=through_lsn, epoch=reached.epoch, timeline=reached.timeline, **changes
+            self._state.checkpoint, through=through_text(lsn), epoch=reached.epoch, **changes
         )
+        self._remember("timeline", reached.timeline)
 
     def activity(self) -> Activity:
         """See `Source.activity`."""
@@ -447,19 +454,19 @@ class PostgresSource:
             ignored_signals=self._state.signals.take(),
         )
 
-    def end(self) -> int:
+    def end(self) -> str:
         """See `Source.end`."""
         with translated("asking for the end of the log"):
             row = self._catalog.execute("SELECT (pg_current_wal_flush_lsn() - '0/0')::int8").fetchone()
         assert row is not None
         self._hurried = True
-        return int(row[0])
+        return through_text(int(row[0]))
 
     def confirm(self, checkpoint: Checkpoint) -> None:
         """See `Source.confirm`."""
         assert self._stream is not None
         self._state.confirm(checkpoint)
-        self._history.durable = checkpoint.through_lsn
+        self._history.durable = through_lsn(checkpoint)
         self._stream.confirm(self._history.confirmable)
 
     def close(self) -> None:

@@ -19,8 +19,9 @@ from connectors.sources.postgres.admin.evidence import Evidence, Unlogged
 from connectors.sources.postgres.session.connection import connect, translated
 from connectors.sources.postgres.session.patience import Patience
 from connectors.sources.postgres.snapshot.chunk_reader import LOCK_TIMEOUT_S, quoted, signature
+from connectors.sources.postgres.values.lsn import lsn_text
 from connectors.sources.postgres.values.text_to_json import SETTINGS
-from envelope.checkpoint import Checkpoint, lsn_text
+from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import OVER_GAP, ChangelogError, Kind
 from envelope.signal import FENCE_PREFIX

@@ -9,7 +9,9 @@ from typing import Final, Literal
 from connectors.capture.tables.repairs import Repairs
 from connectors.capture.tables.table_progress import is_complete
 from connectors.sinks import Log
-from envelope.checkpoint import Checkpoint, lsn_text
+from connectors.sources.postgres.admin.lineage import cluster_of, timeline_of
+from connectors.sources.postgres.values.lsn import lsn_text, through_lsn
+from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.drift.fenced.fence import Fence
 
@@ -75,7 +77,7 @@ def until_caught_up(log: Log, fence: Fence, *, deadline: float, wait: Callable[[
     began = time.monotonic()
     while True:
         checkpoint = log.checkpoint()
-        if checkpoint is not None and checkpoint.system_identifier != fence.system_identifier:
+        if checkpoint is not None and cluster_of(checkpoint) != fence.system_identifier:
             hint = "have [source] dsn name the database that the service reads; see `changelog check`"
             raise NotComparedError(REFUSED, f"{log.where} belongs to another database cluster", hint=hint)
         if checkpoint is not None and _is_caught_up(checkpoint, fence):
@@ -87,14 +89,14 @@ def until_caught_up(log: Log, fence: Fence, *, deadline: float, wait: Callable[[
 
 def _is_caught_up(checkpoint: Checkpoint, fence: Fence) -> bool:
     """Positions of different timelines cannot be compared: after a promotion the log has another history."""
-    return checkpoint.timeline == fence.timeline and checkpoint.through_lsn >= fence.lsn
+    return timeline_of(checkpoint) == fence.timeline and through_lsn(checkpoint) >= fence.lsn
 
 
 def _late(log: Log, checkpoint: Checkpoint | None, fence: Fence) -> NotComparedError:
     hint = "check that the service runs (`changelog status`), or wait longer (--wait)"
     if checkpoint is None:
         return NotComparedError(NOT_CAUGHT_UP, f"{log.where}: it is empty", hint=hint)
-    reached = f"it reaches {lsn_text(checkpoint.through_lsn)}, the snapshot {lsn_text(fence.lsn)}"
-    if checkpoint.timeline != fence.timeline:
-        reached = f"it is on timeline {checkpoint.timeline}, the server on {fence.timeline}"
+    reached = f"it reaches {lsn_text(through_lsn(checkpoint))}, the snapshot {lsn_text(fence.lsn)}"
+    if timeline_of(checkpoint) != fence.timeline:
+        reached = f"it is on timeline {timeline_of(checkpoint)}, the server on {fence.timeline}"
     return NotComparedError(NOT_CAUGHT_UP, f"{log.where}: {reached}", hint=hint)

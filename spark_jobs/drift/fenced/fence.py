@@ -16,6 +16,7 @@ from connectors.capture.rows.binding import Binding
 from connectors.sources.postgres.session.connection import connect, translated
 from connectors.sources.postgres.session.patience import Patience
 from connectors.sources.postgres.snapshot.visibility import Snapshot
+from connectors.sources.postgres.values.lsn import lsn_text
 from connectors.sources.postgres.values.text_to_json import SETTINGS
 from envelope.entity import Entity
 from envelope.signal import FENCE_PREFIX
@@ -69,6 +70,11 @@ class Fence:
     def snapshot(self) -> Snapshot:
         """The transactions that it shows."""
         return Snapshot.parse(self.text)
+
+    @property
+    def place(self) -> str:
+        """`lsn` as the server prints it."""
+        return lsn_text(self.lsn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ LOCK_TIMEOUT_S: Final = 10
 """How long a task waits for a table's lock. A migration in the queue before it waits for the driver, and so for us."""
 
 _NOWHERE = Change(transaction=Transaction(xid=0, epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
-_ORIGIN = Origin(connector="postgres", name="", database="", decisions={})
+_ORIGIN = Origin(connector="postgres", name="", database="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import psycopg
 
 from connectors.servers.postgres import Server
+from connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._audit.faults import ROWS, Faults
 from tests.campaigns._audit.history import BRANCH, history, tables, with_lost
 from tests.campaigns._audit.judge import Since, judge
@@ -76,7 +77,7 @@ class Block(Faults):
             connection.execute("INSERT INTO seat VALUES ('last', 'write')")
         self.service.until_stored(
             self.sink.stored,
-            lambda stored: stored.through_lsn > end and is_read(stored) and not stored.repairs.get("open"),
+            lambda stored: through_lsn(stored) > end and is_read(stored) and not stored.repairs.get("open"),
             CATCH_UP_S,
         )
         self.command("rebuild", self.rng.choice(self.names))

@@ -14,6 +14,7 @@ from psycopg import sql
 
 from connectors.servers.postgres import Server
 from connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
+from connectors.sources.postgres.values.lsn import through_lsn
 from envelope.checkpoint import Checkpoint
 from tests.campaigns._audit.history import Restored, history, place
 from tests.campaigns._audit.site import CATCH_UP_S, NAME, Sink, Site
@@ -83,7 +84,7 @@ class Losses(Site):
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute("INSERT INTO seat VALUES (%s, 'with the restore')", [f"lost {len(self.restored)}"])
         end = self.log_end()
-        self.service.until_stored(self.sink.stored, lambda stored: stored.through_lsn > end, CATCH_UP_S)
+        self.service.until_stored(self.sink.stored, lambda stored: through_lsn(stored) > end, CATCH_UP_S)
         self.loaded(self.rng.uniform(*HIDDEN_S))
         if away := self.rng.random() < 0.5:
             self.end_service()
@@ -129,7 +130,7 @@ class Losses(Site):
         time.sleep(self.rng.uniform(*HIDDEN_S))
         stored = before or self.sink.stored()
         assert stored is not None
-        through = place(stored.through_lsn, [each.at for each in self.restored])
+        through = place(through_lsn(stored), [each.at for each in self.restored])
         if restored is not None:
             self.restored.append(restored)
         point = self.rng.choice((None, *GAP_FAIL_POINTS))

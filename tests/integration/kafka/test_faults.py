@@ -9,6 +9,7 @@ import pytest
 
 from connectors.servers.kafka import Broker
 from connectors.sinks.kafka.sink import FAIL_POINTS
+from connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns import audit_kafka, kafka
 from tests.campaigns._judge import Verdict, judge_rows
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
@@ -58,7 +59,7 @@ class Site:
         self.load.stop()
         end = last_write(self.dsn)
         self.service.until_stored(
-            self.positions.newest, lambda found: found.through_lsn > end and is_read(found), PATIENCE_S
+            self.positions.newest, lambda found: through_lsn(found) > end and is_read(found), PATIENCE_S
         )
         self.oracle.wait(end, PATIENCE_S)
         self.service.stop()

@@ -14,6 +14,7 @@ from connectors.servers.kafka import Broker
 from connectors.sinks.kafka.admin.names import gaps_topic, positions_topic, topic
 from connectors.sinks.kafka.client import Client
 from connectors.sources.postgres.crossing import FAIL_POINTS
+from connectors.sources.postgres.values.lsn import through_lsn
 from connectors.wiring.sinks import read_gaps
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError
@@ -85,7 +86,7 @@ class World:
         with psycopg.connect(self.site.dsn) as connection:
             [(end,)] = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8").fetchall()
         self.sql("INSERT INTO guest VALUES (-1, 'last', 0)")
-        self.service.until_stored(self._stored, lambda found: found.through_lsn > end, PATIENCE_S)
+        self.service.until_stored(self._stored, lambda found: through_lsn(found) > end, PATIENCE_S)
         self.service.stop()
         held = table(self.site.dsn)
         self.consumer.take(self._rows())

@@ -11,6 +11,7 @@ import pytest
 from connectors.servers.kafka import Broker, temporary_broker
 from connectors.sinks.kafka.admin.topics import ensure, findings, missing, topics_of
 from connectors.sinks.kafka.client import Client
+from connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._audit.topics import messages
 from tests.integration.kafka.site import Site
 from tests.integration.kafka.test_sink import entity
@@ -41,7 +42,7 @@ def test_a_thousand_tables_find_their_topics() -> None:
 def followed_to(site: Site) -> int:
     stored = site.checkpoint
     assert stored is not None
-    return stored.through_lsn
+    return through_lsn(stored)
 
 
 def test_every_one_of_many_tables_is_read_and_followed(broker: Broker, database: str, tmp_path: Path) -> None:

@@ -20,13 +20,16 @@ from connectors.sinks.kafka.admin.topics import AHEAD, Topic, TopicSettings, ens
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.encoding import oversized
 from connectors.sinks.kafka.encoding.messages import JsonValues
+from connectors.sinks.kafka.reading import positions
 from connectors.sinks.kafka.sink import KafkaSink, Settings
-from envelope.checkpoint import Checkpoint
+from envelope.checkpoint import Checkpoint, Decisions
 from envelope.columnar import batch
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op, Record, Stamp
+from envelope.position import Position
 from tests.servers import kafka_lib
+from tests.unit.envelope.format_1 import reader
 from tests.unit.records import BEGIN, checkpoint, record
 
 NAME = "app"
@@ -120,6 +123,19 @@ def test_a_commit_holds_rows_and_checkpoint(settings: Settings) -> None:
     found = Checkpoint.from_json(kept.value() or b"")
     assert sorted(found.sink["topics"]) == [f"{settings.prefix}.{name}" for name in ("gaps", "order", "schemas")]
     assert replace(found, sink={}) == stored
+
+
+def test_the_program_that_knew_only_format_1_refuses_topics_of_format_2(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(settings) as made:
+        store(made, 1, record(Op.CREATE, '{"id":42}', commit=1))
+    monkeypatch.setattr(positions, "Checkpoint", reader().Checkpoint)
+    with pytest.raises(ChangelogError, match="has format 2; this program knows 1") as caught, opened(settings):
+        pass
+    assert caught.value.kind is Kind.PRECONDITION
+    assert "\n" not in str(caught.value)
+    assert len(read(settings, "positions")) == 1
 
 
 def test_a_new_changelog_has_no_checkpoint(settings: Settings) -> None:
@@ -284,7 +300,7 @@ def test_of_a_row_that_is_read_no_position_is_accepted(settings: Settings) -> No
 def test_a_message_that_is_too_large_goes_where_it_was_decided(settings: Settings, decision: str) -> None:
     settings = limit(settings, 4000)
     with opened(settings) as made:
-        made.commit(replace(checkpoint(1), decisions={"00000001/0000000000000002/00000004": decision}))
+        made.commit(replace(checkpoint(1), decisions=Decisions({Position(1, 2, 4): decision})))
         made.recover()
         store(made, 2, *large(2))
     assert [message.key() for message in read(settings, "order")] == [b"42"]

@@ -10,15 +10,14 @@ from connectors.capture.rows.row_records import Change, Transaction
 from connectors.capture.tables.repairs import Reached
 from connectors.capture.tables.table_progress import COMPLETE
 from envelope.checkpoint import Checkpoint
-from envelope.position import Position
+from envelope.position import Position, commit_text
 from envelope.signal import Do, Signal, Signing, encode
 
 STORED = Checkpoint(
     position=None,
-    through_lsn=100,
+    through=commit_text(100),
     epoch=1,
-    system_identifier="7",
-    timeline=1,
+    source={"system_identifier": "7", "timeline": 1},
     windows={"order": COMPLETE, "guest": {"complete": False, "part": 1}},
 )
 AT = Change(transaction=Transaction(xid=8, epoch=1, commit=200, committed_at=0), ordinal=0, stamp=None)

@@ -2,26 +2,29 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from envelope.checkpoint import Checkpoint, Stop
+from envelope.checkpoint import NO_DECISIONS, Checkpoint, Decisions, Stop
 from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
+from envelope.position import Position, commit_text
+from tests.unit.envelope.format_1 import reader
 
+GOLDEN = Path(__file__).parent / "golden"
+AT = Position(1, 5, 4)
 FULL = Checkpoint(
     position=Position(1, 0x1781838, 6),
-    through_lsn=0x16_B374D848,
+    through="00000016B374D848",
     epoch=2,
-    system_identifier="7594081",
-    timeline=3,
     partial=True,
     windows={"order": {"complete": True, "stale": ["stock"]}},
     settings={"order": {"key": ["id"]}},
-    decisions={str(Position(1, 5, 0)): "skip"},
+    decisions=Decisions({Position(1, 5, 0): "skip"}),
     accepted={"order": str(Position(1, 7, 2))},
     repairs={"open": {}, "paused": ["order"], "ended": {"a": "done"}, "revision": 2},
-    source={"database": "app"},
+    source={"system_identifier": "7594081", "timeline": 3, "database": "app"},
     sink={"topics": {"order": "x1"}},
     stop=Stop(
         position=Position(2, 0x16_B374D850, 2), message="a row", hint="do this", choices=("skip",), altered="order"
@@ -35,6 +38,22 @@ FULL = Checkpoint(
 )
 def test_a_checkpoint_is_read_as_it_was_written(checkpoint: Checkpoint) -> None:
     assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_golden_record_of_each_format_says_the_same(number: int) -> None:
+    """`format-1.json` was written by the last program of format 1, `format-2.json` by the first of format 2."""
+    assert Checkpoint.from_json((GOLDEN / f"format-{number}.json").read_bytes()) == FULL
+
+
+def test_what_is_written_is_the_golden_record_of_format_2() -> None:
+    assert json.loads(FULL.to_json()) == json.loads((GOLDEN / "format-2.json").read_bytes())
+
+
+def test_a_record_of_format_1_goes_on_as_format_2() -> None:
+    stored = Checkpoint.from_json((GOLDEN / "format-1.json").read_bytes())
+    assert json.loads(stored.to_json())["format"] == 2
+    assert Checkpoint.from_json(stored.to_json()) == stored
 
 
 def test_a_checkpoint_from_before_changes_of_columns_could_be_accepted_has_none() -> None:
@@ -52,12 +71,25 @@ def test_a_checkpoint_from_before_a_later_member_has_an_empty_one(name: str) -> 
     assert json.loads(checkpoint.to_json()) == written
 
 
+@pytest.mark.parametrize("name", ["repairs", "source", "sink", "accepted", "stop"])
+def test_a_record_of_format_1_may_lack_a_later_member(name: str) -> None:
+    written = json.loads((GOLDEN / "format-1.json").read_bytes())
+    del written[name]
+    checkpoint = Checkpoint.from_json(json.dumps(written).encode())
+    assert checkpoint.source["system_identifier"] == "7594081"
+    assert (checkpoint.source.get("database"), checkpoint.through) == (
+        None if name == "source" else "app",
+        FULL.through,
+    )
+
+
 def test_a_stop_is_kept_until_the_log_is_past_it() -> None:
     assert FULL.stopping(None) == FULL
     assert FULL.stop is not None
-    assert replace(FULL, through_lsn=FULL.stop.position.commit).stopping(None).stop == FULL.stop
-    assert replace(FULL, through_lsn=FULL.stop.position.commit + 1).stopping(None).stop is None
-    assert replace(FULL, epoch=3, through_lsn=1).stopping(None).stop is None
+    commit = FULL.stop.position.commit
+    assert replace(FULL, through=commit_text(commit)).stopping(None).stop == FULL.stop
+    assert replace(FULL, through=commit_text(commit + 1)).stopping(None).stop is None
+    assert replace(FULL, epoch=3, through=commit_text(1)).stopping(None).stop is None
     other = replace(FULL.stop, message="another")
     assert FULL.stopping(other).stop == other
 
@@ -70,13 +102,59 @@ def test_of_an_error_that_nobody_can_pass_no_stop_is_kept() -> None:
     )
 
 
+def test_a_decision_holds_from_its_position_to_the_end_of_the_transaction() -> None:
+    assert NO_DECISIONS.at(AT) is None
+    decisions = NO_DECISIONS.accept(Position(1, 5, 2), "skip").accept(Position(1, 5, 8), "default")
+    assert [decisions.at(Position(1, 5, ordinal)) for ordinal in (0, 2, 6, 8, 10)] == [
+        None,
+        "skip",
+        "skip",
+        "default",
+        "default",
+    ]
+    assert decisions.at(Position(1, 6, 2)) is None
+    assert decisions.at(Position(2, 5, 2)) is None
+
+
+@pytest.mark.parametrize("suffix", ["", ":gtid-3"])
+def test_what_a_source_adds_to_the_commit_is_its_own(suffix: str) -> None:
+    checkpoint = replace(FULL, through=commit_text(0x20) + suffix)
+    assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
+    assert checkpoint.complete_before == Position(2, 0x20, 0)
+    assert commit_text(0x1F) < checkpoint.through < commit_text(0x21)
+
+
 def test_a_checkpoint_of_a_newer_program_is_refused() -> None:
-    with pytest.raises(ChangelogError, match="has format 2; this program knows 1") as caught:
-        Checkpoint.from_json(replace(FULL, format=2).to_json())
+    newer = {**json.loads(FULL.to_json()), "format": 3}
+    with pytest.raises(ChangelogError, match="has format 3; this program knows 2") as caught:
+        Checkpoint.from_json(json.dumps(newer).encode())
     assert caught.value.kind is Kind.PRECONDITION
 
 
-@pytest.mark.parametrize("text", [b"", b"{}", b"null", FULL.to_json().replace(b"16/B374D848", b"16")])
+def test_the_program_that_knew_only_format_1_refuses_format_2_in_one_line() -> None:
+    older: ModuleType = reader()
+    assert older.Checkpoint.from_json((GOLDEN / "format-1.json").read_bytes()).system_identifier == "7594081"
+    with pytest.raises(ChangelogError, match="has format 2; this program knows 1") as caught:
+        older.Checkpoint.from_json(FULL.to_json())
+    assert caught.value.kind is Kind.PRECONDITION
+    assert caught.value.hint == "run the newer version that wrote it"
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{}",
+        b"null",
+        FULL.to_json().replace(b"00000016B374D848", b"16"),
+        FULL.to_json().replace(b'"00000016B374D848"', b"16"),
+        FULL.to_json().replace(b"00000001/0000000000000005/00000000", b"here"),
+        FULL.to_json().replace(b'{"00000001/0000000000000005/00000000":"skip"}', b"[]"),
+        (GOLDEN / "format-1.json").read_bytes().replace(b"16/B374D848", b"16"),
+        (GOLDEN / "format-1.json").read_bytes().replace(b'"16/B374D848"', b"16"),
+    ],
+)
 def test_what_is_no_checkpoint_is_malformed(text: bytes) -> None:
     with pytest.raises(ChangelogError, match="cannot be read") as caught:
         Checkpoint.from_json(text)

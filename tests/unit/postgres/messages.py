@@ -13,6 +13,7 @@ from connectors.sources.postgres.decode.messages import Begin, Commit, Decoded, 
 from connectors.sources.postgres.decode.xids import Xids
 from connectors.sources.postgres.values.definitions import Definitions
 from connectors.sources.postgres.values.types import Attribute, PgType, in_doubt
+from envelope.checkpoint import Decisions
 from envelope.columnar import batch
 from envelope.entity import Entity
 from envelope.model import Stamp
@@ -133,7 +134,7 @@ def assembler(
     **bounds: int,
 ) -> Assembler:
     return Assembler(
-        origin=Origin(connector="postgres", name="booking", database="app", decisions=decisions or {}),
+        origin=Origin(connector="postgres", name="booking", database="app", decisions=Decisions(decisions or {})),
         binder=Binder(resolve=TYPES.__getitem__ if definitions is None else definitions.resolve, hmac_key=b"secret"),
         entities={each.table: each for each in (entities or [entity()])},
         partitioned={("public", name) for name in partitioned},

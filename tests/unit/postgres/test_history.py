@@ -8,16 +8,14 @@ from connectors.capture.rows.row_records import Transaction
 from connectors.sources.postgres.admin.history import MEMBER, History, last_transaction
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
+from envelope.position import Position, commit_text
 
 LAST = Transaction(xid=(1 << 32) + 700, epoch=1, commit=0x900, committed_at=1_795_230_602_000_000)
 STORED = Checkpoint(
     position=Position(1, 0x800, 4),
-    through_lsn=0x1000,
+    through=commit_text(0x1000),
     epoch=1,
-    system_identifier="77",
-    timeline=1,
-    source={MEMBER: last_transaction(LAST, "app")},
+    source={"system_identifier": "77", "timeline": 1, MEMBER: last_transaction(LAST, "app")},
 )
 
 

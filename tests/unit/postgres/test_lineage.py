@@ -10,11 +10,15 @@ from connectors.sources.postgres.admin.lineage import Lineage
 from connectors.sources.postgres.stream.replication import System, parse_history
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
+from envelope.position import Position, commit_text
 
 STORED = Checkpoint(
-    position=Position(epoch=4, commit=0x900, ordinal=0), through_lsn=0x1000, epoch=4, system_identifier="77", timeline=1
+    position=Position(epoch=4, commit=0x900, ordinal=0),
+    through=commit_text(0x1000),
+    epoch=4,
+    source={"system_identifier": "77", "timeline": 1},
 )
+ON_SECOND = replace(STORED, source={"system_identifier": "77", "timeline": 2})
 FIRST = System(system_identifier="77", timeline=1, wal_end=0x2000)
 SECOND = System(system_identifier="77", timeline=2, wal_end=0x5000)
 THIRD = System(system_identifier="77", timeline=3, wal_end=0x5000)
@@ -52,7 +56,7 @@ def test_each_of_several_promotions_begins_an_epoch() -> None:
 
 
 def test_promotions_before_the_checkpoint_do_not_count_again() -> None:
-    stored = replace(STORED, timeline=2, through_lsn=0x2000)
+    stored = replace(ON_SECOND, through=commit_text(0x2000))
     lineage = Lineage.trace(stored, THIRD, ((1, 0x1800), (2, 0x2800)), 0x1000)
     assert [lineage.epoch(commit) for commit in (0x2000, 0x3000)] == [4, 5]
 
@@ -62,7 +66,8 @@ def test_a_restart_in_between_gives_the_same_epochs(pause: int, commit: int) -> 
     history = ((1, 0x1800), (2, 0x2800))
     whole = Lineage.trace(STORED, THIRD, history, 0)
     reached = whole.reached(pause)
-    stored = replace(STORED, through_lsn=pause, epoch=reached.epoch, timeline=reached.timeline)
+    stored = replace(STORED, through=commit_text(pause), epoch=reached.epoch)
+    stored = replace(stored, source={**stored.source, "timeline": reached.timeline})
     if commit >= pause:
         assert Lineage.trace(stored, THIRD, history, 0).epoch(commit) == whole.epoch(commit)
 
@@ -87,8 +92,8 @@ def test_a_half_published_commit_beyond_the_fork_is_diverged() -> None:
     ("stored", "system", "history"),
     [
         (STORED, replace(FIRST, wal_end=0xFF8), ()),
-        (replace(STORED, timeline=2), FIRST, ()),
-        (replace(STORED, timeline=2), THIRD, ((1, 0x1800),)),
+        (ON_SECOND, FIRST, ()),
+        (ON_SECOND, THIRD, ((1, 0x1800),)),
     ],
     ids=["restored from a backup", "an older timeline", "another branch"],
 )

@@ -7,10 +7,15 @@ import pytest
 from connectors.capture.settings_guard import check_settings
 from envelope.checkpoint import Checkpoint
 from envelope.errors import ChangelogError, Kind
+from envelope.position import commit_text
 
 SHAPE = {"key": ["id"], "partition_by": ["id"], "partitions": 6, "where": None}
 STORED = Checkpoint(
-    position=None, through_lsn=1, epoch=1, system_identifier="77", timeline=1, settings={"order": SHAPE, "guest": SHAPE}
+    position=None,
+    through=commit_text(1),
+    epoch=1,
+    source={"system_identifier": "77", "timeline": 1},
+    settings={"order": SHAPE, "guest": SHAPE},
 )
 
 

@@ -21,7 +21,7 @@ def test_a_reader_that_fails_says_so_whatever_it_fails_with() -> None:
     reader = ChunkReader(
         windows,
         {},
-        Origin(connector="postgres", name="n", database="d", decisions={}),
+        Origin(connector="postgres", name="n", database="d"),
         bind=bind,
         connect=connect,
         workers=1,

@@ -22,7 +22,7 @@ def write(path: Path, last: int, reach: Callable[[str], None] = lambda point: No
     for number in range(done + 1, last + 1):
         store(sink, commit(number), checkpoint(number))
         print("commit", number, flush=True)  # noqa: T201 - this is its protocol
-        store(sink, [], checkpoint(number, through_lsn=10 * number + 5))
+        store(sink, [], checkpoint(number, through=10 * number + 5))
         print("idle", number, flush=True)  # noqa: T201
     sink.close()
 

@@ -11,7 +11,7 @@ from connectors.sinks.files.log import read_log
 from connectors.sinks.files.sink import FileSink
 from envelope.checkpoint import Checkpoint
 from envelope.columnar.batch import SCHEMA
-from envelope.position import Position
+from envelope.position import Position, commit_text
 
 START = datetime(2026, 11, 21, 3, 10, 2, 886044, tzinfo=UTC)
 
@@ -52,10 +52,9 @@ def checkpoint(number: int, rows: int = 3, **fields: Any) -> Checkpoint:
     """The checkpoint that goes with commit `number`."""
     return Checkpoint(
         position=Position(1, number, 2 * (rows - 1)),
-        through_lsn=fields.pop("through_lsn", 10 * number),
+        through=commit_text(fields.pop("through", 10 * number)),
         epoch=1,
-        system_identifier="7654321",
-        timeline=1,
+        source={"system_identifier": "7654321", "timeline": 1},
         **fields,
     )
 

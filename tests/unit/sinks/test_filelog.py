@@ -1,5 +1,6 @@
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connectors.sinks.files import layout
 from connectors.sinks.files import sink as file_sink
 from connectors.sinks.files.layout import SEQUENCE, log_file, read_manifest
 from connectors.sinks.files.log import READ_ROWS, counts, follow, read_checkpoint, read_log
@@ -18,10 +20,13 @@ from envelope.checkpoint import Checkpoint
 from envelope.columnar.batch import SCHEMA
 from envelope.entity import SCHEMAS, TRUNCATE_KEY
 from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
+from envelope.position import Position, commit_text
+from tests.unit.envelope.format_1 import reader
 from tests.unit.sinks.material import as_rows, batch, checkpoint, commit, expected, read, row, store
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1"
+GOLDEN_2 = Path(__file__).parent / "golden" / "format-2"
+"""The same rows; in the first, the older ones are in an archive."""
 
 
 @pytest.fixture
@@ -37,7 +42,7 @@ def _publish(sink: FileSink, rows: list[dict[str, Any]]) -> None:
     store(
         sink,
         [batch(rows)],
-        Checkpoint(position=last, through_lsn=last.commit, epoch=last.epoch, system_identifier="7", timeline=1),
+        Checkpoint(position=last, through=commit_text(last.commit), epoch=last.epoch),
     )
 
 
@@ -232,15 +237,39 @@ def test_golden_log_of_format_1() -> None:
     """Written once by this program; later programs read it so."""
     assert read(GOLDEN) == expected(1, 2, 3)
     assert read_checkpoint(GOLDEN) == checkpoint(
-        3, through_lsn=0x16_B374D848, windows={"order": {"done": [1]}}, settings={"codec": "json"}
+        3, through=0x16_B374D848, windows={"order": {"done": [1]}}, settings={"codec": "json"}
     )
     manifest = read_manifest(GOLDEN)
     assert manifest is not None
     assert [file.rows for file in manifest.files] == [3]
 
 
-def test_golden_log_goes_on(tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN, tmp_path / "log-1")
+def test_golden_log_of_format_2() -> None:
+    assert read(GOLDEN_2) == expected(1, 2, 3)
+    assert read_checkpoint(GOLDEN_2) == read_checkpoint(GOLDEN)
+
+
+def test_the_program_that_knew_only_format_1_refuses_a_log_of_format_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it reads first, the footer of a file or the resume record; and it changes nothing."""
+    shutil.copytree(GOLDEN_2, tmp_path / "log-2")
+    monkeypatch.setattr(layout, "Checkpoint", reader().Checkpoint)
+    before = _files(tmp_path / "log-2")
+    for begin in (FileSink(tmp_path / "log-2").recover, partial(read_checkpoint, tmp_path / "log-2")):
+        with pytest.raises(ChangelogError, match="has format 2; this program knows 1") as caught:
+            begin()
+        assert caught.value.kind is Kind.PRECONDITION
+    assert _files(tmp_path / "log-2") == before
+
+
+def _files(path: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in path.rglob("*.*")}
+
+
+@pytest.mark.parametrize("golden", [GOLDEN, GOLDEN_2], ids=["format 1", "format 2"])
+def test_golden_log_goes_on(golden: Path, tmp_path: Path) -> None:
+    shutil.copytree(golden, tmp_path / "log-1")
     sink = FileSink(tmp_path / "log-1")
     sink.recover()
     said = batch([row(Position(1, 4, 0), key="said", context='{"ticket": "PAY-7"}')])
@@ -314,7 +343,7 @@ def test_versions_are_found_in_any_copy_of_the_log_and_no_other_file_is_read(tmp
     sink = FileSink(copy)
     assert sink.recover() == checkpoint(5)
     store(sink, _versions(6), checkpoint(6))
-    store(sink, [], checkpoint(6, through_lsn=99))
+    store(sink, [], checkpoint(6, through=99))
     sink.close()
     log_file(copy, 3).write_bytes(b"never read")
     assert _found(copy) == [2, 4, 6]

@@ -53,7 +53,7 @@ def test_killed_at_every_boundary(tmp_path: Path, point: str, nth: int) -> None:
     assert there - int(number) in (0, 1)
     if found:
         acknowledged = 10 * int(number) + (5 if kind == "idle" else 0)
-        assert found.through_lsn >= acknowledged
+        assert found.complete_before.commit >= acknowledged
 
     _goes_on(tmp_path)
 
@@ -65,7 +65,7 @@ def test_killed_while_mending(tmp_path: Path, point: str) -> None:
     for number in (1, 2):
         store(sink, commit(number), checkpoint(number))
     sink.close()
-    resume_file(tmp_path).write_bytes(Resume(sequence=2, checkpoint=checkpoint(2, through_lsn=25)).to_json())
+    resume_file(tmp_path).write_bytes(Resume(sequence=2, checkpoint=checkpoint(2, through=25)).to_json())
     os.truncate(log_file(tmp_path, 2), 100)
 
     assert _write(tmp_path, point, 1)[0] == -signal.SIGKILL
@@ -78,7 +78,7 @@ def _goes_on(path: Path) -> None:
     """We finish the work, and nothing of the killed process is left over."""
     write(path, LAST)
     assert read(path) == expected(*range(1, LAST + 1))
-    assert read_checkpoint(path) == checkpoint(LAST, through_lsn=10 * LAST + 5)
+    assert read_checkpoint(path) == checkpoint(LAST, through=10 * LAST + 5)
     assert sorted(file.name for file in (path / "log").iterdir()) == [f"{n:020d}.parquet" for n in range(1, LAST + 1)]
     assert {file.name for file in path.iterdir()} <= {"aside", "lock", "log", "resume.json"}
 
@@ -134,12 +134,12 @@ def test_disk_full_keeps_the_old_resume_record(tmp_path: Path) -> None:
         path = disk / "changelog"
         sink = FileSink(path)
         sink.recover()
-        store(sink, [], checkpoint(0, through_lsn=7))
+        store(sink, [], checkpoint(0, through=7))
         with pytest.raises(OSError, match="No space left"):
             (disk / "filler").write_bytes(bytes(2_000_000))
         with pytest.raises(ChangelogError, match="No space left on device"):
-            store(sink, [], checkpoint(0, through_lsn=8))
-        assert read_checkpoint(path) == checkpoint(0, through_lsn=7)
+            store(sink, [], checkpoint(0, through=8))
+        assert read_checkpoint(path) == checkpoint(0, through=7)
         assert {file.name for file in path.iterdir()} == {"lock", "log", "resume.json"}
         sink.close()
 

@@ -16,7 +16,7 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from connectors.sources.postgres.session.connection import translated
-from envelope.checkpoint import lsn_text, parse_lsn
+from connectors.sources.postgres.values.lsn import lsn_text, parse_lsn
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from connectors.capture.rows.row_records import Transaction
-from envelope.checkpoint import Checkpoint, lsn_text, parse_lsn
+from connectors.sources.postgres.values.lsn import lsn_text, parse_lsn, through_lsn
+from envelope.checkpoint import Checkpoint
 from envelope.errors import OVER_GAP, ChangelogError, Kind
 from envelope.position import Position
 
@@ -50,7 +51,7 @@ class History:
         """That of the changelog that ends at `stored`, read from a slot; None is a new one, or one without a link."""
         if stored is None:
             return cls(None, confirmed_flush, publication, confirmed_flush)
-        return cls(stored.source.get(MEMBER), stored.through_lsn, publication, confirmed_flush)
+        return cls(stored.source.get(MEMBER), through_lsn(stored), publication, confirmed_flush)
 
     def covered(self, stored: Checkpoint, epoch: Callable[[int], int]) -> Position | None:
         """Up to where the stream holds nothing new: the last published row, or the last transaction if it had none."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from connectors.sources.postgres.stream.replication import System
-from envelope.checkpoint import Checkpoint, lsn_text
+from connectors.sources.postgres.values.lsn import lsn_text, through_lsn
+from envelope.checkpoint import Checkpoint
 from envelope.errors import OVER_GAP, ChangelogError, Kind
 
 FIRST_EPOCH = 1
@@ -47,13 +48,13 @@ class Lineage:
         if stored is None:
             return cls.anew(None, system)
         check_cluster(stored, system)
-        forks = [fork for fork in history if fork[0] >= stored.timeline]
+        forks = [fork for fork in history if fork[0] >= timeline_of(stored)]
         _check_history(stored, system, forks)
-        if stored.through_lsn < confirmed_flush:
+        if through_lsn(stored) < confirmed_flush:
             raise ChangelogError(
                 Kind.GAP,
                 f"the slot has moved to {lsn_text(confirmed_flush)}, beyond the changelog's "
-                f"{lsn_text(stored.through_lsn)}: what lies between is lost",
+                f"{lsn_text(through_lsn(stored))}: what lies between is lost",
                 hint=OVER_GAP,
             )
         timelines = [*(timeline for timeline, _ in forks), system.timeline]
@@ -83,9 +84,19 @@ class Lineage:
         return next(part for part in self.stretches if part.end_lsn is None or through_lsn <= part.end_lsn)
 
 
+def cluster_of(stored: Checkpoint) -> str:
+    """The system identifier of the cluster that the changelog is of; empty where the checkpoint names none."""
+    return str(stored.source.get("system_identifier", ""))
+
+
+def timeline_of(stored: Checkpoint) -> int:
+    """The timeline that the changelog reaches; 0, which no server has, where the checkpoint names none."""
+    return int(stored.source.get("timeline", 0))
+
+
 def is_elsewhere(stored: Checkpoint | None, system: System) -> bool:
     """Whether the changelog is of another cluster, at whose end it can go on: not inside a transaction."""
-    return stored is not None and stored.system_identifier != system.system_identifier and not stored.partial
+    return stored is not None and cluster_of(stored) != system.system_identifier and not stored.partial
 
 
 def joins_on(
@@ -102,11 +113,11 @@ def joins_on(
 
 def check_cluster(stored: Checkpoint, system: System) -> None:
     """Raises ChangelogError (GAP) when the changelog is of another cluster."""
-    if stored.system_identifier != system.system_identifier:
+    if cluster_of(stored) != system.system_identifier:
         raise ChangelogError(
             Kind.GAP,
             f"this is another database cluster ({system.system_identifier}) than the changelog's "
-            f"({stored.system_identifier})",
+            f"({cluster_of(stored)})",
             hint="connect to the cluster of before; after an upgrade that lost nothing, "
             f"`changelog run --accept-cluster`; else {OVER_GAP}",
         )
@@ -129,16 +140,16 @@ def check_database(stored: Checkpoint, database: Mapping[str, Any]) -> None:
 def _check_history(stored: Checkpoint, system: System, forks: list[tuple[int, int]]) -> None:
     """The checkpoint must lie on the way to where the server is now."""
     reached = _published_to(stored)
-    if forks and forks[0][0] == stored.timeline:
+    if forks and forks[0][0] == timeline_of(stored):
         end, where = forks[0][1], f"left that timeline at {lsn_text(forks[0][1])}"
-    elif stored.timeline == system.timeline:
+    elif timeline_of(stored) == system.timeline:
         end, where = system.wal_end, f"ends at {lsn_text(system.wal_end)}"
     else:
         end, where = -1, f"never was on it (its own is {system.timeline})"
     if reached > end:
         raise ChangelogError(
             Kind.DIVERGED,
-            f"the changelog reaches {lsn_text(reached)} on timeline {stored.timeline}, but the server {where}: "
+            f"the changelog reaches {lsn_text(reached)} on timeline {timeline_of(stored)}, but the server {where}: "
             "it lacks commits that were published",
             hint=f"connect to the server that has them; else {OVER_GAP}",
         )
@@ -147,5 +158,5 @@ def _check_history(stored: Checkpoint, system: System, forks: list[tuple[int, in
 def _published_to(stored: Checkpoint) -> int:
     """Where the last record ends of which rows are published; of a partial transaction at least its first byte."""
     if stored.partial and stored.position is not None:
-        return max(stored.through_lsn, stored.position.commit + 1)
-    return stored.through_lsn
+        return max(through_lsn(stored), stored.position.commit + 1)
+    return through_lsn(stored)

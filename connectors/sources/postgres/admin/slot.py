@@ -13,7 +13,8 @@ from connectors.sources.postgres.session.patience import ANSWER_S
 from connectors.sources.postgres.session.sessions import COLUMNS, Session
 from connectors.sources.postgres.session.waits import SlotCreationWait
 from connectors.sources.postgres.stream.replication import ReplicationConnection
-from envelope.checkpoint import Checkpoint, parse_lsn
+from connectors.sources.postgres.values.lsn import parse_lsn
+from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import OVER_GAP, ChangelogError, Kind
 

@@ -275,7 +275,7 @@ def _scanned(reading: Connection, table: ReadTable, name: str, taken: Keys) -> b
     return found
 
 
-_NOWHERE = Origin(connector="postgres", name="", database="", decisions={})
+_NOWHERE = Origin(connector="postgres", name="", database="")
 
 
 def _blocks(copied: Iterator[memoryview]) -> Iterator[list[memoryview]]:

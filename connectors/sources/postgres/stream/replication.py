@@ -18,7 +18,7 @@ from connectors.sources.postgres.session.connection import connect, explain, tra
 from connectors.sources.postgres.session.patience import Patience, PatientConnection
 from connectors.sources.postgres.session.sessions import COLUMNS, Session
 from connectors.sources.postgres.stream.trimming import trimmed
-from envelope.checkpoint import lsn_text, parse_lsn
+from connectors.sources.postgres.values.lsn import lsn_text, parse_lsn
 from envelope.errors import OVER_GAP, ChangelogError, Kind
 
 _STATUS = struct.Struct("!cQQQq?")

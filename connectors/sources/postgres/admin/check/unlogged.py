@@ -8,8 +8,10 @@ from connectors.findings import Finding, fail, ok, warn
 from connectors.sources.postgres.admin import ddl, evidence
 from connectors.sources.postgres.admin.check.finding import Requirements
 from connectors.sources.postgres.admin.evidence import Evidence
+from connectors.sources.postgres.admin.lineage import cluster_of
 from connectors.sources.postgres.admin.slot import read_database
-from envelope.checkpoint import Checkpoint, lsn_text
+from connectors.sources.postgres.values.lsn import lsn_text
+from envelope.checkpoint import Checkpoint
 
 EXACT = "edits are noticed at once, with exact bounds: the event trigger is there"
 COMPARED = "edits are noticed by comparing the catalogue; `changelog init --event-trigger` has what gives exact bounds"
@@ -21,7 +23,7 @@ def findings(
     """What the service will notice at its next look; `stored` is the changelog's checkpoint."""
     yield ok("publication edits", EXACT if ddl.is_installed(connection) else COMPARED)
     known = None if stored is None else Evidence.parse(stored.source.get("publication", {}))
-    if stored is None or known is None or stored.system_identifier != read_database(connection)[0]:
+    if stored is None or known is None or cluster_of(stored) != read_database(connection)[0]:
         return
     policies = {entity.name: entity.on_unlogged for entity in wanted.entities}
     now = evidence.read(connection, wanted.publication, wanted.entities)

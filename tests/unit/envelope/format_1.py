@@ -1,0 +1,13 @@
+"""The reader of checkpoints as it was in the last program that knew only format 1."""
+
+from pathlib import Path
+from types import ModuleType
+
+SOURCE = Path(__file__).parent / "golden" / "checkpoint_format_1.py.txt"
+
+
+def reader() -> ModuleType:
+    """That program's `envelope.checkpoint`."""
+    module = ModuleType("envelope.checkpoint_format_1")
+    exec(compile(SOURCE.read_text(), SOURCE, "exec"), module.__dict__)
+    return module
