@@ -1,6 +1,7 @@
 """Fixtures for every test: real servers, fresh databases, and a seed that is printed."""
 
 import gc
+import hashlib
 import os
 import random
 import sys
@@ -89,6 +90,12 @@ def pytest_report_header(config: pytest.Config) -> str:
 def seed() -> int:
     """The seed of this run; `CHANGELOG_TEST_SEED` sets it."""
     return int(os.environ[SEED_VARIABLE])
+
+
+@pytest.fixture
+def own_name(request: pytest.FixtureRequest) -> str:
+    """A name that no other test has, and the same one in each run: for topics, roles and databases."""
+    return f"t{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"
 
 
 @pytest.fixture(scope="session")

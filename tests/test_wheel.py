@@ -23,7 +23,7 @@ from envelope.columnar import batch
 from envelope.model import Op
 from envelope.position import Position
 from tests.integration.site import Site
-from tests.patience import PATIENCE_S
+from tests.patience import PROGRAM_S
 from tests.servers import HASTY_JAVA, fresh_database, java_needed
 from tests.unit import records as made
 
@@ -41,7 +41,7 @@ WORK = {
 def run(*command: str | Path, cwd: Path) -> str:
     environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(
-        command, check=False, cwd=cwd, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+        command, check=False, cwd=cwd, env=environment, capture_output=True, text=True, timeout=PROGRAM_S
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -123,7 +123,7 @@ def submit(installed: Path, job: str, *arguments: str, cwd: Path, terminal: int 
         stdout=subprocess.PIPE if terminal is None else terminal,
         stderr=subprocess.PIPE if terminal is None else terminal,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=PROGRAM_S,
     )
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     return done.stdout or ""

@@ -16,7 +16,7 @@ import pytest
 
 from connectors.servers.kafka import LIB_VARIABLE, Broker
 from spark_jobs.demo.story import lacking
-from tests.patience import PATIENCE_S
+from tests.patience import PROGRAM_S
 from tests.servers import java_needed, kafka_lib
 
 HOME = Path(__file__).parents[2]
@@ -74,7 +74,7 @@ def test_the_demo_tells_its_story(temporary: Path) -> None:
     """With what Spark makes of it, where Spark can be; and where not, how to see that."""
     folder = temporary / "told"
     with told(temporary, "-m", "spark_jobs.demo", "--seconds", "1", "--path", str(folder)) as process:
-        said, _ = process.communicate(timeout=PATIENCE_S)
+        said, _ = process.communicate(timeout=PROGRAM_S)
     assert process.returncode == 0, said
     for part in ("created  by web-booking v3", "changed  by unknown", "room 312", "equals the tables", str(folder)):
         assert part in said
@@ -99,7 +99,7 @@ def test_without_java_it_says_how_to_see_the_rest(monkeypatch: pytest.MonkeyPatc
 
 def test_a_folder_that_is_there_is_not_touched(temporary: Path) -> None:
     with demo(temporary, "--path", str(temporary)) as process:
-        told, _ = process.communicate(timeout=PATIENCE_S)
+        told, _ = process.communicate(timeout=PROGRAM_S)
     assert process.returncode == 2
     assert told == f"changelog: {temporary} exists already; name a new folder\n"
 
@@ -123,7 +123,7 @@ def test_whatever_ends_it_nothing_is_left(temporary: Path, after: str, number: s
             told += line
         time.sleep(0.2)
         process.send_signal(number)
-        told += process.communicate(timeout=PATIENCE_S)[0]
+        told += process.communicate(timeout=PROGRAM_S)[0]
     if process.returncode != 0:  # the last signal may come when all is done
         assert process.returncode == 130, told
         assert told.endswith("stopped: nothing is left running, and no file is left\n")
@@ -136,7 +136,7 @@ def test_over_kafka_it_shows_what_a_consumer_sees(temporary: Path) -> None:
     kafka_lib()
     folder = temporary / "told"
     with demo(temporary, "--kafka", "--seconds", "3", "--path", str(folder)) as process:
-        told, _ = process.communicate(timeout=PATIENCE_S)
+        told, _ = process.communicate(timeout=PROGRAM_S)
     assert process.returncode == 0, told
     for said in ("Kafka is up", "equals the tables", "is the table again", "a tombstone", "changed  by unknown"):
         assert said in told
@@ -147,18 +147,18 @@ def test_over_kafka_it_shows_what_a_consumer_sees(temporary: Path) -> None:
 def test_over_a_kafka_that_runs_the_topics_stay(temporary: Path, broker: Broker) -> None:
     words = ("--kafka", "--bootstrap-servers", broker.bootstrap_servers, "--seconds", "1")
     with demo(temporary, *words, "--path", str(temporary / "told")) as process:
-        told, _ = process.communicate(timeout=PATIENCE_S)
+        told, _ = process.communicate(timeout=PROGRAM_S)
     assert process.returncode == 0, told
     history = re.search(r"connectors (history order \d+ --config \S+)", told)
     assert history is not None, told
     command = [sys.executable, "-m", "connectors", *history[1].split()]
-    looked = subprocess.run(command, cwd=HOME, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    looked = subprocess.run(command, cwd=HOME, capture_output=True, text=True, timeout=PROGRAM_S, check=True)
     assert "by front-desk v5" in looked.stdout
 
 
 def test_servers_are_for_kafka(temporary: Path) -> None:
     with demo(temporary, "--bootstrap-servers", "127.0.0.1:1") as process:
-        told, _ = process.communicate(timeout=PATIENCE_S)
+        told, _ = process.communicate(timeout=PROGRAM_S)
     assert (process.returncode, told) == (2, "changelog: --bootstrap-servers is for --kafka; give both\n")
 
 
@@ -166,7 +166,7 @@ def test_without_jars_it_says_how_to_come_by_a_kafka(temporary: Path, monkeypatc
     java_needed()
     monkeypatch.setenv(LIB_VARIABLE, str(temporary))
     with demo(temporary, "--kafka") as process:
-        told, _ = process.communicate(timeout=PATIENCE_S)
+        told, _ = process.communicate(timeout=PROGRAM_S)
     assert process.returncode == 3
     assert "`make kafka`" in told
     assert told.endswith("or name a Kafka that runs, with --bootstrap-servers\n")

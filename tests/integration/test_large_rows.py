@@ -88,13 +88,13 @@ def test_asked_keys_of_large_rows_are_read_in_parts(site: Site) -> None:
     assert published(site) == table(site)
 
 
-def test_a_divided_page_is_gone_on_with_under_writes(site: Site) -> None:
+def test_a_divided_page_is_gone_on_with_under_writes(site: Site, seed: int) -> None:
     """Killed in the midst of a page: changes are neither lost nor repeated, and no row goes back."""
     rows = 8
     fill(site, rows, 5 * MIB)
     service = Service(site.config)
     try:
-        with written_to(site, rows):
+        with written_to(site, rows, seed):
             while not inside_a_page(site):
                 service.start("files:stored:1")
                 assert service.wait(PATIENCE_S), service.said()[-2000:]
@@ -147,9 +147,9 @@ def inside_a_page(site: Site) -> bool:
 
 
 @contextmanager
-def written_to(site: Site, rows: int) -> Iterator[None]:
+def written_to(site: Site, rows: int, seed: int) -> Iterator[None]:
     """Counts the notes of random rows up."""
-    over = threading.Event()
+    over, rng = threading.Event(), random.Random(seed)
 
     def write() -> None:
         with psycopg.connect(site.dsn, autocommit=True) as connection:
@@ -157,7 +157,7 @@ def written_to(site: Site, rows: int) -> Iterator[None]:
                 if over.wait(0.05):
                     return
                 connection.execute(
-                    "UPDATE item SET note = (note::int + 1)::text WHERE id = %s", [random.randrange(rows) + 1]
+                    "UPDATE item SET note = (note::int + 1)::text WHERE id = %s", [rng.randrange(rows) + 1]
                 )
 
     writer = threading.Thread(target=write)

@@ -37,11 +37,10 @@ def restorable(request: pytest.FixtureRequest, starts_servers: None) -> Iterator
 
 
 @pytest.fixture
-def site(restorable: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Site:
+def site(restorable: Server, tmp_path: Path, own_name: str) -> Site:
     """A service that has read its table."""
-    name = f"restored_{abs(hash(request.node.name)) % 10**9}"
-    Site(restorable.dsn(), tmp_path).sql(f"CREATE DATABASE {name}")
-    made = Site(restorable.dsn(name), tmp_path)
+    Site(restorable.dsn(), tmp_path).sql(f"CREATE DATABASE {own_name}")
+    made = Site(restorable.dsn(own_name), tmp_path)
     made.sql(
         "CREATE TABLE orders (id int PRIMARY KEY, note text)",
         "ALTER TABLE orders REPLICA IDENTITY FULL",

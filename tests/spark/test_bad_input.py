@@ -2,7 +2,6 @@
 
 import json
 import re
-import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -139,7 +138,7 @@ def settings(broker: Broker) -> Settings:
     """A topic with a message whose schema no registry has."""
     fetched("jars")
     reached = client.Client(bootstrap_servers=broker.bootstrap_servers)
-    settings = Settings(client=reached, name="app", prefix=f"bad-{uuid.uuid4().hex[:12]}")
+    settings = Settings(client=reached, name="app", prefix="bad-schema")
     with writing(settings, entity(partitions=1)) as made:
         store(made, 1)
     value = b"\0" + SCHEMA_ID.to_bytes(4, "big") + b"\0"

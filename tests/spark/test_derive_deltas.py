@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession
 from connectors import failpoints
 from connectors.servers.kafka import Broker
 from connectors.sinks.files.sink import FileSink
+from connectors.sinks.kafka import client
 from connectors.sinks.kafka.admin.topics import Topic, read
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.encoding.messages import JSON
@@ -46,7 +47,7 @@ from spark_jobs.deltas.files import FAIL_POINTS, newest, read_deltas, write
 from spark_jobs.derive_deltas import JOB
 from spark_jobs.runner.job import main
 from spark_jobs.storage.local_store import local
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, PROGRAM_S
 from tests.servers import CACHE, HASTY_JAVA
 from tests.servers.registry import Registry
 from tests.spark.changes import PARTITIONS, Workload
@@ -315,7 +316,7 @@ class Topics:
                 "SPARK_LOCAL_IP": "127.0.0.1",
             },
             capture_output=True,
-            timeout=PATIENCE_S,
+            timeout=PROGRAM_S,
             check=False,
         )
         assert killed.returncode == -9, killed.stderr.decode()
@@ -336,9 +337,8 @@ class Topics:
 
 
 @pytest.fixture
-def topics(broker: Broker, tmp_path: Path, seed: int) -> Topics:
-    prefix = f"d{abs(hash(tmp_path)) % 10**9}"
-    settings = Settings(client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix=prefix)
+def topics(broker: Broker, tmp_path: Path, own_name: str, seed: int) -> Topics:
+    settings = Settings(client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix=own_name)
     return Topics(folder=tmp_path, settings=settings, workload=Workload(random.Random(seed)), records=[])
 
 
@@ -505,7 +505,10 @@ def test_bad_input_of_topics_is_one_line(
     assert not (topics.folder / "checkpoint").exists()
 
 
-def test_a_broker_that_does_not_answer_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_that_does_not_answer_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "TIMEOUT_S", 1.0)
     file = config(tmp_path, '{ kind = "kafka", bootstrap_servers = "127.0.0.1:1" }')
     assert main(JOB, ["--config", str(file), "--checkpoint", str(tmp_path / "c"), "--dry-run"]) == 3
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from connectors import cli
+from tests.servers import missing
 
 PATIENCE_S = 20.0
 
@@ -60,7 +61,7 @@ def script(capsys: pytest.CaptureFixture[str], shell: str) -> str:
 def installed(shell: str) -> str:
     program = shutil.which(shell)
     if program is None:
-        pytest.skip(f"{shell} is not installed")
+        missing(f"{shell} is missing: apt-get install {shell}")
     return program
 
 

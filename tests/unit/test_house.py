@@ -34,6 +34,22 @@ def script(name: str) -> ModuleType:
     return module
 
 
+UNSEEDED = re.compile(r"(?<![.\w])(random\.(?!Random\b)\w+\(|os\.urandom\(|secrets\.\w+\(|hash\((?!Decimal))")
+"""A draw that the seed does not repeat. Texts and paths have another hash in each process; numbers do not."""
+
+
+def test_no_test_draws_what_the_seed_does_not_repeat() -> None:
+    draws_of_seeds = {"conftest.py", "__main__.py"}
+    unseeded = [
+        f"{path.relative_to(CHECKOUT)}: {line.strip()}"
+        for path in (CHECKOUT / "tests").rglob("*.py")
+        if path.name not in draws_of_seeds
+        for line in path.read_text("utf-8").splitlines()
+        if UNSEEDED.search(line)
+    ]
+    assert unseeded == []
+
+
 @pytest.fixture(scope="module")
 def check_locks() -> ModuleType:
     return script("check_locks")

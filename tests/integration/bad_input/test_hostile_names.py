@@ -23,9 +23,9 @@ SECRET = 'keyless\n[signals]\nsecret = "known"\n[tables]\ninclude = ["*"]\n#'
 
 
 @pytest.fixture
-def hostile(server: Server, tmp_path: Path) -> Iterator[Site]:
-    """A database whose every name is somebody's attack; `tmp_path.name` keeps the roles apart."""
-    role = f"mallory_{abs(hash(tmp_path)) % 10**4}"
+def hostile(server: Server, tmp_path: Path, own_name: str) -> Iterator[Site]:
+    """A database whose every name is somebody's attack; each test has roles of its own."""
+    role = f"mallory_{own_name[-4:]}"
     database = BREAKOUT.format(role=role) + CONTROLS
     owner = f"{role}{CONTROLS}"
     with psycopg.connect(server.dsn(), autocommit=True) as admin:

@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
 from connectors import cli, config
 from connectors.servers.kafka import Broker, temporary_broker
 from connectors.service.service import Service
+from connectors.sinks.kafka import client
 from connectors.sinks.kafka.admin.topics import Topic, delta_topics_of, ensure, read
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.encoding.messages import JSON
@@ -238,7 +239,8 @@ def test_accept_wants_a_changelog(site: Site) -> None:
     assert "the changelog is empty" in err
 
 
-def test_a_broker_that_cannot_be_reached_is_a_finding(site: Site) -> None:
+def test_a_broker_that_cannot_be_reached_is_a_finding(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "TIMEOUT_S", 2.0)
     site.broker = Broker(site.broker.lib, site.file.parent / "none", port=1)
     site.configure('client = { "socket.connection.setup.timeout.ms" = "1000" }')
     found = site.findings()["fail"]

@@ -43,10 +43,10 @@ def entity(name: str = "order", *, partition_by: str = "id", partitions: int = P
 
 
 @pytest.fixture
-def settings(broker: Broker) -> Settings:
+def settings(broker: Broker, own_name: str) -> Settings:
     """A prefix of its own for each test."""
     client = Client(bootstrap_servers=broker.bootstrap_servers)
-    return Settings(client=client, name=NAME, prefix=f"log-{uuid.uuid4().hex[:12]}")
+    return Settings(client=client, name=NAME, prefix=own_name)
 
 
 def opened(settings: Settings) -> KafkaLog:

@@ -1,7 +1,5 @@
 """Where partitions begin and end, asked of a real broker."""
 
-import uuid
-
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
@@ -20,12 +18,11 @@ def admin(broker: Broker) -> Admin:
 
 
 @pytest.fixture
-def parts(admin: Admin) -> list[Part]:
+def parts(admin: Admin, own_name: str) -> list[Part]:
     """Of a topic that was made just now: its partitions have no leader for a moment."""
-    topic = f"offsets-{uuid.uuid4().hex[:12]}"
-    [made] = admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values()
+    [made] = admin.create_topics([NewTopic(own_name, PARTITIONS, 1)]).values()
     made.result()
-    return [(topic, number) for number in range(PARTITIONS)]
+    return [(own_name, number) for number in range(PARTITIONS)]
 
 
 def test_a_topic_that_was_just_made_is_empty(admin: Admin, parts: list[Part]) -> None:

@@ -48,10 +48,9 @@ def entity(name: str = "order", partitions: int = 1) -> Entity:
 
 
 @pytest.fixture
-def settings(broker: Broker, request: pytest.FixtureRequest) -> Settings:
+def settings(broker: Broker, own_name: str) -> Settings:
     """A prefix of its own for each test."""
-    prefix = f"t{abs(hash(request.node.name)) % 10**9}"
-    return Settings(client=Client(bootstrap_servers=broker.bootstrap_servers), name=NAME, prefix=prefix)
+    return Settings(client=Client(bootstrap_servers=broker.bootstrap_servers), name=NAME, prefix=own_name)
 
 
 @contextlib.contextmanager

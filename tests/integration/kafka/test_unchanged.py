@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from connectors.servers.kafka import Broker
+from connectors.sinks.kafka import sink as sinks
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.encoding.messages import JsonValues
 from connectors.sinks.kafka.reading.unchanged import LOOK_S, read_ids
@@ -28,10 +29,9 @@ PARTITIONS = 3
 
 
 @pytest.fixture
-def settings(broker: Broker, request: pytest.FixtureRequest) -> Settings:
+def settings(broker: Broker, own_name: str) -> Settings:
     """A prefix of its own for each test."""
-    prefix = f"u{abs(hash(request.node.name)) % 10**9}"
-    return Settings(client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix=prefix)
+    return Settings(client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix=own_name)
 
 
 class Time:
@@ -165,8 +165,11 @@ def test_a_topic_that_is_created_again_while_the_service_runs_is_noticed(setting
     assert refusal(settings).kind is Kind.GAP
 
 
-def test_a_topic_that_is_deleted_while_the_service_runs_is_found_out_by_a_new_recovery(settings: Settings) -> None:
+def test_a_topic_that_is_deleted_while_the_service_runs_is_found_out_by_a_new_recovery(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kafka says no more than that it does not know the topic, which may pass: a lost connection is recovered from."""
+    monkeypatch.setattr(sinks, "PATIENCE_S_MAX", 5.0)
     with opened(settings) as sink:
         store(sink, 1)
         delete(settings, "order")
