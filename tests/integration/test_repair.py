@@ -469,7 +469,7 @@ def test_a_changelog_that_cannot_be_read_ends_the_sweep_and_not_the_service(site
         damaged.write_bytes(kept[:-100])
         repaired(site, service, "rebuild")
         assert Repairs.parse(site.checkpoint.repairs).ended == {"s": "failed"}
-        assert service.said("the changelog cannot be looked through")
+        assert service.said("the sweep cannot read the changelog")
         told = site.refused("rebuild", "item")
         assert "what it lacks could not be looked for" in told
         damaged.write_bytes(kept)

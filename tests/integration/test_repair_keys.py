@@ -112,7 +112,7 @@ def _told(service: Running) -> set[str]:
     return {
         str(each["entity"])
         for each in service.events()
-        if each["event"] == "asked keys that no row has" and each["keys"] == len(SOME)
+        if each["event"] == "requested keys are not in the table" and each["keys"] == len(SOME)
     }
 
 

@@ -42,6 +42,6 @@ def test_a_leaf_that_is_gone_has_its_table_planned_anew(database: str) -> None:
             time.sleep(0.01)
     finally:
         reader.close()
-    with pytest.raises(ChangelogError, match='"place_2025" is gone while it is read') as caught:
+    with pytest.raises(ChangelogError, match='"place_2025" disappeared while it was being read') as caught:
         raise reader.failure
     assert caught.value.kind is Kind.ALTERED

@@ -130,16 +130,16 @@ def mutated(message: Decoded, chance: random.Random) -> bytes:
 @pytest.mark.parametrize(
     ("payload", "said"),
     [
-        (b"", "1 bytes are announced and 0 are there (byte 0"),
+        (b"", "a length of 1 bytes where only 0 are left (byte 0"),
         (b"?", "an unknown message kind b'?' (byte 0"),
         (b"I\0\0\0\1K\0\0", "an insert with a tuple of kind b'K' (byte 5"),
         (b"I\0\0\0\1N\0\1b\0\0\0\1x", "a column of kind b'b' (byte 8"),
-        (b"I\0\0\0\1N\0\1t\xff\xff\xff\xffx", "4294967295 bytes are announced and 1 are there (byte 13"),
+        (b"I\0\0\0\1N\0\1t\xff\xff\xff\xffx", "a length of 4294967295 bytes where only 1 are left (byte 13"),
         (b"U\0\0\0\1O\0\0X\0\0", "an update with a second tuple of kind b'X' (byte 8"),
         (b"Y\0\0\0\1public\0n\xff\0", "a string that is not UTF-8 (byte 12"),
-        (b"Y\0\0\0\1public\0name", "a string without its end (byte 12"),
+        (b"Y\0\0\0\1public\0name", "a string without a terminator (byte 12"),
         (b"R\0\0\0\1public\0t\0x\0\0", "a replica identity b'x' (byte 14"),
-        (b"E!", "1 bytes too many in a StreamStop message (byte 1"),
+        (b"E!", "1 extra bytes after a StreamStop message (byte 1"),
     ],
 )
 def test_a_refusal_says_what_and_where(payload: bytes, said: str) -> None:

@@ -1,4 +1,4 @@
-"""Binds a relation of the log to the entity that it feeds."""
+"""Binds a relation of the log to the entity that its rows belong to."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from schemas.types import Primitive
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binder:
-    """Binds relations: what it needs beside the relation is given once.
+    """Binds relations to entities.
 
-    `resolve` gives the type behind an OID; `hmac_key` is the secret of the `sha256` masks.
+    `resolve` returns the type for an OID; `hmac_key` is the secret of the `sha256` masks.
     """
 
     resolve: Callable[[int], PgType]
     hmac_key: bytes
 
     def bind(self, entity: Entity, relation: Relation, *, crossing: bool, leaves: Collection[Relation] = ()) -> Binding:
-        """The binding of `relation`, as the log describes it and its partitions at this point, to `entity`."""
+        """Binds `relation` to `entity`. The log describes the relation and its `leaves` as they are at this point."""
         names = [column.name for column in relation.columns]
         published = [
             self._field(entity, relation, index) for index, name in enumerate(names) if _is_published(entity, name)
@@ -83,7 +83,7 @@ class Binder:
 
 
 def _lost(entity: Entity, relation: Relation) -> str | None:
-    """Why no row of the relation has a key."""
+    """Why the relation's rows can have no key; None if they can."""
     names = {column.name for column in relation.columns}
     for role, needed in (("key", entity.key), ("partition_by", entity.partition_by)):
         for name in needed:
@@ -93,9 +93,9 @@ def _lost(entity: Entity, relation: Relation) -> str | None:
 
 
 def _identities(names: Sequence[str], leaves: Collection[Relation]) -> frozenset[frozenset[int]]:
-    """What tables and partitions log of an old row where that is not all of it: places in the table's row.
+    """The columns that tables and partitions log of an old row, as positions in the table's row.
 
-    A name that the table has no more has no place.
+    Those that log the whole row are left out, and so are columns that the table no longer has.
     """
     places = {name: index for index, name in enumerate(names)}
     return frozenset(
@@ -106,7 +106,7 @@ def _identities(names: Sequence[str], leaves: Collection[Relation]) -> frozenset
 
 
 def _unlogged(placing: Sequence[Field], identities: Collection[frozenset[int]]) -> tuple[str, ...]:
-    """The columns that a row is placed by and that one of the identities lacks."""
+    """The key and partition columns that at least one of the identities lacks."""
     return tuple(
         dict.fromkeys(field.name for field in placing if any(field.index not in logged for logged in identities))
     )

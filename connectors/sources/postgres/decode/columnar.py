@@ -1,9 +1,8 @@
-"""The hot path: a block of raw row messages in, columns of the changelog out, without an object a value.
+"""The hot path: turns a block of raw row messages into changelog columns without creating an object for each value.
 
-A block is scanned column by column with numpy: each value is a slice of the raw bytes. The JSON
-texts are then spliced from those slices and a few constants. Whatever is unusual in a row (a move,
-an unavailable value, a policy that stops) sends that row through `row_records`, which is also the
-definition of what this module must give.
+A block is scanned column by column with numpy, so that each value is a slice of the raw bytes. The JSON texts are then
+spliced from these slices and a few constants. An unusual row (one that moves, has an unavailable value or meets a
+policy that stops) goes through `row_records` instead, which also defines the correct output of this module.
 """
 
 from collections import Counter
@@ -31,17 +30,17 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 FEW_ROWS = 32
-"""Up to so many rows, one by one costs less than the fixed price of a block."""
+"""Up to this many rows, handling them one by one costs less than the fixed cost of a block."""
 
 _INSERT, _UPDATE, _DELETE, _TRUNCATE = b"IUDT"
 _NEW, _OLD = b"NO"
-_SHORTEST = 6  # bytes: what says kind, relation and which tuple follows
+_SHORTEST = 6  # bytes: the kind, the relation and the kind of the tuple that follows
 _TEXT, _NULL, _UNCHANGED = b"tnu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Row messages (insert, update, delete, truncate) one behind the other, and the spans they fall in.
+    """Consecutive row messages (insert, update, delete, truncate), and the spans that they belong to.
 
     `data` ends with `envelope.columnar.splice.INLINE` bytes of padding; message i is `data[starts[i]:ends[i]]`.
     """
@@ -62,9 +61,9 @@ class CompiledBinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedBlock:
-    """The rows of a block in order, each with its commit and transaction id, and the stop that cut it short.
+    """The rows of a block in order, each with its commit and transaction id, and the error that stopped it early.
 
-    `unstamped` counts, by entity, changes without a stamp where the policy is to warn.
+    `unstamped` counts, by entity, the changes without a stamp if the entity's policy is to warn.
     """
 
     rows: pa.RecordBatch
@@ -75,10 +74,10 @@ class EncodedBlock:
 
 
 def encode(origin: Origin, bound: Mapping[int, CompiledBinding], block: Block) -> EncodedBlock:
-    """The changelog's rows of one block. Relations that are not in `bound` are passed over.
+    """Encodes one block as changelog rows, ignoring relations that are not in `bound`.
 
-    Where a policy stops, the stop is given with them: what follows it may be missing.
-    Raises ChangelogError (MALFORMED) where the bytes are no pgoutput messages.
+    If a policy stops, the result holds the error, and rows after it may be missing.
+    Raises ChangelogError (MALFORMED) if the bytes are not valid pgoutput messages.
     """
     scan = _Scan(block)
     parts: list[Texts] = []
@@ -86,31 +85,31 @@ def encode(origin: Origin, bound: Mapping[int, CompiledBinding], block: Block) -
     unstamped: Counter[str] = Counter()
     for relid in np.unique(scan.relids[scan.live]).tolist():
         if relid in bound:
-            here = scan.live & (scan.relids == relid)
-            found, left = _relation(scan, bound[relid], np.flatnonzero(here))
-            parts += found
+            of_relation = scan.live & (scan.relids == relid)
+            fast_parts, left = _relation(scan, bound[relid], np.flatnonzero(of_relation))
+            parts += fast_parts
             plain[left] = True
             entity = bound[relid].binding.entity
-            if entity.missing_stamp == "warn" and (missing := int(np.count_nonzero(here & ~scan.meta.stamped))):
+            if entity.missing_stamp == "warn" and (missing := int(np.count_nonzero(of_relation & ~scan.meta.stamped))):
                 unstamped[entity.name] += missing
     plain |= scan.live & (scan.kinds == _TRUNCATE)
     records, places, stop = _plain(origin, bound, scan, np.flatnonzero(plain))
     fast = render(origin, [part for part in parts if part.size], scan.meta)
-    found, at = _merged(fast, records, places)
+    rows, at = _merged(fast, records, places)
     return EncodedBlock(
-        rows=found, commits=scan.meta.commits[at], xids=scan.meta.xids(at), unstamped=unstamped, stop=stop
+        rows=rows, commits=scan.meta.commits[at], xids=scan.meta.xids(at), unstamped=unstamped, stop=stop
     )
 
 
 class _Scan:
-    """What can be said of every message of a block without knowing its relation."""
+    """The parts of every message in a block that can be read without knowing its relation."""
 
     def __init__(self, block: Block) -> None:
         self.block = block
         self.buffer: Bytes = np.frombuffer(block.data, np.uint8)
         self.words: npt.NDArray[np.uint32] = np.ndarray((len(block.data) - 3,), ">u4", buffer=block.data, strides=(1,))
         if (block.ends - block.starts < _SHORTEST).any():
-            raise ChangelogError(Kind.MALFORMED, "the stream sent a row that ends before its columns begin")
+            raise ChangelogError(Kind.MALFORMED, "the stream sent a row message that ends before its columns")
         self.kinds = self.buffer[block.starts]
         self.relids = self.words[block.starts + 1].astype(np.int64)
         self.meta = Meta(block.spans)
@@ -121,9 +120,10 @@ class _Scan:
         return pgoutput.decode(self.block.data, begin=begin, end=end)
 
     def tuples(self, starts: Ints, ends: Ints, width: int) -> tuple[Columns, Ints, Mask, Mask]:
-        """One tuple a row (protocol page *TupleData*): its columns, where it ends, and which rows hold
+        """Reads one tuple per row (protocol page *TupleData*).
 
-        values that were not sent, and which are not as they should be.
+        Returns the columns, the offset at which each tuple ends, a mask of values that were not sent, and a mask of
+        malformed rows.
         """
         buffer, words = self.buffer, self.words
         bad = (words[np.minimum(starts, ends)] >> 16) != width
@@ -154,7 +154,7 @@ class _Scan:
 
 
 def _relation(scan: _Scan, bound: CompiledBinding, places: Ints) -> tuple[list[Texts], Ints]:
-    """The fast part of one relation's rows, by kind of message, and the places of the others."""
+    """Encodes the rows of one relation by kind of message; returns them and the places of the rows left over."""
     if len(places) <= FEW_ROWS:
         return [], places
     binding = bound.binding
@@ -175,16 +175,16 @@ def _relation(scan: _Scan, bound: CompiledBinding, places: Ints) -> tuple[list[T
         (Op.DELETE, (kinds == _DELETE) & (tags == _OLD)),
     )
     rest = slow.copy()
-    seen = np.zeros(len(places), bool)
+    handled = np.zeros(len(places), bool)
     for op, chosen in shapes:
-        seen |= chosen
+        handled |= chosen
         index = np.flatnonzero(chosen & ~slow)
         if len(index):
             old = bool(tags[index[0]] == _OLD)
             part, left = _shape(scan, bound, places[index], op, old=old)
             parts.append(part)
             rest[index[left]] = True
-    return parts, places[rest | ~seen]
+    return parts, places[rest | ~handled]
 
 
 def _policed(scan: _Scan, binding: Binding, places: Ints, kinds: Bytes) -> Mask:
@@ -197,7 +197,7 @@ def _policed(scan: _Scan, binding: Binding, places: Ints, kinds: Bytes) -> Mask:
 
 
 def _crossing(scan: _Scan, places: Ints) -> Mask:
-    """Rows that stand in a delete and insert, adjacent in one span, of this relation."""
+    """A mask of the rows in a delete and insert of this relation that are adjacent in one span."""
     slow = np.zeros(len(places), bool)
     pairs = np.flatnonzero(
         (scan.kinds[places[:-1]] == _DELETE)
@@ -210,7 +210,7 @@ def _crossing(scan: _Scan, places: Ints) -> Mask:
 
 
 def _shape(scan: _Scan, bound: CompiledBinding, places: Ints, op: Op, *, old: bool) -> tuple[Texts, Ints]:
-    """Rows of one kind of message: those that go fast, and the numbers (among `places`) of the others."""
+    """Encodes rows of one kind of message; returns them and the indexes into `places` of the rows left over."""
     binding, template = bound.binding, bound.template
     starts, ends = scan.block.starts[places] + 6, scan.block.ends[places]
     before: Columns | None = None
@@ -218,9 +218,9 @@ def _shape(scan: _Scan, bound: CompiledBinding, places: Ints, op: Op, *, old: bo
     if old:
         before, starts, unchanged, bad = scan.tuples(starts, ends, binding.width)
         bad |= unchanged.any(axis=0)
-        for logged in binding.leaves:  # see rows.is_whole
-            others = [place for place in range(binding.width) if place not in logged]
-            bad |= before.null[others].all(axis=0) & before.null.any(axis=0)
+        for logged in binding.leaves:  # see row_records.is_whole
+            unlogged = [place for place in range(binding.width) if place not in logged]
+            bad |= before.null[unlogged].all(axis=0) & before.null.any(axis=0)
     after: Columns | None = None
     if op is not Op.DELETE:
         if old:
@@ -240,7 +240,7 @@ def _shape(scan: _Scan, bound: CompiledBinding, places: Ints, op: Op, *, old: bo
 def _plain(
     origin: Origin, bound: Mapping[int, CompiledBinding], scan: _Scan, places: Ints
 ) -> tuple[list[Record], list[int], ChangelogError | None]:
-    """The rows that go one by one, each record with its place, up to the first stop."""
+    """Handles the remaining rows one by one up to the first stop; returns the records, their places and the stop."""
     records: list[Record] = []
     at: list[int] = []
     pending: tuple[int, Delete] | None = None
@@ -248,7 +248,7 @@ def _plain(
         row = scan.message(place)
         try:
             if isinstance(row, Truncate):
-                found = [
+                rows_of_message = [
                     record
                     for relid in row.relids
                     if relid in bound
@@ -261,7 +261,7 @@ def _plain(
                 if joins is not None:
                     pending = (place, joins)
                     continue
-                found = _row(origin, binding, scan, place, row, pending)
+                rows_of_message = _row(origin, binding, scan, place, row, pending)
                 pending = None
         except ChangelogError as error:
             if error.kind is Kind.MALFORMED:
@@ -269,13 +269,13 @@ def _plain(
             if error.position is None:
                 error.position = scan.meta.change(place).position()
             return records, at, error
-        records += found
-        at += [place] * len(found)
+        records += rows_of_message
+        at += [place] * len(rows_of_message)
     return records, at, None
 
 
 def _joins(scan: _Scan, binding: Binding, place: int, row: Insert | Update | Delete) -> Delete | None:
-    """The delete, when the next message is the insert of the same row in another partition."""
+    """The delete, if the next message inserts the same row into another partition; otherwise None."""
     if not binding.crossing or binding.lost is not None or not isinstance(row, Delete) or place + 1 >= len(scan.kinds):
         return None
     follows = scan.kinds[place + 1] == _INSERT and scan.relids[place + 1] == row.relid

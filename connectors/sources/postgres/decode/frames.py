@@ -1,4 +1,4 @@
-"""Frames of the stream as one buffer: which of them hold rows, and where they may be cut."""
+"""Joins frames of the stream into one buffer, finds those that hold rows, and decides where to cut."""
 
 import struct
 from collections.abc import Collection, Sequence
@@ -20,12 +20,13 @@ Ints = npt.NDArray[np.int64]
 
 
 class Frames:
-    """Frames, one behind the other. What stands before `cut` can be read now; the rest waits for more.
+    """Consecutive frames. Those before `cut` can be decoded now; the rest waits for more frames.
 
-    Payload i is `data[starts[i]:ends[i]]`; `data` ends with `INLINE` bytes of padding. Before the cut, `rows` are the
-    frames that hold a row and `controls` the others. The cut is after the last commit and the messages that follow it
-    outside any transaction; when `rows_max` rows or `bytes_max` bytes of one transaction wait, at the end. `opened`
-    says that the first frame is inside a transaction. Raises ChangelogError (MALFORMED): a frame has no payload.
+    Payload i is `data[starts[i]:ends[i]]`; `data` ends with `INLINE` bytes of padding. `rows` lists the frames before
+    the cut that hold a row, and `controls` the others. The cut comes after the last commit and any messages after it
+    that are outside a transaction. If `rows_max` rows or `bytes_max` bytes of one transaction are waiting, the cut is
+    at the end. `opened` says that the first frame is inside a transaction. Raises ChangelogError (MALFORMED) if a
+    frame has no payload.
     """
 
     def __init__(self, frames: Sequence[bytes], *, rows_max: int, bytes_max: int, opened: bool) -> None:
@@ -50,16 +51,16 @@ class Frames:
         return int(self._kinds[frame])
 
     def lsn(self, frame: int) -> int:
-        """Where the log record of a row begins; what is no row may say 0."""
+        """The start of a row's log record; may be 0 for a frame that holds no row."""
         return int(_START.unpack_from(self.data, self.starts[frame] - HEADER)[0])
 
     def hold(self, relids: Collection[int]) -> bool:
-        """Whether there is a row of these relations before the cut; of a truncate, nothing is said."""
+        """Whether a row of these relations comes before the cut; truncates are not considered."""
         words: npt.NDArray[np.uint32] = np.ndarray((len(self.data) - 3,), ">u4", buffer=self.data, strides=(1,))
         return bool(np.isin(words[self.starts[self.rows] + 1], list(relids)).any())
 
     def first_lsn(self, frame: int) -> int:
-        """Where the first row after this frame has its log record; 0 when no row is there."""
+        """The start of the log record of the first row after this frame; 0 if there is none."""
         at = int(np.searchsorted(self.rows, frame))
         return self.lsn(int(self.rows[at])) if at < len(self.rows) else 0
 
@@ -77,10 +78,10 @@ class Frames:
         return self._record_begin(last) if is_row[last] else len(self._kinds)
 
     def _record_begin(self, row: int) -> int:
-        """Where the rows of the log record of `row` begin: what comes behind them may change how they are read.
+        """The first frame of the log record that `row` belongs to: later frames may change how its rows are read.
 
-        A delete may belong to the insert behind it (a new partition is described between the two), a stamp to the
-        rows that were delivered before it.
+        A delete may belong to the insert after it, with the description of a new partition between them. A stamp may
+        apply to rows that were delivered before it.
         """
         lsn = self.lsn(row)
         while row and (self.lsn(row - 1) == lsn or self._kinds[row - 1] in b"RY"):

@@ -1,4 +1,4 @@
-"""pgoutput's messages, a frozen dataclass each; `pgoutput` decodes them.
+"""pgoutput's messages, one frozen dataclass for each kind; `pgoutput` decodes them.
 
 Source: PostgreSQL's documentation, "Logical Replication Message Formats", protocol versions 1 to 4.
 """
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from connectors.capture.rows.row_change import Delete, Insert, Update
 
 DDL_PREFIX = "changelog-ddl"
-"""Of the logical messages that the event trigger writes (`admin.ddl`): a JSON object with `command`, a statement's tag,
-and `objects`, the names of its objects.
+"""The prefix of the logical messages that the event trigger of `admin.ddl` writes. Their content is a JSON object with
+`command` (the tag of a statement) and `objects` (the names of its objects).
 """
 
 
@@ -52,7 +52,7 @@ class RelationColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """What the tuples of `relid` hold from here on; `replica_identity` is d, n, f or i."""
+    """Describes the tuples of `relid` from here on; `replica_identity` is d, n, f or i."""
 
     relid: int
     namespace: str
@@ -115,7 +115,10 @@ class StreamCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamAbort:
-    """A streamed transaction, or its subtransaction `subxid`, was rolled back; where and when if in parallel."""
+    """A streamed transaction, or its subtransaction `subxid`, was rolled back.
+
+    `abort_lsn` and `aborted_at` are only sent to subscribers that apply in parallel.
+    """
 
     xid: int
     subxid: int
@@ -125,7 +128,7 @@ class StreamAbort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What the messages of a two-phase commit share."""
+    """The fields that all messages of a two-phase commit share."""
 
     lsn: int
     end_lsn: int
@@ -141,21 +144,21 @@ class BeginPrepare(Prepared):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepare(Prepared):
-    """It is prepared."""
+    """The transaction is prepared."""
 
     flags: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitPrepared(Prepared):
-    """It commits."""
+    """The prepared transaction commits."""
 
     flags: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackPrepared(Prepared):
-    """It is rolled back, having been prepared at `prepared_at`."""
+    """The transaction that was prepared at `prepared_at` is rolled back."""
 
     flags: int
     prepared_at: int

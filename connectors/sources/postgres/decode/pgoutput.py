@@ -1,4 +1,4 @@
-"""pgoutput's messages, decoded one at a time: bytes in, one of `messages` out.
+"""Decodes pgoutput's messages one at a time: takes bytes and returns one of `messages`.
 
 Source: PostgreSQL's documentation, "Logical Replication Message Formats", protocol versions 1 to 4.
 """
@@ -32,10 +32,10 @@ from envelope.errors import ChangelogError, Kind
 
 
 def decode(payload: bytes, *, begin: int = 0, end: int | None = None, streaming: bool = False) -> Decoded:
-    """The message that `payload` holds from `begin` to `end`, whole.
+    """Decodes the one message that fills `payload` from `begin` to `end`.
 
-    `streaming` says that it stands inside a stream block, where changes begin with their transaction id
-    (which is passed over). Raises ChangelogError (MALFORMED), with the byte where it no longer reads.
+    `streaming` says that the message is inside a stream block, where changes start with their transaction id; the id
+    is skipped. Raises ChangelogError (MALFORMED) with the offset of the first byte that cannot be read.
     """
     cursor = _Cursor(payload, begin, len(payload) if end is None else end)
     kind = cursor.take(1)
@@ -46,7 +46,7 @@ def decode(payload: bytes, *, begin: int = 0, end: int | None = None, streaming:
         cursor.number(_INT32)
     message = parse(cursor)
     if cursor.left:
-        raise cursor.malformed(f"{cursor.left} bytes too many in a {type(message).__name__} message", cursor.at)
+        raise cursor.malformed(f"{cursor.left} extra bytes after a {type(message).__name__} message", cursor.at)
     return message
 
 
@@ -56,7 +56,7 @@ _IN_BLOCKS = frozenset({b"R", b"Y", b"I", b"U", b"D", b"T", b"M"})
 
 
 class _Cursor:
-    """Reads from the front; what is not there is an error with its place."""
+    """Reads a message from front to back; missing bytes raise an error with their offset."""
 
     def __init__(self, payload: bytes, begin: int, end: int) -> None:
         self._payload, self._begin, self._end = payload, begin, end
@@ -75,7 +75,7 @@ class _Cursor:
 
     def _pass(self, length: int) -> int:
         if length > self.left:
-            raise self.malformed(f"{length} bytes are announced and {self.left} are there", self.at)
+            raise self.malformed(f"a length of {length} bytes where only {self.left} are left", self.at)
         self.at += length
         return self.at - length
 
@@ -85,7 +85,7 @@ class _Cursor:
     def text(self) -> str:
         end = self._payload.find(b"\0", self.at, self._end)
         if end < 0:
-            raise self.malformed("a string without its end", self.at)
+            raise self.malformed("a string without a terminator", self.at)
         begin, self.at = self.at, end + 1
         try:
             return self._payload[begin:end].decode()
@@ -94,10 +94,10 @@ class _Cursor:
 
     def flag(self, expected: bytes, what: str) -> bytes:
         begin = self.at
-        found = self.take(1)
-        if found not in expected:
-            raise self.malformed(f"{what} {found!r}", begin)
-        return found
+        value = self.take(1)
+        if value not in expected:
+            raise self.malformed(f"{what} {value!r}", begin)
+        return value
 
     def tuple(self) -> tuple[Value, ...]:
         return tuple(self._value() for _ in range(self.number(_INT16)))

@@ -1,4 +1,4 @@
-"""The relations that the stream described, each bound to its entity as it is now."""
+"""The relations that the stream has described, each bound to its entity under the current description."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,10 +19,10 @@ from schemas.types import Struct
 
 
 class Flush(Protocol):
-    """Encodes the rows before this, which are read by what was described before; `but_a_delete` at their end."""
+    """Encodes the pending rows with the previous table description."""
 
     def __call__(self, *, but_a_delete: bool = False) -> None:
-        """Does it."""
+        """Encodes them; with `but_a_delete`, a delete at their end stays pending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class ColumnChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDescription:
-    """How an entity's next rows look; `retyped` are columns that looked otherwise in the rows before."""
+    """How an entity's next rows look; `retyped` are the columns that had another type in the rows before."""
 
     entity: Entity
     look: Look
@@ -46,9 +46,9 @@ class TableDescription:
 
 
 class Relations:
-    """What was described, by number. `bound` are those of entities, and `shapes` their columns as batches say them.
+    """The described relations by OID. `bound` holds those of entities; `shapes` encodes their columns for batches.
 
-    `definitions` follows the composite types of their columns; without it, none is ever altered.
+    `definitions` tracks the composite types of the columns; without it, composite types count as never altered.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class Relations:
     def describe(
         self, relation: Relation, flush: Flush, changed: Callable[[Relation], None]
     ) -> TableDescription | None:
-        """The relation is so from here on; None where it is of no entity. Raises ChangelogError as binding does.
+        """Applies a description from here on; returns None if the relation belongs to no entity.
 
-        `changed` is told how an entity's table was described until now where its columns differ: whether or not they
-        can be bound.
+        If the columns of an entity's table differ, `changed` is called with the previous description, even if the new
+        one cannot be bound. Raises ChangelogError as binding does.
         """
         before, self._last = self._last, relation.relid
         entity = self._entities.get((relation.namespace, relation.name))
@@ -81,11 +81,11 @@ class Relations:
         known = self._relations.get(relation.relid)
         if known == relation:
             return None if entity is None else self._described(entity, relation)
-        named = [relid for relid, bound in self.bound.items() if bound.binding.entity is entity]
-        if known is not None or named:
-            flush()  # rows before this were read by the one before, or by the table that had the name before
-        for relid in named:
-            self._relations.pop(relid, None)  # a table that takes its name back is bound anew
+        same_entity = [relid for relid, bound in self.bound.items() if bound.binding.entity is entity]
+        if known is not None or same_entity:
+            flush()  # pending rows belong to the previous description, or to the table that had this name before
+        for relid in same_entity:
+            self._relations.pop(relid, None)  # a table that is renamed back has to be bound again
         self._relations[relation.relid] = relation
         self.bound.pop(relation.relid, None)
         if entity is None:
@@ -97,32 +97,32 @@ class Relations:
         return self._described(entity, relation)
 
     def enter(self, xid: int, commit: int, frames: Frames, begin: int) -> None:
-        """A transaction opens with the frame `begin`; see `Definitions.enter`."""
+        """Opens a transaction at the frame `begin`; see `Definitions.enter`."""
         if self._definitions is not None:
             first = frames.first_lsn(begin) if self._definitions.tracking else 0
             self._definitions.enter(xid, first, commit)
 
     def tracked_in(self, frames: Frames) -> bool:
-        """Whether the frames hold rows with values of types that may be altered without a message."""
+        """Whether the frames hold rows with types that can be altered without a message in the log."""
         if self._definitions is None or not self._definitions.tracking:
             return False
         return frames.hold([relid for relid in self.bound if self._tracks(self._relations[relid])])
 
     def settle(self, flush: Flush) -> Sequence[TableDescription]:
-        """Binds the relations to the types of the open transaction; gives those that look otherwise than before."""
+        """Binds the relations to the types of the open transaction; returns those whose columns look different now."""
         if self._definitions is None or not self._definitions.tracking or not self._definitions.settle():
             return ()
         flush()
-        found = []
+        descriptions = []
         for relid, before in list(self.bound.items()):
             relation, old = self._relations[relid], before.binding
             if self._tracks(relation):
                 self.bound[relid] = self._bind(old.entity, relation)
                 described = self._described(old.entity, relation)
                 retyped = _differing(old.shape, described.look.columns)
-                found += [replace(described, retyped=retyped)] if retyped else []
+                descriptions += [replace(described, retyped=retyped)] if retyped else []
         self._shape()
-        return found
+        return descriptions
 
     def _tracks(self, relation: Relation) -> bool:
         assert self._definitions is not None
@@ -138,18 +138,19 @@ class Relations:
         return TableDescription(entity=entity, look=look)
 
     def _leaf(self, root: int, leaf: Relation, flush: Flush) -> None:
-        """A partition is described right behind the table as which its rows are published, and before any of them.
+        """Applies a partition's description, which says which columns the partition logs of an old row.
 
-        (`maybe_send_schema` in the server's pgoutput.c.) It says what the partition logs of an old row.
+        The server sends it right after the description of the table under which the partition's rows are published,
+        and before any of these rows (`maybe_send_schema` in its pgoutput.c).
         """
         bound = self.bound.get(root)
         if bound is None or not bound.binding.crossing:
             return
         self._leaves.setdefault(root, {})[leaf.relid] = leaf
-        found = self._bind(bound.binding.entity, self._relations[root])
-        if found.binding.leaves != bound.binding.leaves:
+        updated = self._bind(bound.binding.entity, self._relations[root])
+        if updated.binding.leaves != bound.binding.leaves:
             flush(but_a_delete=True)
-            self.bound[root] = found
+            self.bound[root] = updated
 
     def _bind(self, entity: Entity, relation: Relation) -> CompiledBinding:
         binding = self._binder.bind(
@@ -166,13 +167,16 @@ class Relations:
 
 
 def _being_altered(table: str, column: str) -> ChangelogError:
-    """Under the text of a value in doubt, a row would have another key; the source is opened again until that ends."""
-    what = f"a transaction that has not ended alters the type of key or partition column {column} of {table}"
-    return ChangelogError(Kind.ALTERED, what, hint="end it: until then nothing is published past this place")
+    """The error while a key column's type is uncertain: a row published now could get the wrong key.
+
+    The source is opened again until the altering transaction has ended.
+    """
+    what = f"an open transaction alters the type of key or partition column {column} of {table}"
+    return ChangelogError(Kind.ALTERED, what, hint="end it: until then nothing after this position is published")
 
 
 def altered(before: Relation, after: Relation, position: Position) -> ColumnChanges:
-    """How the columns differ."""
+    """Compares the columns of two descriptions of a table."""
     old = {column.name: column.type_oid for column in before.columns}
     new = {column.name: column.type_oid for column in after.columns}
     return ColumnChanges(
@@ -185,11 +189,11 @@ def altered(before: Relation, after: Relation, position: Position) -> ColumnChan
 
 
 def retyped(described: TableDescription, position: Position) -> ColumnChanges:
-    """Columns whose types were altered, and not the table."""
+    """The changes of columns whose types were altered while the table itself was not."""
     table = ".".join(described.entity.table)
     return ColumnChanges(table=table, position=position, added=(), dropped=(), retyped=described.retyped)
 
 
 def _differing(before: Struct, after: Struct) -> tuple[str, ...]:
-    """The columns whose types differ, where the columns are the same."""
+    """The names of the columns whose types differ; both structs have the same columns."""
     return tuple(name for (name, new), (_, old) in zip(after.fields, before.fields, strict=True) if new != old)

@@ -1,8 +1,8 @@
-"""Transaction ids in full."""
+"""Restores 64-bit transaction ids."""
 
 
 class Xids:
-    """64-bit transaction ids from pgoutput's 32 bits: the nearest to the last one seen."""
+    """Extends pgoutput's 32-bit transaction ids to 64 bits by taking the one nearest to the last id."""
 
     def __init__(self, reference: int) -> None:
         self._reference = reference

@@ -1,4 +1,4 @@
-"""Reads tables for windows: threads that each COPY a chunk under a snapshot, then write its message."""
+"""Reads tables for windows: each thread copies a chunk under a snapshot, then writes the chunk's message to the log."""
 
 import secrets
 import threading
@@ -23,13 +23,14 @@ from envelope.errors import ChangelogError, Kind
 from envelope.signal import PREFIX
 
 LOCK_TIMEOUT_S = 2
-"""How long a chunk waits for a table that is being altered, before it lets others go first."""
+"""How long a chunk waits for the lock on a table that is being altered before the thread reads another chunk."""
 
 _PAUSE_S = 0.2
 
 _log = structlog.get_logger("postgres")
 
-# Attributes come after all columns, so that a table without composites has the signature of its columns alone.
+# Attributes of composites come after all columns, so the signature of a table without composites covers its columns
+# only.
 _SIGNATURE = """
 WITH RECURSIVE used(type) AS (
   SELECT atttypid FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
@@ -54,7 +55,7 @@ FROM described
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ChunkSnapshot:
-    """A leaf is locked, and the snapshot taken; `at` is in microseconds since 1970."""
+    """The snapshot under which a locked leaf is read; `at` is its time in microseconds since 1970."""
 
     snapshot: Snapshot
     fingerprint: Fingerprint
@@ -62,9 +63,9 @@ class _ChunkSnapshot:
 
 
 class ChunkReader:
-    """A few threads that read what `windows` hands out; each holds two connections of its own.
+    """A few threads that read the chunks that `windows` hands out; each thread has two connections of its own.
 
-    `tables` gives the table of each entity; `bind` says, over a connection, how it is to be read now.
+    `tables` gives the table of each entity. `bind` uses a connection to find out how an entity's table is read now.
     """
 
     def __init__(
@@ -83,13 +84,13 @@ class ChunkReader:
         self._tables: dict[str, ReadTable] = {}
         self._stopping = threading.Event()
         self.failure: BaseException | None = None
-        """Why the reading ended early."""
+        """The error that ended the reading early, if any."""
         self._threads = [threading.Thread(target=self._work, daemon=True, name="snapshot") for _ in range(workers)]
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
-        """Stops the threads; what was not published is read again another time."""
+        """Stops the threads; a later opening reads again whatever was not published."""
         self._stopping.set()
         self._windows.close()
         for thread in self._threads:
@@ -101,41 +102,41 @@ class ChunkReader:
                 signalling.execute("SET synchronous_commit = local")  # a paused standby must not hold windows back
                 while self._read_on(signalling):
                     pass
-        except BaseException as error:  # noqa: BLE001 - raised again by who asks, or the reading would end in silence
+        except BaseException as error:  # noqa: BLE001 - the source raises it; otherwise the reading would end silently
             self.failure = error
 
     def _read_on(self, signalling: Connection) -> bool:
-        """Reads chunks over one connection, up to one that closes it; False when there are no more."""
+        """Reads chunks until one closes the connection; returns False when there are no more chunks."""
         with self._connect() as reading:
             reading.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'".encode())
-            while not self._stopping.is_set() and (found := self._windows.take(self._names)) is not None:
-                if not self._chunk(reading, signalling, *found):
+            while not self._stopping.is_set() and (taken := self._windows.take(self._names)) is not None:
+                if not self._chunk(reading, signalling, *taken):
                     self._stopping.wait(_PAUSE_S)
                 if reading.closed:
                     return True
         return False
 
     def _chunk(self, reading: Connection, signalling: Connection, nonce: str, chunk: Chunk) -> bool:
-        """Reads a chunk, or gives it back; False when it is better to wait before the next.
+        """Reads a chunk, or gives it back; returns False if the thread should pause before the next one.
 
-        Closes the connection behind large rows: libpq keeps as much memory as it once needed for one.
+        Closes the connection after large rows, because libpq never frees the memory that its largest row needed.
         """
         smaller = False
         try:
             with reading.transaction():
                 reading.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                begun = _begin(reading, chunk)
-                if begun is None or not self._windows.reading(nonce, begun.snapshot, begun.fingerprint):
+                start = _begin(reading, chunk)
+                if start is None or not self._windows.reading(nonce, start.snapshot, start.fingerprint):
                     return False
                 self._reach("window:begun")
-                table = self._table(reading, chunk.entity, begun.fingerprint.signature)
-                rows = self._rows(reading, table, chunk, begun.at)
-                if signature(signalling, chunk.table) != begun.fingerprint.signature:
-                    return False  # a type was altered, which no lock on the table holds back
+                table = self._table(reading, chunk.entity, start.fingerprint.signature)
+                rows = self._rows(reading, table, chunk, start.at)
+                if signature(signalling, chunk.table) != start.fingerprint.signature:
+                    return False  # a type was altered, which the lock on the table does not prevent
                 large = rows.nbytes > 2 * CHUNK_BYTES_MAX
                 self._windows.read(nonce, rows)
                 self._reach("window:read")
-                _signal(signalling, nonce)  # under the lock: the table stays as it was read
+                _signal(signalling, nonce)  # while the lock is held, so the table is still as it was read
                 self._reach("window:marked")
             if large:
                 reading.close()
@@ -150,30 +151,32 @@ class ChunkReader:
         if isinstance(chunk.taken, Keys):
             keyed = read_keys(reading, self._origin, table, quoted(chunk.table), chunk.taken, read_at=at)
             if len(keyed.gone) and not chunk.taken.ghosts:
-                _log.warning("asked keys that no row has", entity=chunk.entity, keys=len(keyed.gone))
+                _log.warning("requested keys are not in the table", entity=chunk.entity, keys=len(keyed.gone))
             return keyed
         return ChunkRows.encode(self._origin, table.bound, _copy(reading, table, chunk.taken), read_at=at)
 
     def _table(self, reading: Connection, entity: str, columns: str) -> ReadTable:
-        """How the table is read while its signature is `columns`."""
+        """How to read the table while its signature is `columns`."""
         if entity not in self._tables or self._tables[entity].signature != columns:
             self._tables[entity] = self._bind(reading, entity)
         return self._tables[entity]
 
 
 def _begin(reading: Connection, chunk: Chunk) -> _ChunkSnapshot | None:
-    """Locks the leaf, or the table where keys are looked up, then takes the snapshot: before the lock, a rewritten
-    table would read as empty.
+    """Locks the leaf (or the table, if keys are looked up), then takes the snapshot. Under a snapshot that is older
+    than the lock, a table that was rewritten in between would look empty.
 
-    None while it is locked otherwise. Raises ChangelogError (ALTERED) when there is no such leaf any more: it was
-    dropped, or renamed with rows that are yet to be read.
+    Returns None if another session holds a conflicting lock. Raises ChangelogError (ALTERED) if the leaf no longer
+    exists: it was dropped, or renamed while some of its rows were still unread.
     """
     leaf = quoted(chunk.table) if isinstance(chunk.taken, Keys) else chunk.taken.leaf
     try:
         with reading.transaction():
             reading.execute(f"LOCK TABLE {leaf} IN ACCESS SHARE MODE".encode())
     except psycopg.errors.UndefinedTable as error:
-        raise ChangelogError(Kind.ALTERED, f"{leaf} is gone while it is read; its table is planned anew") from error
+        raise ChangelogError(
+            Kind.ALTERED, f"{leaf} disappeared while it was being read; the reading of its table is planned again"
+        ) from error
     except psycopg.errors.LockNotAvailable:
         return None
     row = reading.execute(
@@ -187,18 +190,18 @@ def _begin(reading: Connection, chunk: Chunk) -> _ChunkSnapshot | None:
 
 
 def signature(connection: Connection, table: tuple[str, str]) -> str:
-    """Stands for a table's columns and their types: another one when any is altered, or a composite that it holds."""
+    """A hash of a table's columns and their types. Altering a column, or a composite type in one, changes it."""
     row = connection.execute(_SIGNATURE.encode(), [quoted(table)] * 2).fetchone()
     return "" if row is None else str(row[0])
 
 
 def quoted(table: tuple[str, str]) -> str:
-    """A table's name as SQL has it."""
+    """A table's name, quoted for SQL."""
     return sql.Identifier(*table).as_string()
 
 
 def _copy(reading: Connection, table: ReadTable, taken: Range) -> bytearray:
-    """The range's rows in COPY's text format. Raises TooLargeError."""
+    """Copies the rows of a range, in COPY's text format. Raises TooLargeError."""
     conditions = [sql.SQL("ctid >= {}").format(_tid(taken.first))]
     if taken.end is not None:
         conditions.append(sql.SQL("ctid < {}").format(_tid(taken.end)))
@@ -219,5 +222,5 @@ def _signal(signalling: Connection, nonce: str) -> None:
 
 
 def nonce() -> str:
-    """A name for a window that nobody can guess."""
+    """An unguessable name for a window."""
     return secrets.token_hex(16)

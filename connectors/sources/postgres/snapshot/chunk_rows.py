@@ -1,4 +1,4 @@
-"""A chunk's rows: from COPY's text to columns, and from there to rows of the changelog at a place in the stream."""
+"""Turns a chunk's rows from COPY's text into columns, and then into changelog rows at a position of the stream."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ _NONE = pa.array([], pa.utf8())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTable:
-    """How one entity's table is read while its columns are those of `signature`: its binding and, in the same
+    """How to read an entity's table while it has this `signature`: its binding, and its columns in the same order.
 
-    order, its columns. `casts` are, for each column of the `key`, the SQL that makes its value of a canonical text
-    `{}`, None where that cannot be told; `only` says that tables that inherit from it are not of it.
+    `where` is the entity's row filter. `casts` holds, for each column of the `key`, the SQL that converts a canonical
+    text `{}` into a value; it is None if a column has no exact conversion. `only` excludes inheriting tables.
     """
 
     signature: str
@@ -41,9 +41,9 @@ class ReadTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRows:
-    """A chunk's rows: most as columns of texts, the few unusual ones as the server's values.
+    """A chunk's rows: most of them as columns of texts, the few unusual ones as the server's values.
 
-    `read_at` is the time of reading, in microseconds since 1970.
+    `read_at` is when they were read, in microseconds since 1970.
     """
 
     origin: Origin
@@ -56,9 +56,9 @@ class ChunkRows:
 
     @classmethod
     def encode(cls, origin: Origin, bound: CompiledBinding, copied: bytearray, *, read_at: int) -> "ChunkRows":
-        """The rows that COPY gave, as columns. Raises ChangelogError (MALFORMED) when they are not as asked for.
+        """Encodes the output of COPY as columns, modifying `copied` in place.
 
-        `copied` is worked on in place.
+        Raises ChangelogError (MALFORMED) if the output does not have the expected columns.
         """
         columns = parse_copy(copied, bound.binding.width)
         buffer = np.frombuffer(copied, np.uint8)
@@ -76,12 +76,12 @@ class ChunkRows:
 
     @property
     def numbers(self) -> npt.NDArray[np.int64]:
-        """Which of the copied rows each is."""
+        """For each of `keys`, the number of its row in the output of COPY."""
         return np.concatenate([self.texts.places, self.texts.left])
 
     @property
     def gone(self) -> pa.StringArray:
-        """None: all that a range holds was read."""
+        """Always empty: a range reads every row that is there."""
         return _NONE
 
     @property
@@ -91,7 +91,7 @@ class ChunkRows:
         return unusual if self.texts.keys is None else pa.concat_arrays([self.texts.keys, unusual])
 
     def at(self, change: Change, keep: Mask, _delete: Mask | None = None) -> pa.RecordBatch:
-        """The rows to keep, behind `change`, as if its transaction had held them."""
+        """The rows to keep, placed after `change` as if its transaction had written them."""
         transaction = Transaction(
             xid=change.transaction.xid,
             epoch=change.transaction.epoch,
@@ -101,7 +101,7 @@ class ChunkRows:
         usual = self.texts.size
         texts = self.texts.numbered(np.flatnonzero(keep[:usual]))
         meta = Meta([Span(transaction=transaction, stamp=None, ordinal=change.ordinal + 1, rows=len(keep))])
-        found = render(self.origin, [texts] if texts.size else [], meta)
+        rendered = render(self.origin, [texts] if texts.size else [], meta)
         others = [
             row_records.read(
                 self.origin,
@@ -110,17 +110,17 @@ class ChunkRows:
                 Change(transaction=transaction, ordinal=change.ordinal + 1 + texts.size + number, stamp=None),
             )
             for number, values in enumerate(
-                values for values, kept in zip(self.unusual, keep[usual:].tolist(), strict=True) if kept
+                values for values, is_kept in zip(self.unusual, keep[usual:].tolist(), strict=True) if is_kept
             )
         ]
-        parts = [] if found is None else [found[0]]
+        parts = [] if rendered is None else [rendered[0]]
         if others or not parts:
             parts.append(batch.from_records(others))
         return combined(parts, self.bound.binding)
 
 
 def combined(parts: Sequence[pa.RecordBatch], binding: Binding) -> pa.RecordBatch:
-    """The rows of the parts, of which each has some, as one batch that says how they are shaped."""
+    """Joins non-empty parts into one batch, whose metadata describes the columns of the entity."""
     plain = [part.replace_schema_metadata(None) for part in parts]
     whole = plain[0] if len(plain) == 1 else pa.Table.from_batches(plain).combine_chunks().to_batches()[0]
     return batch.with_shapes(whole, {binding.entity.name: binding.shape}, relation=binding.relid)

@@ -1,7 +1,7 @@
-"""What COPY gives: rows in its text format, collected up to a bound, then taken apart into slices.
+"""Collects COPY's output (rows in its text format) up to a size limit and splits it into slices.
 
-Rows may be large, so they are held once: one behind the other in one buffer, where they are looked through a piece at
-a time and values with escapes are unescaped in their place.
+Rows can be large, so only one copy of them is in memory: they follow each other in one buffer, which is searched piece
+by piece, and escaped values are unescaped in place.
 """
 
 import re
@@ -24,7 +24,7 @@ from envelope.errors import ChangelogError, Kind
 Ints = npt.NDArray[np.int64]
 
 CHUNK_BYTES_MAX = 32 << 20
-"""Text of a chunk of several rows; one that holds more is divided. A single row may be of any size."""
+"""The largest text of a chunk of several rows; a larger chunk is divided. A single row may have any size."""
 
 _PIECE_BYTES = 1 << 18
 _TAB, _NEWLINE, _BACKSLASH = b"\t\n\\"
@@ -33,11 +33,11 @@ _ESCAPED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v
 
 
 class TooLargeError(Exception):
-    """A chunk holds more than may be held at once: it is to be divided."""
+    """A chunk exceeds CHUNK_BYTES_MAX and has to be divided."""
 
 
 def copy_rows(reading: Connection, query: sql.Composed) -> bytearray:
-    """The rows that a COPY to STDOUT gives, one behind the other. Raises TooLargeError."""
+    """Runs a COPY to STDOUT and returns its rows in one buffer. Raises TooLargeError."""
     rows = bytearray()
     with copying(reading, query) as copied:
         for row in copied:
@@ -46,7 +46,7 @@ def copy_rows(reading: Connection, query: sql.Composed) -> bytearray:
 
 
 def add(rows: bytearray, more: memoryview | bytearray) -> None:
-    """Adds to a chunk's rows. Raises TooLargeError."""
+    """Appends rows to a chunk's rows. Raises TooLargeError."""
     if rows and len(rows) + len(more) > CHUNK_BYTES_MAX:
         raise TooLargeError
     rows += more
@@ -54,9 +54,9 @@ def add(rows: bytearray, more: memoryview | bytearray) -> None:
 
 @contextmanager
 def copying(reading: Connection, query: sql.Composed) -> Iterator[Iterator[memoryview]]:
-    """The rows that a COPY to STDOUT gives. An error that leaves it early also closes the connection.
+    """Runs a COPY to STDOUT and yields its rows. An error inside the block closes the connection.
 
-    Nothing else ends a COPY at once: a cancelled one has to be read to its end, for which a server may let us wait.
+    Nothing else ends a COPY at once: a cancelled one has to be read to its end, and the server may make us wait for it.
     """
     try:
         yield copy_out(reading, query.as_bytes(reading))
@@ -67,24 +67,24 @@ def copying(reading: Connection, query: sql.Composed) -> Iterator[Iterator[memor
 
 
 def copy_out(reading: Connection, query: bytes) -> Iterator[memoryview]:
-    """What a COPY to STDOUT gives, row by row, straight from libpq: psycopg's `Copy` takes twice the time for it.
+    """Runs a COPY to STDOUT and yields row by row, straight from libpq: psycopg's `Copy` takes twice the time.
 
-    Who leaves it early has to close the connection.
+    A caller that stops early has to close the connection.
     """
     link = reading.pgconn
     link.send_query(query)
-    begun = reading.wait(generators.execute(link))[-1]
-    if begun.status != ExecStatus.COPY_OUT:
-        raise psycopg.errors.error_from_result(begun)
+    start = reading.wait(generators.execute(link))[-1]
+    if start.status != ExecStatus.COPY_OUT:
+        raise psycopg.errors.error_from_result(start)
     take = link.get_copy_data
     while (received := take(1))[0] >= 0:
         if received[0]:
             yield received[1]
         else:
             reading.wait(_arrival(link))
-    for ended in reading.wait(generators.fetch_many(link)):
-        if ended.status != ExecStatus.COMMAND_OK:
-            raise psycopg.errors.error_from_result(ended)
+    for result in reading.wait(generators.fetch_many(link)):
+        if result.status != ExecStatus.COMMAND_OK:
+            raise psycopg.errors.error_from_result(result)
 
 
 def _arrival(link: PGconn) -> Generator[Wait, Ready | int, None]:
@@ -94,15 +94,15 @@ def _arrival(link: PGconn) -> Generator[Wait, Ready | int, None]:
 
 
 def parse_copy(data: bytearray, width: int) -> Columns:
-    """Rows in COPY's text format (SQL-COPY, *Text Format*) as slices of `data`, of fewer than 2 GiB.
+    """Splits rows in COPY's text format (SQL-COPY, *Text Format*) into slices of `data`, which is below 2 GiB.
 
-    `data` is padded for `splice`. Raises ChangelogError (MALFORMED) when rows are not of so many columns.
+    Pads `data` for `splice`. Raises ChangelogError (MALFORMED) if a row does not have `width` columns.
     """
     length = len(data)
     whole = data.endswith(b"\n") or not data
     data += bytes(INLINE)
     buffer = np.frombuffer(data, np.uint8)[:length]
-    ends = np.concatenate([np.empty(0, np.int64), *_found(buffer, _TAB, _NEWLINE)])
+    ends = np.concatenate([np.empty(0, np.int64), *_positions(buffer, _TAB, _NEWLINE)])
     newlines = buffer[ends] == _NEWLINE
     count = int(np.count_nonzero(newlines))
     if not whole or len(ends) != width * count or not newlines[width - 1 :: width].all():
@@ -110,11 +110,10 @@ def parse_copy(data: bytearray, width: int) -> Columns:
     starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
     lengths = ends - starts
     null = np.zeros(len(starts), bool)
-    touched = np.unique(
-        np.concatenate([ends[:0], *(np.unique(np.searchsorted(ends, found)) for found in _found(buffer, _BACKSLASH))])
-    )
-    null[touched] = (lengths[touched] == 2) & (buffer[starts[touched] + 1] == ord("N"))
-    for number in touched[~null[touched]].tolist():
+    backslashes = (np.unique(np.searchsorted(ends, positions)) for positions in _positions(buffer, _BACKSLASH))
+    escaped = np.unique(np.concatenate([ends[:0], *backslashes]))
+    null[escaped] = (lengths[escaped] == 2) & (buffer[starts[escaped] + 1] == ord("N"))
+    for number in escaped[~null[escaped]].tolist():
         lengths[number] = _unescape(data, int(starts[number]), int(ends[number]))
     lengths[null] = 0
     shape = (count, width)
@@ -125,19 +124,19 @@ def parse_copy(data: bytearray, width: int) -> Columns:
     )
 
 
-def _found(buffer: Bytes, *wanted: int) -> Iterator[Ints]:
-    """Where one of these bytes stands, piece by piece."""
+def _positions(buffer: Bytes, *bytes_: int) -> Iterator[Ints]:
+    """The positions of any of these bytes, piece by piece of the buffer."""
     for begin in range(0, len(buffer), _PIECE_BYTES):
         piece = buffer[begin : begin + _PIECE_BYTES]
-        yield np.flatnonzero(np.logical_or.reduce([piece == byte for byte in wanted])) + begin
+        yield np.flatnonzero(np.logical_or.reduce([piece == byte for byte in bytes_])) + begin
 
 
 def _unescape(data: bytearray, start: int, end: int) -> int:
-    """Unescapes a value in its place, of which it never needs more; how long it is then."""
+    """Unescapes a value in place, because the result is never longer; returns its new length."""
     at = to = start
     while at < end:
         piece = bytes(data[at : min(at + _PIECE_BYTES, end)])
-        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # its last backslash escapes what follows
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # its last backslash escapes the next character
             piece += data[at + len(piece) : at + len(piece) + 1]
         text = _ESCAPES.sub(lambda match: _ESCAPED.get(match[1], match[1]), piece)
         data[to : to + len(text)] = text
@@ -146,7 +145,7 @@ def _unescape(data: bytearray, start: int, end: int) -> int:
 
 
 def row_values(data: bytes | bytearray, columns: Columns, number: int) -> list[bytes | None]:
-    """The values of one row as the server prints them."""
+    """The values of one row, as the server prints them."""
     with memoryview(data) as view:
         return [
             None if null else bytes(view[start : start + length])

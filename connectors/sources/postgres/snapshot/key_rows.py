@@ -1,7 +1,7 @@
-"""Reads the rows of some keys, and makes deletes of what the changelog holds and the table lacks.
+"""Reads the rows of given keys, and turns rows that only the changelog still has into deletes.
 
-A key's canonical text is given back to the server, whose input function makes the value of it. The rows that come are
-taken by the encoder's own key text: a type may hold several texts for equal (1.5 and 1.50, say).
+The server's input function converts a key's canonical text back into a value. The rows it returns are matched by the
+key text that our encoder produces, because a type may treat several texts as equal (1.5 and 1.50, say).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,13 +40,13 @@ _OBJECT_NAMES = frozenset({
     "regclass", "regcollation", "regconfig", "regdatabase", "regdictionary", "regnamespace",
     "regoper", "regoperator", "regproc", "regprocedure", "regrole", "regtype",
 })  # fmt: skip
-"""Types whose input looks a name up, which takes rights and may give another answer a moment later."""
+"""Types whose input function looks up a name: that needs rights, and the result can change from moment to moment."""
 
 Texts = tuple[str, ...]
 
 
 def key_casts(connection: Connection, types: Sequence[PgType]) -> tuple[str, ...] | None:
-    """For each type, the SQL that makes a value of a canonical text `{}`; None where one cannot be made exactly."""
+    """For each type, the SQL that converts a canonical text `{}` into a value; None if one has no exact conversion."""
     casts = []
     for type_ in types:
         base = type_
@@ -67,64 +67,65 @@ def key_casts(connection: Connection, types: Sequence[PgType]) -> tuple[str, ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedRows:
-    """The rows of some keys, and `ghosts` of what the changelog says of those among them that the table lacks."""
+    """The rows of the requested keys, and `ghosts`: the changelog's last rows of keys that it may have alone."""
 
     origin: Origin
-    found: ChunkRows
-    asked: pa.StringArray
+    rows: ChunkRows
+    requested: pa.StringArray
     ghosts: Mapping[str, Ghost]
 
     @property
     def nbytes(self) -> int:
-        """What they hold in memory."""
-        return self.found.nbytes + sum(ghost.nbytes for ghost in self.ghosts.values())
+        """Their size in memory."""
+        return self.rows.nbytes + sum(ghost.nbytes for ghost in self.ghosts.values())
 
     @property
     def keys(self) -> pa.StringArray:
         """The entity key of each row."""
-        return self.found.keys
+        return self.rows.keys
 
     @property
     def gone(self) -> pa.StringArray:
-        """The asked keys that no row has."""
-        return self.asked.filter(pc.invert(pc.is_in(self.asked, self.keys)))
+        """The requested keys that are not in the table."""
+        return self.requested.filter(pc.invert(pc.is_in(self.requested, self.keys)))
 
     def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
-        """See `windows.Rows`. Of keys that are gone, those that have no ghost leave nothing.
+        """See `windows.Rows`. A key that is in neither the table nor `ghosts` produces no row.
 
-        A row whose key is looked up as a ghost is no ghost, and is not published again: the changelog has it.
+        If the table does have the row of a ghost, nothing is published for it: the changelog already has that row.
         """
-        named = pa.array([key for key in self.asked.to_pylist() if key not in self.ghosts], pa.utf8())
-        wanted = pc.is_in(self.keys, named).to_numpy(zero_copy_only=False)
-        kept = keep & wanted
-        read = self.found.at(change, kept, np.zeros(0, bool))
-        dead = [
+        ordinary_keys = [key for key in self.requested.to_pylist() if key not in self.ghosts]
+        ordinary = pc.is_in(self.keys, pa.array(ordinary_keys, pa.utf8())).to_numpy(zero_copy_only=False)
+        published = keep & ordinary
+        reads = self.rows.at(change, published, np.zeros(0, bool))
+        deleted_ghosts = [
             ghost
-            for key, deleted in zip(self.gone.to_pylist(), delete.tolist(), strict=True)
-            if deleted and (ghost := self.ghosts.get(key)) is not None
+            for key, is_deleted in zip(self.gone.to_pylist(), delete.tolist(), strict=True)
+            if is_deleted and (ghost := self.ghosts.get(key)) is not None
         ]
-        if not dead:
-            return read
-        transaction = replace(change.transaction, committed_at=self.found.read_at)
+        if not deleted_ghosts:
+            return reads
+        transaction = replace(change.transaction, committed_at=self.rows.read_at)
+        binding, count = self.rows.bound.binding, len(published)
         deletes = batch.from_records(
             [
-                _deleted(self.origin, self.found.bound.binding, ghost, _behind(change, transaction, len(kept) + number))
-                for number, ghost in enumerate(dead)
+                _deleted(self.origin, binding, ghost, _after(change, transaction, count + number))
+                for number, ghost in enumerate(deleted_ghosts)
             ]
         )
-        return combined([read, deletes], self.found.bound.binding)
+        return combined([reads, deletes], binding)
 
 
-def _behind(change: Change, transaction: Transaction, count: int) -> Change:
+def _after(change: Change, transaction: Transaction, count: int) -> Change:
     return Change(transaction=transaction, ordinal=change.ordinal + 1 + count, stamp=None)
 
 
 def _deleted(origin: Origin, binding: Binding, ghost: Ghost, change: Change) -> Record:
-    """`original` is what the changelog last said, as far as the columns still are what they were."""
-    told = row_records.provenance(origin, binding, Op.DELETE, change, change.position())
+    """A delete whose `original` is the changelog's last row, reduced to the columns that still fit."""
+    provenance = row_records.provenance(origin, binding, Op.DELETE, change, change.position())
     original, left_out = _fitting(binding, ghost)
     source = replace(
-        told.source,
+        provenance.source,
         mask=ghost.mask,
         unavailable_original=tuple(dict.fromkeys([*ghost.unavailable, *left_out])),
         json_null_original=tuple(name for name in ghost.json_null if name not in left_out),
@@ -132,23 +133,23 @@ def _deleted(origin: Origin, binding: Binding, ghost: Ghost, change: Change) -> 
     return Record(
         entity=binding.entity.name,
         place=Place(key=ghost.key, partition=ghost.partition),
-        envelope=Envelope(provenance=replace(told, source=source), current=None, original=original),
+        envelope=Envelope(provenance=replace(provenance, source=source), current=None, original=original),
     )
 
 
 def _fitting(binding: Binding, ghost: Ghost) -> tuple[Raw | Missing, tuple[str, ...]]:
-    """The ghost's members that the entity's columns can still be, and the columns that are left out."""
+    """The ghost's members that fit the entity's present columns, and the names of the columns left out."""
     shape = dict(binding.shape.fields)
     try:
-        held = members(bytes(ghost.current))
-    except (ValueError, msgspec.MsgspecError):  # it was written by somebody else
+        tokens = members(bytes(ghost.current))
+    except (ValueError, msgspec.MsgspecError):  # another program wrote it
         return MISSING, tuple(shape)
-    fits = {name: _fits(token, name, shape) for name, token in held.items()}
+    fits = {name: _fits(token, name, shape) for name, token in tokens.items()}
     left_out = tuple(name for name in shape if not fits.get(name, False) and name not in ghost.unavailable)
     if all(fits.values()):
         return ghost.current, left_out
-    kept = [msgspec.json.encode(name) + b":" + token for name, token in held.items() if fits[name]]
-    return Raw(b"{" + b",".join(kept) + b"}") if kept else MISSING, left_out
+    fitting = [msgspec.json.encode(name) + b":" + token for name, token in tokens.items() if fits[name]]
+    return Raw(b"{" + b",".join(fitting) + b"}") if fitting else MISSING, left_out
 
 
 def _fits(token: bytes, name: str, shape: Mapping[str, object]) -> bool:
@@ -164,12 +165,12 @@ def _fits(token: bytes, name: str, shape: Mapping[str, object]) -> bool:
 def read_keys(
     reading: Connection, origin: Origin, table: ReadTable, name: str, taken: Keys, *, read_at: int
 ) -> KeyedRows:
-    """The rows of the keys, under the transaction's snapshot. Raises TooLargeError.
+    """Reads the rows of the keys under the transaction's snapshot. Raises TooLargeError.
 
-    `name` is the table's, as SQL has it.
+    `name` is the table's name, quoted for SQL.
     """
-    found = ChunkRows.encode(origin, table.bound, _copied(reading, table, name, taken), read_at=read_at)
-    return KeyedRows(origin=origin, found=found, asked=pa.array(taken.keys, pa.utf8()), ghosts=taken.ghosts)
+    rows = ChunkRows.encode(origin, table.bound, _copied(reading, table, name, taken), read_at=read_at)
+    return KeyedRows(origin=origin, rows=rows, requested=pa.array(taken.keys, pa.utf8()), ghosts=taken.ghosts)
 
 
 def _copied(reading: Connection, table: ReadTable, name: str, taken: Keys) -> bytearray:
@@ -186,12 +187,12 @@ def _copied(reading: Connection, table: ReadTable, name: str, taken: Keys) -> by
 
 
 def _split(keys: Sequence[str], width: int) -> list[Texts]:
-    """The texts that each key is made of, without the keys that no row of such a table has."""
+    """The texts that make up each key, without keys that cannot be in such a table."""
     return [texts for key in keys if (texts := _texts(key, width))]
 
 
 def _texts(key: str, width: int) -> Texts | None:
-    """The texts that a key is made of; None for one that no row of such a table has."""
+    """The texts that make up a key; None for a key that cannot be in such a table."""
     if width == 1:
         return (key,)
     try:
@@ -202,10 +203,10 @@ def _texts(key: str, width: int) -> Texts | None:
 
 
 def _castable(reading: Connection, casts: Sequence[str], keys: Sequence[Texts]) -> Sequence[Texts] | None:
-    """The keys that the server takes as values; one that is none of its type is no key of any row, and is left out.
+    """The keys that the server accepts as values. A text that is not a value of its type cannot be the key of any row.
 
-    It is found by halves. None where the server refuses a key for another reason, say for its nesting: then only the
-    rows themselves say whether one has it. No table is asked, so that an error of a table is never taken for a key's.
+    Bisection finds such keys. Returns None if the server rejects a key for another reason, such as deep nesting: then
+    only a scan of the rows can tell. No table is read here, so a table's error is never mistaken for a bad key.
     """
     if not keys:
         return keys
@@ -227,7 +228,7 @@ def _castable(reading: Connection, casts: Sequence[str], keys: Sequence[Texts]) 
 
 
 def _query(table: ReadTable, name: str, keys: Sequence[Texts]) -> sql.Composed:
-    """Rows by their keys, so that an index over these serves."""
+    """The query for rows by their keys; an index on the key columns can serve it."""
     assert table.casts is not None
     condition = sql.SQL("({}) IN (SELECT {} FROM {})").format(
         _listed(map(sql.Identifier, table.key)), _listed(_values(table.casts)), _unnested(keys)
@@ -236,12 +237,12 @@ def _query(table: ReadTable, name: str, keys: Sequence[Texts]) -> sql.Composed:
 
 
 def _values(casts: Sequence[str]) -> list[sql.Composed]:
-    """A value of each column of `_unnested`."""
+    """SQL that converts each column of `_unnested` into a value."""
     return [sql.SQL(cast).format(sql.Identifier(f"k{number}")) for number, cast in enumerate(casts)]
 
 
 def _unnested(keys: Sequence[Texts]) -> sql.Composed:
-    """The keys' texts as a table, a column for each of the key's: k0, k1 and so on."""
+    """The keys' texts as a table with one column for each key column: k0, k1 and so on."""
     arrays = [sql.SQL("{}::text[]").format(sql.Literal(list(column))) for column in zip(*keys, strict=True)]
     names = [sql.Identifier(f"k{number}") for number in range(len(arrays))]
     return sql.SQL("unnest({}) AS u({})").format(_listed(arrays), _listed(names))
@@ -263,23 +264,23 @@ def _listed(parts: Iterator[sql.Composable] | Sequence[sql.Composable]) -> sql.C
 
 
 def _scanned(reading: Connection, table: ReadTable, name: str, taken: Keys) -> bytearray:
-    """Where no value can be made of a key's text: all rows of the table, and of them those that have such a key."""
-    asked = pa.array(taken.keys, pa.utf8())
-    found = bytearray()
+    """Scans the whole table and keeps the rows with a requested key, for keys that cannot be converted into values."""
+    requested = pa.array(taken.keys, pa.utf8())
+    rows = bytearray()
     with copying(reading, _select(table, name, sql.SQL("true"))) as copied:
-        for some in _blocks(copied):
-            encoded = ChunkRows.encode(_NOWHERE, table.bound, bytearray().join(some), read_at=0)
-            hits = pc.is_in(encoded.keys, asked).to_numpy(zero_copy_only=False)
+        for block in _blocks(copied):
+            encoded = ChunkRows.encode(_UNPUBLISHED, table.bound, bytearray().join(block), read_at=0)
+            hits = pc.is_in(encoded.keys, requested).to_numpy(zero_copy_only=False)
             for number in encoded.numbers[hits].tolist():
-                add(found, some[number])
-    return found
+                add(rows, block[number])
+    return rows
 
 
-_NOWHERE = Origin(connector="postgres", name="", database="")
+_UNPUBLISHED = Origin(connector="postgres", name="", database="")
 
 
 def _blocks(copied: Iterator[memoryview]) -> Iterator[list[memoryview]]:
-    """So many rows at once, or fewer that are large."""
+    """Blocks of _SCANNED_ROWS rows, or of fewer if the rows are large."""
     block: list[memoryview] = []
     room = CHUNK_BYTES_MAX
     for row in copied:

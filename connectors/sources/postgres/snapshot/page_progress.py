@@ -1,4 +1,4 @@
-"""Which parts of a table were read and published: by leaf table heap pages, and single rows where they are large."""
+"""Tracks which parts of a table were published: heap pages of each leaf table, or single rows if they are large."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,15 +10,15 @@ CHUNK_PAGES = 256
 """Heap pages that one chunk reads at first: 2 MiB of table."""
 
 PAGE_SLOTS = 2048
-"""What a bound counts a page as: more row pointers than a page of any size has (1,169 in one of 32 KiB)."""
+"""The units that a bound counts per page: more than a page of any size has row pointers (1,169 for 32 KiB)."""
 
 
 _GROWTH_CHUNKS = 16
-"""By how many chunks a table is taken to have grown when its last range turns out too large."""
+"""By how many chunks we assume a table has grown if its last range turns out too large."""
 
 
 class Fingerprint(NamedTuple):
-    """Stands for what a leaf is read from: its columns (`signature`), and the storage that its pages are of."""
+    """Identifies the state of a leaf: the `signature` of its columns and the `filenode` of its storage."""
 
     signature: str
     filenode: int
@@ -26,9 +26,9 @@ class Fingerprint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Rows by their place: `first` up to, not including, `end`; None is whatever the table has grown to.
+    """Rows by their physical position, from `first` up to but not including `end`; None means the end of the table.
 
-    A bound is PAGE_SLOTS times its page, and the number of a row pointer in it.
+    A bound is PAGE_SLOTS times the page number, plus the number of the row pointer in the page.
     """
 
     leaf: str
@@ -38,7 +38,7 @@ class Range:
 
 @dataclass(slots=True, kw_only=True)
 class LeafProgress:
-    """One leaf table: its storage (`filenode`), its size in pages when planned, and what is not yet published."""
+    """One leaf table: its storage (`filenode`), its size in pages when it was planned, and the unpublished ranges."""
 
     filenode: int
     pages: int
@@ -47,11 +47,10 @@ class LeafProgress:
 
 @dataclass(slots=True, kw_only=True)
 class TableProgress:
-    """One entity's table read; `signature` stands for the columns that its chunks were read with.
+    """The progress of reading one entity's table; `signature` identifies the columns that its chunks were read with.
 
-    `queue` are the ranges handed out and not yet published, `generation` counts beginnings anew. `again` are the
-    columns for whose sake a table is read that was whole in the changelog before. A range is of `chunk_pages`, or less
-    where one was divided.
+    `queue` holds the ranges that were handed out and are not yet published. `generation` counts restarts. `again` are
+    the columns that forced a complete table to be read again. A range spans `chunk_pages`, or less after a division.
     """
 
     entity: str
@@ -63,7 +62,7 @@ class TableProgress:
     again: tuple[str, ...] = ()
 
     def next_range(self) -> Range | None:
-        """Hands out the next pages to read; None while all that is left is under way."""
+        """Hands out the next range to read; None while everything left is already handed out."""
         for name, leaf in self.leaves.items():
             for number, (first, end) in enumerate(leaf.left):
                 if self._is_out(name, first):
@@ -71,13 +70,13 @@ class TableProgress:
                 taken = self._cut(leaf, first, end)
                 if taken != end:
                     leaf.left[number : number + 1] = [(first, taken), (taken or 0, end)]
-                found = Range(leaf=name, first=first, end=taken)
-                self.queue.append(found)
-                return found
+                range_ = Range(leaf=name, first=first, end=taken)
+                self.queue.append(range_)
+                return range_
         return None
 
     def _is_out(self, leaf: str, first: int) -> bool:
-        return any(each.leaf == leaf and each.first == first for each in self.queue)
+        return any(range_.leaf == leaf and range_.first == first for range_ in self.queue)
 
     def _cut(self, leaf: LeafProgress, first: int, end: int | None) -> int | None:
         limit = first + self.chunk_pages * PAGE_SLOTS
@@ -87,14 +86,14 @@ class TableProgress:
         return min(end, limit)
 
     def give_back(self, taken: Range) -> None:
-        """The range is to be read again."""
+        """Puts back a range, so that it is handed out again."""
         if taken in self.queue:
             self.queue.remove(taken)
 
     def divide(self, taken: Range) -> None:
-        """The range holds too much to be read at once: it is left to read in about four parts.
+        """Divides a range that is too large to read at once into about four parts.
 
-        One without an end is divided up to where the table ended when it was planned; behind that, it has grown.
+        A range without an end is divided up to the end that the table had when it was planned; rows past it are new.
         """
         self.give_back(taken)
         leaf = self.leaves[taken.leaf]
@@ -110,27 +109,27 @@ class TableProgress:
         leaf.left[number : number + 1] = zip(starts, [*starts[1:], taken.end], strict=True)
 
     def admit(self, taken: Range, fingerprint: Fingerprint) -> bool:
-        """Whether what is read under these columns and storage belongs to what was read; else all begins again."""
+        """Whether these columns and this storage match those read so far; if not, restarts the whole table."""
         leaf = self.leaves[taken.leaf]
         if fingerprint == Fingerprint(self.signature, leaf.filenode):
             return True
         leaf.filenode = fingerprint.filenode
-        self.begin_anew(fingerprint.signature)
+        self.restart(fingerprint.signature)
         return False
 
     def publish(self, taken: Range, _gone: Sequence[str] = ()) -> None:
-        """The range is published."""
+        """Records that the range is published."""
         self.give_back(taken)
         leaf = self.leaves[taken.leaf]
         leaf.left.remove((taken.first, taken.end))
 
     def withdraw(self, taken: Range) -> None:
-        """The range was not published after all."""
+        """Reverts `publish`: the range was not published after all."""
         self.leaves[taken.leaf].left.append((taken.first, taken.end))
-        self.leaves[taken.leaf].left.sort(key=lambda each: each[0])
+        self.leaves[taken.leaf].left.sort(key=lambda bounds: bounds[0])
 
-    def begin_anew(self, signature: str) -> None:
-        """Nothing that was read holds any more."""
+    def restart(self, signature: str) -> None:
+        """Discards all progress: the table is read again from its start."""
         self.generation += 1
         self.signature = signature
         self.queue.clear()
@@ -139,11 +138,11 @@ class TableProgress:
 
     @property
     def complete(self) -> bool:
-        """Whether every page was published."""
+        """Whether every page is published."""
         return not any(leaf.left for leaf in self.leaves.values())
 
     def to_json(self) -> dict[str, Any]:
-        """What the checkpoint keeps."""
+        """The form that the checkpoint stores."""
         if self.complete:
             return dict(COMPLETE)
         leaves = {
@@ -161,22 +160,22 @@ class TableProgress:
     def resume(
         cls, entity: str, signature: str, leaves: Mapping[str, LeafProgress], stored: Mapping[str, Any] | None
     ) -> "TableProgress":
-        """Goes on from what a checkpoint kept, for leaves that are still as they were then."""
-        found = cls(entity=entity, signature=signature, leaves=dict(leaves))
+        """Resumes from a checkpoint's stored progress, for the leaves that have not changed since."""
+        progress = cls(entity=entity, signature=signature, leaves=dict(leaves))
         if stored is None:
-            return found
-        found.again = tuple(stored.get("again", ()))
+            return progress
+        progress.again = tuple(stored.get("again", ()))
         if stored.get("signature") != signature:
-            return found
-        for name, leaf in found.leaves.items():
-            kept = stored["leaves"].get(name)
-            if kept is not None and kept["filenode"] == leaf.filenode:
-                leaf.left = [(_bound(first), None if end is None else _bound(end)) for first, end in kept["left"]]
-        return found
+            return progress
+        for name, leaf in progress.leaves.items():
+            entry = stored["leaves"].get(name)
+            if entry is not None and entry["filenode"] == leaf.filenode:
+                leaf.left = [(_bound(first), None if end is None else _bound(end)) for first, end in entry["left"]]
+        return progress
 
 
 def _stored(bound: int) -> int | list[int]:
-    """A bound as a checkpoint holds it: its page, and the row pointer where it is inside one."""
+    """A bound in its stored form: the page number, with the row pointer if the bound is inside a page."""
     page, slot = divmod(bound, PAGE_SLOTS)
     return [page, slot] if slot else page
 

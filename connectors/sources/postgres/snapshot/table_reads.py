@@ -1,7 +1,7 @@
-"""What one opening of the source reads from tables: pages, keys that were asked for, what the changelog holds beyond.
+"""The table reads of one opening of the source: pages, requested keys, and keys that only the changelog still has.
 
-It is planned from a stored checkpoint, and does only what was planned: whatever a signal changes of it, another opening
-does. So what the changelog stores holds all that stands before the opening.
+The reads are planned from a stored checkpoint and never change afterwards: if a signal changes the plan, the source is
+opened again. So every row that the changelog stored before the opening was written under an earlier plan.
 """
 
 import threading
@@ -50,21 +50,20 @@ FAIL_POINTS = (
     "sweep:published",
     "reading:complete",
 )
-"""The boundaries between two steps of a repair at which a crash is tried; all windows pass those of `window`."""
+"""The boundaries between two steps of a repair at which tests crash; every window passes those of `window`."""
 
 GLANCE_S = 5.0
-"""How often what need not be known any more is forgotten, while the changelog is looked through."""
+"""How often the windows drop tracked keys that they no longer need, while a sweep reads the changelog."""
 
 _log = structlog.get_logger("postgres")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadContext:
-    """Where an opening reads: `tables` as the catalogue has them, over `dsn` with `workers` threads.
+    """What the reads of one opening need: `tables` from the catalogue, read over `dsn` with `workers` threads.
 
-    A server that gives no byte for `read_s` hangs. `changelog` gives what is stored of an entity, None where nobody
-    can. `reach` is called with each of `FAIL_POINTS`
-    as it is passed, so that tests can crash there.
+    A server that sends no byte for `read_s` counts as hung. `changelog` reads the stored rows of an entity; it is None
+    if the sink cannot. `reach` is called at each of `FAIL_POINTS`, so that tests can crash there.
     """
 
     origin: Origin
@@ -80,17 +79,17 @@ class ReadContext:
 
 
 class TableReads:
-    """The windows of one opening, and the threads that read for them. `entities` are all that there are."""
+    """The windows of one opening, and the threads that read for them. `entities` are all configured entities."""
 
     def __init__(
         self,
         catalog: Connection,
-        place: ReadContext,
+        context: ReadContext,
         entities: Sequence[Entity],
         windows: Mapping[str, Any],
         repairs: Repairs,
     ) -> None:
-        self._place, self._entities = place, {entity.name: entity for entity in entities}
+        self._context, self._entities = context, {entity.name: entity for entity in entities}
         self._revision = repairs.revision
         active = [entity for entity in entities if entity.name not in repairs.paused]
         tables = {
@@ -98,13 +97,13 @@ class TableReads:
             for entity in active
             if not is_complete(windows.get(entity.name))
         }
-        asked = {entity.name: repairs.open[entity.name] for entity in active if entity.name in repairs.open}
-        self._lookups = {name: Lookup(name, repair.keys) for name, repair in asked.items() if repair.keys}
-        due = repairs.sweeps(windows) if place.changelog is not None else ()
+        open_repairs = {entity.name: repairs.open[entity.name] for entity in active if entity.name in repairs.open}
+        self._lookups = {name: Lookup(name, repair.keys) for name, repair in open_repairs.items() if repair.keys}
+        due = repairs.sweeps(windows) if context.changelog is not None else ()
         self._sweeps = {name: Lookup(name, sweeping=True) for name in sorted(due)}
-        self._repairs = asked
+        self._repairs = open_repairs
         lookups = [*self._lookups.values(), *self._sweeps.values()]
-        self.windows = Windows(tables, horizon=place.horizon, nonces=nonce, lookups=lookups)
+        self.windows = Windows(tables, horizon=context.horizon, nonces=nonce, lookups=lookups)
         self._reader: ChunkReader | None = None
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
@@ -114,67 +113,67 @@ class TableReads:
             _log.info("reading tables", entities=sorted(set(names)), swept=sorted(self._sweeps))
 
     def start(self) -> None:
-        """Starts the threads, if there is something to read."""
+        """Starts the threads if there is something to read."""
         if self.windows.complete:
             return
-        place = self._place
-        place.reach("reading:planned")
+        context = self._context
+        context.reach("reading:planned")
         self._reader = ChunkReader(
             self.windows,
             {name: entity.table for name, entity in self._entities.items()},
-            place.origin,
-            bind=partial(read_table, self._entities, place.hmac_key),
+            context.origin,
+            bind=partial(read_table, self._entities, context.hmac_key),
             connect=self._connect,
-            workers=place.workers,
-            reach=place.reach,
+            workers=context.workers,
+            reach=context.reach,
         )
         if self._sweeps:
             self._sweeper = threading.Thread(target=self._sweep, daemon=True, name="sweep")
             self._sweeper.start()
 
     def _connect(self) -> Connection:
-        patience = Patience(silence_s=self._place.read_s, stopping=self._stopping.is_set, stopping_s=0.0)
-        return connect(self._place.dsn, settings=SETTINGS, patience=patience)
+        patience = Patience(silence_s=self._context.read_s, stopping=self._stopping.is_set, stopping_s=0.0)
+        return connect(self._context.dsn, settings=SETTINGS, patience=patience)
 
     def _progress(self, catalog: Connection, entity: Entity, stored: Mapping[str, Any] | None) -> TableProgress:
         leaves = {
             quoted((leaf.schema, leaf.name)): LeafProgress(filenode=leaf.filenode, pages=leaf.pages, left=[(0, None)])
-            for leaf in self._place.tables[entity.table].leaves
+            for leaf in self._context.tables[entity.table].leaves
         }
-        found = TableProgress.resume(entity.name, signature(catalog, entity.table), leaves, stored)
-        found.chunk_pages = self._place.chunk_pages
-        return found
+        progress = TableProgress.resume(entity.name, signature(catalog, entity.table), leaves, stored)
+        progress.chunk_pages = self._context.chunk_pages
+        return progress
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the reading ended early."""
+        """The error that ended the reading early, if any."""
         return self._failure or (None if self._reader is None else self._reader.failure)
 
     @property
     def running(self) -> bool:
-        """Whether threads read."""
+        """Whether the reading threads are running."""
         return self._reader is not None
 
     @property
     def sweeping(self) -> bool:
-        """Whether the changelog is looked through: what begins from its start again, each time it is interrupted."""
+        """Whether a sweep is reading the changelog; an interrupted sweep starts again from the beginning."""
         return not all(lookup.complete for lookup in self._sweeps.values())
 
     def reached(self, changed: Collection[str]) -> Reached:
-        """How far keys and sweeps are, but for the entities of which something else is to be done by now."""
-        looked_up = {name: each for name, each in self._lookups.items() if name not in changed}
-        sweeps = {name: each for name, each in self._sweeps.items() if name not in changed}
+        """The progress of lookups and sweeps, without the `changed` entities, whose plan is out of date."""
+        lookups = {name: lookup for name, lookup in self._lookups.items() if name not in changed}
+        sweeps = {name: sweep for name, sweep in self._sweeps.items() if name not in changed}
         return Reached(
             revision=self._revision,
             idle=self.windows.complete,
-            looked_up={name: LookedUp(left=each.left, absent=each.absent) for name, each in looked_up.items()},
+            looked_up={name: LookedUp(left=lookup.left, absent=lookup.absent) for name, lookup in lookups.items()},
             sweeping=frozenset(self._sweeps),
-            swept={name: each.more for name, each in sweeps.items() if each.complete},
-            failed=frozenset(name for name, each in sweeps.items() if each.failed),
+            swept={name: sweep.more for name, sweep in sweeps.items() if sweep.complete},
+            failed=frozenset(name for name, sweep in sweeps.items() if sweep.failed),
         )
 
     def close(self) -> None:
-        """Stops the threads; what was not published is read again another time."""
+        """Stops the threads; a later opening reads again whatever was not published."""
         self._stopping.set()
         if self._reader is not None:
             self._reader.close()
@@ -183,7 +182,7 @@ class TableReads:
             self._sweeper.join()
             self._sweeper = None
 
-    # The thread that looks through the changelog.
+    # The thread that sweeps the changelog
 
     def _sweep(self) -> None:
         try:
@@ -192,82 +191,82 @@ class TableReads:
                     self._sweep_one(connection, self._entities[name], lookup)
         except _StoppedError:
             pass
-        except BaseException as error:  # noqa: BLE001 - raised again by who asks, or the sweep would end in silence
+        except BaseException as error:  # noqa: BLE001 - the source raises it; otherwise the sweep would end silently
             self._failure = error
 
     def _sweep_one(self, connection: Connection, entity: Entity, lookup: Lookup) -> None:
-        """A changelog that cannot be read ends the sweep, and not the service: whoever asked for it is told."""
+        """Sweeps one entity. If the changelog cannot be read, the sweep fails and the service goes on."""
         try:
             more = not self._offer(connection, entity, lookup)
         except ChangelogError as error:
             if error.kind in RETRIED:
                 raise
-            _log.error("the changelog cannot be looked through", entity=entity.name, error=str(error))
+            _log.error("the sweep cannot read the changelog", entity=entity.name, error=str(error))
             self.windows.offered(partial(lookup.end, failed=True))
         else:
             self.windows.offered(partial(lookup.end, more=more))
 
     def _offer(self, connection: Connection, entity: Entity, lookup: Lookup) -> bool:
-        """Offers ghost after ghost; whether these were all."""
+        """Offers one group of ghosts after another; returns whether these were all."""
         if entity.immutable and entity.on_change_of_immutable == "ignore":
-            return True  # what its table lost, the changelog keeps
+            return True  # the changelog keeps the rows that the table lost
         repair = self._repairs[entity.name]
         read = partial(self._stored, connection)
         if not repair.sweep:
             self._hand_over(lookup, survivors.of_keys(read, entity.name, repair.absent))
             return True
-        for found, more in survivors.older_than(read, entity.name, repair.start):
-            self._hand_over(lookup, found)
+        for ghosts, more in survivors.older_than(read, entity.name, repair.start):
+            self._hand_over(lookup, ghosts)
             if more:
                 return False
         return True
 
-    def _hand_over(self, lookup: Lookup, found: Sequence[Ghost]) -> None:
-        """Waits until these are published, so that no more than they are held."""
-        if found:
-            _log.info("rows of the changelog are looked up in their table", entity=lookup.entity, rows=len(found))
-        self._place.reach("sweep:found")
-        self.windows.offered(partial(lookup.offer, found))
+    def _hand_over(self, lookup: Lookup, ghosts: Sequence[Ghost]) -> None:
+        """Offers the ghosts and waits until they are published, so that only one group is in memory."""
+        if ghosts:
+            _log.info("looking up rows of the changelog in their table", entity=lookup.entity, rows=len(ghosts))
+        self._context.reach("sweep:found")
+        self.windows.offered(partial(lookup.offer, ghosts))
         while not lookup.idle:
             if self._stopping.wait(0.1):
                 raise _StoppedError
-        self._place.reach("sweep:published")
+        self._context.reach("sweep:published")
 
     def _stored(self, connection: Connection, entity: str, key: str | None) -> Iterator[pa.RecordBatch]:
-        assert self._place.changelog is not None
-        glance = _Glances(connection, self.windows)
-        for rows in self._place.changelog(entity, key):
+        assert self._context.changelog is not None
+        horizon = _HorizonUpdates(connection, self.windows)
+        for rows in self._context.changelog(entity, key):
             if self._stopping.is_set():
                 raise _StoppedError
-            glance.now_and_then()
-            self._place.reach("sweep:read")
+            horizon.update_if_due()
+            self._context.reach("sweep:read")
             yield rows
 
 
 class _StoppedError(Exception):
-    """The reading was closed."""
+    """The reads were closed."""
 
 
-class _Glances:
-    """Snapshots by which what is touched can be forgotten."""
+class _HorizonUpdates:
+    """Takes snapshots now and then, which let the windows forget changes of transactions that have ended."""
 
     def __init__(self, connection: Connection, windows: Windows) -> None:
         self._connection, self._windows = connection, windows
         self._due = 0.0
 
-    def now_and_then(self) -> None:
+    def update_if_due(self) -> None:
         now = monotonic()
         if now < self._due:
             return
         self._due = now + GLANCE_S
-        with translated("looking at running transactions"):
+        with translated("reading the running transactions"):
             row = self._connection.execute("SELECT pg_current_snapshot()::text").fetchone()
         assert row is not None
         self._windows.glance(Snapshot.parse(row[0]))
 
 
 def read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Connection, name: str) -> ReadTable:
-    """How an entity's table is read now: bound as the stream's rows would be, were its columns these."""
+    """How an entity's table is read now, with the binding that the stream's rows would have under these columns."""
     entity = entities[name]
     table = next(table for table in read_tables(connection) if (table.schema, table.name) == entity.table)
     binding = bind_table(connection, entity, table, hmac_key)
@@ -285,7 +284,7 @@ def read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Conn
 
 
 def bind_table(connection: Connection, entity: Entity, table: Table, hmac_key: bytes) -> Binding:
-    """The binding that the stream's rows would have, were the table's columns those in the catalogue."""
+    """The binding that the stream's rows would have if the table's columns were those in the catalogue."""
     relation = Relation(
         relid=table.oid,
         namespace=table.schema,

@@ -1,4 +1,4 @@
-"""Which transactions a snapshot of PostgreSQL sees: the `Visibility` of `connectors.capture.tables.windows`."""
+"""PostgreSQL's snapshots as a `Visibility` of `connectors.capture.tables.windows`: which transactions one sees."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -12,10 +12,10 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What `pg_current_snapshot()` says: ids below `xmin` are over, those from `xmax` on are not,
+    """The result of `pg_current_snapshot()`.
 
-    and of those between, the ones in `running` are not. A transaction that is over is visible, or was
-    rolled back and touched nothing.
+    Transactions below `xmin` have ended, those from `xmax` on have not, and those in between have ended unless they
+    are in `running`. A transaction that has ended is visible, or it was rolled back and changed nothing.
     """
 
     xmin: int
@@ -24,13 +24,13 @@ class Snapshot:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The snapshot that the server prints as `xmin:xmax:xip,xip,…`."""
+        """Parses the server's text, `xmin:xmax:xip,xip,…`."""
         xmin, xmax, running = text.split(":")
         ids = np.array([int(xid) for xid in running.split(",") if xid], np.int64)
         return cls(xmin=int(xmin), xmax=int(xmax), running=ids)
 
     def misses(self, ids: Ints) -> Mask:
-        """Which of the transactions this snapshot does not see."""
+        """A mask of the transactions that this snapshot does not see."""
         return (ids >= self.xmax) | np.isin(ids, self.running)
 
     def unseen_before(self, horizon: int) -> tuple[int, ...]:
