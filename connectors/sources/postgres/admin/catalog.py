@@ -123,14 +123,19 @@ class Table:
 
 
 def read_tables(
-    conn: psycopg.Connection[Any], *, sized: Callable[[tuple[str, str]], bool] = lambda _: False
+    conn: psycopg.Connection[Any],
+    *,
+    named: tuple[str, str] | None = None,
+    sized: Callable[[tuple[str, str]], bool] = lambda _: False,
 ) -> list[Table]:
     """All tables of the database that can be published, by schema and name; no temporary and no system tables.
 
-    `sized` says of which to ask the sizes, too: that waits while a table is locked in ACCESS EXCLUSIVE mode.
+    Only the one of the schema and name `named`, if that is given. `sized` says of which to ask the sizes, too: that
+    waits while a table is locked in ACCESS EXCLUSIVE mode.
     """
+    schema, name = named or (None, None)
     with translated("reading the catalogue"), conn.transaction():
-        tables = conn.execute(_TABLES).fetchall()
+        tables = conn.execute(_TABLES, [schema, schema, name]).fetchall()
         oids = [oid for oid, *_ in tables]
         to_size = [oid for oid, schema, name, *_ in tables if sized((schema, name))]
         leaves = _by_table(conn.execute(_LEAVES, [to_size, oids]).fetchall())
@@ -224,6 +229,7 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text, c.relreplident::text
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
     AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+    AND (%s::text IS NULL OR (n.nspname = %s::text AND c.relname = %s::text))
 ORDER BY n.nspname, c.relname
 """
 

@@ -268,7 +268,7 @@ class _HorizonUpdates:
 def read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Connection, name: str) -> ReadTable:
     """How an entity's table is read now, with the binding that the stream's rows would have under these columns."""
     entity = entities[name]
-    table = next(table for table in read_tables(connection) if (table.schema, table.name) == entity.table)
+    [table] = read_tables(connection, named=entity.table)
     binding = bind_table(connection, entity, table, hmac_key)
     oids = {column.name: column.type_oid for column in table.columns}
     types = _types(connection)
