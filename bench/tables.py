@@ -130,7 +130,9 @@ def _create(connection: psycopg.Connection, tables: int) -> None:
     for number in range(tables):
         name = f"t_{number:05}"
         connection.execute(f"CREATE TABLE {name} (id bigint PRIMARY KEY, note text, at timestamptz)".encode())
-        connection.execute(f"INSERT INTO {name} SELECT g, 'row ' || g, now() FROM generate_series(1, {ROWS}) g".encode())
+        connection.execute(
+            f"INSERT INTO {name} SELECT g, 'row ' || g, now() FROM generate_series(1, {ROWS}) g".encode()
+        )
 
 
 def _check(log: Log, tables: int, deleted: list[str]) -> None:
@@ -143,7 +145,9 @@ def _check(log: Log, tables: int, deleted: list[str]) -> None:
                 deletes.append(entity)
     wanted = 2 * ROWS * tables - len(deleted)
     if reads != wanted or sorted(deletes) != deleted:
-        raise SystemExit(f"{wanted} rows and {len(deleted)} deletes belong there; {reads} and {len(deletes)} were found")
+        raise SystemExit(
+            f"{wanted} rows and {len(deleted)} deletes belong there; {reads} and {len(deletes)} were found"
+        )
 
 
 class Site:
@@ -201,7 +205,7 @@ class Site:
         """None while the service does not answer, or is not ready."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{path}", timeout=30) as answer:
-                return answer.read().decode()
+                return bytes(answer.read()).decode()
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return None
 

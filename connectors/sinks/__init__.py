@@ -69,6 +69,9 @@ class Log(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """What there is now, behind the position `after`."""
 
+    def read_together(self, entities: Collection[str], /) -> Iterator[pa.RecordBatch]:
+        """The rows of all these entities that there are now, in one reading."""
+
     def follow(
         self, *, entity: str | None = None, key: str | None = None, last: int | None = None, wait: Callable[[], bool]
     ) -> Iterator[pa.RecordBatch]:

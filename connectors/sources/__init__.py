@@ -92,8 +92,8 @@ class Changelog(Protocol):
     def versions(self) -> Iterable[Version]:
         """The versions of columns that it holds, oldest first."""
 
-    def rows(self, entity: str, key: str | None) -> Iterator[pa.RecordBatch]:
-        """All rows of an entity that it holds now, or those of one of its keys."""
+    def rows(self, entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
+        """All rows of these entities that it holds now; of a single one, with `key`, those of that key."""
 
 
 class ColumnInfo(Protocol):

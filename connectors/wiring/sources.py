@@ -1,6 +1,6 @@
 """From the configuration to the database that it names: the only place that knows which kind is which folder."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -76,6 +76,10 @@ class StoredChangelog:
         """See `connectors.sources.Changelog`."""
         return read_versions(open_log(self._config))
 
-    def rows(self, entity: str, key: str | None) -> Iterator[pa.RecordBatch]:
+    def rows(self, entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
         """See `connectors.sources.Changelog`."""
-        return open_log(self._config).read(entity=entity, key=key)
+        log = open_log(self._config)
+        if len(entities) > 1:
+            return log.read_together(entities)
+        [entity] = entities
+        return log.read(entity=entity, key=key)

@@ -1,10 +1,12 @@
-"""What the changelog holds alive of an entity, by its own rows: where a repair looks for what the table lacks.
+"""What the changelog holds alive of entities, by its own rows: where a repair looks for what the tables lack.
 
 The changelog is folded key by key, the last row by position counting; reading order does not matter, since a broker
-gives its partitions in any. A large one is folded in parts by a hash of the key, so that memory is bounded.
+gives its partitions in any. Small entities are folded together, because what a reading of the store takes depends
+little on their rows. A large one is folded in parts by a hash of the key. Both bound memory.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,8 +18,8 @@ from envelope.entity import TRUNCATE_KEY
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
 
-Read = Callable[[str, str | None], Iterator[pa.RecordBatch]]
-"""Gives all rows of an entity that the changelog holds now, or those of one of its keys."""
+Read = Callable[[Collection[str], str | None], Iterator[pa.RecordBatch]]
+"""Gives all rows of some entities that the changelog holds now, or of one entity those of one key."""
 
 FOLDED_MAX = 2_000_000
 """Keys that are folded at once: some 200 MB."""
@@ -28,62 +30,102 @@ GHOSTS_MAX = 100_000
 GHOSTS_BYTES_MAX = 64 << 20
 """What held ghosts hold, roughly."""
 
+TOGETHER_MAX = 512
+"""Entities that are folded at once. The first is folded alone, then twice as many each time while they are small."""
+
 _POSITION_CHARS = 34
 _ALIVE = pa.array([Op.CREATE.value, Op.UPDATE.value, Op.READ.value])
 _DEPTH_MAX = 24
 
 
-def of_keys(read: Read, entity: str, keys: Collection[str]) -> list[Ghost]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survivors:
+    """The `ghosts` that one reading gave, by entity.
+
+    They are the last ones of the entities in `whole`; those in `cut` have more than can be given.
+    """
+
+    ghosts: Mapping[str, Sequence[Ghost]]
+    whole: frozenset[str]
+    cut: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What is folded at once: some entities, or those keys of one entity whose hash is `number` modulo `of`."""
+
+    entities: Sequence[str]
+    number: int = 0
+    of: int = 1
+
+
+def of_keys(read: Read, entity: str, keys: Collection[str]) -> Sequence[Ghost]:
     """Those of the keys that the changelog holds alive."""
+    names = pa.array([entity])
     if len(keys) == 1:  # a store may find one key without reading all
-        found = _last(rows for each in (TRUNCATE_KEY, *keys) for rows in read(entity, each))
+        folded = _last((rows for each in (TRUNCATE_KEY, *keys) for rows in read([entity], each)), names)
     else:
-        found = _last(_only(read(entity, None), pa.array(list(keys), pa.utf8())))
-    return list(_ghosts(read, entity, _alive(found)))
+        folded = _last(_only(read([entity], None), pa.array(list(keys), pa.utf8())), names)
+    return _read_ghosts(read, _alive(folded, names), names, None).get(entity, ())
 
 
 def older_than(
-    read: Read, entity: str, start: str, *, folded_max: int = FOLDED_MAX, ghosts_max: int = GHOSTS_MAX
-) -> Iterator[tuple[list[Ghost], bool]]:
-    """What is alive by a row before the position `start`, in parts; with each, whether it has more than is given."""
-    parts = [(0, 1)]
-    while parts:
-        number, of = parts.pop()
-        fold = _Fold(number, of, folded_max)
-        for rows in read(entity, None):
+    read: Read, starts: Mapping[str, str], *, folded_max: int = FOLDED_MAX, ghosts_max: int = GHOSTS_MAX
+) -> Iterator[Survivors]:
+    """What is alive of each entity by a row before its position in `starts`, some of it at a time.
+
+    Each entity is once `whole` or `cut`, and no ghost of it is given after that.
+    """
+    waiting, together, parts = list(starts), 1, list[_Part]()
+    while waiting or parts:
+        if not parts:
+            parts.append(_Part(entities=waiting[:together]))
+            del waiting[:together]
+        part = parts.pop()
+        fold = _Fold(part, folded_max)
+        for rows in read(part.entities, None):
             fold.add(rows)
-        alive = _alive(fold.result())
+        older = _older(fold.result(), fold.names, starts)
+        together = max(together // 2, 1) if fold.rest else min(2 * together, TOGETHER_MAX)
         parts += fold.rest
-        older = alive.filter(pc.less(pc.utf8_slice_codeunits(alive.column("stamp"), 0, _POSITION_CHARS), start))
-        older = older.sort_by("key")
-        found: list[Ghost] = []
-        room = GHOSTS_BYTES_MAX
-        for ghost in _ghosts(read, entity, older.slice(0, ghosts_max)):
-            found.append(ghost)
-            room -= ghost.nbytes
-            if room < 0:
-                break
-        yield found, len(found) < older.num_rows
+        alone = len(fold.entities) == 1
+        few = older.slice(0, ghosts_max if alone or older.num_rows <= ghosts_max else 0)
+        ghosts = _read_ghosts(read, few, fold.names, GHOSTS_BYTES_MAX)
+        all_given = sum(map(len, ghosts.values())) == older.num_rows
+        if not all_given and not alone:
+            parts += _halves(fold.entities)
+            continue
+        cut = frozenset(() if all_given else fold.entities)
+        parts = [part for part in parts if cut.isdisjoint(part.entities)]
+        left = {entity for part in parts for entity in part.entities}
+        yield Survivors(ghosts=ghosts, whole=frozenset(fold.entities) - cut - left, cut=cut)
+
+
+def _halves(entities: Sequence[str]) -> list[_Part]:
+    middle = len(entities) // 2
+    return [_Part(entities=entities[:middle]), _Part(entities=entities[middle:])]
 
 
 class _Fold:
-    """The last row of each key whose hash is `number` modulo `of`, as `key` and `stamp`.
+    """The last row of each key of a part, as `entity` (its place in `names`), `key` and `stamp`.
 
     A stamp is the row's position, its op and its partition, `|` between them: the greatest one is the last row's.
-    Where there are more keys than `most`, half of them are left to the parts in `rest`.
+    Where there are more keys than `most`, what is largest is left to other parts, in `rest`: entity after entity, and
+    at last half of the keys of the one that remains.
     """
 
-    def __init__(self, number: int, of: int, most: int) -> None:
-        self.rest: list[tuple[int, int]] = []
-        self._number, self._of, self._most = number, of, most
+    def __init__(self, part: _Part, most: int) -> None:
+        self.entities = sorted(part.entities)
+        """Those that are folded; they become fewer."""
+        self.names = pa.array(self.entities)
+        self.rest: list[_Part] = []
+        self._number, self._of, self._most = part.number, part.of, most
         self._folded = _EMPTY
         self._added: list[pa.Table] = []
         self._count = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
-        stamped = _stamped(rows)
-        if self._of > 1:
-            stamped = self._mine(stamped)
+        stamped = self._mine(_stamped(rows, self.names))
         self._added.append(stamped)
         self._count += stamped.num_rows
         if self._count > max(self._most, 2 * self._folded.num_rows):
@@ -96,37 +138,52 @@ class _Fold:
     def _compact(self) -> None:
         self._folded, self._added, self._count = _greatest([self._folded, *self._added]), [], 0
         while self._folded.num_rows > self._most and self._of < 1 << _DEPTH_MAX:
-            self.rest.append((self._number + self._of, 2 * self._of))
-            self._of *= 2
+            if len(self.entities) > 1:
+                self._leave_largest()
+            else:
+                self.rest.append(_Part(entities=self.entities, number=self._number + self._of, of=2 * self._of))
+                self._of *= 2
             self._folded = self._mine(self._folded)
+
+    def _leave_largest(self) -> None:
+        counts = self._folded.group_by("entity").aggregate([([], "count_all")]).sort_by("count_all")
+        largest = self.names[counts.column("entity")[-1].as_py()].as_py()
+        self.entities.remove(largest)
+        self.rest.append(_Part(entities=[largest]))
 
     def _mine(self, stamped: pa.Table) -> pa.Table:
         """A truncate is of every part."""
-        keys = stamped.column("key").combine_chunks()
-        if not len(keys):
+        if not stamped.num_rows:
             return stamped
-        keys = keys.chunk(0) if isinstance(keys, pa.ChunkedArray) else keys
+        if len(self.entities) < len(self.names):
+            kept = pc.index_in(pa.array(self.entities), self.names)
+            stamped = stamped.filter(pc.is_in(stamped.column("entity"), kept))
+        if self._of == 1:
+            return stamped
+        keys = pa.concat_arrays(stamped.column("key").chunks)
         mine = pa.array(key.partitions(keys, self._of) == self._number)
         return stamped.filter(pc.or_(mine, pc.equal(keys, TRUNCATE_KEY)))
 
 
-_EMPTY = pa.table({"key": pa.array([], pa.utf8()), "stamp": pa.array([], pa.utf8())})
+_EMPTY = pa.table(
+    {"entity": pa.array([], pa.int32()), "key": pa.array([], pa.utf8()), "stamp": pa.array([], pa.utf8())}
+)
 
 
-def _stamped(rows: pa.RecordBatch) -> pa.Table:
+def _stamped(rows: pa.RecordBatch, names: pa.StringArray) -> pa.Table:
     stamp = pc.binary_join_element_wise(
         rows.column("position"), rows.column("op"), rows.column("partition").cast(pa.utf8()), "|"
     )
-    return pa.table({"key": rows.column("key"), "stamp": stamp})
+    return pa.table({"entity": pc.index_in(rows.column("entity"), names), "key": rows.column("key"), "stamp": stamp})
 
 
 def _greatest(parts: Iterable[pa.Table]) -> pa.Table:
-    folded = pa.concat_tables(parts).group_by("key").aggregate([("stamp", "max")])
-    return folded.select(["key", "stamp_max"]).rename_columns(["key", "stamp"])
+    folded = pa.concat_tables(parts).group_by(["entity", "key"]).aggregate([("stamp", "max")])
+    return folded.select(["entity", "key", "stamp_max"]).rename_columns(["entity", "key", "stamp"])
 
 
-def _last(found: Iterable[pa.RecordBatch]) -> pa.Table:
-    return _greatest([_EMPTY, *map(_stamped, found)])
+def _last(found: Iterable[pa.RecordBatch], names: pa.StringArray) -> pa.Table:
+    return _greatest([_EMPTY, *(_stamped(rows, names) for rows in found)])
 
 
 def _only(found: Iterable[pa.RecordBatch], keys: pa.StringArray) -> Iterator[pa.RecordBatch]:
@@ -138,34 +195,58 @@ def _only(found: Iterable[pa.RecordBatch], keys: pa.StringArray) -> Iterator[pa.
             yield kept
 
 
-def _alive(folded: pa.Table) -> pa.Table:
-    """The keys whose last row leaves a state, behind the last truncate."""
+def _alive(folded: pa.Table, names: pa.StringArray) -> pa.Table:
+    """The keys whose last row leaves a state, after the last truncate of their entity."""
     is_truncate = pc.equal(folded.column("key"), TRUNCATE_KEY)
-    truncated = pc.max(folded.filter(is_truncate).column("stamp")).as_py() or ""
+    truncates = folded.filter(is_truncate)
+    at = dict(zip(truncates.column("entity").to_pylist(), truncates.column("stamp").to_pylist(), strict=True))
+    truncated = pa.array([at.get(number, "") for number in range(len(names))], pa.utf8())
     op = pc.list_element(pc.split_pattern(folded.column("stamp"), "|"), 1)
     alive = pc.and_(pc.is_in(op, _ALIVE), pc.invert(is_truncate))
-    return folded.filter(pc.and_(alive, pc.greater(folded.column("stamp"), truncated)))
+    later = pc.greater(folded.column("stamp"), pc.take(truncated, folded.column("entity")))
+    return folded.filter(pc.and_(alive, later))
 
 
-def _ghosts(read: Read, entity: str, alive: pa.Table) -> Iterator[Ghost]:
+def _older(folded: pa.Table, names: pa.StringArray, starts: Mapping[str, str]) -> pa.Table:
+    """The alive keys whose last row stands before the start of their entity."""
+    alive = _alive(folded, names)
+    start = pa.array([starts[name] for name in names.to_pylist()], pa.utf8())
+    position = pc.utf8_slice_codeunits(alive.column("stamp"), 0, _POSITION_CHARS)
+    return alive.filter(pc.less(position, pc.take(start, alive.column("entity")))).sort_by("key")
+
+
+def _read_ghosts(read: Read, alive: pa.Table, names: pa.StringArray, nbytes_max: int | None) -> dict[str, list[Ghost]]:
+    """The states of these keys by entity; or, where they hold more than `nbytes_max`, some of them."""
+    ghosts: dict[str, list[Ghost]] = {}
+    nbytes = 0
+    for entity, ghost in _ghosts(read, alive, names):
+        ghosts.setdefault(entity, []).append(ghost)
+        nbytes += ghost.nbytes
+        if nbytes_max is not None and nbytes > nbytes_max:
+            break
+    return ghosts
+
+
+def _ghosts(read: Read, alive: pa.Table, names: pa.StringArray) -> Iterator[tuple[str, Ghost]]:
     """The states of these keys, by another look at the changelog: a fold keeps none. Rows are found by their stamps."""
     if not alive.num_rows:
         return
-    wanted = dict(zip(alive.column("key").to_pylist(), alive.column("stamp").to_pylist(), strict=True))
-    keys = alive.column("key").combine_chunks()
-    found = read(entity, next(iter(wanted)) if len(wanted) == 1 else None)
+    wanted = set(zip(*(column.to_pylist() for column in alive.columns), strict=True))
+    stamps = pa.concat_arrays(alive.column("stamp").chunks)
+    entities = pc.take(names, pc.unique(alive.column("entity"))).to_pylist()
     given = set()
-    for rows in found:
-        stamped = _stamped(rows)
-        hits = pc.is_in(stamped.column("key"), keys).combine_chunks()
-        for row in pc.indices_nonzero(hits).to_pylist():
-            name = stamped.column("key")[row].as_py()
-            if stamped.column("stamp")[row].as_py() == wanted[name] and name not in given:
-                given.add(name)
-                yield _ghost(rows, row)
-    if len(given) != len(wanted):
+    for rows in read(entities, next(iter(wanted))[1] if len(wanted) == 1 else None):
+        stamped = _stamped(rows, names)
+        hits = pc.is_in(stamped.column("stamp"), stamps).combine_chunks()
+        for number in pc.indices_nonzero(hits).to_pylist():
+            row = tuple(column[number].as_py() for column in stamped.columns)
+            if row in wanted and row not in given:
+                given.add(row)
+                yield names[row[0]].as_py(), _ghost(rows, number)
+    for number, *_ in wanted - given:
         raise ChangelogError(
-            Kind.CONNECTION, f"rows of {entity} went away from the changelog while it was read; it is read again"
+            Kind.CONNECTION,
+            f"rows of {names[number]} went away from the changelog while it was read; it is read again",
         )
 
 

@@ -5,7 +5,7 @@ docs/reference/file-log.md describes the files.
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,7 +53,12 @@ def read_log(
     Only those of `entity`, of the canonical text `key` and behind `after`, where given. Batches are never empty and
     have at most `READ_ROWS` rows. Raises ChangelogError when there is no log, or it cannot be read.
     """
-    yield from _pass(path, _Wanted(entity=entity, key=key, after=after))
+    yield from _pass(path, _Wanted(entities=_entities(entity), key=key, after=after))
+
+
+def read_together(path: Path, entities: Collection[str]) -> Iterator[pa.RecordBatch]:
+    """As `read_log`, the rows of these entities; in the archive, only those of one entity stand in their order."""
+    yield from _pass(path, _Wanted(entities=sorted(entities), key=None, after=None))
 
 
 def follow(
@@ -65,7 +70,7 @@ def follow(
     wait: Callable[[], bool],
 ) -> Iterator[pa.RecordBatch]:
     """As `read_log`, and then what is added to it; `wait()` is called between looks, and ends it by giving False."""
-    wanted = _Wanted(entity=entity, key=key, after=after)
+    wanted = _Wanted(entities=_entities(entity), key=key, after=after)
     sequence = 0
     while True:
         if not sequence or log_file(path, sequence + 1).exists():
@@ -112,13 +117,17 @@ class FileLog:
     def read(
         self, *, entity: str | None = None, key: str | None = None, after: Position | None = None
     ) -> Iterator[pa.RecordBatch]:
-        self._refuse_unknown(entity)
+        self._refuse_unknown(*_entities(entity) or ())
         yield from read_log(self.path, entity=entity, key=key, after=after)
+
+    def read_together(self, entities: Collection[str], /) -> Iterator[pa.RecordBatch]:
+        self._refuse_unknown(*entities)
+        yield from read_together(self.path, entities)
 
     def follow(
         self, *, entity: str | None = None, key: str | None = None, last: int | None = None, wait: Callable[[], bool]
     ) -> Iterator[pa.RecordBatch]:
-        self._refuse_unknown(entity)
+        self._refuse_unknown(*_entities(entity) or ())
         after = None if last is None else before_last(self.path, last, entity=entity, key=key)
         yield from follow(self.path, entity=entity, key=key, after=after, wait=wait)
 
@@ -135,13 +144,14 @@ class FileLog:
         files = [resume_file(self.path), *log_folder(self.path).glob("*.parquet")]
         return max((file.stat().st_mtime for file in files if file.exists()), default=None)
 
-    def _refuse_unknown(self, entity: str | None) -> None:
+    def _refuse_unknown(self, *entities: str) -> None:
         """An entity is known by its settings before it has rows, and by its rows when it is no longer configured."""
-        checkpoint = None if entity is None or entity in OF_CHANGELOG else self.checkpoint()
-        if checkpoint is None or entity is None or entity in checkpoint.settings:
+        unknown = set(entities) - OF_CHANGELOG
+        checkpoint = self.checkpoint() if unknown else None
+        if checkpoint is None or unknown <= checkpoint.settings.keys():
             return
         stored = self.counts()
-        if entity not in stored:
+        for entity in sorted(unknown - stored.keys() - checkpoint.settings.keys()):
             raise unknown_entity(self, entity, {*checkpoint.settings, *stored})
 
 
@@ -166,9 +176,9 @@ def before_last(path: Path, count: int, *, entity: str | None = None, key: str |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """What a reader asked for."""
+    """What a reader asked for; without `entities`, all but the versions of columns."""
 
-    entity: str | None
+    entities: Sequence[str] | None
     key: str | None
     after: Position | None
 
@@ -179,9 +189,11 @@ class _Wanted:
 
     def may_be_in(self, group: Any) -> bool:
         """Whether the statistics of a row group leave the possibility that it holds a wanted row."""
-        for name, value in (("entity", self.entity), ("key", self.key)):
+        for name, values in (("entity", self.entities), ("key", None if self.key is None else [self.key])):
             bounds = group.column(SCHEMA.get_field_index(name)).statistics
-            if value is not None and bounds and bounds.has_min_max and not bounds.min <= value <= bounds.max:
+            if values is None or not bounds or not bounds.has_min_max:
+                continue
+            if not any(bounds.min <= value <= bounds.max for value in values):
                 return False
         bounds = group.column(SCHEMA.get_field_index("position")).statistics
         return self.after is None or not (bounds and bounds.has_min_max) or bounds.max > str(self.after)
@@ -189,8 +201,8 @@ class _Wanted:
     def of(self, rows: pa.RecordBatch) -> pa.BooleanArray | None:
         """Which rows are wanted, None for all."""
         tests = []
-        if self.entity is not None:
-            tests.append(pc.equal(rows.column("entity"), self.entity))
+        if self.entities is not None:
+            tests.append(pc.is_in(rows.column("entity"), pa.array(self.entities, pa.utf8())))
         elif pc.index(rows.column("entity"), _SCHEMAS).as_py() >= 0:
             tests.append(pc.not_equal(rows.column("entity"), _SCHEMAS))
         if self.key is not None:
@@ -203,6 +215,10 @@ class _Wanted:
         return mask
 
 
+def _entities(entity: str | None) -> Sequence[str] | None:
+    return None if entity is None else [entity]
+
+
 def _pass(path: Path, wanted: _Wanted) -> Generator[pa.RecordBatch, None, tuple[int, Position | None]]:
     """One way through what there is now; gives the sequence and the position that it ended at."""
     if not log_folder(path).is_dir():
@@ -211,12 +227,14 @@ def _pass(path: Path, wanted: _Wanted) -> Generator[pa.RecordBatch, None, tuple[
         )
     manifest = read_manifest(path)
     if manifest:
-        yield from _archived(path, manifest, wanted)
+        for entities in [None] if wanted.entities is None else [[entity] for entity in wanted.entities]:
+            yield from _archived(path, manifest, replace(wanted, entities=entities))
     live = _live(path, manifest)
     reached = wanted.after
     if wanted.after is not None:
         live = live[bisect_right(live, wanted.after, key=lambda sequence: _position(log_file(path, sequence))) :]
-    marked = marked_sequences(path, live) if wanted.entity in OF_CHANGELOG else live
+    rare = wanted.entities is not None and OF_CHANGELOG.issuperset(wanted.entities)
+    marked = marked_sequences(path, live) if rare else live
     for sequence in live:
         if sequence not in marked:
             continue
@@ -279,7 +297,7 @@ def _read_whole(file: Path) -> Iterator[Any]:
 def _archived(path: Path, manifest: Manifest, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
     """The archive's wanted rows by position: files whose ranges overlap are read together and sorted."""
     after = str(wanted.after) if wanted.after else ""
-    files = [f for f in manifest.files if wanted.entity in (None, f.entity) and f.last > after]
+    files = [f for f in manifest.files if (wanted.entities is None or f.entity in wanted.entities) and f.last > after]
     for group in _overlapping(sorted(files, key=lambda file: file.first)):
         batches = [rows for file in group for rows in _rows(path / file.path, wanted)]
         table = pa.Table.from_batches(batches, SCHEMA)

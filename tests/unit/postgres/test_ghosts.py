@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from connectors.capture.tables import survivors
 from connectors.capture.tables.key_lookup import Ghost
 from connectors.capture.tables.survivors import Read, of_keys, older_than
 from envelope.columnar import batch
@@ -44,25 +45,28 @@ steps = st.lists(
     ),
     max_size=60,
 )
+starting = st.dictionaries(st.sampled_from("efgh"), st.integers(0, 60), min_size=1)
 
 
-def record(op: Op, key: str, partition: int, at: int) -> Record:
+def record(op: Op, key: str, partition: int, at: int, entity: str = "e") -> Record:
     dead = op in (Op.DELETE, Op.TRUNCATE)
     envelope = Envelope(
         provenance=replace(PROVENANCE, source=replace(SOURCE, op=op, position=Position(1, at, 0))),
         current=None if dead else Raw(json.dumps({"at": at}).encode()),
         original=None if op is Op.TRUNCATE else MISSING,
     )
-    return Record(entity="e", place=Place(key=key, partition=partition), envelope=envelope)
+    return Record(entity=entity, place=Place(key=key, partition=partition), envelope=envelope)
 
 
-def written(changes: Sequence[tuple[Op, int, int]]) -> list[Record]:
+def written(changes: Sequence[tuple[Op, int, int]], names: str = "e") -> list[Record]:
+    """The changes are of the entities `names` in turn."""
     found = []
     for at, (op, key, partition) in enumerate(changes, start=1):
+        name = names[at % len(names)]
         if op is Op.TRUNCATE:
-            found += [record(op, TRUNCATE_KEY, number, at) for number in range(PARTITIONS)]
+            found += [record(op, TRUNCATE_KEY, number, at, name) for number in range(PARTITIONS)]
         else:
-            found.append(record(op, f"k{key}", partition, at))
+            found.append(record(op, f"k{key}", partition, at, name))
     return found
 
 
@@ -82,46 +86,78 @@ def stored(records: Sequence[Record], seed: int) -> Read:
     """Partition by partition in any order, in small batches."""
     order = list(range(PARTITIONS))
 
-    def read(entity: str, key: str | None) -> Iterator[pa.RecordBatch]:
-        assert entity == "e"
+    def read(entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
+        assert len(entities) == 1 or key is None
         random.Random(seed).shuffle(order)
+        asked = [each for each in records if each.entity in entities and key in (None, each.place.key)]
         for partition in order:
-            mine = [each for each in records if each.place.partition == partition and key in (None, each.place.key)]
+            mine = [each for each in asked if each.place.partition == partition]
             for first in range(0, len(mine), 4):
                 yield batch.from_records(mine[first : first + 4])
 
     return read
 
 
-@given(steps, st.integers(0, 60), st.integers(1, 6), st.integers(1, 5), st.integers())
+@given(steps, starting, st.integers(1, 6), st.integers(1, 5), st.integers())
 @settings(deadline=None)
 def test_what_is_older_is_found_in_parts(
-    changes: list[tuple[Op, int, int]], start: int, folded_max: int, ghosts_max: int, seed: int
+    changes: list[tuple[Op, int, int]], named: dict[str, int], folded_max: int, ghosts_max: int, seed: int
 ) -> None:
-    records = written(changes)
-    expected = {
-        key: each
-        for key, each in folded(records).items()
-        if each.envelope.provenance.source.position < Position(1, start, 0)
+    records = written(changes, "efgh")
+    starts = {name: str(Position(1, start, 0)) for name, start in named.items()}
+    expected: dict[str, dict[str, Record]] = {
+        name: {
+            key: each
+            for key, each in folded([each for each in records if each.entity == name]).items()
+            if str(each.envelope.provenance.source.position) < start
+        }
+        for name, start in starts.items()
     }
-    found: dict[str, Ghost] = {}
-    parts = older_than(
-        stored(records, seed), "e", str(Position(1, start, 0)), folded_max=folded_max, ghosts_max=ghosts_max
-    )
-    short = False
-    for some, more in parts:
-        assert len(some) <= ghosts_max
-        assert not found.keys() & {ghost.key for ghost in some}
-        found |= {ghost.key: ghost for ghost in some}
-        short |= more
-    if short:
-        assert found.keys() < expected.keys()
-    else:
-        assert found.keys() == expected.keys()
-    for key, ghost in found.items():
-        assert bytes(ghost.current) == bytes(expected[key].envelope.current or b"")
-        assert ghost.partition == expected[key].place.partition
-        assert (ghost.json_null, ghost.mask) == (("j",), "m")
+    found: dict[str, dict[str, Ghost]] = {name: {} for name in starts}
+    ended: set[str] = set()
+    for some in older_than(stored(records, seed), starts, folded_max=folded_max, ghosts_max=ghosts_max):
+        assert sum(map(len, some.ghosts.values())) <= ghosts_max
+        assert not ended & (some.ghosts.keys() | some.whole | some.cut)
+        assert not some.whole & some.cut
+        for name, ghosts in some.ghosts.items():
+            assert not found[name].keys() & {ghost.key for ghost in ghosts}
+            found[name] |= {ghost.key: ghost for ghost in ghosts}
+        assert all(found[name].keys() == expected[name].keys() for name in some.whole)
+        assert all(found[name].keys() < expected[name].keys() for name in some.cut)
+        ended |= some.whole | some.cut
+    assert ended == starts.keys()
+    for name, ghosts_of in found.items():
+        for key, ghost in ghosts_of.items():
+            assert bytes(ghost.current) == bytes(expected[name][key].envelope.current or b"")
+            assert ghost.partition == expected[name][key].place.partition
+            assert (ghost.json_null, ghost.mask) == (("j",), "m")
+
+
+def test_small_entities_share_a_reading_and_a_large_one_has_its_own() -> None:
+    """Twice as many each time, while what is folded stays small; what is too much of it is left to another reading."""
+    names = [f"small_{number}" for number in range(6)]
+    records = [record(Op.CREATE, "k", 0, at, name) for at, name in enumerate(names)]
+    records += [record(Op.CREATE, f"k{number}", 0, 10 + number, "large") for number in range(5)]
+    read = stored(records, 0)
+    readings: list[list[str]] = []
+
+    def counted(entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
+        readings.append(sorted(entities))
+        yield from read(entities, key)
+
+    nothing = dict.fromkeys([*names[:4], "large", *names[4:]], str(Position(1, 0, 0)))
+    parts = list(older_than(counted, nothing, folded_max=5))
+    assert readings == [[names[0]], names[1:3], ["large", *sorted([names[3], *names[4:]])], ["large"]]
+    assert [sorted(some.whole) for some in parts] == [[names[0]], names[1:3], names[3:], ["large"]]
+
+
+def test_large_ghosts_of_several_entities_are_held_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survivors, "GHOSTS_BYTES_MAX", 300)
+    records = [record(Op.CREATE, f"k{at}", 0, at, "abc"[at % 3]) for at in range(6)]
+    starts = dict.fromkeys("abc", str(Position(2, 0, 0)))
+    parts = list(older_than(stored(records, 0), starts))
+    assert [[len(ghosts) for ghosts in some.ghosts.values()] for some in parts] == [[2], [2], [2]]
+    assert {name for some in parts for name in some.whole} == {"a", "b", "c"}
 
 
 @given(steps, st.sets(st.integers(0, 14), min_size=1, max_size=5), st.integers())
@@ -141,9 +177,9 @@ def test_rows_that_go_away_between_two_looks_have_it_looked_again() -> None:
     """A broker compacts and deletes while it is read."""
     looks = [written([(Op.CREATE, 1, 0), (Op.CREATE, 2, 0)]), written([(Op.CREATE, 1, 0)])]
 
-    def read(_entity: str, _key: str | None) -> Iterator[pa.RecordBatch]:
+    def read(_entities: Collection[str], _key: str | None) -> Iterator[pa.RecordBatch]:
         yield batch.from_records(looks.pop(0))
 
     with pytest.raises(ChangelogError) as caught:
-        list(older_than(read, "e", str(Position(2, 0, 0))))
+        list(older_than(read, {"e": str(Position(2, 0, 0))}))
     assert caught.value.kind is Kind.CONNECTION

@@ -6,7 +6,7 @@ read up to there.
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import cast
@@ -64,6 +64,13 @@ class KafkaLog:
             for found in arrived:
                 kept = [each for _, each in found if after is None or _position(each) > after]
                 yield from _batches(kept)
+
+    def read_together(self, entities: Collection[str], /) -> Iterator[pa.RecordBatch]:
+        counts = self._entities()
+        parts = [part for entity in entities for part in self._parts_of(entity, counts)]
+        with closing(self._client.reader()) as consumer:
+            for found in self._records(consumer, self._spans(parts), None):
+                yield from _batches([each for _, each in found])
 
     def follow(
         self, *, entity: str | None = None, key: str | None = None, last: int | None = None, wait: Callable[[], bool]
@@ -133,12 +140,16 @@ class KafkaLog:
             raise ChangelogError(Kind.PRECONDITION, f"there is no topic of {self.where}", hint=hint)
         if entity is None:
             return [(topic(self._prefix, each), number) for each, count in found.items() for number in range(count)]
-        if entity not in found:
-            raise unknown_entity(self, entity, found)
-        name, count = topic(self._prefix, entity), found[entity]
-        if key is not None and self._is_placed_by_key(entity, count):
-            return [(name, partition(key.encode(), count))]
-        return [(name, number) for number in range(count)]
+        parts = self._parts_of(entity, found)
+        if key is not None and self._is_placed_by_key(entity, len(parts)):
+            return [parts[partition(key.encode(), len(parts))]]
+        return parts
+
+    def _parts_of(self, entity: str, counts: Mapping[str, int]) -> list[Part]:
+        """The partitions of an entity's topic, by the number of partitions of every entity."""
+        if entity not in counts:
+            raise unknown_entity(self, entity, counts)
+        return [(topic(self._prefix, entity), number) for number in range(counts[entity])]
 
     def _is_placed_by_key(self, entity: str, count: int) -> bool:
         checkpoint = self.checkpoint() if count > 1 else None

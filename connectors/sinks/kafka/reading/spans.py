@@ -33,10 +33,11 @@ def committed(consumer: Consumer, spans: Spans) -> Iterator[list[Message]]:
         while pending:
             first = consumer.poll(_POLL_S)
             arrived = [] if first is None else [first, *consumer.consume(READ_MESSAGES - 1, 0)]
+            before = set(pending)
             wanted = _settle(arrived, pending, doing)
             if not wanted and pending and time.monotonic() >= deadline:
                 raise ChangelogError(Kind.CONNECTION, f"{doing}: Kafka has been silent for {SILENCE_S:.0f} s")
-            done = [part for part in spans if spans[part] and part not in pending]
+            done = before - pending.keys()
             if done and pending:
                 consumer.pause([TopicPartition(*part) for part in done])
             yield wanted

@@ -62,7 +62,7 @@ _log = structlog.get_logger("postgres")
 class ReadContext:
     """What the reads of one opening need: `tables` from the catalogue, read over `dsn` with `workers` threads.
 
-    A server that sends no byte for `read_s` counts as hung. `changelog` reads the stored rows of an entity; it is None
+    A server that sends no byte for `read_s` counts as hung. `changelog` reads the stored rows of entities; it is None
     if the sink cannot. `reach` is called at each of `FAIL_POINTS`, so that tests can crash there.
     """
 
@@ -187,55 +187,88 @@ class TableReads:
     def _sweep(self) -> None:
         try:
             with self._connect() as connection:
-                for name, lookup in self._sweeps.items():
-                    self._sweep_one(connection, self._entities[name], lookup)
+                self._look_through(partial(self._stored, connection))
         except _StoppedError:
             pass
         except BaseException as error:  # noqa: BLE001 - the source raises it; otherwise the sweep would end silently
             self._failure = error
 
-    def _sweep_one(self, connection: Connection, entity: Entity, lookup: Lookup) -> None:
-        """Sweeps one entity. If the changelog cannot be read, the sweep fails and the service goes on."""
+    def _look_through(self, read: survivors.Read) -> None:
+        starts = {}
+        for name in self._sweeps:
+            entity, repair = self._entities[name], self._repairs[name]
+            if entity.immutable and entity.on_change_of_immutable == "ignore":
+                self._end([name])  # what its table lost, the changelog keeps
+            elif repair.sweep:
+                starts[name] = repair.start
+            else:
+                self._sweep_keys(read, name, repair.absent)
+        self._sweep_older(read, starts)
+
+    def _sweep_keys(self, read: survivors.Read, name: str, keys: Collection[str]) -> None:
         try:
-            more = not self._offer(connection, entity, lookup)
+            self._hand_over({name: survivors.of_keys(read, name, keys)})
+        except ChangelogError as error:
+            self._fail(name, error)
+        else:
+            self._end([name])
+
+    def _sweep_older(self, read: survivors.Read, starts: Mapping[str, str]) -> None:
+        """Sweeps entities together. Where one of them cannot be read, the others are read again without it."""
+        left, begun = dict(starts), set[str]()
+        try:
+            for some in survivors.older_than(read, starts):
+                self._hand_over(some.ghosts)
+                self._end(some.whole)
+                self._end(some.cut, more=True)
+                begun |= some.ghosts.keys()
+                left = {name: start for name, start in left.items() if name not in some.whole | some.cut}
         except ChangelogError as error:
             if error.kind in RETRIED:
                 raise
-            _log.error("the sweep cannot read the changelog", entity=entity.name, error=str(error))
-            self.windows.offered(partial(lookup.end, failed=True))
-        else:
-            self.windows.offered(partial(lookup.end, more=more))
+            # One that gave ghosts was read alone. It must not give them again: they may not be committed yet.
+            unreadable = {*left} if len(left) == 1 else begun & left.keys()
+            for name in unreadable:
+                self._fail(name, error)
+            again = [name for name in left if name not in unreadable]
+            middle = (len(again) + 1) // 2
+            for names in filter(None, (again[:middle], again[middle:])):
+                self._sweep_older(read, {name: starts[name] for name in names})
 
-    def _offer(self, connection: Connection, entity: Entity, lookup: Lookup) -> bool:
-        """Offers one group of ghosts after another; returns whether these were all."""
-        if entity.immutable and entity.on_change_of_immutable == "ignore":
-            return True  # the changelog keeps the rows that the table lost
-        repair = self._repairs[entity.name]
-        read = partial(self._stored, connection)
-        if not repair.sweep:
-            self._hand_over(lookup, survivors.of_keys(read, entity.name, repair.absent))
-            return True
-        for ghosts, more in survivors.older_than(read, entity.name, repair.start):
-            self._hand_over(lookup, ghosts)
-            if more:
-                return False
-        return True
+    def _fail(self, name: str, error: ChangelogError) -> None:
+        """The changelog cannot be read: the sweep of this entity fails, and the service goes on."""
+        if error.kind in RETRIED:
+            raise error
+        _log.error("the sweep cannot read the changelog", entity=name, error=str(error))
+        self._end([name], failed=True)
 
-    def _hand_over(self, lookup: Lookup, ghosts: Sequence[Ghost]) -> None:
-        """Offers the ghosts and waits until they are published, so that only one group is in memory."""
-        if ghosts:
-            _log.info("looking up rows of the changelog in their table", entity=lookup.entity, rows=len(ghosts))
+    def _end(self, names: Collection[str], *, more: bool = False, failed: bool = False) -> None:
+        def end() -> None:
+            for name in names:
+                self._sweeps[name].end(more=more, failed=failed)
+
+        self.windows.offered(end)
+
+    def _hand_over(self, ghosts: Mapping[str, Sequence[Ghost]]) -> None:
+        """Offers the ghosts and waits until they are published, so that only these are in memory."""
+
+        def offer() -> None:
+            for name, some in ghosts.items():
+                self._sweeps[name].offer(some)
+
+        for name, some in ghosts.items():
+            _log.info("looking up rows of the changelog in their table", entity=name, rows=len(some))
         self._context.reach("sweep:found")
-        self.windows.offered(partial(lookup.offer, ghosts))
-        while not lookup.idle:
+        self.windows.offered(offer)
+        while not all(self._sweeps[name].idle for name in ghosts):
             if self._stopping.wait(0.1):
                 raise _StoppedError
         self._context.reach("sweep:published")
 
-    def _stored(self, connection: Connection, entity: str, key: str | None) -> Iterator[pa.RecordBatch]:
+    def _stored(self, connection: Connection, entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
         assert self._context.changelog is not None
         horizon = _HorizonUpdates(connection, self.windows)
-        for rows in self._context.changelog(entity, key):
+        for rows in self._context.changelog(entities, key):
             if self._stopping.is_set():
                 raise _StoppedError
             horizon.update_if_due()
