@@ -4,25 +4,20 @@ Readers see either the whole old table or the whole new one. The table's comment
 without such a comment is never replaced. One run at a time writes a table; the next run drops what a killed one left.
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import psycopg
 from psycopg import sql
 
-from connectors.sources.postgres.session.connection import connect, explain
-from connectors.sources.postgres.session.patience import NO_LIMIT
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.views.copy_rows import COPIED, ViewColumns, copier
+from spark_jobs.views.postgres_session import Connection, connected
 from spark_jobs.views.to_parquet import FORMAT, View
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 MARK: Final = "changelog view "
 """The beginning of the comment on a table that this job wrote; the view's record follows, as JSON."""
@@ -75,7 +70,7 @@ def write(states: "DataFrame", shape: ViewColumns, view: View, table: Target) ->
     Raises ChangelogError: USAGE for a name that is taken, CONNECTION and ACCESS if the server refuses, IN_USE while
     another run writes the table, PRECONDITION if something depends on the old table.
     """
-    with _connected(table) as connection:
+    with connected(table.dsn, f"writing {table}") as connection:
         place = _claim(connection, table)  # 1
         beside, parts = _make_beside(connection, place, shape)  # 2
         copy = copier(table.dsn, beside.as_string(connection), parts.as_string(connection), shape)
@@ -94,34 +89,6 @@ def write(states: "DataFrame", shape: ViewColumns, view: View, table: Target) ->
         _finish(connection, beside, parts)
         _swap(connection, place, beside, after)  # 4
         return after
-
-
-@contextlib.contextmanager
-def _connected(table: Target) -> Iterator[Connection]:
-    try:
-        connection = connect(table.dsn, patience=NO_LIMIT)
-    except ChangelogError as error:
-        hint = "check --dsn" if error.hint is None or "[source]" in error.hint else error.hint
-        raise ChangelogError(error.kind, error.message.replace("[source] dsn", "--dsn"), hint=hint) from error
-    with contextlib.closing(connection):
-        try:
-            yield connection
-        except psycopg.Error as error:
-            raise _told(error, table) from error
-
-
-def _told(error: psycopg.Error, table: Target) -> ChangelogError:
-    explained = explain(error.sqlstate, error.diag.message_primary or str(error), f"writing {table}")
-    match error.sqlstate:
-        case "42501":
-            hint = "grant the user of --dsn CREATE on the schema, and make it the owner of the table"
-        case "2BP01":
-            hint = "the table is replaced as a whole: drop what depends on it, or name another table"
-        case "55P03":
-            hint = "a reader holds the table for long; run the job again"
-        case _:
-            hint = explained.hint if explained.hint and "[source]" not in explained.hint else ""
-    return ChangelogError(explained.kind, explained.message, hint=hint or None)
 
 
 @dataclass(frozen=True, slots=True)
