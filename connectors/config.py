@@ -282,6 +282,11 @@ class Config(_Section):
         return self.source.publication or self.name.replace("-", "_")
 
     @property
+    def hmac_key(self) -> bytes:
+        """The secret of the `sha256` masks; empty where there is none."""
+        return b"" if self.mask is None else self.mask.key.encode()
+
+    @property
     def signals_secret(self) -> bytes | None:
         """What signals are signed with, None where they are not."""
         return None if self.signals is None else self.signals.secret.encode()

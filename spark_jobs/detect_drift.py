@@ -105,7 +105,7 @@ def _option(text: str) -> tuple[str, str]:
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
     """Looks up the tables in the database, without taking a snapshot."""
-    from spark_jobs.drift.fenced.hold_fence import entities_of  # noqa: PLC0415
+    from spark_jobs.drift.chosen_entities import entities_of  # noqa: PLC0415
 
     _refuse_several(arguments)
     if arguments.source is not None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from connectors.failpoints import Reach, nowhere
 from connectors.findings import Finding
+from connectors.sources.fences import Fence
 from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.model import Record
@@ -383,6 +384,14 @@ class Database(Protocol):
         past the changelog's end, what holds it stays if `keep_hold`; in every other case there is a new hold.
 
         Raises ChangelogError: SETTINGS and PRECONDITION as `open` does, IN_USE while another process reads the log.
+        """
+
+    def fence(self, entities: Sequence[Entity], *, deadline: float) -> AbstractContextManager[Fence]:
+        """Cuts the database and the changelog of these entities alike, for a comparison; holds the cut until the block
+        ends. The log then moves past the cut even where nobody writes. May be called beside a running service.
+
+        `deadline` (of `time.monotonic`) limits the wait for tables that are locked. Raises NoFenceError where there is
+        no such cut, ALTERED where a table is gone.
         """
 
     def remnants(self) -> Sequence[Remnant]:

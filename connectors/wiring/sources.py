@@ -6,10 +6,8 @@ import pyarrow as pa
 
 from connectors.config import Config
 from connectors.sources import Candidate, Database
-from connectors.sources.postgres.admin.ddl import SCRIPT
 from connectors.sources.postgres.candidate import PostgresCandidate
-from connectors.sources.postgres.database import PostgresDatabase
-from connectors.sources.postgres.source import Settings
+from connectors.sources.postgres.database import PostgresDatabase, Settings
 from connectors.wiring.entities import resolve
 from connectors.wiring.sinks import open_log, read_versions
 from envelope.entity import Entity
@@ -35,7 +33,7 @@ def candidate(dsn: str) -> Candidate:
 
 def event_trigger_script() -> str:
     """What an administrator may run so that the database's log itself tells of changes to tables and publications."""
-    return SCRIPT
+    return PostgresCandidate.event_trigger_script()
 
 
 def postgres_settings(
@@ -48,7 +46,7 @@ def postgres_settings(
         slot=config.slot,
         publication=config.publication,
         failover=config.source.failover,
-        hmac_key=b"" if config.mask is None else config.mask.key.encode(),
+        hmac_key=config.hmac_key,
         signals_secret=config.signals_secret,
         codec=config.codec,
         workers=config.source.snapshot_workers,

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.storagelevel import StorageLevel
 
 from connectors.sinks import Log
+from connectors.sources.fences import Fence
 from envelope.checkpoint import Checkpoint
 from envelope.entity import SCHEMAS, TRUNCATE_KEY
 from envelope.position import Position
@@ -23,9 +24,7 @@ from schemas.types import Struct
 from spark_jobs.changelog.read import read_changelog
 from spark_jobs.changelog.where import Kafka, Where
 from spark_jobs.drift import key_states
-from spark_jobs.drift.fenced.fence import Fence
 from spark_jobs.drift.fenced.scan_tasks import source_rows, tasks_for
-from spark_jobs.drift.fenced.source_scan import Reading
 from spark_jobs.drift.judge_task import JUDGED, Fetch, fetcher, judge
 from spark_jobs.drift.key_ranges import Bounds, KeyRange, bounds
 from spark_jobs.drift.key_states import Cut
@@ -107,7 +106,7 @@ class Sides:
 
 def under_fence(
     spark: SparkSession,
-    reading: Reading,
+    fence: Fence,
     where: Where,
     log: Log,
     checkpoint: Checkpoint,
@@ -119,22 +118,21 @@ def under_fence(
     `log` gives the versions of columns, even if an archive is compared. `only`, a frame of entities and keys, limits
     the comparison to these.
     """
-    fence = reading.fence
     keys = None if scope.keys is None else _bounds(scope.keys, fence)
-    source = source_rows(spark, reading, fence.tables, scope.tasks or tasks_for(spark, fence.tables), keys)
+    source = source_rows(spark, fence.scan, fence.tables, scope.tasks or tasks_for(spark, fence.tables), keys)
     changelog = read_changelog(spark, where, entities=fence.tables, after=scope.since)
-    snapshot, versions = fence.snapshot, read_versions(log, list(fence.tables))
+    versions = read_versions(log, list(fence.tables))
     sides = Sides(
         source=restricted(source, only),
         changelog=restricted(changelog, only, truncates=True),
-        cut=Cut(xmax=snapshot.xmax, running=snapshot.running.tolist(), epoch=checkpoint.epoch),
+        cut=Cut(xmax=fence.xmax, running=fence.running, epoch=checkpoint.epoch),
         shapes={
             entity: shape_of(table.binding.shape, versions[entity], checkpoint.windows.get(entity) or {})
             for entity, table in fence.tables.items()
         },
         json=any(field.json for table in fence.tables.values() for field in table.binding.fields),
         cached=isinstance(where, Kafka),
-        fetch=fetcher(reading),
+        fetch=fetcher(fence.scan),
         bounds=keys,
     )
     return compare(sides, scope)

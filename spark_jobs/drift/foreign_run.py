@@ -95,8 +95,8 @@ def _sides(
     floats = {name for name, type_ in columns if type_ in (Primitive.FLOAT, Primitive.DOUBLE)}
     shape = ColumnHistory(columns=tuple(name for name, _ in columns), floats=frozenset(floats))
     key = [(name, dict(columns)[name]) for name in version.key]
-    chosen, mask = request.config.entities.get(version.entity), request.config.mask
-    masks = Masks(kinds=chosen.mask if chosen else {}, hmac_key=mask.key.encode() if mask else b"")
+    chosen = request.config.entities.get(version.entity)
+    masks = Masks(kinds=chosen.mask if chosen else {}, hmac_key=request.config.hmac_key)
     keys = None if request.scope.keys is None else bounds(request.scope.keys, version.entity, key)
     changelog = read_changelog(spark, request.where, entities=[version.entity], after=request.scope.since)
     return Sides(

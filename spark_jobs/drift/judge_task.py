@@ -7,10 +7,10 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from connectors.sources.fences import Scan
 from envelope.codec import json_codec
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
-from spark_jobs.drift.fenced.source_scan import Reading, rows_at
 from spark_jobs.drift.row_diff import EXTRA, MISSING, PENDING, ColumnHistory, Compared, State, compared
 
 JUDGED: Final = pa.schema(
@@ -41,8 +41,6 @@ SAMPLES_MAX: Final = 20
 
 VALUE_CHARACTERS_MAX: Final = 200
 
-_PLACES_AT_ONCE = 1000
-
 Texts = Mapping[tuple[str, str], tuple[str, str | None]]
 """The source's rows by entity and key: each row's JSON and its `json_null`."""
 
@@ -63,7 +61,7 @@ def judge(
             yield pa.RecordBatch.from_pylist(verdicts, schema=JUDGED)
 
 
-def fetcher(reading: Reading) -> Fetch:
+def fetcher(reading: Scan) -> Fetch:
     """A function that reads rows under the fence by their places."""
 
     def fetch(rows: Sequence[Mapping[str, Any]]) -> Texts:
@@ -74,13 +72,8 @@ def fetcher(reading: Reading) -> Fetch:
         if not places:
             return {}
         texts: dict[tuple[str, str], tuple[str, str | None]] = {}
-        with reading.session() as connection:
-            for (entity, leaf), ctids in places.items():
-                ctids.sort(key=_page_of)
-                for first in range(0, len(ctids), _PLACES_AT_ONCE):
-                    some = ctids[first : first + _PLACES_AT_ONCE]
-                    for batch in rows_at(connection, reading.fence.tables[entity], leaf, some):
-                        texts |= _texts(batch)
+        for batch in reading.rows_at(places):
+            texts |= _texts(batch)
         return texts
 
     return fetch
@@ -93,11 +86,6 @@ def joined(rows: Sequence[Mapping[str, Any]]) -> Texts:
         for row in rows
         if row["source_current"] is not None
     }
-
-
-def _page_of(ctid: str) -> tuple[int, int]:
-    page, _, item = ctid[1:-1].partition(",")
-    return int(page), int(item)
 
 
 def _texts(batch: pa.RecordBatch) -> dict[tuple[str, str], tuple[str, str | None]]:

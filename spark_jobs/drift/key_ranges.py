@@ -8,10 +8,10 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from psycopg import sql
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
+from connectors.sources.fences import KeyBounds
 from envelope.errors import ChangelogError, Kind
 from schemas.types import ColumnType, Primitive
 
@@ -47,17 +47,9 @@ class Bounds:
         after = F.lit(True) if self.first is None else value >= F.lit(self.first)
         return after if self.end is None else after & (value < F.lit(self.end))
 
-    def condition(self) -> sql.Composable:
-        """The same condition on the table's rows, in SQL."""
-        column: sql.Composable = sql.Identifier(self.column)
-        if self.type is Primitive.STRING:
-            column = sql.SQL('{} COLLATE "C"').format(column)
-        bounds = [(">=", self.first), ("<", self.end)]
-        return sql.SQL(" AND ").join(
-            sql.SQL("{} {} {}").format(column, sql.SQL(sign), sql.Literal(value))
-            for sign, value in bounds
-            if value is not None
-        )
+    def of_source(self) -> KeyBounds:
+        """The same range of the table's rows."""
+        return KeyBounds(column=self.column, by_bytes=self.type is Primitive.STRING, first=self.first, end=self.end)
 
 
 def bounds(key_range: KeyRange, entity: str, key: Sequence[tuple[str, ColumnType]]) -> Bounds:

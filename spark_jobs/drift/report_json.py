@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from connectors.config import Config, FilesConfig
+from connectors.sources.fences import Fence
 from connectors.wiring.entities import table_text
 from envelope.entity import Entity
 from envelope.gap import Gap
@@ -17,7 +18,6 @@ from envelope.model import Record
 from spark_jobs.changelog.where import Archive, Where, name_of
 from spark_jobs.drift.compare import Counts, Scope
 from spark_jobs.drift.fenced.catch_up import CaughtUp
-from spark_jobs.drift.fenced.fence import Fence
 from spark_jobs.drift.summary import Tally, time_text
 
 CLEAN, DRIFT, SCHEMA_CHANGED, SKIPPED = "clean", "drift", "schema changed", "skipped"

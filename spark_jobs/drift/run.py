@@ -1,4 +1,4 @@
-"""Runs a comparison with a PostgreSQL source: takes fences, waits for the changelog, compares and reports."""
+"""Runs a comparison with the source of the changelog: takes fences, waits for the changelog, compares and reports."""
 
 import sys
 import time
@@ -17,15 +17,17 @@ from connectors.config import KafkaConfig
 from connectors.permissions import DATA_FILE, DATA_FOLDER, make_file, make_folder
 from connectors.sinks import Log
 from connectors.sinks.kafka.admin.names import topic as topic_of
+from connectors.sources import Database
+from connectors.sources.fences import Fence
 from connectors.wiring.sinks import extra_needed, open_log, read_gaps
+from connectors.wiring.sources import database
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.changelog.where import Archive, name_of
+from spark_jobs.drift.chosen_entities import entities_of
 from spark_jobs.drift.compare import Comparison, Counts, under_fence
-from spark_jobs.drift.fenced import catch_up, hold_fence
+from spark_jobs.drift.fenced import catch_up
 from spark_jobs.drift.fenced.catch_up import NOT_CAUGHT_UP, CaughtUp, NotComparedError
-from spark_jobs.drift.fenced.fence import Fence, SourceDatabase
-from spark_jobs.drift.fenced.source_scan import Reading
 from spark_jobs.drift.report_json import (
     JSON,
     KEYS_NAME,
@@ -85,7 +87,7 @@ def _compared(spark: SparkSession, request: Request, start: RunStart, seen: Prog
     """
     config = request.config
     chosen = []
-    for entity in hold_fence.entities_of(config, request.names):
+    for entity in entities_of(config, request.names):
         why = _skipped(entity)
         if why is None:
             chosen.append(entity)
@@ -93,9 +95,9 @@ def _compared(spark: SparkSession, request: Request, start: RunStart, seen: Prog
             seen.skipped[entity.name] = {**about(entity), "verdict": SKIPPED, "why": why, **NOTHING}
     if not chosen:
         return {}
-    hmac_key = b"" if config.mask is None else config.mask.key.encode()
-    source = SourceDatabase(dsn=config.source.dsn, hmac_key=hmac_key, entities=tuple(chosen))
-    compare = _Compare(spark=spark, request=request, source=source, log=open_log(config))
+    compare = _Compare(
+        spark=spark, request=request, source=database(config), entities=tuple(chosen), log=open_log(config)
+    )
     with ExitStack() as fences:
         comparisons = [compare.first(fences, seen)]  # 1 to 4
         deadline = time.monotonic() + request.wait_s
@@ -125,47 +127,45 @@ def _skipped(entity: Entity) -> str | None:
 class _Compare:
     spark: SparkSession
     request: Request
-    source: SourceDatabase
+    source: Database
+    entities: Sequence[Entity]
     log: Log
 
     def first(self, fences: ExitStack, seen: Progress) -> Comparison:
-        request, names = self.request, [entity.name for entity in self.source.entities]
+        request, names = self.request, [entity.name for entity in self.entities]
         deadline = time.monotonic() + request.wait_s
-        shapes = shapes_of(self.source.entities, codec=request.config.codec, hmac_key=self.source.hmac_key)
+        shapes = shapes_of(self.entities, codec=request.config.codec, hmac_key=request.config.hmac_key)
         while True:
             checkpoint = catch_up.until_read(self.log, names, deadline=deadline, wait=time.sleep)
             settings = {name: checkpoint.settings.get(name) for name in names}
             check_settings(replace(checkpoint, settings=settings, partial=False), shapes, accept=False)
             with ExitStack() as own:
-                seen.fence, seen.caught_up = self._fence(own, self.source, deadline, seen)
+                seen.fence, seen.caught_up = self._fence(own, self.entities, deadline, seen)
                 if catch_up.unread(seen.caught_up.checkpoint, names) is None:
                     fences.enter_context(own.pop_all())
                     break  # otherwise a repair was requested before the fence: a later fence shows its result
         say(f"comparing {', '.join(names)} as of {seen.fence.place}")
-        return self._under(self.source, seen.fence, seen.caught_up, None)
+        return self._under(seen.fence, seen.caught_up, None)
 
     def again(self, fences: ExitStack, before: Comparison, undecided: DataFrame) -> Comparison:
         names = {name for name, item in before.counts.items() if item.undecided}
-        source = replace(self.source, entities=tuple(item for item in self.source.entities if item.name in names))
-        fence, caught_up = self._fence(fences, source, time.monotonic() + self.request.wait_s, Progress())
-        return self._under(source, fence, caught_up, undecided)
+        entities = [entity for entity in self.entities if entity.name in names]
+        fence, caught_up = self._fence(fences, entities, time.monotonic() + self.request.wait_s, Progress())
+        return self._under(fence, caught_up, undecided)
 
     def _fence(
-        self, fences: ExitStack, source: SourceDatabase, deadline: float, seen: Progress
+        self, fences: ExitStack, entities: Sequence[Entity], deadline: float, seen: Progress
     ) -> tuple[Fence, CaughtUp]:
-        fence = seen.fence = fences.enter_context(hold_fence.held(source, deadline=deadline))
-        source.move_log_on()
+        fence = seen.fence = fences.enter_context(catch_up.held(self.source, entities, deadline=deadline))
         say(f"waiting until the changelog reaches {fence.place}")
         caught_up = catch_up.until_caught_up(self.log, fence, deadline=deadline, wait=time.sleep)
         if isinstance(self.request.where, Archive):
             _until_archived(self.spark, self.request, self.request.where, list(fence.tables), deadline)
         return fence, caught_up
 
-    def _under(self, source: SourceDatabase, fence: Fence, caught_up: CaughtUp, only: DataFrame | None) -> Comparison:
-        reading = Reading(source=source, fence=fence)
-        return under_fence(
-            self.spark, reading, self.request.where, self.log, caught_up.checkpoint, self.request.scope, only
-        )
+    def _under(self, fence: Fence, caught_up: CaughtUp, only: DataFrame | None) -> Comparison:
+        request = self.request
+        return under_fence(self.spark, fence, request.where, self.log, caught_up.checkpoint, request.scope, only)
 
 
 def _until_archived(

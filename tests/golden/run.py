@@ -84,7 +84,7 @@ class _Changelog:
             slot=f"golden_{psycopg.conninfo.conninfo_to_dict(self._dsn)['dbname']}",
             publication="golden",
             failover=False,
-            hmac_key=b"" if self._config.mask is None else self._config.mask.key.encode(),
+            hmac_key=self._config.hmac_key,
             workers=1,
         )
         self._source = PostgresSource(settings, bound, lambda: self._checkpoint)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from connectors.sources import TableName
 from connectors.sources.postgres.admin.catalog import Table, read_tables
+from connectors.sources.postgres.admin.ddl import SCRIPT
 from connectors.sources.postgres.admin.grants import grants, read_owned
 from connectors.sources.postgres.session.connection import connect
 
@@ -23,6 +24,11 @@ class PostgresCandidate:
         """See `Candidate.tables`."""
         with connect(self._dsn) as connection:
             return [table for table in read_tables(connection, sized=wanted) if wanted((table.schema, table.name))]
+
+    @staticmethod
+    def event_trigger_script() -> str:
+        """What a superuser may run so that the log itself tells of changes to tables and publications."""
+        return SCRIPT
 
     def grants(self, tables: Collection[TableName]) -> str:
         """See `Candidate.grants`."""

@@ -26,6 +26,7 @@ from connectors.sources.postgres.admin.lineage import cluster_of, timeline_of
 from connectors.sources.postgres.admin.signals import send
 from connectors.sources.postgres.admin.slot import LOST, SlotState, slot_state
 from connectors.sources.postgres.crossing import crossing
+from connectors.sources.postgres.fence import PostgresFence, held
 from connectors.sources.postgres.session import waits
 from connectors.sources.postgres.session.connection import connect, translated
 from connectors.sources.postgres.session.patience import NO_LIMIT, Patience, PatientConnection
@@ -39,6 +40,8 @@ from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.signal import Signal
 from schemas.types import Struct
+
+__all__ = ["PostgresDatabase", "Settings"]
 
 _GLANCE_S = 3.0
 
@@ -184,6 +187,10 @@ class PostgresDatabase:
         """See `Database.cross_gap`."""
         settings = replace(self._settings, accept_settings=accept_settings)
         return crossing(settings, entities, stored, take_over, reason=reason, keep_slot=keep_hold, reach=reach)
+
+    def fence(self, entities: Sequence[Entity], *, deadline: float) -> AbstractContextManager[PostgresFence]:
+        """See `Database.fence`."""
+        return held(self._settings.dsn, self._settings.hmac_key, entities, deadline=deadline)
 
     def remnants(self) -> Sequence[Remnant]:
         """See `Database.remnants`."""

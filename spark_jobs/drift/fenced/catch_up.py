@@ -1,7 +1,8 @@
-"""Waits until the changelog holds all that a fence shows; only then is a comparison exact."""
+"""Holds a fence, and waits until the changelog holds all that it shows; only then is a comparison exact."""
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -9,11 +10,13 @@ from typing import Final, Literal
 from connectors.capture.tables.repairs import Repairs
 from connectors.capture.tables.table_progress import is_complete
 from connectors.sinks import Log
-from connectors.sources.postgres.admin.lineage import cluster_of, timeline_of
-from connectors.sources.postgres.values.lsn import lsn_text, through_lsn
+from connectors.sources import Database
+from connectors.sources.fences import Fence, NoFenceError
 from envelope.checkpoint import Checkpoint
+from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
-from spark_jobs.drift.fenced.fence import Fence
+
+Verdict = Literal["not caught up", "refused"]
 
 NOT_CAUGHT_UP: Final = "not caught up"
 REFUSED: Final = "refused"
@@ -25,7 +28,7 @@ LOOK_S: Final = 0.2
 class NotComparedError(ChangelogError):
     """Nothing can be compared now; `verdict` is the reason in a word."""
 
-    def __init__(self, verdict: Literal["not caught up", "refused"], message: str, *, hint: str | None = None) -> None:
+    def __init__(self, verdict: Verdict, message: str, *, hint: str | None = None) -> None:
         super().__init__(Kind.PRECONDITION, message, hint=hint)
         self.verdict = verdict
 
@@ -71,32 +74,33 @@ def unread(checkpoint: Checkpoint | None, names: Sequence[str]) -> str | None:
 def until_caught_up(log: Log, fence: Fence, *, deadline: float, wait: Callable[[float], object]) -> CaughtUp:
     """Waits until the changelog holds every transaction that the fence shows.
 
-    A partly published transaction comes after all of those. Raises NotComparedError: NOT_CAUGHT_UP, or REFUSED if the
-    changelog belongs to another cluster.
+    Raises NotComparedError: NOT_CAUGHT_UP, or REFUSED if the changelog belongs to another cluster.
     """
     began = time.monotonic()
     while True:
         checkpoint = log.checkpoint()
-        if checkpoint is not None and cluster_of(checkpoint) != fence.system_identifier:
+        if checkpoint is not None and not fence.is_of(checkpoint):
             hint = "have [source] dsn name the database that the service reads; see `changelog check`"
             raise NotComparedError(REFUSED, f"{log.where} belongs to another database cluster", hint=hint)
-        if checkpoint is not None and _is_caught_up(checkpoint, fence):
+        missing = "it is empty" if checkpoint is None else fence.missing(checkpoint)
+        if checkpoint is not None and missing is None:
             return CaughtUp(checkpoint=checkpoint, at=datetime.now(UTC), waited_s=time.monotonic() - began)
         if time.monotonic() > deadline:
-            raise _late(log, checkpoint, fence)
+            hint = "check that the service runs (`changelog status`), or wait longer (--wait)"
+            raise NotComparedError(NOT_CAUGHT_UP, f"{log.where}: {missing}", hint=hint)
         wait(LOOK_S)
 
 
-def _is_caught_up(checkpoint: Checkpoint, fence: Fence) -> bool:
-    """Positions of different timelines cannot be compared: after a promotion the log has another history."""
-    return timeline_of(checkpoint) == fence.timeline and through_lsn(checkpoint) >= fence.lsn
+@contextlib.contextmanager
+def held(source: Database, entities: Sequence[Entity], *, deadline: float) -> Iterator[Fence]:
+    """Yields a fence over the entities' tables and holds it until the end.
 
-
-def _late(log: Log, checkpoint: Checkpoint | None, fence: Fence) -> NotComparedError:
-    hint = "check that the service runs (`changelog status`), or wait longer (--wait)"
-    if checkpoint is None:
-        return NotComparedError(NOT_CAUGHT_UP, f"{log.where}: it is empty", hint=hint)
-    reached = f"it reaches {lsn_text(through_lsn(checkpoint))}, the snapshot {lsn_text(fence.lsn)}"
-    if timeline_of(checkpoint) != fence.timeline:
-        reached = f"it is on timeline {timeline_of(checkpoint)}, the server on {fence.timeline}"
-    return NotComparedError(NOT_CAUGHT_UP, f"{log.where}: {reached}", hint=hint)
+    Raises NotComparedError: REFUSED where the database gives none, NOT_CAUGHT_UP while a table stays locked.
+    """
+    with contextlib.ExitStack() as fences:
+        try:
+            fence = fences.enter_context(source.fence(entities, deadline=deadline))
+        except NoFenceError as error:
+            verdict: Verdict = NOT_CAUGHT_UP if error.later else REFUSED
+            raise NotComparedError(verdict, error.message, hint=error.hint) from error
+        yield fence

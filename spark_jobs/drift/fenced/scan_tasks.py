@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from psycopg import sql
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs.drift.fenced.fence import Fenced
-from spark_jobs.drift.fenced.source_scan import ROWS, Pages, Reading, scan
+from connectors.sources.fences import ROWS, FencedTable, Pages, Scan
+from spark_jobs.drift.fenced.source_scan import scan
 from spark_jobs.drift.key_ranges import Bounds
 
 TASK_PAGES: Final = 8192
@@ -17,44 +16,43 @@ TASK_PAGES_MIN: Final = 128
 """Pages that one task reads: at most 64 MiB of table, and less, down to the minimum, to keep all cores busy."""
 
 
-def ranges(tables: Mapping[str, Fenced], tasks: int) -> list[list[Pages]]:
+def ranges(tables: Mapping[str, FencedTable], tasks: int) -> list[list[Pages]]:
     """All pages of the tables, divided among about `tasks` tasks. The last part has no end, because tables grow."""
-    total = sum(leaf.pages for table in tables.values() for leaf in table.leaves)
+    total = sum(pages for table in tables.values() for pages in table.leaf_pages)
     share = max(1, -(-total // tasks))
     bins: list[list[Pages]] = [[]]
     room = share
     for name, table in tables.items():
-        for number, leaf in enumerate(table.leaves):
+        for number, pages in enumerate(table.leaf_pages):
             first = 0
-            while leaf.pages - first > room:
+            while pages - first > room:
                 bins[-1].append(Pages(entity=name, leaf=number, first=first, end=first + room))
                 bins.append([])
                 first, room = first + room, share
             bins[-1].append(Pages(entity=name, leaf=number, first=first, end=None))
-            room -= leaf.pages - first
+            room -= pages - first
     return bins
 
 
-def _leaves(tables: Mapping[str, Fenced]) -> list[list[Pages]]:
+def _leaves(tables: Mapping[str, FencedTable]) -> list[list[Pages]]:
     return [
         [Pages(entity=name, leaf=number, first=0, end=None)]
         for name, table in tables.items()
-        for number in range(len(table.leaves))
+        for number in range(len(table.leaf_pages))
     ]
 
 
-def tasks_for(spark: SparkSession, tables: Mapping[str, Fenced]) -> int:
+def tasks_for(spark: SparkSession, tables: Mapping[str, FencedTable]) -> int:
     """The default number of tasks for these tables: a few for each core, more for large tables."""
-    total = sum(leaf.pages for table in tables.values() for leaf in table.leaves)
+    total = sum(pages for table in tables.values() for pages in table.leaf_pages)
     few = min(2 * spark.sparkContext.defaultParallelism, 1 + total // TASK_PAGES_MIN)
     return max(few, -(-total // TASK_PAGES))
 
 
 def source_rows(
-    spark: SparkSession, reading: Reading, tables: Mapping[str, Fenced], tasks: int, keys: Bounds | None = None
+    spark: SparkSession, reading: Scan, tables: Mapping[str, FencedTable], tasks: int, keys: Bounds | None = None
 ) -> DataFrame:
     """The rows (`ROWS`) of these tables at the fence; with `keys`, only those, in one task for each leaf."""
     bins = ranges(tables, tasks) if keys is None else _leaves(tables)
-    only = sql.SQL("true") if keys is None else keys.condition()
-    read = partial(scan, reading=reading, parts=bins, condition=only)
+    read = partial(scan, reading=reading, parts=bins, keys=None if keys is None else keys.of_source())
     return spark.range(0, len(bins), 1, len(bins)).mapInArrow(read, from_arrow_schema(ROWS))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from connectors.sources.postgres.scan import in_range
 from envelope.errors import ChangelogError, Kind
 from schemas.types import Array, ColumnType, Decimal, Primitive
 from spark_jobs.drift.key_ranges import KeyRange, bounds
@@ -23,7 +24,7 @@ def test_the_database_is_asked_by_the_column_itself(
 ) -> None:
     found = bounds(KeyRange(first=first, end=end), "thing", [("id", type_), ("unit", Primitive.INT)])
     assert (found.column, found.columns) == ("id", 2)
-    assert found.condition().as_string().replace("  ", " ") == condition
+    assert in_range(found.of_source()).as_string().replace("  ", " ") == condition
 
 
 @pytest.mark.parametrize(

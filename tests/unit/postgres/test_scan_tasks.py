@@ -7,7 +7,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.drift.fenced.fence import Fenced, Leaf
+from connectors.sources.fences import FencedTable
 from spark_jobs.drift.fenced.scan_tasks import ranges
 
 PAGES = st.lists(st.lists(st.integers(0, 5_000), min_size=1, max_size=4), min_size=1, max_size=4)
@@ -16,7 +16,7 @@ PAGES = st.lists(st.lists(st.integers(0, 5_000), min_size=1, max_size=4), min_si
 @given(tables=PAGES, tasks=st.integers(1, 40))
 def test_every_page_is_read_once(tables: list[list[int]], tasks: int) -> None:
     given_tables = {
-        f"t{number}": cast(Fenced, SimpleNamespace(leaves=tuple(Leaf(name="", pages=pages) for pages in leaves)))
+        f"t{number}": cast(FencedTable, SimpleNamespace(leaf_pages=tuple(leaves)))
         for number, leaves in enumerate(tables)
     }
     found = ranges(given_tables, tasks)

@@ -1,0 +1,211 @@
+"""Reads rows of tables, as the changelog would have them, under a snapshot that another process holds: the one part of
+this source that Spark's executors import.
+
+A task reads ranges of pages with COPY and encodes them with the code that encodes messages, so masks, types and formats
+cannot differ. With each row it gives the row's place (`leaf` and `ctid`), by which it can be read again under the same
+snapshot.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from connectors.capture.rows import row_records
+from connectors.capture.rows.binding import Binding
+from connectors.capture.rows.json_columns import Columns, Template
+from connectors.capture.rows.row_records import Change, Origin, Transaction
+from connectors.sources.fences import ROWS, KeyBounds, Pages
+from connectors.sources.postgres.session.connection import Connection, connect, translated
+from connectors.sources.postgres.session.patience import Patience
+from connectors.sources.postgres.snapshot.copyout import copy_out, parse_copy, row_values
+from connectors.sources.postgres.values.text_to_json import SETTINGS
+from envelope.columnar.splice import splice
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Op
+
+PORTION_BYTES: Final = 8 << 20
+PORTION_ROWS: Final = 20_000
+"""The most bytes and rows that are encoded at once; a larger row is encoded alone."""
+
+_PLACES_AT_ONCE: Final = 1000
+
+LOCK_TIMEOUT_S: Final = 10
+"""How long a task waits for a table's lock. A migration in the queue before it waits for the driver, and so for us."""
+
+_NOWHERE = Change(transaction=Transaction(xid=0, epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
+_ORIGIN = Origin(connector="postgres", name="", database="")
+
+
+_SILENCE_S = 3600.0  # a task may read many pages before it finds a row
+_NO_TRANSACTION_LIMIT = 170000  # servers from this version on have transaction_timeout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScannedTable:
+    """How a table's rows are encoded, the columns to read in order, and the quoted names of its leaves."""
+
+    binding: Binding
+    columns: tuple[str, ...]
+    leaves: tuple[str, ...]
+
+
+def session(dsn: str) -> Connection:
+    """Opens a session that prints values as they are published, and that no server timeout ends."""
+    patience = Patience(silence_s=_SILENCE_S)
+    connection = connect(dsn, settings={**SETTINGS, "lock_timeout": "0"}, patience=patience)
+    if connection.info.server_version >= _NO_TRANSACTION_LIMIT:
+        with translated("setting up the session"):
+            connection.execute("SET transaction_timeout = 0")
+    return connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresScan:
+    """See `connectors.sources.fences.Scan`; `snapshot` is an exported name, `text` what it shows.
+
+    The tables are by entity.
+    """
+
+    dsn: str = field(repr=False)
+    snapshot: str
+    text: str
+    tables: Mapping[str, ScannedTable]
+
+    def rows(self, parts: Sequence[Pages], keys: KeyBounds | None) -> Iterator[pa.RecordBatch]:
+        """See `Scan.rows`."""
+        only = sql.SQL("true") if keys is None else in_range(keys)
+        templates = {part.entity: Template(self.tables[part.entity].binding) for part in parts}
+        with self._session() as connection:
+            for part in parts:
+                table = self.tables[part.entity]
+                for copied in _copied(connection, table, part.leaf, sql.SQL("{} AND {}").format(_within(part), only)):
+                    yield _encoded(table, templates[part.entity], copied, part.leaf)
+
+    def rows_at(self, places: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[pa.RecordBatch]:
+        """See `Scan.rows_at`."""
+        with self._session() as connection:
+            for (entity, leaf), ctids in places.items():
+                table = self.tables[entity]
+                template = Template(table.binding)
+                ordered = sorted(ctids, key=_page_and_item)
+                for first in range(0, len(ordered), _PLACES_AT_ONCE):
+                    condition = _at(ordered[first : first + _PLACES_AT_ONCE])
+                    for copied in _copied(connection, table, leaf, condition):
+                        yield _encoded(table, template, copied, leaf)
+
+    @contextlib.contextmanager
+    def _session(self) -> Iterator[Connection]:
+        """Yields a session that sees the snapshot. Raises ChangelogError (CONNECTION) if the fence is gone."""
+        with contextlib.closing(session(self.dsn)) as connection:
+            with translated("importing the snapshot, which the driver holds"):
+                connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'".encode())
+                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self.snapshot)))
+                row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+            if row != (self.text,):
+                raise ChangelogError(Kind.MALFORMED, "a task does not see the snapshot that the driver holds")
+            yield connection
+
+
+def _page_and_item(ctid: str) -> tuple[int, int]:
+    page, _, item = ctid[1:-1].partition(",")
+    return int(page), int(item)
+
+
+def _at(ctids: Sequence[str]) -> sql.Composable:
+    places = sql.SQL("{}::tid[]").format(sql.Literal("{" + ",".join(f'"{ctid}"' for ctid in ctids) + "}"))
+    return sql.SQL("ctid = ANY ({})").format(places)
+
+
+def in_range(keys: KeyBounds) -> sql.Composable:
+    """The condition, in SQL, that a row's key is in the range."""
+    column: sql.Composable = sql.Identifier(keys.column)
+    if keys.by_bytes:
+        column = sql.SQL('{} COLLATE "C"').format(column)
+    bounds = [(">=", keys.first), ("<", keys.end)]
+    return sql.SQL(" AND ").join(
+        sql.SQL("{} {} {}").format(column, sql.SQL(sign), sql.Literal(value))
+        for sign, value in bounds
+        if value is not None
+    )
+
+
+def _within(part: Pages) -> sql.Composable:
+    bounds = [sql.SQL("ctid >= {}").format(sql.Literal(f"({part.first},0)"))]
+    if part.end is not None:
+        bounds.append(sql.SQL("ctid < {}").format(sql.Literal(f"({part.end},0)")))
+    return sql.SQL(" AND ").join(bounds)
+
+
+def _copied(connection: Connection, table: ScannedTable, leaf: int, which: sql.Composable) -> Iterator[list[bytes]]:
+    """Yields portions of rows in COPY's text format, with the place of each row as the last column."""
+    where = table.binding.entity.where
+    condition = which if where is None else sql.SQL("{} AND ({})").format(which, sql.SQL(where))
+    query = sql.SQL("COPY (SELECT {}, ctid FROM ONLY {} WHERE {}) TO STDOUT").format(
+        sql.SQL(", ").join(map(sql.Identifier, table.columns)), sql.SQL(table.leaves[leaf]), condition
+    )
+    with translated("reading a table"):
+        try:
+            yield from _portions(map(bytes, copy_out(connection, query.as_bytes(connection))))
+        except psycopg.errors.LockNotAvailable as error:
+            message = f"a migration of the table of {table.binding.entity.name} waits for this job"
+            raise ChangelogError(Kind.ALTERED, message, hint="run the job again after it") from error
+
+
+def _portions(copied: Iterable[bytes]) -> Iterator[list[bytes]]:
+    portion: list[bytes] = []
+    room = PORTION_BYTES
+    for row in copied:
+        portion.append(row)
+        room -= len(row)
+        if room < 0 or len(portion) == PORTION_ROWS:
+            yield portion
+            portion, room = [], PORTION_BYTES
+    if portion:
+        yield portion
+
+
+def _encoded(table: ScannedTable, template: Template, copied: Sequence[bytes], leaf: int) -> pa.RecordBatch:
+    binding = table.binding
+    count = len(copied)
+    data = bytearray().join(copied)
+    columns = parse_copy(data, len(table.columns) + 1)
+    buffer = np.frombuffer(data, np.uint8)
+    texts = template.texts(Op.READ, data, buffer, None, columns, np.ones(count, bool))
+    unusual = [_one(table, row_values(data, columns, number)) for number in texts.left.tolist()]
+    order = np.concatenate([texts.places, texts.left])
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([binding.entity.name], pa.utf8()).take(pa.array(np.zeros(count, np.int32))),
+            _joined(texts.keys, [key for key, _, _ in unusual]),
+            _joined(texts.current, [current for _, current, _ in unusual]),
+            _joined(pa.nulls(texts.size, pa.utf8()), [json_null for _, _, json_null in unusual]),
+            pa.array(np.full(count, leaf, np.int32)),
+            _places(buffer, columns, order),
+        ],
+        schema=ROWS,
+    )
+
+
+def _one(table: ScannedTable, values: Sequence[bytes | None]) -> tuple[str, str, str | None]:
+    """Encodes one row with the plain code: its key, its state and its `json_null`."""
+    record = row_records.read(_ORIGIN, table.binding, values, _NOWHERE)
+    current: Any = record.envelope.current
+    names = record.envelope.provenance.source.json_null
+    return record.place.key, bytes(current).decode(), msgspec.json.encode(names).decode() if names else None
+
+
+def _joined(usual: pa.StringArray | None, unusual: Sequence[str | None]) -> pa.StringArray:
+    more = pa.array(unusual, pa.utf8())
+    return more if usual is None else pa.concat_arrays([usual, more]) if unusual else usual
+
+
+def _places(buffer: Any, columns: Columns, order: Any) -> pa.StringArray:
+    return splice(buffer, len(order), [(columns.starts[-1][order], columns.lengths[-1][order])])

@@ -1,0 +1,19 @@
+"""The entities that a comparison is of."""
+
+from collections.abc import Sequence
+
+from connectors.config import Config
+from connectors.wiring.sources import database, read_entities
+from envelope.entity import Entity
+from envelope.errors import ChangelogError, Kind
+
+
+def entities_of(config: Config, names: Sequence[str]) -> list[Entity]:
+    """The entities to compare, sorted by name. Raises ChangelogError (USAGE) for an unknown name."""
+    by_name = {entity.name: entity for entity in read_entities(config, database(config))}
+    unknown = sorted(set(names) - by_name.keys())
+    if unknown:
+        raise ChangelogError(
+            Kind.USAGE, f"the configuration has no entity {unknown[0]}", hint=f"it has: {', '.join(by_name)}"
+        )
+    return [by_name[name] for name in sorted(names or by_name)]
