@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import structlog
 
+from connectors.capture.assembly.assembled import Assembled, ColumnChanges
 from connectors.capture.checkpointing import Checkpointing
 from connectors.capture.rows.row_records import Origin
 from connectors.capture.settings_guard import PLAIN_CODEC, check_settings, shapes_of
@@ -25,9 +26,8 @@ from connectors.sources.postgres.admin.history import MEMBER as HISTORY
 from connectors.sources.postgres.admin.history import History, last_transaction
 from connectors.sources.postgres.admin.lineage import Lineage, check_cluster, check_database, cluster_of, is_elsewhere
 from connectors.sources.postgres.admin.slot import ensure_publication, ensure_slot, read_database, refuse_lost
-from connectors.sources.postgres.decode.assembler import Assembled, Assembler
+from connectors.sources.postgres.decode.assembler import Assembler
 from connectors.sources.postgres.decode.binder import Binder
-from connectors.sources.postgres.decode.relations import ColumnChanges
 from connectors.sources.postgres.decode.xids import Xids
 from connectors.sources.postgres.noticed import Noticed
 from connectors.sources.postgres.session.connection import connect, translated
@@ -393,8 +393,8 @@ class PostgresSource:
         if assembled.rows:
             last = Position.parse(assembled.rows[-1].column("position")[-1].as_py())
             self._state.deliver(last, partial=assembled.partial)
-        if assembled.through_lsn is not None:
-            self._reach_lsn(max(through_lsn(before), assembled.through_lsn), partial=assembled.partial)
+        if assembled.through is not None:
+            self._reach_lsn(int(max(before.through, assembled.through), 16), partial=assembled.partial)
         if assembled.last is not None:
             self._remember(HISTORY, last_transaction(assembled.last, self._settings.publication))
         self._progress()

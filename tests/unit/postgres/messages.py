@@ -5,9 +5,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
+from connectors.capture.assembly.assembled import Assembled, Listener
 from connectors.capture.rows.row_change import Delete, Insert, Update
 from connectors.capture.rows.row_records import Origin
-from connectors.sources.postgres.decode.assembler import Assembled, Assembler, Listener
+from connectors.sources.postgres.decode.assembler import Assembler
 from connectors.sources.postgres.decode.binder import Binder
 from connectors.sources.postgres.decode.messages import Begin, Commit, Decoded, LogicalMessage, Relation, RelationColumn
 from connectors.sources.postgres.decode.xids import Xids

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connectors.capture.assembly.assembled import Assembled
 from connectors.capture.rows.row_change import Delete, Insert, Update
 from connectors.capture.rows.row_records import Change
-from connectors.sources.postgres.decode.assembler import Assembled
 from connectors.sources.postgres.decode.messages import (
     Begin,
     Commit,
@@ -30,7 +30,7 @@ from connectors.sources.postgres.decode.xids import Xids
 from envelope.columnar import batch
 from envelope.entity import DEAD
 from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
+from envelope.position import Position, commit_text
 from schemas.types import Array, Primitive, Struct
 from tests.unit.postgres.messages import (
     INT,
@@ -160,14 +160,14 @@ def test_only_whole_transactions_are_given_until_one_is_too_large() -> None:
     assert fed.between
     pieces = [fed.feed(sent[at : at + 1]) for at in range(4)]
     assert _ops(*pieces) == ["create 1"]
-    assert (pieces[3].through_lsn, pieces[3].partial) == (101, False)
+    assert (pieces[3].through, pieces[3].partial) == (commit_text(101), False)
     assert fed.between
     pieces = [fed.feed(sent[at : at + 1]) for at in range(4, 8)]
     assert _ops(*pieces) == ["create 2", "create 3"]
-    assert (pieces[3].through_lsn, pieces[3].partial) == (None, True)
+    assert (pieces[3].through, pieces[3].partial) == (None, True)
     last = fed.feed(sent[8:])
     assert _ops(last) == ["create 4", "create 5", "create 6", "create 7"]
-    assert (last.through_lsn, last.partial) == (201, False)
+    assert (last.through, last.partial) == (commit_text(201), False)
     assert fed.between
 
 
@@ -186,7 +186,7 @@ def test_the_last_row_may_be_of_a_whole_transaction_though_another_has_begun() -
     unheard: list[Decoded] = [insert(key, relid=30_000) for key in range(5)]
     sent = [*transaction(100, [relation(), UNBOUND, insert(1)]), *transaction(200, [*unheard, insert(2)])]
     begun = fed.feed(frames(sent)[:9])
-    assert (_ops(begun), begun.through_lsn, begun.partial) == (["create 1"], 101, False)
+    assert (_ops(begun), begun.through, begun.partial) == (["create 1"], commit_text(101), False)
 
 
 def test_a_message_outside_any_transaction_leaves_none_open() -> None:
@@ -258,7 +258,7 @@ def test_what_is_resumed_anywhere_goes_on_without_a_loss_or_a_repeat(
         stored = pa.concat_tables([stored, table(piece)])
         if len(table(piece)):
             published, partial = Position.parse(stored["position"][-1].as_py()), piece.partial
-        elif piece.through_lsn is not None:
+        elif piece.through is not None:
             partial = piece.partial
         if number not in lost_at:
             continue
@@ -299,7 +299,7 @@ def test_transactions_that_are_published_are_passed_over_whole() -> None:
     sent = [*transaction(100, [relation(), insert(1)]), *transaction(200, [insert(2)]), *transaction(300, [insert(3)])]
     given_ = assembler(published=Position(1, 200, 0)).feed(frames(sent))
     assert _ops(given_) == ["create 3"]
-    assert given_.through_lsn == 301
+    assert given_.through == commit_text(301)
 
 
 def test_what_is_passed_over_neither_stops_nor_signals() -> None:
@@ -307,7 +307,7 @@ def test_what_is_passed_over_neither_stops_nor_signals() -> None:
     signal = LogicalMessage(transactional=True, lsn=0, prefix="changelog", content=b"0" * 32)
     sent = [*transaction(100, [relation(), TRUNCATE]), *transaction(200, [signal])]
     fed = assembler(published=Position(1, 200, 2), listener=listener)
-    assert fed.feed(frames(sent)).through_lsn == 201
+    assert fed.feed(frames(sent)).through == commit_text(201)
     assert fed.stop is None
     assert listener.heard == []
 
@@ -357,7 +357,7 @@ def test_a_stop_gives_all_before_its_transaction_and_nothing_behind() -> None:
     fed = assembler()
     given_ = fed.feed(frames(STOPPING))
     assert _ops(given_) == ["create 1"]
-    assert (given_.through_lsn, given_.partial) == (101, False)
+    assert (given_.through, given_.partial) == (commit_text(101), False)
     assert _stopped_at(fed.stop) == "200/2"
     assert fed.stop is not None
     assert fed.stop.kind is Kind.STOP
@@ -368,7 +368,7 @@ def test_a_stop_gives_all_before_its_transaction_and_nothing_behind() -> None:
 def test_a_stop_with_nothing_before_it_ends_nowhere() -> None:
     fed = assembler()
     given_ = fed.feed(frames(transaction(200, [relation(), TRUNCATE])))
-    assert (given_.rows, given_.through_lsn, given_.partial) == ([], None, False)
+    assert (given_.rows, given_.through, given_.partial) == ([], None, False)
 
 
 @given(st.integers(0, len(STOPPING)), st.sampled_from([1, 2, 100]))
@@ -377,7 +377,7 @@ def test_a_stop_is_the_same_however_the_frames_come(cut: int, rows_max: int) -> 
     pieces = [fed.feed(frames(STOPPING)[:cut]), fed.feed(frames(STOPPING)[cut:])]
     assert _stopped_at(fed.stop) == "200/2"
     assert _ops(*pieces) in (["create 1"], ["create 1", "create 2"])
-    assert max(piece.through_lsn or 0 for piece in pieces) == 101
+    assert max(piece.through or "" for piece in pieces) == commit_text(101)
     resumed = assembler(
         published=Position.parse(table(*pieces)["position"][-1].as_py()),
         partial=any(piece.partial for piece in pieces),
@@ -452,7 +452,7 @@ def test_a_relation_that_lost_its_key_stops_behind_what_came_before() -> None:
     ]
     fed = assembler()
     given_ = fed.feed(frames(sent))
-    assert (_ops(given_), given_.through_lsn) == (["create 1"], 101)
+    assert (_ops(given_), given_.through) == (["create 1"], commit_text(101))
     assert _stopped_at(fed.stop) == "200/2"
 
 

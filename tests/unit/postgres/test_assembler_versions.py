@@ -10,14 +10,15 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connectors.capture.assembly.assembled import Assembled, Listener
 from connectors.capture.rows.row_change import Insert
 from connectors.capture.rows.row_records import Change
-from connectors.sources.postgres.decode.assembler import Assembled, Assembler, Listener
+from connectors.sources.postgres.decode.assembler import Assembler
 from connectors.sources.postgres.decode.messages import Decoded, LogicalMessage, Relation
 from envelope.columnar import batch
 from envelope.entity import SCHEMAS, Entity, Evolution
 from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
+from envelope.position import Position, commit_text
 from envelope.versions import Version, Versions
 from schemas.types import Primitive, Struct
 from tests.unit.postgres.messages import (
@@ -282,7 +283,7 @@ def test_a_stop_leaves_what_stands_before_its_transaction_and_nothing_of_it() ->
     )
     assert _rows(given_) == ["100/0 schemas order 1", "100/0 order 1"]
     assert [each.version.entity for each in given_.announced] == ["order"]  # what is not published is not told
-    assert given_.through_lsn == 101
+    assert given_.through == commit_text(101)
     assert not given_.partial
     error = _stopped(reader)
     assert (error.kind, error.position) == (Kind.STOP, Position(1, 200, 4))

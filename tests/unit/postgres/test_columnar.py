@@ -254,7 +254,7 @@ class Outcome:
     """All that feeding a stream told."""
 
     rows: pa.Table
-    through_lsn: int | None
+    through: str | None
     altered: Sequence[object]
     unstamped: Mapping[str, int]
     invalid_stamps: list[tuple[str, int]]
@@ -263,7 +263,7 @@ class Outcome:
     def told(self) -> tuple[object, ...]:
         return (
             self.rows.to_pylist(),
-            self.through_lsn,
+            self.through,
             self.altered,
             self.unstamped,
             self.invalid_stamps,
@@ -279,11 +279,11 @@ def _fed(
     pieces = [fed.feed(sent[begin:end]) for begin, end in pairwise(bounds)]
     rows = table(*pieces)
     rows.validate(full=True)
-    through = [piece.through_lsn for piece in pieces if piece.through_lsn is not None]
+    through = [piece.through for piece in pieces if piece.through is not None]
     unstamped = sum((piece.unstamped for piece in pieces[1:]), start=pieces[0].unstamped)
     return Outcome(
         rows=rows,
-        through_lsn=max(through, default=None),
+        through=max(through, default=None),
         altered=[altered for piece in pieces for altered in piece.altered],
         unstamped=dict(unstamped),
         invalid_stamps=[each for piece in pieces for each in piece.invalid_stamps],
@@ -402,7 +402,7 @@ def _are_json(rows: pa.Table) -> None:
 def _same_whatever_the_cuts(whole: Outcome, cut: Outcome) -> None:
     """What is cut may hold the begin of the transaction that stops, and no more."""
     assert cut.stop == whole.stop
-    assert cut.through_lsn == whole.through_lsn
+    assert cut.through == whole.through
     assert cut.rows.slice(0, len(whole.rows)).equals(whole.rows)
     more = {Position.parse(text) for text in cut.rows.slice(len(whole.rows)).column("position").to_pylist()}
     if whole.stop is None or whole.stop[1] is None:

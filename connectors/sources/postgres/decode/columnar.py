@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from connectors.capture.assembly.assembled import EncodedRows
 from connectors.capture.rows import row_records
 from connectors.capture.rows.binding import Binding
 from connectors.capture.rows.json_columns import Columns, Template, Texts
@@ -59,21 +60,7 @@ class CompiledBinding:
     template: Template
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedBlock:
-    """The rows of a block in order, each with its commit and transaction id, and the error that stopped it early.
-
-    `unstamped` counts, by entity, the changes without a stamp if the entity's policy is to warn.
-    """
-
-    rows: pa.RecordBatch
-    commits: Ints
-    xids: Ints
-    unstamped: Counter[str]
-    stop: ChangelogError | None = None
-
-
-def encode(origin: Origin, bound: Mapping[int, CompiledBinding], block: Block) -> EncodedBlock:
+def encode(origin: Origin, bound: Mapping[int, CompiledBinding], block: Block) -> EncodedRows:
     """Encodes one block as changelog rows, ignoring relations that are not in `bound`.
 
     If a policy stops, the result holds the error, and rows after it may be missing.
@@ -96,7 +83,7 @@ def encode(origin: Origin, bound: Mapping[int, CompiledBinding], block: Block) -
     records, places, stop = _plain(origin, bound, scan, np.flatnonzero(plain))
     fast = render(origin, [part for part in parts if part.size], scan.meta)
     rows, at = _merged(fast, records, places)
-    return EncodedBlock(
+    return EncodedRows(
         rows=rows, commits=scan.meta.commits[at], xids=scan.meta.xids(at), unstamped=unstamped, stop=stop
     )
 

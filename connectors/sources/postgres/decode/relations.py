@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from connectors.capture.assembly.assembled import ColumnChanges
 from connectors.capture.rows.json_columns import Template
 from connectors.sources.postgres.decode.binder import Binder
 from connectors.sources.postgres.decode.columnar import CompiledBinding
@@ -23,17 +24,6 @@ class Flush(Protocol):
 
     def __call__(self, *, but_a_delete: bool = False) -> None:
         """Encodes them; with `but_a_delete`, a delete at their end stays pending."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnChanges:
-    """A table whose columns changed in the stream."""
-
-    table: str
-    position: Position
-    added: tuple[str, ...]
-    dropped: tuple[str, ...]
-    retyped: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

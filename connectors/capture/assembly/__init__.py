@@ -1,0 +1,1 @@
+"""From what a decoder hears to pieces of the changelog."""

@@ -1,0 +1,330 @@
+"""From what a decoder hears to pieces of the changelog: transactions, ordinals, stamps, versions, stops. Pure.
+
+A decoder reads a block of its log and tells an `AssemblyRun` what is in it, in the log's order:
+
+    begin ── take(2 rows) ── message(stamp) ── take(3 rows) ── describe(table) ── take(1 row) ── commit
+       │         │                │                 │                                 │
+    ordinal 0   0, 1              2              3, 4, 5                              6
+
+Rows are only counted at first. Rows in a row that share transaction and stamp are one `Span`; they are encoded together
+(`flush`), as late as possible: before something changes how rows are read, and at the end of the block. So many small
+transactions cost little more than a large one.
+
+**Ordinals.** Rows and messages of a transaction are counted from 0, and a row's position has twice that number. The
+count depends on the transaction alone, never on where blocks are cut, so that a row that is read again after a crash
+has the position that it had before.
+
+**What was published before.** A log is read again from somewhere before the changelog's end. Transactions up to the
+last published one are dropped; of that one, where it was published in part, the rows after the last published ordinal
+are delivered. Table reads are different: their rows stand at the place of a signal, and which those were is not
+repeated, so a transaction of which anything was published brings none.
+
+**Stops.** A row that a policy does not let pass stops the changelog. What stands before its *transaction* is given,
+nothing of the transaction itself: an operator who decides about the stop decides before any of it is seen. An error in
+the bytes (MALFORMED) gives nothing.
+
+**Versions.** Where an entity looks otherwise than the changelog knows, the row that says so is put before the first row
+that looks so, in a batch of its own (`announcing`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from connectors.capture.announcing import Announcer
+from connectors.capture.assembly.assembled import Assembled, ColumnChanges, Encode, EncodedRows, Ints, Listener
+from connectors.capture.rows.render_rows import Span, parted
+from connectors.capture.rows.row_records import Change, Transaction
+from envelope.columnar import batch
+from envelope.entity import Entity
+from envelope.errors import ChangelogError, Kind
+from envelope.model import Stamp
+from envelope.position import Position, commit_text
+from envelope.signal import FENCE_PREFIX, is_nonce
+from envelope.signal import PREFIX as SIGNAL_PREFIX
+from envelope.stamp import PREFIX as STAMP_PREFIX
+from envelope.stamp import parse
+from envelope.versions import Look, Versions
+
+ORDINALS_MAX = 1 << 31
+"""Changes of one transaction: a position counts each twice, in 32 bits."""
+
+_EVERYTHING = 1 << 62
+
+
+@dataclass(slots=True)
+class _OpenTransaction:
+    """The transaction that is being delivered: `ordinal` counts its records, `published` is what to drop."""
+
+    transaction: Transaction
+    stamp: Stamp | None = None
+    ordinal: int = 0
+    published: int = -1
+
+
+class Assembly:
+    """The state between blocks: the open transaction, what was published before, the stop.
+
+    `published` is the position up to which the changelog holds everything, `partial` says that it stands inside its
+    transaction. `versions` knows what columns the changelog has; without it, none are announced.
+    """
+
+    def __init__(
+        self,
+        *,
+        entities: Mapping[tuple[str, str], Entity],
+        published: Position | None,
+        partial: bool,
+        listener: Listener | None,
+        versions: Versions | None = None,
+    ) -> None:
+        self.entities, self.listener = entities, listener
+        self.announcer = Announcer(versions)
+        self.open: _OpenTransaction | None = None
+        self.stop: ChangelogError | None = None
+        """The stop that follows all that was given."""
+        self._published, self._partial = published, partial
+
+    def published(self, transaction: Transaction) -> int:
+        """Up to which position ordinal the transaction is in the changelog already; -1 for nothing of it."""
+        last = self._published
+        if last is None or (transaction.epoch, transaction.commit) > (last.epoch, last.commit):
+            return -1
+        is_last = (transaction.epoch, transaction.commit) == (last.epoch, last.commit)
+        return last.ordinal if is_last and self._partial else _EVERYTHING
+
+
+class AssemblyRun:
+    """One block of the log. What the methods are told is in the log's order; `result` then has what it gave.
+
+    `place_of` gives where a row has its log record, by the row's number; only a log needs it that may give a row before
+    a message that stands before it. `settle` is called before the rows of a table read are placed, so that a decoder
+    whose tables change without a message describes them as they are there.
+    """
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        encode: Encode,
+        *,
+        place_of: Callable[[int], int] | None = None,
+        settle: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._of, self._encode, self._place_of, self._settle = assembly, encode, place_of, settle
+        self._spans: list[Span] = []
+        self._taken = self._encoded = 0
+        self._batches: list[tuple[pa.RecordBatch, Ints]] = []
+        self._ended: list[tuple[Transaction, int]] = []
+        self._assembled = Assembled()
+
+    @property
+    def taken(self) -> int:
+        """How many rows of the block were taken."""
+        return self._taken
+
+    @property
+    def pending(self) -> int:
+        """How many of them are not encoded yet."""
+        return self._taken - self._encoded
+
+    def begin(self, transaction: Transaction) -> None:
+        """A transaction begins. Raises ChangelogError (MALFORMED) inside another."""
+        of = self._of
+        if of.open is not None:
+            raise ChangelogError(Kind.MALFORMED, "the stream began a transaction inside another")
+        of.open = _OpenTransaction(transaction, published=of.published(transaction))
+        self._assembled.first = self._assembled.first or transaction
+
+    def commit(self, end: int) -> None:
+        """The open transaction ends; every later one has a commit of `end` or more."""
+        self._ended.append((self._opened().transaction, end))
+        self._of.open = None
+
+    def take(self, rows: int) -> None:
+        """The next rows belong to the open transaction; what only described a table does not part them."""
+        if not rows:
+            return
+        opened = self._opened()
+        if opened.ordinal + rows > ORDINALS_MAX:
+            raise ChangelogError(
+                Kind.LIMIT, f"a transaction has more than {ORDINALS_MAX} changes", hint="positions cannot count them"
+            )
+        before, self._taken, opened.ordinal = opened.ordinal, self._taken + rows, opened.ordinal + rows
+        last = self._spans[-1] if self._spans else None
+        if last is not None and (last.transaction, last.ordinal + last.rows) == (opened.transaction, before):
+            self._spans[-1] = replace(last, rows=last.rows + rows)
+            return
+        self._spans.append(
+            Span(
+                transaction=opened.transaction,
+                stamp=opened.stamp,
+                ordinal=before,
+                rows=rows,
+                published=opened.published,
+            )
+        )
+
+    def message(self, prefix: str, content: bytes, *, place: int = 0) -> Change | None:
+        """A message stands in the open transaction: a stamp, a fence, or a signal, by its prefix.
+
+        Rows that were taken just before it and have their record at `place` follow it in the log. Gives where the
+        message stands if its prefix is another's and it was not published before.
+        """
+        opened = self._opened()
+        ordinal = opened.ordinal
+        opened.ordinal += 1
+        if prefix == STAMP_PREFIX:
+            self._stamp(content, opened, place)
+        elif prefix == FENCE_PREFIX:
+            self._assembled.fenced = True
+        elif 2 * ordinal > opened.published:
+            change = Change(transaction=opened.transaction, ordinal=ordinal, stamp=None)
+            if prefix != SIGNAL_PREFIX:
+                return change
+            self._signal(content, change)
+        return None
+
+    def statement(self, content: bytes, change: Change) -> None:
+        """A statement that changes tables stands at this place."""
+        self._assembled.statements.append((content, change.transaction.commit))
+
+    def describe(self, entity: Entity, look: Look) -> None:
+        """The log describes an entity's table: its next rows look so."""
+        self._assembled.described = self._opened().transaction.commit
+        self.look(entity, look)  # a window's rows may have looked otherwise in between
+
+    def look(self, entity: Entity, look: Look) -> None:
+        """The entity's next rows look so."""
+        self._of.announcer.look(entity, look)
+
+    def alter(self, table: tuple[str, str], changes: ColumnChanges) -> None:
+        """The columns of an entity's table changed here: what was read of it and is not published no longer holds."""
+        self._assembled.altered.append(changes)
+        if self._of.listener is not None:
+            self._of.listener.discard(table)
+
+    def here(self) -> Position:
+        """The position that the next change of the open transaction has."""
+        opened = self._opened()
+        return Change(transaction=opened.transaction, ordinal=opened.ordinal, stamp=None).position()
+
+    def flush(self, *, but_last: int = 0) -> None:
+        """Encodes the rows that were taken and not yet encoded, but for the last few, and tells the listener.
+
+        Call it before something changes how the rows after it are read.
+        """
+        end = self._taken - but_last
+        if end <= self._encoded:
+            return
+        spans, self._spans = parted(self._spans, but_last)
+        encoded = self._encode(self._encoded, end, spans)
+        self._encoded = end
+        self._assembled.unstamped += encoded.unstamped
+        if encoded.stop is not None:
+            self._publish_before(encoded, encoded.stop)
+            raise encoded.stop
+        if encoded.rows.num_rows:
+            self._publish(encoded.rows, encoded.commits)
+            if self._of.listener is not None:
+                self._of.listener.touched(encoded.rows, encoded.xids)
+
+    def fail(self, error: ChangelogError) -> None:
+        """A stop: keeps what stands before its transaction, and the block gives nothing after it."""
+        if error.position is None:
+            error.position = self.here()
+        commit = error.position.commit
+        before = []
+        for rows, commits in self._batches:
+            count = int(np.searchsorted(commits, commit))
+            if count:
+                before.append((rows.slice(0, count), commits[:count]))
+        self._batches = before
+        self._ended = [ended for ended in self._ended if ended[0].commit < commit]
+        assembled = self._assembled
+        assembled.signals = [signal for signal in assembled.signals if signal[1].transaction.commit < commit]
+        assembled.announced = [
+            announced
+            for announced in assembled.announced
+            if announced.record.envelope.provenance.source.position.commit < commit
+        ]
+        self._of.stop = error
+        self._of.open = None
+
+    def result(self) -> Assembled:
+        """What the block gave; call it once, at its end."""
+        assembled = self._assembled
+        assembled.rows = [rows for rows, _ in self._batches]
+        if self._ended:
+            assembled.last, end = self._ended[-1]
+            assembled.through = commit_text(end)
+        opened = self._of.open
+        if opened is not None and self._batches and int(self._batches[-1][1][-1]) == opened.transaction.commit:
+            assembled.last, assembled.partial = opened.transaction, True
+        return assembled
+
+    def _opened(self) -> _OpenTransaction:
+        if self._of.open is None:
+            raise ChangelogError(Kind.MALFORMED, "the stream sent a change outside a transaction")
+        return self._of.open
+
+    def _stamp(self, content: bytes, opened: _OpenTransaction, place: int) -> None:
+        """An invalid stamp leaves the one before as it is."""
+        reading = parse(content)
+        if reading.problem is not None:
+            self._assembled.invalid_stamps.append((reading.problem, opened.transaction.xid))
+        if reading.stamp is None:
+            return
+        opened.stamp = reading.stamp
+        if self._place_of is None or not self._spans or self._spans[-1].transaction is not opened.transaction:
+            return
+        span, late = self._spans[-1], 0
+        while late < span.rows and self._place_of(self._taken - 1 - late) == place:
+            late += 1
+        if late:
+            whole, [rest] = parted([span], late)
+            self._spans[-1:] = [*whole, replace(rest, stamp=reading.stamp)]
+
+    def _signal(self, content: bytes, change: Change) -> None:
+        """A signal to the service; or the place of a window's rows, which is named by a nonce."""
+        listener = self._of.listener
+        if not is_nonce(content):
+            self._assembled.signals.append((content, change))
+        elif listener is not None and self._opened().published < 0:
+            self.flush()
+            self._settle()
+            rows = listener.signal(content, change)
+            if rows is not None and rows.num_rows:
+                self._publish_read(rows, change.transaction.commit, listener)
+
+    def _publish_read(self, rows: pa.RecordBatch, commit: int, listener: Listener) -> None:
+        """Rows of a table, which look as the table did when they were read."""
+        shapes, relation = batch.shapes(rows), batch.relation(rows)
+        for entity in self._of.entities.values():
+            if entity.name in shapes:
+                self.look(entity, Look(columns=shapes[entity.name], relation=relation))
+        try:
+            self._publish(rows, np.full(rows.num_rows, commit))
+        except ChangelogError:
+            listener.withdraw()
+            raise
+
+    def _publish_before(self, encoded: EncodedRows, stop: ChangelogError) -> None:
+        """Of rows that a stop cut short, those before its transaction: after that, some may be missing."""
+        at = stop.position or self.here()
+        whole = int(np.searchsorted(encoded.commits, at.commit))
+        if whole:
+            self._publish(encoded.rows.slice(0, whole), encoded.commits[:whole])
+
+    def _publish(self, rows: pa.RecordBatch, commits: Ints) -> None:
+        """The rows, and before the first row of an entity whose columns are new, their version."""
+        done = 0
+        for first in self._of.announcer.firsts(rows):
+            if first.row > done:
+                self._batches.append((rows.slice(done, first.row - done), commits[done : first.row]))
+                done = first.row
+            announced = self._of.announcer.announce(first, rows.column("provenance")[first.row].as_py())
+            self._assembled.announced.append(announced)
+            self._batches.append((batch.from_records([announced.record]), commits[first.row : first.row + 1]))
+        self._batches.append((rows.slice(done), commits[done:]))
