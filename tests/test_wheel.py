@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import threading
 import venv
 from contextlib import closing
@@ -78,6 +79,14 @@ def test_the_wheel_holds_its_packages_typed_and_nothing_else(installed: Path, em
         assert place.is_relative_to(installed.parent)
         assert (place / "py.typed").exists()
         assert not (place.parent / "tests").exists()
+
+
+def test_the_source_distribution_holds_the_packages_and_no_tests(empty: Path) -> None:
+    run(sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", empty, cwd=CHECKOUT)
+    (archive,) = empty.glob("changelog_publisher-*.tar.gz")
+    with tarfile.open(archive) as files:
+        folders = {path.parts[1] for path in map(Path, files.getnames()) if len(path.parts) > 2}
+    assert folders == {"connectors", "envelope", "schemas", "spark_jobs"}
 
 
 def test_the_command_says_what_it_can_do(installed: Path, empty: Path) -> None:
