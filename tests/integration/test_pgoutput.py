@@ -10,7 +10,6 @@ import psycopg
 import pytest
 
 from connectors.servers.postgres import Server, find_bin, temporary_server
-from connectors.sources.postgres.decode import pgoutput
 from connectors.sources.postgres.decode.messages import Decoded, StreamStart, StreamStop
 from connectors.sources.postgres.decode.pgoutput import decode
 from tests.servers import SETTINGS, postgres_bin
@@ -124,4 +123,4 @@ def _capture(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    _capture(Path(pgoutput.__file__).parents[3] / "tests/unit/postgres/pgoutput_captured.txt")
+    _capture(Path(__file__).parents[1] / "unit" / "postgres" / "pgoutput_captured.txt")
