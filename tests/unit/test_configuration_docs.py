@@ -34,7 +34,7 @@ def section(heading: str) -> dict[str, str]:
 
 
 SECTIONS: dict[str, list[tuple[str, type[BaseModel]]]] = {
-    "`[source]`": [("", config.SourceConfig)],
+    "`[source]`": [("", config.PostgresConfig)],
     "`[sink]`": [("", config.FilesConfig), ("", config.KafkaConfig)],
     "`[tables]`": [("", config.TablesConfig)],
     "`[entities.X]`": [("", config.EntityConfig)],

@@ -1,0 +1,42 @@
+"""The configuration: one TOML file, overridden by the environment, parsed once and handed down.
+
+`load` reports every problem at once. Secrets come in by reference (`"env:NAME"`, `"file:PATH"`) and go into no
+message and no representation.
+"""
+
+from connectors.config.entities import (
+    DriftConfig,
+    EntityConfig,
+    ProvenanceConfig,
+    SchemasConfig,
+    StampConfig,
+    TablesConfig,
+)
+from connectors.config.files import FilesConfig
+from connectors.config.kafka import KafkaConfig
+from connectors.config.loading import load, raise_problems, secret_of
+from connectors.config.model import Config, MaskConfig, ServiceConfig, SignalsConfig, SinkConfig
+from connectors.config.postgres import PostgresConfig
+from connectors.config.views import NestedConfig, ViewConfig
+
+__all__ = [
+    "Config",
+    "DriftConfig",
+    "EntityConfig",
+    "FilesConfig",
+    "KafkaConfig",
+    "MaskConfig",
+    "NestedConfig",
+    "PostgresConfig",
+    "ProvenanceConfig",
+    "SchemasConfig",
+    "ServiceConfig",
+    "SignalsConfig",
+    "SinkConfig",
+    "StampConfig",
+    "TablesConfig",
+    "ViewConfig",
+    "load",
+    "raise_problems",
+    "secret_of",
+]

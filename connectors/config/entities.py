@@ -1,0 +1,73 @@
+"""`[tables]`, `[entities.X]` and what they may say again for one entity: provenance, schemas and drift."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from connectors.config.fields import Columns, Section, Text
+from schemas.compatibility import Mode
+
+Mask = Literal["drop", "null", "sha256"]
+
+
+class TablesConfig(Section):
+    """`[tables]`: patterns over `schema.table`; every table that one includes and none excludes is an entity."""
+
+    include: Columns
+    exclude: tuple[Text, ...] = ()
+
+
+class StampConfig(Section):
+    """`default = { … }`: what stands for a stamp that the application did not set."""
+
+    api_version: str = Field(default="unknown", alias="apiVersion")
+    service_name: str = Field(default="unknown", alias="serviceName")
+    identifier: str = ""
+
+
+class ProvenanceConfig(Section):
+    """`[provenance]`, or `[entities.X.provenance]` in its place for one entity."""
+
+    missing: Literal["default", "warn", "stop"] = "default"
+    default: StampConfig = StampConfig()
+
+
+class SchemasConfig(Section):
+    """`[schemas]`, or `[entities.X.schemas]` in its place for one entity: what becomes of altered columns."""
+
+    compatibility: Mode = Mode.FULL_TRANSITIVE
+    on_incompatible: Literal["stop", "publish"] = "stop"
+    on_restated: Literal["read", "ask"] = "read"
+
+
+class DriftConfig(Section):
+    """`[drift]`: what is done about drift; `[entities.X.drift]` says otherwise for one entity."""
+
+    republish_keys_max: int = Field(default=1000, ge=0, le=10_000_000)
+    rebuild_ppm: float = Field(default=1000.0, ge=0, le=1_000_000)
+    rebuild_columns: bool = True
+    severe_ppm: float = Field(default=10_000.0, ge=0, le=1_000_000)
+    on_schema_mismatch: Literal["stop", "rebuild", "ignore"] = "stop"
+
+
+class EntityConfig(Section):
+    """`[entities.X]`: one entity; without `table` it refines the entity that `[tables]` makes under that name."""
+
+    table: Text | None = None
+    key: Columns | None = None
+    partition_by: Columns | None = None
+    partitions: int = Field(default=1, ge=1, le=10_000)
+    columns: Columns = ("*",)
+    exclude_columns: tuple[Text, ...] = ()
+    where: Text | None = None
+    mask: dict[str, Mask] = Field(default={})
+    immutable: bool = False
+    on_change_of_immutable: Literal["stop", "ignore"] = "stop"
+    on_truncate: Literal["stop", "publish"] = "stop"
+    on_unlogged: Literal["rebuild", "stop", "ignore"] = "rebuild"
+    provenance: ProvenanceConfig | None = None
+    schemas: SchemasConfig | None = None
+    drift: DriftConfig | None = None
+    profile: Literal["changelog", "aggressive", "history"] = "changelog"
+    retention_days: int = Field(default=3, ge=1, le=36_500)
+    topic_settings: dict[str, str] = Field(default={})

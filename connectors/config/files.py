@@ -1,0 +1,16 @@
+"""`[sink] kind = "files"`."""
+
+from pathlib import Path
+from typing import Literal
+
+from connectors.config.fields import CommitBytes, CommitRows, CommitSeconds, Section
+
+
+class FilesConfig(Section):
+    """`[sink] kind = "files"`: a log of files in a folder. A commit closes at the first of its three bounds."""
+
+    kind: Literal["files"] = "files"
+    path: Path
+    commit_seconds: CommitSeconds = 1.0
+    commit_bytes: CommitBytes = 64 << 20
+    commit_rows: CommitRows = 100_000

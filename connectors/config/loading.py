@@ -1,0 +1,169 @@
+"""Reads the configuration: the file, what the environment overrides, and what references stand for."""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from connectors.config.files import FilesConfig
+from connectors.config.kafka import TOPIC_KEYS, KafkaConfig, codec_problems
+from connectors.config.model import Config
+from connectors.config.remedies import Loc, known_keys, place, remedy
+from envelope.errors import ChangelogError, Kind
+
+PREFIX = "CHANGELOG__"
+"""What an overriding environment variable's name starts with; `__` parts the rest: CHANGELOG__SINK__PATH."""
+
+REFERENCE = re.compile(r"(env|file):(.+)", re.DOTALL)
+
+NOWHERE: Loc = ()
+
+
+def load(path: Path, environ: Mapping[str, str]) -> Config:
+    """The configuration in `path`, with what `environ` overrides and refers to.
+
+    Relative paths in the file are relative to its folder. Raises one ChangelogError(USAGE) that lists every
+    problem, a line each: the path in the file, what is wrong, and what would be right.
+    """
+    tree = _read(path)
+    problems: dict[Loc, str] = {}
+    origins = _override(tree, environ, problems)
+    _dereference(tree, (), path.parent, environ, problems)
+    try:
+        config = Config.model_validate(tree)
+    except ValidationError as error:
+        for details in error.errors(include_url=False):
+            problems.setdefault(place(details), remedy(details))
+    else:
+        problems = {**dict(_cross_check(config)), **problems}
+    if problems:
+        raise_problems(str(path), [f"{_spell(loc, origins)}: {text}" for loc, text in problems.items()])
+    if isinstance(config.sink, FilesConfig):
+        sink = config.sink.model_copy(update={"path": path.parent / config.sink.path})
+        return config.model_copy(update={"sink": sink})
+    return config
+
+
+def raise_problems(where: str, problems: list[str]) -> None:
+    """Raises the one USAGE error that lists `problems`, a line each; returns when there are none."""
+    if len(problems) == 1:
+        raise ChangelogError(Kind.USAGE, f"{where}: {problems[0]}")
+    if problems:
+        raise ChangelogError(Kind.USAGE, "\n  ".join([f"{where}: {len(problems)} problems", *problems]))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        hint = "write one with `changelog init --dsn DSN`, or name it with --config"
+        raise ChangelogError(Kind.USAGE, f"{path}: no such file", hint=hint) from error
+    except OSError as error:
+        raise ChangelogError(Kind.USAGE, f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ChangelogError(Kind.USAGE, f"{path}: is not UTF-8 at byte {error.start}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ChangelogError(Kind.USAGE, f"{path}: is not TOML: {error}", hint="see https://toml.io") from error
+
+
+def _override(tree: dict[str, Any], environ: Mapping[str, str], problems: dict[Loc, str]) -> dict[Loc, str]:
+    """Puts the environment's values into the tree; gives which variable each came from."""
+    origins: dict[Loc, str] = {}
+    for variable in sorted(name for name in environ if name.startswith(PREFIX)):
+        node, loc = tree, NOWHERE
+        *tables, last = variable.removeprefix(PREFIX).split("__")
+        for segment in tables:
+            loc = (*loc, _spelling(segment, node, loc))
+            child = node.setdefault(str(loc[-1]), {})
+            if not isinstance(child, dict):
+                problems[loc] = f"is not a table, so {variable} cannot set anything in it; unset the variable"
+                break
+            node = child
+        else:
+            loc = (*loc, _spelling(last, node, loc))
+            node[str(loc[-1])] = _parse_value(environ[variable])
+            origins[loc] = variable
+    return origins
+
+
+def _spelling(segment: str, node: Mapping[str, Any], loc: Loc) -> str:
+    """The key that an environment name's segment, upper case and without hyphens, stands for."""
+    plain = segment.lower()
+    candidates = {key.lower().replace("-", "_"): key for key in (*known_keys(loc), *node)}
+    return candidates.get(plain, plain)
+
+
+def _parse_value(text: str) -> Any:
+    if text[:1] in ("[", "{"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            pass  # then it is a text, which the field's own check will judge
+    return text
+
+
+def _dereference(node: Any, loc: Loc, folder: Path, environ: Mapping[str, str], problems: dict[Loc, str]) -> None:
+    """Replaces every `env:NAME` and `file:PATH` in the tree by what it refers to."""
+    pairs = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in list(pairs):
+        match = REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            _dereference(value, (*loc, key), folder, environ, problems)
+            continue
+        try:
+            node[key] = _secret(match[1], match[2], folder, environ)
+        except LookupError as error:
+            problems[(*loc, key)] = str(error.args[0])
+
+
+def secret_of(reference: str, folder: Path, environ: Mapping[str, str]) -> str:
+    """What `env:NAME` or `file:PATH` on a command line refers to. Raises ChangelogError (USAGE)."""
+    match = REFERENCE.fullmatch(reference)
+    if match is None:
+        raise ChangelogError(Kind.USAGE, "a secret is given by reference", hint="env:NAME, or file:PATH")
+    try:
+        return _secret(match[1], match[2], folder, environ)
+    except LookupError as error:
+        raise ChangelogError(Kind.USAGE, str(error.args[0])) from error
+
+
+def _secret(kind: str, name: str, folder: Path, environ: Mapping[str, str]) -> str:
+    if kind == "env":
+        if name not in environ:
+            raise LookupError(f"the environment has no {name}; set it")
+        return environ[name]
+    try:
+        return (folder / name).read_text("utf-8").removesuffix("\n")
+    except OSError as error:
+        raise LookupError(f"{folder / name} cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise LookupError(f"{folder / name} is not UTF-8") from error
+
+
+def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
+    if config.tables is None and not config.entities:
+        yield ("entities",), 'nothing is to be published; add [tables] include = ["public.*"], or [entities.X]'
+    for name, entity in config.entities.items():
+        if entity.table is None and config.tables is None:
+            yield ("entities", name, "table"), 'is missing; add table = "SCHEMA.TABLE"'
+        if "sha256" in entity.mask.values() and config.mask is None:
+            yield ("entities", name, "mask"), 'sha256 needs a secret; add [mask] key = "env:NAME"'
+        for key in sorted(TOPIC_KEYS & entity.model_fields_set):
+            if not isinstance(config.sink, KafkaConfig):
+                yield ("entities", name, key), "is of a topic, and the sink is files; leave it out"
+            elif key == "retention_days" and entity.profile != "history":
+                yield ("entities", name, key), 'is kept by profile = "history" alone; add that, or leave it out'
+    if isinstance(config.sink, KafkaConfig):
+        yield from ((("sink", key), text) for key, text in codec_problems(config.sink))
+
+
+def _spell(loc: Loc, origins: Mapping[Loc, str]) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
+    for length in range(len(loc), 0, -1):
+        if loc[:length] in origins:
+            return f"{text} (from {origins[loc[:length]]})"
+    return text

@@ -1,0 +1,31 @@
+"""`[source] kind = "postgres"`."""
+
+from typing import Annotated, Literal
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from pydantic import AfterValidator, Field
+
+from connectors.config.fields import Section, SlotName, Text
+
+
+def _dsn(text: str) -> str:
+    try:
+        conninfo_to_dict(text)
+    except psycopg.ProgrammingError:  # its message quotes the text, which may hold a password
+        raise ValueError('should be a connection string, as in "postgresql://USER@HOST:5432/DATABASE"') from None
+    return text
+
+
+class PostgresConfig(Section):
+    """`[source]`: the database, and what this service keeps in it."""
+
+    kind: Literal["postgres"]
+    dsn: Annotated[Text, AfterValidator(_dsn)] = Field(repr=False)
+    slot: SlotName | None = None
+    publication: SlotName | None = None
+    failover: bool = False
+    snapshot_workers: int = Field(default=2, ge=1, le=32)
+    snapshot_pages: int = Field(default=256, ge=1, le=1 << 16)
+    query_timeout_seconds: float = Field(default=30, gt=0, le=3600)
+    read_timeout_seconds: float = Field(default=300, gt=0, le=86_400)

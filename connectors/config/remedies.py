@@ -1,0 +1,88 @@
+"""Where in the file something is wrong, and what would be right, from the errors of validation."""
+
+import difflib
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from connectors.config.model import Config
+
+Loc = tuple[str | int, ...]
+"""A place in the file: keys, and numbers of list items."""
+
+_KINDS = (("files",), ("kafka",))
+
+
+def place(details: ErrorDetails) -> Loc:
+    """Where in the file an error is: its location without what pydantic puts in to say which key or kind it means."""
+    loc = tuple(part for part in details["loc"] if part != "[key]")
+    if details["type"] == "union_tag_invalid":
+        return (*loc, "kind")
+    return loc[:1] + loc[2:] if loc[:1] == ("sink",) and loc[1:2] in _KINDS else loc
+
+
+def remedy(details: ErrorDetails) -> str:
+    """What is wrong and what would be right; never the value itself, which may be a secret."""
+    match details["type"]:
+        case "missing":
+            return "is missing; add it"
+        case "union_tag_invalid":
+            return f"should be {details['ctx']['expected_tags'].replace(', ', ' or ')}"
+        case "extra_forbidden":
+            return _unknown(details["loc"])
+        case "string_pattern_mismatch":
+            allowed = "a-z, 0-9 and _" if "{1,63}" in details["ctx"]["pattern"] else "a-z, 0-9, - and _"
+            return f"should be made of {allowed}"
+        case "string_too_short":
+            return f"should have {details['ctx']['min_length']} characters or more"
+        case "too_short":
+            return "should not be empty"
+        case "value_error":
+            return str(details["ctx"]["error"])
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return "should be a table"
+        case "tuple_type":
+            return "should be a list"
+        case _:
+            return details["msg"].removeprefix("Input ").replace(", unable to parse string as an integer", "")
+
+
+def _unknown(loc: Loc) -> str:
+    keys = known_keys(loc[:-1])
+    close = difflib.get_close_matches(str(loc[-1]), keys, n=1)
+    return f"is not known; did you mean {close[0]}?" if close else f"is not known; known here: {', '.join(keys)}"
+
+
+def known_keys(loc: Loc) -> list[str]:
+    """The keys that the table at `loc` may have; none when any may."""
+    annotations: list[Any] = [Config]
+    for part in loc:
+        annotations = [inner for annotation in annotations for inner in _below(annotation, part)]
+    return list(dict.fromkeys(str(key) for annotation in annotations for key in _fields(annotation)))
+
+
+def _below(annotation: Any, part: str | int) -> list[Any]:
+    """What may stand under the key `part` of a table of this type; a sink's kind, as a part, chooses that kind."""
+    fields = _fields(annotation)
+    if fields:
+        if (part,) == get_args(fields.get("kind")):
+            return [annotation]
+        return _alternatives(fields[part]) if part in fields else []
+    return list(get_args(annotation)[-1:])
+
+
+def _fields(annotation: Any) -> dict[str | int, Any]:
+    """The types of a section's keys; none of what is no section."""
+    if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        return {}
+    return {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    if get_origin(annotation) is Annotated:
+        return _alternatives(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [inner for part in get_args(annotation) for inner in _alternatives(part)]
+    return [annotation]
