@@ -111,20 +111,25 @@ class Faults(Outages):
         self.publish("ADD TABLE {table}", name)
         since = self.since[name]
         self.since[name] = replace(since, hidden=(*since.hidden, (start, self.here())))
-        if self.service.exit_code is not None:
-            self.service.start()
         deadline = time.monotonic() + CATCH_UP_S
         while self._noticed(name) == noticed:
-            self.loaded(0.1)
+            self._refuse_other_end()
+            if self.service.exit_code is not None:  # over many tables, what it saw meanwhile may end it only now
+                self.service.start()
+            time.sleep(0.1)
             assert time.monotonic() < deadline, f"nobody noticed that changes of {name} were hidden"
 
     def _hidden(self) -> None:
         """Changes are hidden for a while; a service that sees it meanwhile stops."""
         until = time.monotonic() + self.rng.uniform(*HIDDEN_S)
         while time.monotonic() < until:
-            if self.service.exit_code is not None:
-                assert NAME in self.last_line(), f"the service ended: {self.last_line()}"
+            self._refuse_other_end()
             time.sleep(0.05)
+
+    def _refuse_other_end(self) -> None:
+        """Asserts that a service that ended did so because of the publication."""
+        if self.service.exit_code is not None:
+            assert NAME in self.last_line(), f"the service ended: {self.last_line()}"
 
     def _noticed(self, name: str) -> int:
         """How often the service has said that changes of this entity may be missing."""
