@@ -130,6 +130,8 @@ class SnapshotBar:
 
     def update(self, windows: Mapping[str, Any]) -> None:
         """Shows how far each table is, by a checkpoint's `windows`; the bars go when all are read."""
+        if self._progress.disable:
+            return
         for entity, stored in windows.items():
             if entity not in self._tasks and stored["complete"]:
                 continue  # read before this service began

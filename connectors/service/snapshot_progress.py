@@ -21,16 +21,23 @@ class SnapshotProgress:
     def __init__(self, metrics: Metrics, *, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics, self._quiet, self._clock = metrics, quiet, clock
         self._say_at = clock() + SAY_AGAIN_S
+        self._told: Mapping[str, Mapping[str, Any]] = {}
 
     def update(self, windows: Mapping[str, Mapping[str, Any]]) -> None:
         """Sets the metrics, and says how far each table is that is not yet read, now and then."""
-        percent = {}
         for entity, stored in windows.items():
-            done, total = pages_read(stored)
-            self._metrics.snapshot_pages.labels(entity).set(total)
-            self._metrics.snapshot_pages_read.labels(entity).set(done)
-            if not stored["complete"]:
-                percent[entity] = 100 * done // total
-        if percent and not self._quiet and self._clock() >= self._say_at:
+            if self._told.get(entity) != stored:
+                done, total = pages_read(stored)
+                self._metrics.snapshot_pages.labels(entity).set(total)
+                self._metrics.snapshot_pages_read.labels(entity).set(done)
+        self._told = windows
+        if self._quiet or self._clock() < self._say_at:
+            return
+        if percent := {entity: _percent(stored) for entity, stored in windows.items() if not stored["complete"]}:
             self._say_at = self._clock() + SAY_AGAIN_S
             _log.info("tables are being read", percent=percent)
+
+
+def _percent(stored: Mapping[str, Any]) -> int:
+    done, total = pages_read(stored)
+    return 100 * done // total

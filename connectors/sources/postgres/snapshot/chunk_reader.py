@@ -2,7 +2,7 @@
 
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import psycopg
@@ -31,25 +31,27 @@ _log = structlog.get_logger("postgres")
 
 # Attributes of composites come after all columns, so the signature of a table without composites covers its columns
 # only.
-_SIGNATURE = """
-WITH RECURSIVE used(type) AS (
-  SELECT atttypid FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
-  UNION
-  SELECT part.type FROM used JOIN pg_type t ON t.oid = used.type CROSS JOIN LATERAL (
-    VALUES (t.typelem), (t.typbasetype)
-    UNION ALL SELECT rngsubtype FROM pg_range WHERE t.oid IN (rngtypid, rngmultitypid)
-    UNION ALL SELECT atttypid FROM pg_attribute WHERE attrelid = t.typrelid AND attnum > 0 AND NOT attisdropped
-  ) AS part(type)
-), described AS (
-  SELECT 0 AS part, attrelid, attnum, attname, atttypid, atttypmod FROM pg_attribute
-  WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
-  UNION ALL
-  SELECT 1, attrelid, attnum, attname, atttypid, atttypmod
-  FROM used JOIN pg_type t ON t.oid = used.type JOIN pg_attribute a ON a.attrelid = t.typrelid
-  WHERE a.attnum > 0 AND NOT a.attisdropped
-)
-SELECT md5(string_agg(attname || ' ' || atttypid || ' ' || atttypmod, ',' ORDER BY part, attrelid, attnum))
-FROM described
+_SIGNATURES = """
+SELECT signed.signature FROM unnest(%s::text[]) WITH ORDINALITY AS asked(name, number) CROSS JOIN LATERAL (
+  WITH RECURSIVE used(type) AS (
+    SELECT atttypid FROM pg_attribute WHERE attrelid = to_regclass(asked.name) AND attnum > 0 AND NOT attisdropped
+    UNION
+    SELECT part.type FROM used JOIN pg_type t ON t.oid = used.type CROSS JOIN LATERAL (
+      VALUES (t.typelem), (t.typbasetype)
+      UNION ALL SELECT rngsubtype FROM pg_range WHERE t.oid IN (rngtypid, rngmultitypid)
+      UNION ALL SELECT atttypid FROM pg_attribute WHERE attrelid = t.typrelid AND attnum > 0 AND NOT attisdropped
+    ) AS part(type)
+  ), described AS (
+    SELECT 0 AS part, attrelid, attnum, attname, atttypid, atttypmod FROM pg_attribute
+    WHERE attrelid = to_regclass(asked.name) AND attnum > 0 AND NOT attisdropped
+    UNION ALL
+    SELECT 1, attrelid, attnum, attname, atttypid, atttypmod
+    FROM used JOIN pg_type t ON t.oid = used.type JOIN pg_attribute a ON a.attrelid = t.typrelid
+    WHERE a.attnum > 0 AND NOT a.attisdropped
+  )
+  SELECT md5(string_agg(attname || ' ' || atttypid || ' ' || atttypmod, ',' ORDER BY part, attrelid, attnum))
+  FROM described
+) AS signed(signature) ORDER BY asked.number
 """
 
 
@@ -191,8 +193,13 @@ def _begin(reading: Connection, chunk: Chunk) -> _ChunkSnapshot | None:
 
 def signature(connection: Connection, table: tuple[str, str]) -> str:
     """A hash of a table's columns and their types. Altering a column, or a composite type in one, changes it."""
-    row = connection.execute(_SIGNATURE.encode(), [quoted(table)] * 2).fetchone()
-    return "" if row is None else str(row[0])
+    return signatures(connection, [table])[table]
+
+
+def signatures(connection: Connection, tables: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """The `signature` of each table."""
+    rows = connection.execute(_SIGNATURES.encode(), [[quoted(table) for table in tables]]).fetchall()
+    return {table: str(row[0]) for table, row in zip(tables, rows, strict=True)}
 
 
 def quoted(table: tuple[str, str]) -> str:

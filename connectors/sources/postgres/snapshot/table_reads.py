@@ -29,7 +29,7 @@ from connectors.sources.postgres.decode.columnar import CompiledBinding
 from connectors.sources.postgres.decode.messages import Relation, RelationColumn
 from connectors.sources.postgres.session.connection import Connection, connect, translated
 from connectors.sources.postgres.session.patience import Patience
-from connectors.sources.postgres.snapshot.chunk_reader import ChunkReader, nonce, quoted, signature
+from connectors.sources.postgres.snapshot.chunk_reader import ChunkReader, nonce, quoted, signature, signatures
 from connectors.sources.postgres.snapshot.chunk_rows import ReadTable
 from connectors.sources.postgres.snapshot.key_rows import key_casts
 from connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress
@@ -92,10 +92,10 @@ class TableReads:
         self._context, self._entities = context, {entity.name: entity for entity in entities}
         self._revision = repairs.revision
         active = [entity for entity in entities if entity.name not in repairs.paused]
+        unread = [entity for entity in active if not is_complete(windows.get(entity.name))]
+        signed = signatures(catalog, [entity.table for entity in unread])
         tables = {
-            entity.name: self._progress(catalog, entity, windows.get(entity.name))
-            for entity in active
-            if not is_complete(windows.get(entity.name))
+            entity.name: self._progress(entity, signed[entity.table], windows.get(entity.name)) for entity in unread
         }
         open_repairs = {entity.name: repairs.open[entity.name] for entity in active if entity.name in repairs.open}
         self._lookups = {name: Lookup(name, repair.keys) for name, repair in open_repairs.items() if repair.keys}
@@ -135,12 +135,12 @@ class TableReads:
         patience = Patience(silence_s=self._context.read_s, stopping=self._stopping.is_set, stopping_s=0.0)
         return connect(self._context.dsn, settings=SETTINGS, patience=patience)
 
-    def _progress(self, catalog: Connection, entity: Entity, stored: Mapping[str, Any] | None) -> TableProgress:
+    def _progress(self, entity: Entity, signed: str, stored: Mapping[str, Any] | None) -> TableProgress:
         leaves = {
             quoted((leaf.schema, leaf.name)): LeafProgress(filenode=leaf.filenode, pages=leaf.pages, left=[(0, None)])
             for leaf in self._context.tables[entity.table].leaves
         }
-        progress = TableProgress.resume(entity.name, signature(catalog, entity.table), leaves, stored)
+        progress = TableProgress.resume(entity.name, signed, leaves, stored)
         progress.chunk_pages = self._context.chunk_pages
         return progress
 
@@ -302,9 +302,9 @@ def read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Conn
     """How an entity's table is read now, with the binding that the stream's rows would have under these columns."""
     entity = entities[name]
     [table] = read_tables(connection, named=entity.table)
-    binding = bind_table(connection, entity, table, hmac_key)
-    oids = {column.name: column.type_oid for column in table.columns}
     types = _types(connection)
+    binding = _bound(types, entity, table, hmac_key)
+    oids = {column.name: column.type_oid for column in table.columns}
     return ReadTable(
         signature=signature(connection, entity.table),
         bound=CompiledBinding(binding=binding, template=Template(binding)),
@@ -318,6 +318,10 @@ def read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Conn
 
 def bind_table(connection: Connection, entity: Entity, table: Table, hmac_key: bytes) -> Binding:
     """The binding that the stream's rows would have if the table's columns were those in the catalogue."""
+    return _bound(_types(connection), entity, table, hmac_key)
+
+
+def _bound(types: TypeCatalog, entity: Entity, table: Table, hmac_key: bytes) -> Binding:
     relation = Relation(
         relid=table.oid,
         namespace=table.schema,
@@ -329,7 +333,7 @@ def bind_table(connection: Connection, entity: Entity, table: Table, hmac_key: b
             if column.published
         ),
     )
-    binding = Binder(resolve=_types(connection).resolve, hmac_key=hmac_key).bind(entity, relation, crossing=False)
+    binding = Binder(resolve=types.resolve, hmac_key=hmac_key).bind(entity, relation, crossing=False)
     if binding.lost is not None:
         raise ChangelogError(Kind.PRECONDITION, binding.lost, hint=f"name the new key in [entities.{entity.name}]")
     return binding
