@@ -29,7 +29,8 @@ from connectors.service.loop import Cadence, Observer, publish
 from connectors.sinks import Sink
 from connectors.sinks.files.sink import FileSink
 from connectors.sources import Recover
-from connectors.sources.postgres.source import PostgresSource, Settings
+from connectors.sources.postgres.settings import Settings
+from connectors.sources.postgres.source import PostgresSource
 from connectors.sources.postgres.stream.replication import ReplicationConnection
 from connectors.sources.postgres.values.lsn import parse_lsn, through_lsn, through_text
 from envelope.checkpoint import Checkpoint

@@ -13,17 +13,19 @@ So there is one way to begin a repair, to go on with it after a crash, and to en
 still reads of an entity whose plan has changed counts for nothing: the entity is in `replanned`.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import structlog
 
+from connectors.capture.assembly.assembled import Assembled
 from connectors.capture.rows.row_records import Change
 from connectors.capture.tables.repairs import Reached, Repairs, obey
-from connectors.capture.tables.table_progress import is_complete, restated
+from connectors.capture.tables.table_progress import from_start, is_complete, restated
 from connectors.capture.throttled_warnings import Ignored
 from envelope.checkpoint import Checkpoint
+from envelope.entity import Entity
 from envelope.errors import ChangelogError
 from envelope.position import Position
 from envelope.signal import Signing, parse
@@ -32,11 +34,46 @@ from envelope.versions import Announced, Version
 _log = structlog.get_logger("source")
 
 
+Stretch = Callable[[str], tuple[int, Mapping[str, Any]]]
+"""Gives the epoch of a checkpoint that reaches this `through`, and the members of its `source` that go with that."""
+
+
+def resumed(
+    stored: Checkpoint | None,
+    entities: Sequence[Entity],
+    *,
+    through: str,
+    epoch: int,
+    settings: Mapping[str, Any],
+    source: Mapping[str, Any],
+    joined: bool,
+) -> Checkpoint:
+    """The checkpoint that an opening goes on from: `stored`, or that of a new changelog, with what holds now.
+
+    `settings` and `source` replace what was stored, and entities without stored windows are to be read. `joined` says
+    that the log continues the one that the changelog was made from; if not, every table is read from its start.
+    """
+    windows = {} if stored is None else stored.windows
+    if not joined:
+        windows = {name: from_start(entry) for name, entry in windows.items()}
+    before = stored or Checkpoint(position=None, through=through, epoch=epoch)
+    return replace(
+        before,
+        through=through,
+        epoch=epoch,
+        windows={entity.name: windows.get(entity.name, {"complete": False}) for entity in entities},
+        settings=settings,
+        repairs={} if stored is None else Repairs.parse(stored.repairs).of(settings).to_json(),
+        source=source,
+    )
+
+
 class Checkpointing:
     """The checkpoint of one opening, and the repairs in it.
 
     `name` is the service's: a signal may name another. `signing` gives what a signal of a transaction must be signed
     with, None where none must be. Of the entities in `asking`, restated columns are noted and not read again.
+    `stretch` says which epoch a place in the log belongs to.
     `reach` is called with `signal:heard`, so that tests can crash there.
     """
 
@@ -47,6 +84,7 @@ class Checkpointing:
         name: str,
         signing: Callable[[int], Signing | None],
         asking: Collection[str],
+        stretch: Stretch,
         reach: Callable[[str], None],
     ) -> None:
         self.checkpoint = checkpoint
@@ -57,7 +95,8 @@ class Checkpointing:
         self._repairs = Repairs.parse(checkpoint.repairs)
         self._opened = self._confirmed = self._repairs.revision
         self._interrupted = False
-        self._name, self._signing, self._asking, self._reach = name, signing, asking, reach
+        self._name, self._signing, self._asking = name, signing, asking
+        self._stretch, self._reach = stretch, reach
 
     @property
     def repairs(self) -> Repairs:
@@ -75,9 +114,35 @@ class Checkpointing:
         """
         return self._confirmed != self._opened and (self._interrupted or not sweeping)
 
-    def deliver(self, last: Position, *, partial: bool) -> None:
-        """Rows up to this position; `partial` says that its transaction goes on."""
-        self.checkpoint = replace(self.checkpoint, position=last, partial=partial)
+    def deliver(self, assembled: Assembled) -> None:
+        """The rows of a block are delivered, and its whole transactions passed."""
+        if assembled.rows:
+            last = Position.parse(assembled.rows[-1].column("position")[-1].as_py())
+            self.checkpoint = replace(self.checkpoint, position=last, partial=assembled.partial)
+        if assembled.through is not None:
+            self.checkpoint = replace(self.checkpoint, partial=assembled.partial)
+            self.reach(assembled.through)
+
+    def reach(self, through: str) -> None:
+        """The log up to here is delivered, or has nothing to publish. It never goes back."""
+        through = max(through, self.checkpoint.through)
+        epoch, members = self._stretch(through)
+        source = {**self.checkpoint.source, **members}
+        self.checkpoint = replace(self.checkpoint, through=through, epoch=epoch, source=source)
+
+    def remember(self, member: str, value: object) -> None:
+        """A member of what the checkpoint keeps for the source; it is left out where there is nothing to keep."""
+        source = {**self.checkpoint.source, member: value}
+        if not value:
+            del source[member]
+        self.checkpoint = replace(self.checkpoint, source=source)
+
+    def hear(self, assembled: Assembled) -> None:
+        """What a block said beside its rows: versions of columns, and signals."""
+        for announced in assembled.announced:
+            self.announce(announced)
+        for content, change in assembled.signals:
+            self.obey(content, change)
 
     def progress(self, read: Mapping[str, Any], reached: Reached) -> None:
         """How far the reading of tables is: `read` by entity, as `Windows.progress` gives it, and the repairs.

@@ -14,7 +14,8 @@ from psycopg.pq import TransactionStatus
 from connectors.config import Config
 from connectors.sources.postgres.admin.catalog import read_tables
 from connectors.sources.postgres.session.connection import connect
-from connectors.sources.postgres.source import PostgresSource, Settings
+from connectors.sources.postgres.settings import Settings
+from connectors.sources.postgres.source import PostgresSource
 from connectors.sources.postgres.values.lsn import parse_lsn, through_lsn
 from connectors.sources.postgres.values.text_to_json import SETTINGS
 from connectors.wiring import entities

@@ -11,7 +11,8 @@ from connectors.sources.postgres.admin.catalog import Table, read_tables
 from connectors.sources.postgres.admin.check import Finding, Requirements, findings, refuse
 from connectors.sources.postgres.admin.slot import ensure_publication, ensure_slot, slot_state
 from connectors.sources.postgres.session.connection import connect
-from connectors.sources.postgres.source import PostgresSource, Settings
+from connectors.sources.postgres.settings import Settings
+from connectors.sources.postgres.source import PostgresSource
 from connectors.sources.postgres.stream.replication import ReplicationConnection
 from connectors.sources.postgres.values.text_to_json import SETTINGS as SESSION
 from envelope.checkpoint import Checkpoint

@@ -27,7 +27,7 @@ from connectors.sources.postgres.admin.claim import claim_slot
 from connectors.sources.postgres.admin.lineage import cluster_of, joins_on, timeline_of
 from connectors.sources.postgres.admin.slot import LOST, ensure_publication, ensure_slot, read_database, slot_state
 from connectors.sources.postgres.session.connection import connect, translated
-from connectors.sources.postgres.source import CATALOG_SETTINGS, Settings
+from connectors.sources.postgres.settings import CATALOG_SETTINGS, Settings
 from connectors.sources.postgres.stream.replication import ReplicationConnection, System
 from connectors.sources.postgres.values.lsn import lsn_text, through_lsn, through_text
 from connectors.sources.postgres.values.text_to_json import SETTINGS

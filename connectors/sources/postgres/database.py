@@ -30,8 +30,9 @@ from connectors.sources.postgres.fence import PostgresFence, held
 from connectors.sources.postgres.session import waits
 from connectors.sources.postgres.session.connection import connect, translated
 from connectors.sources.postgres.session.patience import NO_LIMIT, Patience, PatientConnection
+from connectors.sources.postgres.settings import CATALOG_SETTINGS, Settings
 from connectors.sources.postgres.snapshot.table_reads import bind_table
-from connectors.sources.postgres.source import CATALOG_SETTINGS, PostgresSource, Settings
+from connectors.sources.postgres.source import PostgresSource
 from connectors.sources.postgres.stream.replication import ReplicationConnection
 from connectors.sources.postgres.values.lsn import lsn_text, through_lsn, through_text
 from connectors.sources.postgres.values.text_to_json import SETTINGS

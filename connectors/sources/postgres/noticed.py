@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import structlog
 
 from connectors.capture.tables.repairs import Repairs, Windows, read_again
+from connectors.sources import Piece
 from connectors.sources.postgres.admin import evidence
 from connectors.sources.postgres.admin.check import Requirements
 from connectors.sources.postgres.admin.ddl import Statements
@@ -35,6 +36,7 @@ class Noticed:
         self._entities = {entity.name: entity for entity in entities}
         self._statements = Statements()
         self._truncates: dict[str, int] = {}
+        self._withheld: tuple[Piece, int] | None = None
 
     @classmethod
     def begin(
@@ -60,6 +62,28 @@ class Noticed:
         covered = now.lsn if now.tables == before.tables else 0
         watch = Watch(dsn, wanted, before, covered=covered, answer_s=answer_s)
         return cls(watch, before, wanted.entities, now.lsn)
+
+    @property
+    def withholds(self) -> bool:
+        """Whether a piece waits for a look."""
+        return self._withheld is not None
+
+    def withhold(self, piece: Piece, described: int) -> Piece | None:
+        """The piece; if a table was `described` in it, only once a look at the catalogue came after that."""
+        if self.watch.covers(described):
+            return piece
+        self.watch.ask(described)
+        self._withheld = piece, described
+        return None
+
+    def release(self, timeout_s: float) -> Piece | None:
+        """The piece that waits, once a look finds nothing wrong; None when the timeout passes first."""
+        assert self._withheld is not None
+        piece, described = self._withheld
+        if not self.watch.covers(described, timeout_s):
+            return None
+        self._withheld = None
+        return piece
 
     def heard(self, statements: Sequence[tuple[bytes, int]], rows: Sequence[pa.RecordBatch]) -> None:
         """The event trigger wrote these statements, each with its commit; these rows are published."""

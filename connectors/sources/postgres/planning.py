@@ -25,8 +25,8 @@ from connectors.sources.postgres.migration.rehearsal import (
 )
 from connectors.sources.postgres.migration.script import Refusal, refusal, statements
 from connectors.sources.postgres.session.connection import Connection, connect, explain, translated
+from connectors.sources.postgres.settings import Settings
 from connectors.sources.postgres.snapshot.table_reads import bind_table
-from connectors.sources.postgres.source import Settings
 from connectors.sources.postgres.values.text_to_json import SETTINGS
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind

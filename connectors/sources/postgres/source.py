@@ -1,8 +1,7 @@
 """The PostgreSQL source: a slot's stream and the table reads beside it, as pieces of the changelog."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,16 +9,15 @@ import pyarrow as pa
 import structlog
 
 from connectors.capture.assembly.assembled import Assembled, ColumnChanges
-from connectors.capture.checkpointing import Checkpointing
+from connectors.capture.checkpointing import Checkpointing, resumed
 from connectors.capture.rows.row_records import Origin
-from connectors.capture.settings_guard import PLAIN_CODEC, check_settings, shapes_of
-from connectors.capture.tables.repairs import Repairs
+from connectors.capture.settings_guard import check_settings, shapes_of
 from connectors.capture.tables.survivors import Read
-from connectors.capture.tables.table_progress import from_start, was_complete
+from connectors.capture.tables.table_progress import was_complete
 from connectors.capture.throttled_warnings import Stamps
 from connectors.failpoints import Reach, nowhere
 from connectors.sources import Activity, Piece, Recover
-from connectors.sources.postgres.admin.catalog import Table, read_tables
+from connectors.sources.postgres.admin.catalog import Table, filled_columns, newest_transaction, read_tables
 from connectors.sources.postgres.admin.check import Requirements, findings, refuse
 from connectors.sources.postgres.admin.claim import claim_slot
 from connectors.sources.postgres.admin.history import MEMBER as HISTORY
@@ -31,25 +29,21 @@ from connectors.sources.postgres.decode.binder import Binder
 from connectors.sources.postgres.decode.xids import Xids
 from connectors.sources.postgres.noticed import Noticed
 from connectors.sources.postgres.session.connection import connect, translated
-from connectors.sources.postgres.session.patience import ANSWER_S, Patience
-from connectors.sources.postgres.snapshot.chunk_reader import LOCK_TIMEOUT_S, quoted
-from connectors.sources.postgres.snapshot.page_progress import CHUNK_PAGES
+from connectors.sources.postgres.session.patience import Patience
+from connectors.sources.postgres.settings import CATALOG_SETTINGS, Settings
 from connectors.sources.postgres.snapshot.table_reads import ReadContext, TableReads
 from connectors.sources.postgres.stream.pump import Stream
-from connectors.sources.postgres.stream.replication import ReplicationConnection
+from connectors.sources.postgres.stream.replication import ReplicationConnection, stream_options
 from connectors.sources.postgres.values.definitions import Definitions, look_at
 from connectors.sources.postgres.values.lsn import through_lsn, through_text
 from connectors.sources.postgres.values.text_to_json import SETTINGS
 from connectors.sources.postgres.watch import refuse_unpublished
-from envelope.checkpoint import NO_DECISIONS, Checkpoint
+from envelope.checkpoint import Checkpoint
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 from envelope.position import Position
 from envelope.signal import Signing
 from envelope.versions import Version, Versions
-
-CATALOG_SETTINGS: Mapping[str, str] = {**SETTINGS, "lock_timeout": f"{LOCK_TIMEOUT_S}s"}
-"""For the session that asks the catalogue: sizes wait for locks, and a long ALTER TABLE must not hold us up unsaid."""
 
 Known = Callable[[], Iterable[Version]]
 """Gives the versions of columns that the changelog holds, oldest first; called behind `Recover`."""
@@ -57,40 +51,6 @@ Known = Callable[[], Iterable[Version]]
 _FRAMES_MAX = 4096
 
 _log = structlog.get_logger("postgres")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What the source is told.
-
-    `patience_s` is how long a slot may still be held by a session that is gone; `accept_settings` lets the source
-    go on although what shapes the changelog changed, `accept_cluster` although the cluster is another one. `codec` is
-    what the sink makes of the rows: of no interest here, but that it shapes the changelog, too. Signals that are not
-    signed with `signals_secret` are not obeyed; without it, all are.
-
-    A connection is lost when the server does not answer for `answer_s`, or reads a table for `read_s` without a byte;
-    no wait outlasts `stopping`. `sessions` are the server's processes of the sessions that this process has had, and
-    `alive` is called now and then while opening rightly takes long.
-    """
-
-    name: str
-    dsn: str
-    slot: str
-    publication: str
-    failover: bool
-    hmac_key: bytes
-    signals_secret: bytes | None = None
-    codec: str = PLAIN_CODEC
-    workers: int = 2
-    chunk_pages: int = CHUNK_PAGES
-    patience_s: float = 5.0
-    accept_settings: bool = False
-    accept_cluster: bool = False
-    answer_s: float = ANSWER_S
-    read_s: float = 300.0
-    sessions: set[int] = field(default_factory=set)
-    stopping: Callable[[], bool] = lambda: False
-    alive: Callable[[], None] = lambda: None
 
 
 class PostgresSource:
@@ -117,7 +77,6 @@ class PostgresSource:
         self._stream: Stream | None = None
         self._hurried = False
         self._looks: Noticed | None = None
-        self._held: tuple[Piece, int] | None = None
         self._stamps = Stamps()
         try:
             with translated("opening the source"):
@@ -150,7 +109,7 @@ class PostgresSource:
             replication,
             slot=settings.slot,
             start_lsn=self._history.start_lsn,
-            options=_options(settings.publication, replication),
+            options=stream_options(settings.publication, replication.server_version),
             answer_s=settings.answer_s,
         )  # 3
         self._pending: list[bytes] = []
@@ -203,19 +162,12 @@ class PostgresSource:
         self._looks = Noticed.begin(self._catalog, settings.dsn, wanted, linked, shapes, answer_s=settings.answer_s)
         self._history = History.of(linked, settings.publication, slot.confirmed_flush)
         reached = self._lineage.reached(self._history.durable)
-        kept = {} if stored is None else stored.windows
-        if linked is None:
-            kept = {name: from_start(entry) for name, entry in kept.items()}
-        checkpoint = Checkpoint(
-            position=None if stored is None else stored.position,
+        checkpoint = resumed(
+            stored,
+            entities,
             through=through_text(self._history.durable),
             epoch=reached.epoch,
-            partial=stored is not None and stored.partial,
-            windows={entity.name: kept.get(entity.name, {"complete": False}) for entity in entities},
             settings=shapes,
-            decisions=NO_DECISIONS if stored is None else stored.decisions,
-            accepted={} if stored is None else stored.accepted,
-            repairs={} if stored is None else Repairs.parse(stored.repairs).of(shapes).to_json(),
             source={
                 **({} if linked is None else linked.source),
                 "system_identifier": system.system_identifier,
@@ -223,30 +175,30 @@ class PostgresSource:
                 "database": database,
                 "publication": self._looks.before.to_json(),
             },
-            sink={} if stored is None else stored.sink,
-            stop=None if stored is None else stored.stop,
+            joined=linked is not None,
         )
         self._state = Checkpointing(
             checkpoint,
             name=settings.name,
             signing=partial(_signing, settings.signals_secret, system.system_identifier),
             asking={entity.name for entity in entities if entity.evolution.on_restated == "ask"},
+            stretch=self._stretch,
             reach=self._reach,
         )
         self._fresh: Checkpoint | None = None if checkpoint == stored else checkpoint
+
+    def _stretch(self, through: str) -> tuple[int, Mapping[str, Any]]:
+        reached = self._lineage.reached(int(through, 16))
+        return reached.epoch, {"timeline": reached.timeline}
 
     def _begin(self, entities: Sequence[Entity], tables: Mapping[tuple[str, str], Table]) -> None:
         """The assembler, and the reading of what is not yet in the changelog."""
         settings, checkpoint = self._settings, self._state.checkpoint
         self._types = self._definitions([tables[entity.table] for entity in entities if entity.table in tables])
-        origin = Origin(
-            connector="postgres",
-            name=settings.name,
-            database=self._catalog.info.dbname,
-            decisions=checkpoint.decisions,
-        )
-        horizon = self._horizon()
-        place = ReadContext(
+        database = self._catalog.info.dbname
+        origin = Origin(connector="postgres", name=settings.name, database=database, decisions=checkpoint.decisions)
+        horizon = newest_transaction(self._catalog)
+        context = ReadContext(
             origin=origin,
             dsn=settings.dsn,
             hmac_key=settings.hmac_key,
@@ -258,7 +210,7 @@ class PostgresSource:
             changelog=self._changelog,
             reach=self._reach,
         )
-        self._reading = TableReads(self._catalog, place, entities, checkpoint.windows, self._state.repairs)
+        self._reading = TableReads(self._catalog, context, entities, checkpoint.windows, self._state.repairs)
         self._reading.start()
         self._assembler = Assembler(
             origin=origin,
@@ -286,35 +238,25 @@ class PostgresSource:
             return None
         checkpoint = self._state.checkpoint
         accepted = {entity: Position.parse(text) for entity, text in checkpoint.accepted.items()}
-        return Versions(self._known(), accepted=accepted, filled=self._filled, cluster=cluster_of(checkpoint))
-
-    def _filled(self, entity: Entity, columns: Sequence[str]) -> Collection[str]:
-        """The columns that may have values in rows that were there before: the log does not tell, but the catalogue."""
-        rows = self._query(
-            "SELECT a.attname FROM pg_attribute a WHERE a.attrelid = to_regclass(%s) AND a.attname = ANY(%s) "
-            "AND NOT (a.attisdropped OR a.atthasdef OR a.atthasmissing OR a.attidentity <> '' OR a.attgenerated <> '')",
-            [quoted(entity.table), list(columns)],
+        return Versions(
+            self._known(),
+            accepted=accepted,
+            filled=partial(filled_columns, self._catalog),
+            cluster=cluster_of(checkpoint),
         )
-        return set(columns) - {name for (name,) in rows}
 
     def _query(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         with translated("asking the catalogue"):
             return self._catalog.execute(query.encode(), values).fetchall()
-
-    def _horizon(self) -> int:
-        """An id that was given out just now: all below it were given out before."""
-        with self._catalog.transaction(force_rollback=True):
-            row = self._catalog.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
-        assert row is not None
-        return int(row[0])
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
         """See `Source.read`; the first piece of a new changelog holds its checkpoint alone."""
         if self._fresh is not None:
             fresh, self._fresh = self._fresh, None
             return Piece(rows=(), checkpoint=fresh, nbytes=0, urgent=True)
-        if self._held is not None:
-            return self._released(timeout_s)
+        assert self._looks is not None
+        if self._looks.withholds:
+            return self._looks.release(timeout_s)
         self._raise_failure()
         self._raise_outdated()
         self._types.glance(time.monotonic())
@@ -331,32 +273,13 @@ class PostgresSource:
         self._stamps.heard(assembled.invalid_stamps, assembled.unstamped)
         for altered in assembled.altered:
             _report_altered(altered)
-        assert self._looks is not None
         self._looks.heard(assembled.statements, assembled.rows)
-        return self._looked_at(assembled.described, self._piece(assembled))
+        piece = self._piece(assembled)
+        return None if piece is None else self._looks.withhold(piece, assembled.described)
 
     def _next_frames(self) -> list[bytes]:
         frames, self._pending = self._pending[:_FRAMES_MAX], self._pending[_FRAMES_MAX:]
         return frames
-
-    def _looked_at(self, described: int, piece: Piece | None) -> Piece | None:
-        """The piece; where a table was `described` in it, a look at the catalogue comes first."""
-        assert self._looks is not None
-        if piece is None or self._looks.watch.covers(described):
-            return piece
-        self._looks.watch.ask(described)
-        self._held = piece, described
-        return None
-
-    def _released(self, timeout_s: float) -> Piece | None:
-        """The piece that waits for a look, once that finds nothing wrong."""
-        assert self._looks is not None
-        assert self._held is not None
-        piece, described = self._held
-        if not self._looks.watch.covers(described, timeout_s):
-            return None
-        self._held = None
-        return piece
 
     def _raise_failure(self) -> None:
         if self._assembler.stop is not None:
@@ -382,26 +305,19 @@ class PostgresSource:
         if self._assembler.between:
             self._history.reached(self._stream.wal_end)
         self._progress()
-        if self._assembler.between and self._stream.wal_end > through_lsn(before):
-            self._reach_lsn(self._stream.wal_end)
+        if self._assembler.between:
+            self._state.reach(through_text(self._stream.wal_end))
         self._settle()
         unchanged = self._state.checkpoint == before
         return None if unchanged else self._given(before, (), urgent=self._stream.reply_requested)
 
     def _piece(self, assembled: Assembled) -> Piece | None:
         before = self._state.checkpoint
-        if assembled.rows:
-            last = Position.parse(assembled.rows[-1].column("position")[-1].as_py())
-            self._state.deliver(last, partial=assembled.partial)
-        if assembled.through is not None:
-            self._reach_lsn(int(max(before.through, assembled.through), 16), partial=assembled.partial)
+        self._state.deliver(assembled)
         if assembled.last is not None:
-            self._remember(HISTORY, last_transaction(assembled.last, self._settings.publication))
+            self._state.remember(HISTORY, last_transaction(assembled.last, self._settings.publication))
         self._progress()
-        for announced in assembled.announced:
-            self._state.announce(announced)
-        for content, change in assembled.signals:
-            self._state.obey(content, change)
+        self._state.hear(assembled)
         self._settle()
         if self._state.checkpoint == before:
             return None
@@ -422,26 +338,12 @@ class PostgresSource:
         assert self._reading is not None
         reached = self._reading.reached(self._state.replanned)
         self._state.progress(self._reading.windows.progress(), reached)
-        self._remember("types", self._types.ends)
+        self._state.remember("types", self._types.ends)
 
     def _settle(self) -> None:
         """What is left to do, now that the stream has passed what the looks at the catalogue noticed."""
         assert self._looks is not None
         self._state.settle(self._looks.settle)
-
-    def _remember(self, member: str, value: object) -> None:
-        """A member of what the checkpoint keeps for this source; none where there is nothing to keep."""
-        source = {**self._state.checkpoint.source, member: value}
-        if not value:
-            del source[member]
-        self._state.checkpoint = replace(self._state.checkpoint, source=source)
-
-    def _reach_lsn(self, lsn: int, **changes: Any) -> None:
-        reached = self._lineage.reached(lsn)
-        self._state.checkpoint = replace(
-            self._state.checkpoint, through=through_text(lsn), epoch=reached.epoch, **changes
-        )
-        self._remember("timeline", reached.timeline)
 
     def activity(self) -> Activity:
         """See `Source.activity`."""
@@ -478,13 +380,6 @@ class PostgresSource:
         if self._stream is not None:
             self._stream.close()
         self._catalog.close()
-
-
-def _options(publication: str, replication: ReplicationConnection) -> dict[str, str]:
-    version = replication.server_version // 10_000
-    newest = 4 if version >= 16 else 3 if version >= 15 else 2
-    quoted_name = '"' + publication.replace('"', '""') + '"'
-    return {"proto_version": str(newest), "publication_names": quoted_name, "messages": "true"}
 
 
 def _signing(secret: bytes | None, cluster: str, transaction: int) -> Signing | None:

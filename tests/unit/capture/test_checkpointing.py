@@ -5,13 +5,18 @@ from typing import Any
 
 import pytest
 
-from connectors.capture.checkpointing import Checkpointing
+from connectors.capture.assembly.assembled import Assembled
+from connectors.capture.checkpointing import Checkpointing, resumed
 from connectors.capture.rows.row_records import Change, Transaction
 from connectors.capture.tables.repairs import Reached
 from connectors.capture.tables.table_progress import COMPLETE
-from envelope.checkpoint import Checkpoint
+from envelope.checkpoint import Checkpoint, Decisions
+from envelope.columnar import batch
+from envelope.model import Op
 from envelope.position import Position, commit_text
 from envelope.signal import Do, Signal, Signing, encode
+from tests.unit.postgres.messages import entity
+from tests.unit.records import record
 
 STORED = Checkpoint(
     position=None,
@@ -28,7 +33,9 @@ def opened(checkpoint: Checkpoint = STORED, *, secret: bytes | None = None, reac
         return None if secret is None else Signing(secret=secret, cluster="7", transaction=transaction)
 
     passed = [] if reached is None else reached
-    return Checkpointing(checkpoint, name="booking", signing=signing, asking=(), reach=passed.append)
+    return Checkpointing(
+        checkpoint, name="booking", signing=signing, asking=(), stretch=lambda _: (1, {}), reach=passed.append
+    )
 
 
 def signal(do: Do, entity: str | None = "order", *, service: str | None = None) -> bytes:
@@ -86,7 +93,8 @@ def test_what_is_no_signal_for_us_changes_nothing(content: bytes, secret: bytes 
 
 def test_rows_move_the_position_and_what_the_source_noticed_changes_the_plan() -> None:
     state = opened()
-    state.deliver(Position(1, 200, 2), partial=True)
+    rows = batch.from_records([record(Op.CREATE, "{}", commit=200)])
+    state.deliver(Assembled(rows=[rows], partial=True))
     assert state.checkpoint == replace(STORED, position=Position(1, 200, 2), partial=True)
     state.settle(
         lambda checkpoint, repairs: (
@@ -96,3 +104,48 @@ def test_rows_move_the_position_and_what_the_source_noticed_changes_the_plan() -
     )
     assert state.checkpoint.source == {"seen": 1}
     assert state.replanned == {"order"}
+
+
+def test_the_log_is_never_reached_backwards_and_its_place_says_the_epoch() -> None:
+    state = Checkpointing(
+        STORED,
+        name="booking",
+        signing=lambda _: None,
+        asking=(),
+        stretch=lambda through: (1 if through <= commit_text(150) else 2, {"timeline": through[-2:]}),
+        reach=lambda _: None,
+    )
+    state.reach(commit_text(90))
+    assert (state.checkpoint.through, state.checkpoint.epoch) == (STORED.through, 1)
+    state.deliver(Assembled(through=commit_text(201)))
+    assert (state.checkpoint.through, state.checkpoint.epoch) == (commit_text(201), 2)
+    assert state.checkpoint.source["timeline"] == "C9"
+
+
+@pytest.mark.parametrize("value", [{"seen": 1}, None])
+def test_a_member_of_the_source_is_left_out_where_there_is_nothing_to_keep(value: object) -> None:
+    state = opened()
+    state.remember("looks", {"seen": 0})
+    state.remember("looks", value)
+    assert state.checkpoint.source.get("looks", None) == value
+    assert ("looks" in state.checkpoint.source) == (value is not None)
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_changelog_is_resumed_with_the_entities_and_settings_of_now(joined: bool) -> None:
+    stored = replace(STORED, decisions=Decisions({Position(1, 5, 0): "skip"}), partial=True)
+    entities = [entity("guest"), entity("ticket")]
+    checkpoint = resumed(
+        stored, entities, through=commit_text(300), epoch=2, settings={"guest": 1}, source={"oid": 5}, joined=joined
+    )
+    assert (checkpoint.position, checkpoint.partial, checkpoint.decisions) == (None, True, stored.decisions)
+    assert (checkpoint.through, checkpoint.epoch, checkpoint.source) == (commit_text(300), 2, {"oid": 5})
+    part = {"complete": False, "part": 1} if joined else {"complete": False}
+    assert checkpoint.windows == {"guest": part, "ticket": {"complete": False}}
+
+
+def test_a_new_changelog_begins_with_every_table_to_be_read() -> None:
+    checkpoint = resumed(None, [entity()], through=commit_text(3), epoch=1, settings={}, source={}, joined=False)
+    assert checkpoint == Checkpoint(
+        position=None, through=commit_text(3), epoch=1, windows={"order": {"complete": False}}
+    )

@@ -4,13 +4,14 @@ The stream's own Relation messages say how its rows are shaped; this is for sett
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import psycopg
 
 from connectors.sources.postgres.session.connection import translated
+from envelope.entity import Entity
 
 ReplicaIdentity = Literal["d", "n", "f", "i"]
 """DEFAULT (the primary key), NOTHING, FULL, or an index."""
@@ -282,3 +283,26 @@ FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
 WHERE i.indrelid = ANY (%s::int8[]::oid[]) AND NOT 0 = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
 ORDER BY c.relname
 """
+
+
+_FILLED = """
+SELECT a.attname
+FROM pg_attribute a
+WHERE a.attrelid = to_regclass(quote_ident(%s) || '.' || quote_ident(%s)) AND a.attname = ANY(%s)
+AND NOT (a.attisdropped OR a.atthasdef OR a.atthasmissing OR a.attidentity <> '' OR a.attgenerated <> '')
+"""
+
+
+def filled_columns(connection: psycopg.Connection[Any], entity: Entity, columns: Sequence[str]) -> Collection[str]:
+    """The columns that may have values in rows that were there before them: only the catalogue knows, not the log."""
+    with translated("asking the catalogue"):
+        rows = connection.execute(_FILLED, [*entity.table, list(columns)]).fetchall()
+    return set(columns) - {name for (name,) in rows}
+
+
+def newest_transaction(connection: psycopg.Connection[Any]) -> int:
+    """A transaction id that was given out just now: all lower ones were given out before."""
+    with connection.transaction(force_rollback=True):
+        row = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+    assert row is not None
+    return int(row[0])

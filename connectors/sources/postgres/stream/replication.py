@@ -287,3 +287,14 @@ def _identifier(name: str) -> str:
 
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+def stream_options(publication: str, server_version: int) -> dict[str, str]:
+    """The options of pgoutput: messages, and the newest protocol that the server has.
+
+    See the protocol page *Logical Streaming Replication Parameters*.
+    """
+    version = server_version // 10_000
+    newest = 4 if version >= 16 else 3 if version >= 15 else 2
+    quoted_name = '"' + publication.replace('"', '""') + '"'
+    return {"proto_version": str(newest), "publication_names": quoted_name, "messages": "true"}
