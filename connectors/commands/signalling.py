@@ -30,7 +30,11 @@ POLL_S = 0.3
 LOOK_FOR_SERVICE_S = 5.0
 """Seconds between looks whether a service reads the slot."""
 
-LOOK_AGAIN_S = 0.7
+REOPENING_S = 6.0
+"""How long nobody may read the slot before the service is said to be away. It opens its source again when tables are to
+be read, which takes some seconds where there are many of them, or where the machine is busy."""
+
+LOOK_AGAIN_S = 0.5
 """Seconds until the next look where nobody read it."""
 
 
@@ -189,14 +193,15 @@ def _outcome(log: Log, sent: Sent, tell: Callable[[str], None]) -> Outcome | Non
 
 
 def _is_read(settings: Config) -> bool:
-    """Whether somebody reads the slot; a service that opens its source again does not for a moment."""
+    """Whether somebody reads the slot, now or within `REOPENING_S`. No service waits for a slot that is not there."""
     source = database(settings)
-    for last in (False, False, False, True):
-        hold = source.hold()
-        if hold is not None and hold.reader is not None:
+    deadline = time.monotonic() + REOPENING_S
+    while (hold := source.hold()) is not None:
+        if hold.reader is not None:
             return True
-        if not last:
-            time.sleep(LOOK_AGAIN_S)
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(LOOK_AGAIN_S)
     return False
 
 

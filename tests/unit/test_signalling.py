@@ -1,0 +1,46 @@
+"""Whether a service reads the slot: one that opens its source again does not for some seconds."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from connectors.commands import signalling
+from connectors.config import Config
+from connectors.sources import Hold
+
+FREE = Hold(name="app", reader=None, condition="reserved", is_lost=False, confirmed="0/1", nbytes=None, xids=None)
+READ = replace(FREE, reader=7)
+
+
+class Slot:
+    """A database whose slot is in these states, one at each look, and stays in the last."""
+
+    def __init__(self, *states: Hold | None) -> None:
+        self._states: Sequence[Hold | None] = states
+        self.looks = 0
+
+    def hold(self) -> Hold | None:
+        self.looks += 1
+        return self._states[min(self.looks, len(self._states)) - 1]
+
+
+def is_read(monkeypatch: pytest.MonkeyPatch, slot: Slot) -> bool:
+    monkeypatch.setattr(signalling, "database", lambda settings: slot)
+    monkeypatch.setattr(signalling, "LOOK_AGAIN_S", 0.0)
+    return signalling._is_read(Config.model_construct())
+
+
+def test_a_service_that_takes_its_time_to_open_its_source_again_is_not_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_read(monkeypatch, Slot(*[FREE] * 10, READ))
+
+
+def test_a_slot_that_stays_free_is_read_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signalling, "REOPENING_S", 0.0)
+    assert not is_read(monkeypatch, Slot(FREE))
+
+
+def test_nobody_waits_for_a_slot_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    slot = Slot(None)
+    assert not is_read(monkeypatch, slot)
+    assert slot.looks == 1
