@@ -84,6 +84,17 @@ def events(logs: list[Any], event: str) -> list[dict[str, Any]]:
     return [each for each in logs if each["event"] == event]
 
 
+def failure_of(attempt: Callable[[], object]) -> tuple[Kind, str]:
+    """Kind and message, and not the error: its frames would keep a producer alive that still tries to take the topics
+    over, and as soon as it could, it would fence the one that we go on with.
+    """
+    try:
+        attempt()
+    except ChangelogError as error:
+        return error.kind, error.message
+    raise AssertionError("it did not fail")
+
+
 def published(settings: Settings) -> list[Any]:
     rows = consume.consumed(settings.client, f"{settings.prefix}.order")
     return [json.loads(each.value or b"")["current"] for each in rows]
@@ -145,9 +156,9 @@ def test_a_wait_that_outlasts_the_transaction_is_recovered_from_exactly_once(
                 ("committing to Kafka", lambda: store(made, 2)),
                 ("taking over the topics of Kafka", made.recover),
             ):
-                with pytest.raises(ChangelogError, match=doing) as caught:
-                    attempt()
-                assert caught.value.kind is Kind.CONNECTION
+                kind, message = failure_of(attempt)
+                assert kind is Kind.CONNECTION
+                assert doing in message
                 assert events(logs, "kafka does not answer yet")[-1]["doing"] == doing
         finally:
             ask_for(settings.client, "restart.order", 1)
