@@ -1,4 +1,4 @@
-"""Named places between steps, where a test makes the service crash as `kill -9` would."""
+"""Named fail points between steps, where a test makes the service crash as `kill -9` would."""
 
 import os
 import re
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 Reach = Callable[[str], None]
 
 VARIABLE = "CHANGELOG_FAIL_AT"
-"""The environment variable that the wiring reads: `NAME`, `NAME:N` to crash at the N-th time, `NAME:N@SECONDS` to
-stay there for a while before.
+"""The environment variable with the fail point: `NAME`, `NAME:N` to crash at the N-th time, or `NAME:N@SECONDS` to wait
+there before the crash.
 """
 
-_WANTED = re.compile(r"(.+?)(?::(\d+))?(?:@([\d.]+))?")
+_FAIL_POINT = re.compile(r"(.+?)(?::(\d+))?(?:@([\d.]+))?")
 
 
 def nowhere(_: str) -> None:
@@ -23,9 +23,9 @@ def nowhere(_: str) -> None:
 
 @dataclass(slots=True)
 class CrashAt:
-    """Kills the process when the place called `name` is reached for the `count`-th time.
+    """Kills the process when the fail point `name` is reached for the `count`-th time.
 
-    During `linger_s`, what other threads do goes on: a message that was handed to a client's, say, is sent.
+    Other threads continue during `linger_s`: for example, a Kafka client still sends messages from its queue.
     """
 
     name: str
@@ -42,6 +42,6 @@ class CrashAt:
 
 
 def parse(text: str | None) -> Reach:
-    """What the variable says."""
-    found = _WANTED.fullmatch(text or "")
-    return CrashAt(found[1], int(found[2] or 1), float(found[3] or 0)) if found else nowhere
+    """The fail point in the text of the variable; without one, `nowhere`."""
+    match = _FAIL_POINT.fullmatch(text or "")
+    return CrashAt(match[1], int(match[2] or 1), float(match[3] or 0)) if match else nowhere

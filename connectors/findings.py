@@ -1,4 +1,4 @@
-"""What a check finds: of a source or of a sink."""
+"""The findings of a check, of a source or of a sink."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ Status = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One precondition: `message` says what is so, `hint` what to do, `fix` the SQL that does it safely, if any."""
+    """The result for one precondition: the `message`, a `hint` what to do, and SQL in `fix` that does it safely."""
 
     name: str
     status: Status
@@ -18,15 +18,15 @@ class Finding:
 
 
 def ok(name: str, message: str, *, fix: tuple[str, ...] = ()) -> Finding:
-    """All is well, or will be once the service starts."""
+    """The precondition holds, or will hold once the service starts."""
     return Finding(name=name, status="ok", message=message, fix=fix)
 
 
 def warn(name: str, message: str, hint: str | None = None) -> Finding:
-    """The service runs, and somebody should know."""
+    """The service runs, but somebody should look at this."""
     return Finding(name=name, status="warn", message=message, hint=hint)
 
 
 def fail(name: str, message: str, hint: str) -> Finding:
-    """The service would not be exact, or would harm: it does not start."""
+    """The service does not start, because it would not be exact or would do harm."""
     return Finding(name=name, status="fail", message=message, hint=hint)

@@ -1,6 +1,7 @@
-"""Logs: for a person on a terminal, one JSON object a line elsewhere. An event is lowercase, with fields.
+"""Configures logs: readable lines on a terminal, otherwise one JSON object per line.
 
-Row values and secrets are never fields. Loggers come from `structlog.get_logger()`.
+Event names are lowercase, and details are fields. Row values and secrets are never logged. Loggers come from
+`structlog.get_logger()`.
 """
 
 import logging
@@ -14,7 +15,7 @@ CLEAR_LINE = "\r\x1b[2K"
 
 
 def configure(stream: TextIO, *, verbose: bool) -> None:
-    """Sends every log event of this process to `stream`; below *info* only when `verbose`."""
+    """Sends the log events of this process to `stream`; levels below *info* only if `verbose`."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -28,7 +29,7 @@ def configure(stream: TextIO, *, verbose: bool) -> None:
 
 
 def _harmless(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Spells out what would act on the terminal: a server's messages hold names that anybody chose."""
+    """Escapes control characters, because a server's messages contain names that anybody may have chosen."""
     return {name: safe(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
@@ -36,14 +37,14 @@ def _for_a_person() -> list[structlog.typing.Processor]:
     return [
         structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
         _harmless,
-        # the plain traceback: the rich one prints local variables, and with them rows and secrets
+        # The rich traceback would print local variables, and with them rows and secrets.
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback, pad_event_to=36),
         _over_a_bar,
     ]
 
 
 def _over_a_bar(_logger: Any, _method: str, line: Any) -> str:
-    """Where a progress bar stands, the line takes its place; the bar is drawn again below."""
+    """Overwrites a progress bar with the line; the bar is drawn again below."""
     return f"{CLEAR_LINE}{line}"
 
 

@@ -1,4 +1,4 @@
-"""Behavioural events, straight from a service to their topic: immutable, in the envelope of every other message.
+"""Publishes events directly from a service to their topic: immutable, in the same envelope as every other message.
 
     with ChangelogProducer(
         "localhost:9092", prefix="booking", service_name="web", api_version="v3", instance="web-0"
@@ -7,9 +7,9 @@
             Event(entity="viewed", id="01JD…", key=("7",), state={"id": 7, "page": 3}, at=datetime.now(UTC))
         ])
 
-An event is a `create` in JSON that never changes: it has no `original`, and no position. It stands at its partition
-and offset (`envelope.position.at_offset`). Its id is in `source.id` and in the header `id`: an event whose id was
-seen before is a repeat.
+An event is a `create` in JSON that never changes. It has no `original` and no position; readers derive a position from
+its partition and offset (`envelope.position.at_offset`). Its id is in `source.id` and in the header `id`: an event with
+an id that was seen before is a repeat.
 """
 
 import json
@@ -37,10 +37,10 @@ from envelope.position import UNPLACED
 from envelope.stamp import context_problem
 
 CONNECTOR: Final = "producer"
-"""`source.connector` of what comes this way."""
+"""The value of `source.connector` in these events."""
 
 EVENTS_MAX = 10_000
-"""The most events of one batch."""
+"""The most events in one batch."""
 
 _CALL_S = 10.0
 _FULL_WAIT_S = 0.05
@@ -48,23 +48,23 @@ _DEFAULTS = {"compression.type": "lz4", "linger.ms": 5}
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}(\.[A-Za-z0-9_-]{1,100})*")
 _ENTITY = re.compile(r"[a-z0-9_-]+")
 _AGAIN = "publish the same events again, with the same ids"
-_NEXT = "make a new producer, with an instance name that nobody else has"
+_NEXT = "create a new producer, with an instance name that no other process uses"
 
 _Call = tuple[str, bytes, bytes, int, int, list[tuple[str, str | bytes | None]]]
-"""What is sent: topic, value, key, partition, milliseconds, headers."""
+"""The arguments of a message: topic, value, key, partition, milliseconds, headers."""
 
 _Delivered = Callable[[KafkaError | None, Message], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that happened, and will not change.
+    """One thing that happened, and that will not change.
 
-    `id` is its own for ever, a ULID or UUID say: readers drop what has an id that they know. `key` are the canonical
-    texts of the entity key's columns, `partition_by` those of the columns that choose the partition, by default the
-    key. `state` is a JSON object. docs/reference/types.md has the forms of both. `at` (with a zone) is when it
-    happened; `identifier` says in which request or run, `context` what else there is to know: an object, of JSON as the
-    state is, and of the size that a stamp's may have (docs/how-to/stamps.md).
+    `id` is unique forever, for example a ULID or a UUID: readers drop an event whose id they have seen. `key` has the
+    canonical texts of the entity key's columns, `partition_by` those of the columns that choose the partition, by
+    default the key. `state` is a JSON object. docs/reference/types.md has the forms of both. `at` (with a zone) is when
+    the event happened, and `identifier` the request or run in which it did. `context` holds further details, as a JSON
+    object within the limits of a stamp's context (docs/how-to/stamps.md).
     """
 
     entity: str
@@ -80,12 +80,12 @@ class Event:
 class ChangelogProducer:
     """Publishes events to the topics `<prefix>.<entity>`, each batch in one Kafka transaction (KIP-98).
 
-    `instance` names this process among those of the service, and stays the same when it is started again: a process
-    with the same two names takes over, and this one publishes nothing more. `partitions` says how many each entity's
-    topic must have; an entity that it does not name has as many as its topic. `client` are options of librdkafka, as
-    they are (TLS, SASL). A call of Kafka's is tried again for `timeout_s` at most.
+    `instance` identifies this process among those of the service, and stays the same after a restart: another process
+    with the same `service_name` and `instance` takes over, and then this one can publish nothing more. `partitions` has
+    the expected number of partitions by entity; other entities accept the number that their topic has. `client` has
+    options for librdkafka (TLS, SASL). A call to Kafka is retried for at most `timeout_s`.
 
-    A context manager; methods may be called from any thread, and take turns. It connects at the first `publish`.
+    It is a context manager. Any thread may call its methods, which run one at a time. The first `publish` connects.
     """
 
     def __init__(
@@ -100,13 +100,13 @@ class ChangelogProducer:
         client: Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
     ) -> None:
-        for what, name in (("prefix", prefix), ("service_name", service_name), ("instance", instance)):
+        for parameter, name in (("prefix", prefix), ("service_name", service_name), ("instance", instance)):
             if not _NAME.fullmatch(name):
-                raise ChangelogError(Kind.USAGE, f"{what} should be made of A-Z, a-z, 0-9, -, _ and single dots")
+                raise ChangelogError(Kind.USAGE, f"{parameter} should be made of A-Z, a-z, 0-9, -, _ and single dots")
         self._client = Client(bootstrap_servers=bootstrap_servers, options=dict(client or {}))
         self._prefix, self._service, self._version = prefix, service_name, api_version
         self._transactional_id = f"changelog-producer/{prefix}/{service_name}/{instance}"
-        self._pinned = dict(partitions or {})
+        self._expected = dict(partitions or {})
         self._timeout_s = timeout_s
         self._counts: dict[str, int] = {}
         self._producer: Producer | None = None
@@ -122,16 +122,16 @@ class ChangelogProducer:
         self.close()
 
     def publish(self, events: Sequence[Event]) -> None:
-        """Publishes all of the events or none, in their order; returns when they are durable.
+        """Publishes all events in their order, or none; returns when they are durable.
 
-        Raises ChangelogError. IN_DOUBT: nobody knows whether they are stored; publish the same events again, with the
-        same ids. CONNECTION: none is stored, and all may be tried again. IN_USE: another process took over, for good;
-        the batch is in doubt too. USAGE: an event is not as it must be. PRECONDITION: a topic is missing or has another
-        number of partitions. LIMIT: more than EVENTS_MAX, or a message larger than its topic takes. ACCESS: a right
-        is missing.
+        Raises ChangelogError. IN_DOUBT: it is unknown whether they are stored; publish the same events again, with the
+        same ids. CONNECTION: none is stored; the caller may retry. IN_USE: another process took over permanently; the
+        batch is in doubt, too. USAGE: an event is invalid. PRECONDITION: a topic is missing, or has another number of
+        partitions. LIMIT: there are more than EVENTS_MAX, or a message is too large for its topic. ACCESS: a right is
+        missing.
         """
         if len(events) > EVENTS_MAX:
-            raise ChangelogError(Kind.LIMIT, f"a batch has {len(events)} events and may have {EVENTS_MAX}")
+            raise ChangelogError(Kind.LIMIT, f"a batch has {len(events)} events, and may have at most {EVENTS_MAX}")
         with self._turn:
             if self._ended is not None:
                 raise self._ended()
@@ -140,15 +140,15 @@ class ChangelogProducer:
                 self._store(self._connected(), calls)
 
     def close(self) -> None:
-        """Lets go of the connection; nothing more can be published."""
+        """Closes the connection. After this, nothing more can be published."""
         with self._turn:
             self._ended = self._ended or _closed
             self._drop()
 
     def _connected(self) -> Producer:
-        """The producer; a new one first ends what an earlier one of the same name left open."""
+        """The producer. A new one first ends transactions that an earlier one with the same id left open."""
         if self._producer is None:
-            timeout_ms = int(2 * self._timeout_s * 1000)  # longer than a commit is tried
+            timeout_ms = int(2 * self._timeout_s * 1000)  # longer than a commit is retried
             config = self._client.config(
                 {**_DEFAULTS, "message.timeout.ms": timeout_ms},
                 transactional_id=self._transactional_id,
@@ -184,8 +184,8 @@ class ChangelogProducer:
                     ("id", event.id.encode()),
                 ],
             )
-        except UnicodeEncodeError:  # without its cause, which holds the text
-            raise ChangelogError(Kind.USAGE, f"{where} has a text that is no Unicode") from None
+        except UnicodeEncodeError:  # the cause is left out, because it holds the text
+            raise ChangelogError(Kind.USAGE, f"{where} has a text that is not valid Unicode") from None
 
     def _provenance(self, event: Event, transaction: str, context: str | None) -> Provenance:
         return Provenance(
@@ -209,28 +209,30 @@ class ChangelogProducer:
         )
 
     def _count(self, entity: str) -> int:
-        """How many partitions the entity's topic has, asked once."""
+        """The number of partitions of the entity's topic, which is asked for once."""
         if entity not in self._counts:
             if not _ENTITY.fullmatch(entity) or entity in RESERVED:
-                raise ChangelogError(Kind.USAGE, f"{entity!r} is no name of an entity", hint="a-z, 0-9, - and _")
-            name, wanted = topic(self._prefix, entity), self._pinned.get(entity)
+                raise ChangelogError(
+                    Kind.USAGE, f"{entity!r} cannot be the name of an entity", hint="use a-z, 0-9, - and _"
+                )
+            name, expected = topic(self._prefix, entity), self._expected.get(entity)
             with translated(f"asking Kafka for topic {name}"):
-                found = self._connected().list_topics(name, timeout=_CALL_S).topics[name]
-            if found.error is not None:
-                raise error_of(found.error, f"asking Kafka for topic {name}")
-            count = len(found.partitions)
-            if wanted not in (None, count):
+                metadata = self._connected().list_topics(name, timeout=_CALL_S).topics[name]
+            if metadata.error is not None:
+                raise error_of(metadata.error, f"asking Kafka for topic {name}")
+            count = len(metadata.partitions)
+            if expected not in (None, count):
                 raise ChangelogError(
                     Kind.PRECONDITION,
-                    f"topic {name} has {count} partitions, and {wanted} are expected",
-                    hint=f"a topic that grew cannot shrink: say partitions={{{entity!r}: {count}}} if readers need no "
-                    "order across the change, else publish to a new topic, of another prefix or entity",
+                    f"topic {name} has {count} partitions, and {expected} are expected",
+                    hint=f"a topic that grew cannot shrink: set partitions={{{entity!r}: {count}}} if readers need no "
+                    "order across the change; otherwise publish to a new topic, with another prefix or entity",
                 )
             self._counts[entity] = count
         return self._counts[entity]
 
     def _store(self, producer: Producer, calls: Sequence[_Call]) -> None:
-        """One transaction. Whatever error ends it, the next one is a new producer's, which finds everything settled."""
+        """Runs one transaction. After any error, the next one uses a new producer, for which everything is settled."""
         lost: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _: Message) -> None:
@@ -249,7 +251,7 @@ class ChangelogProducer:
             if lost and not in_doubt:
                 cause = lost[0]  # the commit only says that messages were lost
             if not in_doubt:
-                with suppress(KafkaException):  # it would keep readers waiting until its timeout
+                with suppress(KafkaException):  # an open transaction would block readers until its timeout
                     producer.abort_transaction(_CALL_S)
             self._drop()
             raise self._fate(cause, in_doubt=in_doubt, age_s=time.monotonic() - began) from error
@@ -268,9 +270,10 @@ class ChangelogProducer:
                     break
 
     def _fate(self, error: KafkaError, *, in_doubt: bool, age_s: float) -> ChangelogError:
-        """What became of a batch that met `error` after `age_s`: in doubt, or not stored.
+        """The error for a batch that failed after `age_s` seconds: in doubt, or not stored.
 
-        A broker that ended a transaction for its age answers as if another had taken over (KIP-588).
+        If a broker ended a transaction because it was open for too long, its answer looks as if another process had
+        taken over (KIP-588).
         """
         why = error_of(error, "publishing to Kafka")
         in_doubt |= why.kind is Kind.IN_USE
@@ -279,10 +282,10 @@ class ChangelogProducer:
             return _taken_over()
         if in_doubt:
             return ChangelogError(Kind.IN_DOUBT, f"{why.message}; it may be stored or not", hint=_AGAIN)
-        return ChangelogError(why.kind, f"{why.message}; nothing of it is stored", hint=why.hint or _AGAIN)
+        return ChangelogError(why.kind, f"{why.message}; nothing was stored", hint=why.hint or _AGAIN)
 
     def _insist(self, call: Callable[[float], object]) -> None:
-        """Makes a call that may be made again as it is until it is answered, for `timeout_s`."""
+        """Repeats a call, which must be safe to repeat, until it is answered or `timeout_s` have passed."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -301,7 +304,7 @@ class ChangelogProducer:
 
 
 def _taken_over() -> ChangelogError:
-    return ChangelogError(Kind.IN_USE, "another process has the name of this instance now", hint=_NEXT)
+    return ChangelogError(Kind.IN_USE, "another process now uses the name of this instance", hint=_NEXT)
 
 
 def _closed() -> ChangelogError:
@@ -319,6 +322,6 @@ def _context(context: Mapping[str, Any], where: str) -> str:
 def _json(value: Mapping[str, Any], what: str) -> bytes:
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError, RecursionError):  # without its cause, whose message may hold a value
-        hint = "numbers, texts, booleans, null, lists and objects; see docs/reference/types.md for all else"
+    except (TypeError, ValueError, RecursionError):  # the cause is left out, because its message may hold a value
+        hint = "use numbers, strings, booleans, null, lists and objects; docs/reference/types.md has all other types"
         raise ChangelogError(Kind.USAGE, f"{what} that is not JSON", hint=hint) from None

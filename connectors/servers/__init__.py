@@ -1,1 +1,1 @@
-"""PostgreSQL and Kafka that need no installation, for the demo, tests and benchmarks."""
+"""PostgreSQL and Kafka servers that need no installation, for the demo, tests and benchmarks."""

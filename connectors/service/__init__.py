@@ -1,1 +1,1 @@
-"""The running service: the publish loop, health, metrics."""
+"""The running service: publish loop, health, metrics."""

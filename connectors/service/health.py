@@ -1,4 +1,4 @@
-"""`GET /live`, `/ready` and `/metrics` over HTTP, for whoever watches the service."""
+"""Serves `GET /live`, `/ready` and `/metrics` over HTTP, for whatever monitors the service."""
 
 import json
 import threading
@@ -12,16 +12,16 @@ from typing import Any, Self
 from envelope.errors import ChangelogError, Kind
 
 LIVE_WITHIN_S = 120.0
-"""A publish loop that did not come round for this long is taken for stuck."""
+"""A publish loop that has not completed a turn for this long counts as stuck."""
 
 REQUEST_TIMEOUT_S = 10.0
 
 
 class State:
-    """What the publish loop of the changelog `name` says of itself, from any thread.
+    """The state of the publish loop of the changelog `name`, for any thread.
 
-    `phase` is a word or two for a person, `snapshot` or `streaming`, say. `waits_for` are the source's transactions
-    whose end the reading of tables waits for; `waiting` says why the server sends nothing, None while it does.
+    `phase` is a word or two for a person, such as `snapshot` or `streaming`. `waits_for` are the source's transactions
+    that have to end before tables are read; `waiting` is the reason why the server sends nothing, None while it sends.
     """
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,24 +34,24 @@ class State:
         self.waiting: str | None = None
 
     def beat(self) -> None:
-        """The loop came round."""
+        """Records that the loop completed a turn."""
         self._beat_s = self._clock()
 
     def enter(self, phase: str, *, ready: bool) -> None:
-        """The service is in another phase; `ready` once it publishes what is committed."""
+        """Enters another phase. `ready` says whether the service publishes committed changes."""
         self.phase, self.ready = phase, ready
         self.beat()
 
     @property
     def live(self) -> bool:
-        """Whether the loop came round lately."""
+        """Whether the loop completed a turn within the last `LIVE_WITHIN_S`."""
         return self._clock() - self._beat_s < LIVE_WITHIN_S
 
 
 class HealthServer:
-    """Serves `state` and what `metrics` gives on `address`, in a thread, as a context manager.
+    """Serves `state` and the text from `metrics` on `address`, in a thread. It is a context manager.
 
-    Raises ChangelogError(PRECONDITION) when the address cannot be had. `address` is then the one in use.
+    Raises ChangelogError (PRECONDITION) if the address is not available. The attribute `address` has the actual port.
     """
 
     def __init__(self, address: tuple[str, int], state: State, metrics: Callable[[], bytes]) -> None:
@@ -94,12 +94,12 @@ def _handler(state: State, metrics: Callable[[], bytes]) -> type[BaseHTTPRequest
                     self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"/live, /ready and /metrics are here\n")
 
         def _answer_state(self, good: bool) -> None:
-            said: dict[str, Any] = {"ok": good, "name": state.name, "phase": state.phase}
+            answer: dict[str, Any] = {"ok": good, "name": state.name, "phase": state.phase}
             if state.waits_for:
-                said["waits_for"] = state.waits_for
+                answer["waits_for"] = state.waits_for
             if state.waiting is not None:
-                said |= {"phase": "waiting", "waiting": state.waiting}
-            body = json.dumps(said).encode() + b"\n"
+                answer |= {"phase": "waiting", "waiting": state.waiting}
+            body = json.dumps(answer).encode() + b"\n"
             self._answer(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, "application/json", body)
 
         def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
@@ -110,6 +110,6 @@ def _handler(state: State, metrics: Callable[[], bytes]) -> type[BaseHTTPRequest
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002, the base class names it
-            """A probe every few seconds is nothing to log."""
+            """Logs nothing, because a probe comes every few seconds."""
 
     return Handler

@@ -1,4 +1,4 @@
-"""The publish loop: the one place where order is decided."""
+"""The publish loop. No other place decides the order of steps."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -17,24 +17,24 @@ from envelope.errors import RETRIED, ChangelogError, Kind
 
 READ_TIMEOUT_S = 0.2
 GATHER_S_MAX = 0.05
-"""How long a read may gather transactions to be decoded at once: part of the time that a commit gathers."""
+"""How long a read may gather transactions that are decoded together; this is part of the time that a commit gathers."""
 
 DRAIN_S_MAX = 10.0
-"""How long a service that is to stop may go on to read what was committed before."""
+"""How long a stopping service may continue to read transactions that were committed before."""
 
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.5, 30.0
 
 _REFUSALS = frozenset({Kind.STOP, Kind.MALFORMED, Kind.PRECONDITION})
-"""What a sink says of rows that it takes none of: what was added before them can still be committed."""
+"""Errors by which a sink rejects a whole batch; rows added earlier can still be committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """When a commit closes; positions alone are stored at the slower `idle` measures.
+    """When a commit closes. The slower `idle` limits apply to a checkpoint without rows.
 
-    While there is a backlog (the last piece had `backlog_rows` or more) and commits are slow, they are made larger:
-    each gathers rows for `patience` times as long as the one before it took, if that is longer than `seconds`; for
-    `seconds_max` at most. Otherwise nothing is gained by waiting.
+    Commits grow if they are slow while there is a backlog, which means that the last piece had `backlog_rows` or more.
+    Then each gathers rows for `patience` times the duration of the previous commit, if that is longer than `seconds`,
+    but for at most `seconds_max`. Without a backlog, waiting would gain nothing.
     """
 
     seconds: float = 1.0
@@ -48,24 +48,24 @@ class Cadence:
 
 
 class Observer:
-    """Who is told what the loop does; this one keeps it to itself."""
+    """Receives the loop's events. This base class ignores them."""
 
     def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float, /) -> None:
-        """A commit is durable; it took `seconds`. Its rows are told as `noted` has them."""
+        """A commit became durable, after `seconds`. `rows` have only the columns of `summary_of`."""
 
     def turned(self, through: str) -> None:
-        """The loop came round; all before `through` is durable or holds nothing to publish."""
+        """The loop completed a turn; everything before `through` is durable or holds nothing to publish."""
 
     def started(self, checkpoint: Checkpoint | None) -> None:
-        """The source is open."""
+        """The source was opened."""
 
     def interrupted(self, error: ChangelogError, wait_s: float) -> None:
-        """The source was lost and is opened again after `wait_s`."""
+        """The source was lost, and will be opened again after `wait_s`."""
 
 
 @dataclass(slots=True)
 class _Commit:
-    """What the next sink commit will hold; its rows are in the sink's hands already, and `rows` say what they were."""
+    """The content of the next sink commit. The sink has its rows already; `rows` are their summaries."""
 
     opened_at: float
     rows: list[pa.RecordBatch] = field(default_factory=list)
@@ -78,7 +78,7 @@ class _Commit:
     def add(self, piece: Piece, opened_at: float) -> None:
         if not self.rows:
             self.opened_at = opened_at
-        self.rows += map(noted, piece.rows)
+        self.rows += map(summary_of, piece.rows)
         self.count += sum(batch.num_rows for batch in piece.rows)
         self.nbytes += piece.nbytes
         self.log_bytes += piece.log_bytes
@@ -86,10 +86,10 @@ class _Commit:
         self.urgent |= piece.urgent
 
 
-def noted(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Of a commit's rows, what is kept: `entity`, `op`, `transaction`, and whether there is an `original`."""
-    kept = {name: rows.column(name) for name in ("entity", "op", "transaction")}
-    return pa.RecordBatch.from_pydict({**kept, "original": pc.is_valid(rows.column("original"))})
+def summary_of(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns that metrics need of a commit's rows: `entity`, `op`, `transaction`; `original` is a boolean."""
+    columns = {name: rows.column(name) for name in ("entity", "op", "transaction")}
+    return pa.RecordBatch.from_pydict({**columns, "original": pc.is_valid(rows.column("original"))})
 
 
 def publish(
@@ -102,18 +102,18 @@ def publish(
     reach: Reach = nowhere,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Runs from where the sink's changelog ends until `stop` is set; then stores what was committed
-    before, as far as it can be read in DRAIN_S_MAX, and returns.
+    """Publishes from the end of the sink's changelog until `stop` is set. Then it stores transactions that
+    were committed before, as far as it can read them within DRAIN_S_MAX, and returns.
 
-    Over and over: 1. read the next committed transactions from the source; 3. publish rows and
-    position in one atomic sink commit, rows as they come; 5. confirm the position to the source,
-    never before 3 is durable. (2 and 4, looking up and folding before-images, need a state store.)
-    A crash between any two loses nothing and repeats nothing.
+    It repeats these steps: 1. read the next committed transactions from the source; 3. publish rows and
+    position in one atomic sink commit, to which rows are added as they arrive; 5. confirm the position to
+    the source, never before 3 is durable. (Steps 2 and 4, looking up and folding before-images, need a
+    state store.) A crash between any two steps loses nothing and repeats nothing.
 
-    A connection that is lost, on either side, is made again after a wait, from the last checkpoint. The
-    wait grows until something is committed, or the source has streamed for longer than it. Each opening
-    of the source recovers the sink again: the source was released, so another instance may have
-    published meanwhile. Raises ChangelogError of every other kind, once what stands before it is stored.
+    A connection that is lost, on either side, is opened again after a wait, from the last checkpoint. The
+    wait grows until something is committed, or until the source has streamed for longer than the wait.
+    Each opening of the source recovers the sink again: the source was released, so another instance may
+    have published meanwhile. Raises ChangelogError of every other kind, after storing all rows before it.
     """
     watcher = observer or Observer()
     run = _Run(sink, cadence or Cadence(), watcher, reach, clock)
@@ -133,7 +133,7 @@ def publish(
 
 
 class _Run:
-    """One service's turns: `held` says that the sink is ours, and `stored` is its checkpoint as far as we know."""
+    """The turns of one service. `_held` says that it holds the sink, `_stored` is the sink's last known checkpoint."""
 
     def __init__(
         self, sink: Sink, cadence: Cadence, observer: Observer, reach: Reach, clock: Callable[[], float]
@@ -145,11 +145,11 @@ class _Run:
         self._stored: Checkpoint | None = None
         self._stored_at = clock()
         self._took_s = 0.0
-        self._behind = False
+        self._has_backlog = False
         self._next = _Commit(clock())
 
     def through(self, open_source: Callable[[Recover], Source], stop: Event) -> None:
-        """One opening of the source."""
+        """Publishes through one opening of the source."""
         source = open_source(self._recover)
         try:
             self._stored_at = opened_at = self._clock()
@@ -164,7 +164,7 @@ class _Run:
             source.close()
 
     def abandon(self) -> None:
-        """Drops what was added and not committed, before the wait for the source: in a sink, it is in others' way."""
+        """Drops uncommitted rows before the wait for the source, because in a sink they can block others."""
         if not self._held:
             return
         try:
@@ -175,7 +175,7 @@ class _Run:
                 raise
 
     def _recover(self) -> Checkpoint | None:
-        """While the slot was ours no longer, another instance may have published: what we remember proves nothing."""
+        """Recovers the sink, because another instance may have published since this one released the slot."""
         self._held = False
         self._stored = self._sink.recover()
         self._held = True
@@ -183,7 +183,7 @@ class _Run:
 
     @contextmanager
     def _sinking(self, refusals: Collection[Kind] = ()) -> Iterator[None]:
-        """What the sink fails with leaves its state unknown, but for `refusals`."""
+        """Notes that a failure of the sink leaves its state unknown, except for `refusals`."""
         try:
             yield
         except ChangelogError as error:
@@ -191,7 +191,7 @@ class _Run:
             raise
 
     def _drain(self, source: Source) -> None:
-        """Reads on to where the source's log ends now."""
+        """Reads up to the present end of the source's log."""
         deadline = self._clock() + DRAIN_S_MAX
         try:
             end = source.end()
@@ -229,7 +229,7 @@ class _Run:
                 self._sink.add(piece.rows)
         before = self._next.count
         self._next.add(piece, self._clock() - self._gather_read_s())
-        self._behind = self._next.count - before >= self._cadence.backlog_rows
+        self._has_backlog = self._next.count - before >= self._cadence.backlog_rows
 
     def _timeout_s(self) -> float:
         if not self._next.rows:
@@ -241,7 +241,7 @@ class _Run:
 
     def _gather_s(self) -> float:
         cadence = self._cadence
-        if not self._behind:
+        if not self._has_backlog:
             return cadence.seconds
         return max(cadence.seconds, min(cadence.patience * self._took_s, cadence.seconds_max))
 
@@ -262,10 +262,10 @@ class _Run:
             return self._clock() - self._stored_at >= cadence.seconds
         return next_.log_bytes >= cadence.idle_log_bytes or self._clock() - self._stored_at >= cadence.idle_seconds
 
-    def _commit(self, source: Source, met: Stop | None = None) -> None:
-        """Stores what was read, and the stop that was met behind it."""
+    def _commit(self, source: Source, stop: Stop | None = None) -> None:
+        """Stores the rows that were read, and the stop that came after them, if any."""
         rows, newest = self._next.rows, self._next.checkpoint or self._stored
-        checkpoint = None if newest is None else newest.stopping(met)
+        checkpoint = None if newest is None else newest.stopping(stop)
         if checkpoint is None or (not rows and checkpoint == self._stored):
             return
         started_at = self._clock()

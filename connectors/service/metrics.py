@@ -1,4 +1,4 @@
-"""The metrics of a running service; their names are a contract, and stand only here."""
+"""The metrics of a running service. Their names are a contract, and are defined only here."""
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
@@ -7,23 +7,23 @@ COMMIT_SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 
 
 class Metrics:
-    """One set of metrics in a registry of its own; each attribute is a Prometheus metric, safe to use from threads."""
+    """One set of metrics in its own registry. Each attribute is a Prometheus metric, which any thread may use."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)  # when the process started, its memory, CPU time and open files
+        ProcessCollector(registry=registry)  # start time, memory, CPU time and open files of the process
         self.events = Counter(
             "changelog_events_total", "Envelopes stored durably.", ["entity", "op"], registry=registry
         )
         self.transactions = Counter("changelog_transactions_total", "Transactions stored durably.", registry=registry)
         self.lag_bytes = Gauge(
             "changelog_lag_bytes",
-            "Bytes of log between what is durable, or holds nothing to publish, and the server's end of log.",
+            "Bytes of log between the point up to which the changelog is complete and the server's end of log.",
             registry=registry,
         )
         self.lag_seconds = Gauge(
             "changelog_lag_seconds",
-            "How long ago the server's log ended where the changelog now is; 0 when it has all.",
+            "How long ago the server's log ended where the changelog is now; 0 if the changelog is complete.",
             registry=registry,
         )
         self.commit_seconds = Histogram(
@@ -34,43 +34,44 @@ class Metrics:
         )
         self.original_unknown = Counter(
             "changelog_original_unknown_total",
-            "Updates whose original the log did not hold.",
+            "Updates whose original was not in the log.",
             ["entity"],
             registry=registry,
         )
         self.stamps_invalid = Counter(
             "changelog_stamps_invalid_total",
-            "Provenance stamps that are not what the contract says.",
+            "Provenance stamps that are invalid.",
             registry=registry,
         )
         self.signals_ignored = Counter(
             "changelog_signals_ignored_total",
-            "Signals that were none, were not signed as configured, or asked for what there is not.",
+            "Signals that were malformed, not signed as configured, or for something that does not exist.",
             registry=registry,
         )
-        self.repairs_open = Gauge(
-            "changelog_repairs_open", "Entities that a signal asked to repair and that are not yet.", registry=registry
-        )
+        self.repairs_open = Gauge("changelog_repairs_open", "Entities with a repair in progress.", registry=registry)
         self.restarts = Counter(
-            "changelog_restarts_total", "Times that the stream was taken up again after an error.", registry=registry
+            "changelog_restarts_total", "Times that the stream was resumed after an error.", registry=registry
         )
         self.slot_retained_bytes = Gauge(
             "changelog_slot_retained_bytes", "Bytes of log that the server keeps for the slot.", registry=registry
         )
         self.windows_open = Gauge(
-            "changelog_windows_open", "Windows asked for and not yet published.", registry=registry
+            "changelog_windows_open", "Windows that were requested and are not published yet.", registry=registry
         )
         self.snapshot_pages = Gauge(
             "changelog_snapshot_pages",
-            "Heap pages that the table had when its reading was planned.",
+            "Heap pages of the table when its reading was planned.",
             ["entity"],
             registry=registry,
         )
         self.snapshot_pages_read = Gauge(
-            "changelog_snapshot_pages_read", "Those of them that are read and published.", ["entity"], registry=registry
+            "changelog_snapshot_pages_read",
+            "Heap pages of the table that are read and published.",
+            ["entity"],
+            registry=registry,
         )
         self.position = Info("changelog_position", "The position of the last stored row.", registry=registry)
 
     def text(self) -> bytes:
-        """All of them in Prometheus' text format 0.0.4."""
+        """All metrics in Prometheus' text format 0.0.4."""
         return prometheus_client.generate_latest(self.registry)

@@ -38,8 +38,8 @@ SAMPLE_S = 5.0
 LAG_SAMPLES_MAX = 17_280  # a day
 STOPPED_AT_ONCE = 143
 RECONNECTING = "reconnecting"
-SAY_AGAIN_S = (SAMPLE_S, 300.0)
-"""What the server waits for is logged again after the first of these, then ever later, at least each of the second."""
+LOG_AGAIN_S = (SAMPLE_S, 300.0)
+"""When a wait of the server is logged again: first after the first interval, then in growing ones up to the second."""
 
 
 _UPDATE = pa.scalar(Op.UPDATE.value)
@@ -48,7 +48,7 @@ _log = structlog.get_logger("service")
 
 
 class Service:
-    """One service, from its configuration; `run` returns when it was stopped."""
+    """One service, from its configuration. `run` returns after it was stopped."""
 
     def __init__(
         self,
@@ -96,14 +96,14 @@ class Service:
             finally:
                 self._stop.set()
                 self._watch.close()
-                self._say_retained()
+                self._log_retained()
 
     def stop(self) -> None:
-        """Asks `run` to store what it has read, and to return."""
+        """Asks `run` to store what it has read and to return."""
         self._stop.set()
 
     def _open(self, sink: Sink, recover: Recover) -> Source:
-        """The source of the entities that the database's tables make now; the sink has room for them."""
+        """Opens the source for the entities as the tables are now, and prepares the sink for them."""
         resolved = read_entities(self._config, self._database)
         sink.prepare(resolved)
         self._watch.source = self._database.open(
@@ -118,7 +118,7 @@ class Service:
 
     @contextmanager
     def _health(self) -> Iterator[HealthServer]:
-        """Serves health; where the address is taken by a service of the same name, says so."""
+        """Serves health. If the address is taken, the error says whether a service of the same name runs."""
         try:
             server = HealthServer(self._config.service.address, self._state, self._metrics.text)
         except ChangelogError:
@@ -129,15 +129,15 @@ class Service:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Handles signals while the service runs, where it runs in the main thread."""
+        """Handles signals while the service runs, if it runs in the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        kept = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
-            for number, handler in kept.items():
+            for number, handler in previous.items():
                 signal.signal(number, handler)
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
@@ -146,37 +146,38 @@ class Service:
         self._stop.set()
 
     def _sample(self) -> None:
-        """Keeps the metrics that must be asked for."""
+        """Updates the metrics that have to be queried from the server, every `SAMPLE_S`."""
         lag = Lag()
         while not self._stop.wait(SAMPLE_S):
             try:
                 status = self._database.status(self._watch.through)
             except ChangelogError:
                 self._watch.waits(None)
-                continue  # the loop reports a lost database, and waits for it
+                continue  # the loop reports a lost database and waits for it
             self._watch.waits(status.waits_for)
             if status.retained is not None:
                 self._metrics.slot_retained_bytes.set(status.retained.nbytes)
             self._metrics.lag_bytes.set(status.lag_bytes)
             self._metrics.lag_seconds.set(lag.sample(time.monotonic(), status.end, self._watch.through))
 
-    def _say_retained(self) -> None:
-        """A stopped service still costs its database: it keeps log."""
-        retained = None if self._state.phase == RECONNECTING else self._database.retained()  # else nobody waits longer
+    def _log_retained(self) -> None:
+        """Logs how much log the database retains for the stopped service; skipped if the database was lost anyway."""
+        retained = None if self._state.phase == RECONNECTING else self._database.retained()
         if retained is not None:
             _log.info("service stopped", **retained.holder, retained=size(retained.nbytes), note=retained.note)
 
 
 class Lag:
-    """How many seconds the service is behind the end of the database's log."""
+    """How many seconds the changelog lags behind the end of the database's log."""
 
     def __init__(self) -> None:
         self._ends: deque[tuple[float, str]] = deque(maxlen=LAG_SAMPLES_MAX)
 
     def sample(self, now: float, end: str, through: str) -> float:
-        """Seconds since the log ended where the service is, as far as earlier samples show; it ends at `end` `now`.
+        """Seconds since the log ended where the changelog is now, as far as earlier samples show.
 
-        `end` and `through` are a `Checkpoint.through`, or empty, which is before all others.
+        `end` is the end of the log at the time `now`. `end` and `through` are a `Checkpoint.through`, or empty, which
+        sorts before all others.
         """
         self._ends.append((now, end))
         if through >= end:
@@ -186,14 +187,14 @@ class Lag:
 
 
 class _Watch(Observer):
-    """Tells people and metrics what the loop does."""
+    """Reports the loop's events in the log, on the terminal and in metrics."""
 
     def __init__(self, state: State, metrics: Metrics) -> None:
         self._state, self._metrics = state, metrics
         self._bar = SnapshotBar(sys.stderr)
         self._progress = SnapshotProgress(metrics, quiet=sys.stderr.isatty())
-        self._said_waiting: tuple[int, ...] = ()
-        self._say_at, self._say_again_s = 0.0, SAY_AGAIN_S[0]
+        self._logged_waiting: tuple[int, ...] = ()
+        self._log_at, self._log_again_s = 0.0, LOG_AGAIN_S[0]
         self.source: Source | None = None
         self.through = ""
 
@@ -207,21 +208,21 @@ class _Watch(Observer):
         self._metrics.windows_open.set(activity.windows_open)
         self._metrics.stamps_invalid.inc(activity.invalid_stamps)
         self._metrics.signals_ignored.inc(activity.ignored_signals)
-        if activity.waiting != self._said_waiting:
-            self._said_waiting = self._state.waits_for = activity.waiting
-            if self._said_waiting:
-                _log.info("snapshot waits for older transactions to end", transactions=self._said_waiting)
+        if activity.waiting != self._logged_waiting:
+            self._logged_waiting = self._state.waits_for = activity.waiting
+            if self._logged_waiting:
+                _log.info("snapshot waits for older transactions to end", transactions=self._logged_waiting)
 
     def waits(self, reason: str | None) -> None:
-        """Why the server sends nothing, if that is known; called by the sampler, every few seconds."""
+        """Records why the server sends nothing, if that is known. The sampler calls it every few seconds."""
         now = time.monotonic()
         if reason != self._state.waiting:
             self._state.waiting = reason
-            self._say_at, self._say_again_s = now, SAY_AGAIN_S[0]
-        if reason is not None and now >= self._say_at:
+            self._log_at, self._log_again_s = now, LOG_AGAIN_S[0]
+        if reason is not None and now >= self._log_at:
             _log.warning("the server sends nothing yet", why=reason)
-            self._say_at = now + self._say_again_s
-            self._say_again_s = min(2 * self._say_again_s, SAY_AGAIN_S[1])
+            self._log_at = now + self._log_again_s
+            self._log_again_s = min(2 * self._log_again_s, LOG_AGAIN_S[1])
 
     def started(self, checkpoint: Checkpoint | None) -> None:
         """See `Observer`."""
@@ -240,7 +241,7 @@ class _Watch(Observer):
         self._metrics.restarts.inc()
         self._state.enter(RECONNECTING, ready=False)
         if error.kind is Kind.ALTERED:
-            _log.info("opening the source anew", why=str(error), in_s=round(wait_s, 1))
+            _log.info("opening the source again", why=str(error), in_s=round(wait_s, 1))
         else:
             _log.warning("connection lost", error=str(error), retry_in_s=round(wait_s, 1))
 

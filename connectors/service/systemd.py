@@ -1,4 +1,4 @@
-"""What the service tells the manager that started it: that it runs, that it lives, that it stops (sd_notify(3))."""
+"""Notifies the service manager that the service is ready, alive or stopping (sd_notify(3))."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manager:
-    """A service manager: the `address` where it listens, and the silence after which it ends a service, if it does."""
+    """A service manager. It listens at `address`, and may end a service after `watchdog_s` without a message."""
 
     address: str
     watchdog_s: float | None = None
@@ -26,8 +26,8 @@ class Manager:
 
     @contextlib.contextmanager
     def watching(self, live: Callable[[], bool]) -> Iterator[None]:
-        """Around what the service does once it has started; `live` says whether it still gets on."""
-        self._tell("READY=1")
+        """Notifies the manager while the context lasts; `live` says whether the service makes progress."""
+        self._notify("READY=1")
         ended = threading.Event()
         beats = threading.Thread(target=self._beat, args=(live, ended), daemon=True, name="watchdog")
         if self.watchdog_s is not None:
@@ -36,16 +36,16 @@ class Manager:
             yield
         finally:
             ended.set()
-            self._tell("STOPPING=1")
+            self._notify("STOPPING=1")
 
     def _beat(self, live: Callable[[], bool], ended: threading.Event) -> None:
         assert self.watchdog_s is not None
         while not ended.wait(self.watchdog_s / 3):
             if live():
-                self._tell("WATCHDOG=1")
+                self._notify("WATCHDOG=1")
 
-    def _tell(self, state: str) -> None:
-        """A manager that does not listen cannot be helped, and is no reason to stop."""
+    def _notify(self, state: str) -> None:
+        """Sends a notification. If the manager does not listen, the service runs on without it."""
         address = "\0" + self.address[1:] if self.address.startswith("@") else self.address
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
             sending.setblocking(False)

@@ -1,4 +1,4 @@
-"""Sinks: each keeps changelogs in one kind of store. They know nothing of sources."""
+"""Sinks: each stores changelogs in one kind of store. Sinks know nothing about sources."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
@@ -12,62 +12,62 @@ from envelope.position import Position
 
 
 class Sink(Protocol):
-    """A store of rows and of the checkpoint that belongs to them.
+    """Stores rows, together with the checkpoint that belongs to them.
 
-    Every method raises ChangelogError. After one that is retried (`envelope.errors.RETRIED`) what was added and not
-    committed is gone, whether a commit took place is unknown, and only a new `recover` tells.
+    Every method raises ChangelogError. After an error of a kind that is retried (`envelope.errors.RETRIED`), rows that
+    were added and not committed are gone, and it is unknown whether a commit succeeded: only a new `recover` can tell.
     """
 
     def prepare(self, entities: Sequence[Entity]) -> None:
-        """Makes room for what these entities will bring; takes hold of nothing yet."""
+        """Prepares the store for rows of these entities, without claiming it yet."""
 
     def recover(self) -> Checkpoint | None:
-        """Takes hold of the store, alone, and gives its last checkpoint; None when it is new.
+        """Claims the store exclusively and returns its last checkpoint, None if the store is new.
 
-        From here on, whoever held it before can store nothing more.
+        From now on, an earlier holder can store nothing more.
         """
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
-        """Takes rows (`envelope.columnar.batch.SCHEMA`) into the open commit, which no reader sees yet.
+        """Adds rows (`envelope.columnar.batch.SCHEMA`) to the open commit, which no reader sees yet.
 
-        A row that it may not store is a STOP at the row's position: then none of `rows` is taken.
+        Raises STOP, at the row's position, for a row that must not be stored: then none of `rows` is added.
         """
 
     def commit(self, checkpoint: Checkpoint) -> None:
-        """Stores all that was added, and the checkpoint, atomically; returns only when both are durable."""
+        """Stores all added rows and the checkpoint atomically; returns only when both are durable."""
 
     def lost(self, entities: Collection[str], /) -> Collection[str]:
-        """Those of the entities of which rows that were stored are gone. Asked where it was opened over a gap."""
+        """Returns the entities that have lost stored rows. Called if the sink was opened over a gap."""
 
     def abandon(self) -> None:
-        """Drops what was added since the last commit."""
+        """Drops the rows that were added since the last commit."""
 
     def close(self) -> None:
-        """Lets go of the store."""
+        """Releases the store."""
 
 
 MESSAGES = "messages"
-"""What `Log.counts` counts where a store does not know its rows by op without reading them all."""
+"""The key in `Log.counts` for a store that cannot count rows by op without reading them all."""
 
 
 class Log(Protocol):
-    """What a store holds, for its readers: they see what is committed, hold nothing up and take hold of nothing.
+    """Reads a store. Readers see only what is committed, never block the service, and claim nothing.
 
     Rows come in batches of `envelope.columnar.batch.SCHEMA` that are never empty: those of `entity` and of the
     canonical text `key`, if given. Without `entity`, they are the rows of every entity but `envelope.entity.SCHEMAS`,
     which has to be named. Rows of one partition come in their order, and so do all rows of one key, even if it moved
     between partitions.
-    Every method raises ChangelogError: USAGE when there is no such entity, PRECONDITION when there is no changelog.
+    Every method raises ChangelogError: USAGE if there is no such entity, PRECONDITION if there is no changelog.
     """
 
     @property
     def where(self) -> str:
-        """Which changelog this is, as errors name it."""
+        """The changelog, as errors name it."""
 
     def read(
         self, *, entity: str | None = None, key: str | None = None, after: Position | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """What there is now, behind the position `after`."""
+        """The rows that are stored now, after the position `after`."""
 
     def read_together(self, entities: Collection[str], /) -> Iterator[pa.RecordBatch]:
         """The rows of all these entities that there are now, in one reading."""
@@ -75,26 +75,26 @@ class Log(Protocol):
     def follow(
         self, *, entity: str | None = None, key: str | None = None, last: int | None = None, wait: Callable[[], bool]
     ) -> Iterator[pa.RecordBatch]:
-        """The `last` rows, by default all, and then what is added.
+        """Yields the `last` rows, by default all, and then new rows as they are stored.
 
-        `wait()` is called between looks, and ends it by giving False.
+        `wait()` is called whenever no more rows are found; the iteration ends if it returns False.
         """
 
     def counts(self) -> Mapping[str, Mapping[str, int]]:
-        """By entity, rows by op, or how many `MESSAGES` there are at most."""
+        """For each entity, the number of rows by op, or an upper bound of its `MESSAGES`."""
 
     def checkpoint(self) -> Checkpoint | None:
-        """The last checkpoint, None when there is none."""
+        """The last checkpoint, None if there is none."""
 
     def epoch(self) -> int:
-        """The highest epoch of any row, whatever the checkpoint says, and where there is none; 0 without rows."""
+        """The highest epoch of any row, 0 without rows. It does not depend on the checkpoint."""
 
     def stored_at(self) -> float | None:
-        """When something was last stored, in seconds since 1970; None when nothing was."""
+        """When something was last stored, in seconds since 1970; None if nothing was."""
 
 
 def unknown_entity(log: Log, entity: str, known: Iterable[str]) -> ChangelogError:
-    """What a reader says who is asked for an entity that is not there."""
+    """The error for an entity that the changelog does not have."""
     return ChangelogError(
         Kind.USAGE, f"{log.where} has no entity {entity}", hint=f"it has: {', '.join(sorted(known)) or 'none yet'}"
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from connectors import failpoints
 from connectors.config import Config, KafkaConfig
 from connectors.findings import Finding, fail, ok
-from connectors.sinks.kafka.admin import cleanup, rights, topics
+from connectors.sinks.kafka.admin import cleanup, rights, topic_check, topics
 from connectors.sinks.kafka.admin.names import delta_topic, positions_topic, topic
 from connectors.sinks.kafka.admin.topics import TopicSettings
 from connectors.sinks.kafka.client import Client
@@ -85,11 +85,11 @@ def findings(
     settings = sink_settings(config, sink)
     wanted = topics.topics_of(config.prefix, entities, settings.entities)
     names = {topic(config.prefix, entity) for entity in begun}
-    found = list(topics.findings(settings.client, wanted, create=sink.create_topics, begun=names, lag_s=lag_s))
+    found = list(topic_check.findings(settings.client, wanted, create=sink.create_topics, begun=names, lag_s=lag_s))
     yield from found
     if found[0].status == "fail":
         return
-    yield from topics.delta_findings(settings.client, config.prefix, [each.name for each in entities])
+    yield from topic_check.delta_findings(settings.client, config.prefix, [each.name for each in entities])
     there = topics.read(settings.client.admin(), wanted)
     if there:
         yield from rights.topic_rights(settings.client, list(there))

@@ -8,15 +8,8 @@ from collections import defaultdict
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-from connectors.sinks.files.layout import (
-    ArchiveFile,
-    Manifest,
-    NotWholeError,
-    log_file,
-    opened,
-    refuse_holes,
-    sequences,
-)
+from connectors.sinks.files.layout import NotWholeError, log_file, opened, refuse_holes, sequences
+from connectors.sinks.files.manifest import ArchiveFile, Manifest
 from envelope.columnar.batch import SCHEMA
 from envelope.entity import OF_CHANGELOG
 

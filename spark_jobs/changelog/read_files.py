@@ -10,8 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from connectors.sinks.files.layout import Manifest, find_recovery, log_file, read_checkpoint_of, read_manifest
+from connectors.sinks.files.layout import find_recovery, log_file, read_checkpoint_of
 from connectors.sinks.files.log import counts
+from connectors.sinks.files.manifest import Manifest, read_manifest
 from envelope.columnar.batch import SCHEMA
 from envelope.entity import DEAD, OF_CHANGELOG
 from envelope.errors import ChangelogError, Kind

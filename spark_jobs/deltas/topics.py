@@ -15,7 +15,7 @@ from connectors.config import Config, KafkaConfig
 from connectors.failpoints import Reach, nowhere
 from connectors.sinks.kafka.admin import topics as kafka_topics
 from connectors.sinks.kafka.admin.names import delta_subject, delta_topic, topic
-from connectors.sinks.kafka.admin.topics import Found, Topic
+from connectors.sinks.kafka.admin.topics import Topic, TopicState
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.encoding.registry import Registry
 from envelope.entity import OF_CHANGELOG
@@ -51,7 +51,7 @@ class Topics:
     replication_factor: int | None
     lost: bool
 
-    def changelog(self) -> dict[str, Found]:
+    def changelog(self) -> dict[str, TopicState]:
         """The present topic of each entity. Raises ChangelogError for an entity without one."""
         admin = self.client.admin()
         names = kafka_offsets.entities(admin, self.prefix, self.entities)
@@ -63,7 +63,7 @@ class Topics:
         """The name of each entity's topic of deltas."""
         return {name: delta_topic(self.prefix, name) for name in self.changelog()}
 
-    def ensure(self) -> dict[str, Found]:
+    def ensure(self) -> dict[str, TopicState]:
         """Each entity's topic of deltas, created if it is missing: with the changelog's partitions, never compacted.
 
         Raises ChangelogError (PRECONDITION) if one has another number of partitions.
@@ -187,7 +187,7 @@ def _values(sink: KafkaConfig, subjects: Mapping[str, str]) -> Values:
         registry.close()
 
 
-def _writing(where: Kafka, topics: Mapping[str, Found]) -> dict[str, str]:
+def _writing(where: Kafka, topics: Mapping[str, TopicState]) -> dict[str, str]:
     largest = max((state.message_bytes for state in topics.values()), default=kafka_topics.MESSAGE_BYTES_DEFAULT)
     return kafka_options(where) | {
         "kafka.max.request.size": str(largest),

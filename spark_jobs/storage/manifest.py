@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from connectors.sinks.files.layout import (
+from connectors.sinks.files.manifest import (
     MANIFEST_FORMAT,
     ArchiveFile,
     Manifest,

@@ -72,7 +72,7 @@ class FilesBlock(Block):
         disk = self.folder / "changelog"
         fill(disk)
         code = self.service.ended(CATCH_UP_S)
-        assert (code, "make room, then start again: nothing is lost" in self.last_line()) == (REFUSED, True), (
+        assert (code, "free space, then start again: nothing is lost" in self.last_line()) == (REFUSED, True), (
             f"the service ended with {code}: {self.last_line()}"
         )
         make_room(disk)

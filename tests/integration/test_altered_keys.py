@@ -80,7 +80,7 @@ def test_while_a_type_is_being_altered_no_row_is_published_under_another_key(sit
             service.until(lambda: all(row["n"] == 1 for row in site.state("item").values()))
             migration.execute(RENAME)
             writer.execute("UPDATE item SET n = 2")
-            service.until(lambda: service.said("opening the source anew"))
+            service.until(lambda: service.said("opening the source again"))
             migration.rollback()
             writer.execute("UPDATE item SET n = 3")
             service.until(lambda: all(row["n"] == 3 for row in site.state("item").values()))

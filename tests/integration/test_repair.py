@@ -295,7 +295,7 @@ def test_the_first_reading_of_a_table_can_be_paused_and_not_cancelled(site: Site
             service.until(lambda: "late" in site.checkpoint.windows)
             signal(site, "pause", "late", id_="p")
             signal(site, "cancel", "late", id_="c")
-            service.until(lambda: ended(site, "c") and service.said("opening the source anew"))
+            service.until(lambda: ended(site, "c") and service.said("opening the source again"))
             lingering.rollback()
             site.sql("INSERT INTO item VALUES (60, 'streamed', 1)")
             service.until(lambda: "60" in site.state("item"))

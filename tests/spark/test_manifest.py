@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from connectors.sinks.files.layout import Manifest, Replaced, parse_manifest, read_manifest
+from connectors.sinks.files.manifest import Manifest, Replaced, parse_manifest, read_manifest
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.storage.hadoop_store import hadoop
 from spark_jobs.storage.local_store import local
@@ -109,7 +109,7 @@ def test_a_newer_format_is_refused_and_never_passed_over(tmp_path: Path) -> None
         lambda: commit(store, lambda before: before, at=NOW),
     ]
     for look in looks:
-        with pytest.raises(ChangelogError, match=r"has format 2; this program knows 1"):
+        with pytest.raises(ChangelogError, match=r"has format 2; this program knows only formats up to 1"):
             look()
 
 

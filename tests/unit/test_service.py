@@ -14,7 +14,7 @@ from connectors import logs
 from connectors.service.health import LIVE_WITHIN_S, HealthServer, State
 from connectors.service.metrics import Metrics
 from connectors.service.service import Lag
-from connectors.service.snapshot_progress import SAY_AGAIN_S, SnapshotProgress
+from connectors.service.snapshot_progress import LOG_AGAIN_S, SnapshotProgress
 from envelope.errors import ChangelogError, Kind
 from tests.patience import PATIENCE_S
 
@@ -138,7 +138,7 @@ def test_how_far_tables_are_read_is_a_metric_and_now_and_then_an_event() -> None
     read = {"complete": True, "leaves": {"u": {"filenode": 1, "pages": 40, "left": []}}}
     progress.update({"order": reading, "guest": read})
     assert out.getvalue() == ""
-    now[0] = SAY_AGAIN_S
+    now[0] = LOG_AGAIN_S
     for _ in range(2):
         progress.update({"order": reading, "guest": read})
     [event] = map(json.loads, out.getvalue().splitlines())

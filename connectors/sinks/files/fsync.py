@@ -1,4 +1,4 @@
-"""What the system must have on disk before others may rely on it. Both raise OSError."""
+"""Makes folders and files durable, before anything else relies on them. Both functions raise OSError."""
 
 import errno
 import os
@@ -8,7 +8,7 @@ from connectors import permissions
 
 
 def make_folder(folder: Path, mode: int = permissions.DATA_FOLDER) -> None:
-    """The folder, with the parents that are missing, each durable in its own parent; others may make them meanwhile."""
+    """Makes a folder and its missing parents, each durable in its own parent. Other processes may do so meanwhile."""
     if folder.is_dir():
         return
     make_folder(folder.parent, mode)
@@ -20,7 +20,7 @@ def make_folder(folder: Path, mode: int = permissions.DATA_FOLDER) -> None:
 
 
 def sync(path: Path) -> None:
-    """A file's content, or a folder's entries."""
+    """Calls fsync on a file, for its content, or on a folder, for its entries."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Reads the file log: whole, from a position on, one entity or one key, and as it grows.
+"""Reads the file log: all of it, from a position on, one entity or one key, and as it grows.
 
 docs/reference/file-log.md describes the files.
 """
@@ -16,8 +16,6 @@ import pyarrow.compute as pc
 
 from connectors.sinks import unknown_entity
 from connectors.sinks.files.layout import (
-    ArchiveFile,
-    Manifest,
     NotWholeError,
     find_recovery,
     highest_epoch,
@@ -26,11 +24,11 @@ from connectors.sinks.files.layout import (
     marked_sequences,
     opened,
     read_checkpoint_of,
-    read_manifest,
     refuse_holes,
     resume_file,
     sequences,
 )
+from connectors.sinks.files.manifest import ArchiveFile, Manifest, read_manifest
 from envelope.checkpoint import Checkpoint
 from envelope.columnar.batch import SCHEMA, of_stored
 from envelope.entity import OF_CHANGELOG, SCHEMAS
@@ -40,7 +38,7 @@ from envelope.position import Position
 _SCHEMAS = pa.scalar(SCHEMAS)
 
 READ_ROWS = 8192
-"""The most rows of a batch that a reader gives."""
+"""The most rows in a batch that a reader yields."""
 
 _DAMAGED = "a damaged newest file is set aside when the service starts; restore any other from a copy"
 
@@ -50,15 +48,15 @@ def read_log(
 ) -> Iterator[pa.RecordBatch]:
     """Reads the changelog's rows (`envelope.columnar.batch.SCHEMA`) in the order of their positions: archive, then log.
 
-    Only those of `entity`, of the canonical text `key` and behind `after`, where given. Batches are never empty and
-    have at most `READ_ROWS` rows. Raises ChangelogError when there is no log, or it cannot be read.
+    `entity`, the canonical text `key` and the position `after` each restrict the rows. Batches are never empty and
+    have at most `READ_ROWS` rows. Raises ChangelogError if there is no log, or if it cannot be read.
     """
-    yield from _pass(path, _Wanted(entities=_entities(entity), key=key, after=after))
+    yield from _pass(path, _Selection(entities=_entities(entity), key=key, after=after))
 
 
 def read_together(path: Path, entities: Collection[str]) -> Iterator[pa.RecordBatch]:
-    """As `read_log`, the rows of these entities; in the archive, only those of one entity stand in their order."""
-    yield from _pass(path, _Wanted(entities=sorted(entities), key=None, after=None))
+    """As `read_log`, for the rows of several entities; in the archive, only rows of one entity are in order."""
+    yield from _pass(path, _Selection(entities=sorted(entities), key=None, after=None))
 
 
 def follow(
@@ -69,26 +67,29 @@ def follow(
     after: Position | None = None,
     wait: Callable[[], bool],
 ) -> Iterator[pa.RecordBatch]:
-    """As `read_log`, and then what is added to it; `wait()` is called between looks, and ends it by giving False."""
-    wanted = _Wanted(entities=_entities(entity), key=key, after=after)
+    """As `read_log`, and then new rows as they are stored.
+
+    `wait()` is called whenever no more rows are found; the iteration ends if it returns False.
+    """
+    selection = _Selection(entities=_entities(entity), key=key, after=after)
     sequence = 0
     while True:
         if not sequence or log_file(path, sequence + 1).exists():
-            sequence, reached = yield from _pass(path, wanted)
-            wanted = replace(wanted, after=reached)
+            sequence, reached = yield from _pass(path, selection)
+            selection = replace(selection, after=reached)
         if not wait():
             return
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """The last checkpoint of the log at `path`, None when there is none; takes no lock."""
+    """The last checkpoint of the log at `path`, None if there is none. Takes no lock."""
     return find_recovery(path).checkpoint
 
 
 def counts(path: Path) -> dict[str, dict[str, int]]:
-    """Rows by entity and op, archive included, without the versions of columns; reads no other column.
+    """Counts rows by entity and op, including the archive but not the versions of columns.
 
-    Empty when there is no log.
+    Reads only these two columns. Empty if there is no log.
     """
     manifest = read_manifest(path)
     files = [path / file.path for file in manifest.files] if manifest else []
@@ -106,7 +107,7 @@ def counts(path: Path) -> dict[str, dict[str, int]]:
 
 @dataclass(frozen=True, slots=True)
 class FileLog:
-    """The file log at `path`. Implements `Log`; all rows stand in the order of their positions."""
+    """The file log at `path`. Implements `Log`, and yields all rows in the order of their positions."""
 
     path: Path
 
@@ -145,7 +146,7 @@ class FileLog:
         return max((file.stat().st_mtime for file in files if file.exists()), default=None)
 
     def _refuse_unknown(self, *entities: str) -> None:
-        """An entity is known by its settings before it has rows, and by its rows when it is no longer configured."""
+        """An entity is known by its settings before it has rows, and by its rows after it left the configuration."""
         unknown = set(entities) - OF_CHANGELOG
         checkpoint = self.checkpoint() if unknown else None
         if checkpoint is None or unknown <= checkpoint.settings.keys():
@@ -156,9 +157,9 @@ class FileLog:
 
 
 def before_last(path: Path, count: int, *, entity: str | None = None, key: str | None = None) -> Position | None:
-    """The position behind which the last `count` wanted rows stand, None when these are all.
+    """The position just before the last `count` selected rows, None if there are no others.
 
-    Looks at the newest file, then at twice as many, and so on.
+    Reads the newest file, then twice as many files, and so on.
     """
     files = sequences(path)
     back = 1
@@ -175,20 +176,20 @@ def before_last(path: Path, count: int, *, entity: str | None = None, key: str |
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """What a reader asked for; without `entities`, all but the versions of columns."""
+class _Selection:
+    """The rows that a reader asked for; without `entities`, all but the versions of columns."""
 
     entities: Sequence[str] | None
     key: str | None
     after: Position | None
 
     def columns(self) -> list[str]:
-        """The columns that decide whether a row is wanted."""
+        """The columns that decide whether a row is selected."""
         given = {"key": self.key, "position": self.after}
         return ["entity", *(name for name, value in given.items() if value is not None)]
 
     def may_be_in(self, group: Any) -> bool:
-        """Whether the statistics of a row group leave the possibility that it holds a wanted row."""
+        """Whether a row group may hold a selected row, by its statistics."""
         for name, values in (("entity", self.entities), ("key", None if self.key is None else [self.key])):
             bounds = group.column(SCHEMA.get_field_index(name)).statistics
             if values is None or not bounds or not bounds.has_min_max:
@@ -198,8 +199,8 @@ class _Wanted:
         bounds = group.column(SCHEMA.get_field_index("position")).statistics
         return self.after is None or not (bounds and bounds.has_min_max) or bounds.max > str(self.after)
 
-    def of(self, rows: pa.RecordBatch) -> pa.BooleanArray | None:
-        """Which rows are wanted, None for all."""
+    def mask(self, rows: pa.RecordBatch) -> pa.BooleanArray | None:
+        """A mask of the selected rows, None for all rows."""
         tests = []
         if self.entities is not None:
             tests.append(pc.is_in(rows.column("entity"), pa.array(self.entities, pa.utf8())))
@@ -219,33 +220,33 @@ def _entities(entity: str | None) -> Sequence[str] | None:
     return None if entity is None else [entity]
 
 
-def _pass(path: Path, wanted: _Wanted) -> Generator[pa.RecordBatch, None, tuple[int, Position | None]]:
-    """One way through what there is now; gives the sequence and the position that it ended at."""
+def _pass(path: Path, selection: _Selection) -> Generator[pa.RecordBatch, None, tuple[int, Position | None]]:
+    """One pass over all rows that are stored now; returns the last sequence and the last position."""
     if not log_folder(path).is_dir():
         raise ChangelogError(
             Kind.PRECONDITION, f"there is no file log in {path}", hint="`changelog run` makes it; see [sink] path"
         )
     manifest = read_manifest(path)
     if manifest:
-        for entities in [None] if wanted.entities is None else [[entity] for entity in wanted.entities]:
-            yield from _archived(path, manifest, replace(wanted, entities=entities))
+        for entities in [None] if selection.entities is None else [[entity] for entity in selection.entities]:
+            yield from _archived(path, manifest, replace(selection, entities=entities))
     live = _live(path, manifest)
-    reached = wanted.after
-    if wanted.after is not None:
-        live = live[bisect_right(live, wanted.after, key=lambda sequence: _position(log_file(path, sequence))) :]
-    rare = wanted.entities is not None and OF_CHANGELOG.issuperset(wanted.entities)
+    reached = selection.after
+    if selection.after is not None:
+        live = live[bisect_right(live, selection.after, key=lambda sequence: _position(log_file(path, sequence))) :]
+    rare = selection.entities is not None and OF_CHANGELOG.issuperset(selection.entities)
     marked = marked_sequences(path, live) if rare else live
     for sequence in live:
         if sequence not in marked:
             continue
         file = log_file(path, sequence)
         reached = _position(file)
-        yield from _rows(file, wanted)
+        yield from _rows(file, selection)
     return (live[-1] if live else 0), reached
 
 
 def _live(path: Path, manifest: Manifest | None) -> list[int]:
-    """The sequences to read after the archive, with none missing."""
+    """The sequences to read after the archive; raises if one is missing."""
     archived = manifest.log.last if manifest else 0
     present = sequences(path)
     refuse_holes(path, present, archived)
@@ -261,32 +262,32 @@ def _position(file: Path) -> Position:
     return position
 
 
-def _rows(file: Path, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
-    """The wanted rows of one file; the large columns only of row groups that have one."""
+def _rows(file: Path, selection: _Selection) -> Iterator[pa.RecordBatch]:
+    """The selected rows of one file. Large columns are read only of row groups that have such a row."""
     with _read_whole(file) as parquet:
         for index in range(parquet.metadata.num_row_groups):
-            if not wanted.may_be_in(parquet.metadata.row_group(index)):
+            if not selection.may_be_in(parquet.metadata.row_group(index)):
                 continue
-            if wanted.key is not None and not _found(parquet, index, wanted):
+            if selection.key is not None and not _is_selected(parquet, index, selection):
                 continue
             for rows in parquet.iter_batches(batch_size=READ_ROWS, row_groups=[index], use_threads=False):
-                mask = wanted.of(rows)
-                kept = rows if mask is None else rows.filter(mask)
-                if kept.num_rows:
-                    yield of_stored(kept)
+                mask = selection.mask(rows)
+                selected = rows if mask is None else rows.filter(mask)
+                if selected.num_rows:
+                    yield of_stored(selected)
 
 
-def _found(parquet: Any, index: int, wanted: _Wanted) -> bool:
-    """Whether a row group has a wanted row, by the deciding columns alone."""
+def _is_selected(parquet: Any, index: int, selection: _Selection) -> bool:
+    """Whether a row group has a selected row; reads only the columns that decide it."""
     batches = parquet.iter_batches(
-        batch_size=READ_ROWS, row_groups=[index], columns=wanted.columns(), use_threads=False
+        batch_size=READ_ROWS, row_groups=[index], columns=selection.columns(), use_threads=False
     )
-    return any(pc.any(wanted.of(rows)).as_py() for rows in batches)
+    return any(pc.any(selection.mask(rows)).as_py() for rows in batches)
 
 
 @contextmanager
 def _read_whole(file: Path) -> Iterator[Any]:
-    """As `_opened`, for a file that must be whole."""
+    """As `layout.opened`, for a file that must be whole."""
     try:
         with opened(file, page_checksum_verification=True, pre_buffer=False) as parquet:
             yield parquet
@@ -294,19 +295,23 @@ def _read_whole(file: Path) -> Iterator[Any]:
         raise damage.error(_DAMAGED) from damage
 
 
-def _archived(path: Path, manifest: Manifest, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
-    """The archive's wanted rows by position: files whose ranges overlap are read together and sorted."""
-    after = str(wanted.after) if wanted.after else ""
-    files = [f for f in manifest.files if (wanted.entities is None or f.entity in wanted.entities) and f.last > after]
+def _archived(path: Path, manifest: Manifest, selection: _Selection) -> Iterator[pa.RecordBatch]:
+    """The archive's selected rows by position. Files whose ranges overlap are read together and sorted."""
+    after = str(selection.after) if selection.after else ""
+    files = [
+        file
+        for file in manifest.files
+        if (selection.entities is None or file.entity in selection.entities) and file.last > after
+    ]
     for group in _overlapping(sorted(files, key=lambda file: file.first)):
-        batches = [rows for file in group for rows in _rows(path / file.path, wanted)]
+        batches = [rows for file in group for rows in _rows(path / file.path, selection)]
         table = pa.Table.from_batches(batches, SCHEMA)
         table = table.sort_by([("position", "ascending"), ("partition", "ascending")])
         yield from table.combine_chunks().to_batches(max_chunksize=READ_ROWS)
 
 
 def _overlapping(files: list[ArchiveFile]) -> Iterator[list[ArchiveFile]]:
-    """Runs of files, sorted by their first position, that share positions."""
+    """Groups files, which are sorted by their first position, into runs whose ranges overlap."""
     run: list[ArchiveFile] = []
     last = ""
     for file in files:

@@ -1,4 +1,4 @@
-"""The embedded sink: a log of Parquet files, one immutable file a commit (docs/reference/file-log.md)."""
+"""The embedded sink: a log of Parquet files, with one immutable file for each commit (docs/reference/file-log.md)."""
 
 import errno
 import fcntl
@@ -45,13 +45,13 @@ FAIL_POINTS = (
     "files:resume-dropped",
     "files:set-aside",
 )
-"""The boundaries between two steps at which a crash is tried."""
+"""The boundaries between steps, at which tests make the process crash."""
 
 ROW_GROUP_ROWS = 16_384
-"""What a reader can skip, or has to hold, at once."""
+"""The most rows of a row group, which a reader skips, or holds in memory, as a whole."""
 
 ROW_GROUP_BYTES = 32 << 20
-"""More than a row group of usual rows holds; a larger single row is a row group by itself."""
+"""The most bytes of a row group, more than usual rows need; a larger row gets a row group for itself."""
 
 _MARKED = pa.array(sorted(OF_CHANGELOG))
 
@@ -71,9 +71,9 @@ def _nowhere(point: str) -> None:
 class FileSink:
     """The file log at `path`, written by one process at a time. Implements `Sink`.
 
-    `reach` is called with each of `FAIL_POINTS` as it is passed, so that tests can crash there. Every failure to
-    store is a ChangelogError of kind STORAGE and leaves no part of a commit behind; after one, start again by a new
-    `recover`. With `over_gap`, rows that are gone are no reason to refuse: whoever opens it so tells of the gap.
+    `reach` is called with each of `FAIL_POINTS`, so that tests can crash there. A failure to store raises a
+    ChangelogError of kind STORAGE and leaves no part of a commit; continue with a new `recover`. With `over_gap`, lost
+    rows are no reason to refuse, because the caller records the gap.
     """
 
     def __init__(self, path: Path, *, over_gap: bool = False, reach: Callable[[str], None] = _nowhere) -> None:
@@ -85,15 +85,15 @@ class FileSink:
         self._marked: Sequence[int] = ()
 
     def prepare(self, entities: Sequence[Entity]) -> None:
-        """See `Sink`: any entity finds room."""
+        """See `Sink`: nothing has to be prepared for an entity."""
 
     def recover(self) -> Checkpoint | None:
-        """Takes the lock, if it is not held, and gives the newest checkpoint; None when the log is new.
+        """Takes the lock, if it is not held, and returns the newest checkpoint; None if the log is new.
 
-        A damaged newest file stays where it is until the next commit: the caller first compares the checkpoint
-        before it with what the source has forgotten, and may refuse. `over_gap`, all damaged files at the end are
-        set aside at once. Raises ChangelogError: IN_USE when another process holds the lock, GAP when the only file
-        is gone, MALFORMED when more than the newest file is damaged or one before it is missing.
+        A damaged newest file stays until the next commit, because the caller first checks whether the source still has
+        the log from the checkpoint before it, and may refuse. With `over_gap`, all damaged files at the end are set
+        aside at once. Raises ChangelogError: IN_USE if another process holds the lock, GAP if the only file is gone,
+        MALFORMED if more than the newest file is damaged or an earlier file is missing.
         """
         with _storing(self._path):
             make_folder(log_folder(self._path))
@@ -122,11 +122,11 @@ class FileSink:
         return self._end.checkpoint
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
-        """Keeps `rows` (`envelope.columnar.batch.SCHEMA`, in the order of their positions) for the next commit."""
+        """Holds `rows` (`envelope.columnar.batch.SCHEMA`, in the order of their positions) until the next commit."""
         self._added += rows
 
     def commit(self, checkpoint: Checkpoint) -> None:
-        """Stores what was added, and `checkpoint`, as one file; nothing added, the checkpoint goes to `resume.json`."""
+        """Stores the added rows and `checkpoint` as one file. Without rows, the checkpoint goes to `resume.json`."""
         rows, self._added = self._added, []
         with _storing(self._path):
             self._check_lock()
@@ -138,7 +138,7 @@ class FileSink:
                 self._store_progress(checkpoint)
 
     def lost(self, entities: Collection[str]) -> Collection[str]:
-        """See `Sink`: what a file held that is gone or set aside, nobody knows."""
+        """See `Sink`: all entities, if a file is gone or was set aside, because its content is unknown."""
         folder = self._path / "aside"
         aside = [sequence_of(file) or 0 for file in folder.iterdir()] if folder.is_dir() else []
         return entities if self._end.ahead or max(aside, default=0) > self._end.sequence else ()
@@ -148,18 +148,18 @@ class FileSink:
         self._added = []
 
     def close(self) -> None:
-        """Lets go of the lock."""
+        """Releases the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def _commit(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> None:
-        """One commit.
+        """Writes one commit.
 
-        1. The file is written beside.
-        2. It is fsynced.
-        3. It is linked into place, without replacing.
-        4. The folder is fsynced: only now the commit is durable.
+        1. Write the file under a temporary name.
+        2. Call fsync on it.
+        3. Link it to its name, which fails if that name exists.
+        4. Call fsync on the folder: only now the commit is durable.
         """
         sequence = self._end.sequence + 1
         marked = self._marked
@@ -169,7 +169,7 @@ class FileSink:
         beside = file.with_name(f"{_TEMPORARY}{sequence}")
         try:
             make_file(beside, DATA_FILE)
-            # Arrow's own file: it copies each page once more for one of Python's.
+            # An Arrow file, because with a Python file Arrow copies each page once more.
             with pa.OSFile(os.fspath(beside), "wb") as out, pa.BufferedOutputStream(out, _BUFFER_BYTES) as buffered:
                 _write(buffered, rows, footer(sequence, with_marked(checkpoint, marked)))  # 1
                 buffered.flush()
@@ -188,7 +188,7 @@ class FileSink:
         self._end = Recovery(sequence=sequence, checkpoint=checkpoint, damage=None, ahead=False)
 
     def _find_marked(self) -> Sequence[int]:
-        """Which files have such rows, of a log whose checkpoint does not say."""
+        """The files with rows of `schemas` or `gaps`, for a log whose checkpoint does not list them."""
         whole = [sequence for sequence in sequences(self._path) if sequence <= self._end.sequence]
         return [sequence for sequence in whole if holds_any(log_file(self._path, sequence), _MARKED)]
 
@@ -211,7 +211,7 @@ class FileSink:
         sync(self._path)
 
     def _check_lock(self) -> None:
-        """Raises when the lock is not held, or its file was replaced, so that another process may hold the new one."""
+        """Raises if the lock is not held, or if its file was replaced, as another process may hold the new one."""
         if self._lock is None:
             raise ChangelogError(Kind.STORAGE, f"the file log in {self._path} is not open", hint="recover it first")
         with suppress(FileNotFoundError):
@@ -220,25 +220,25 @@ class FileSink:
         raise _not_alone(self._path)
 
     def _check_turn(self) -> None:
-        """Raises when the newest file is not ours: it went away, or another came after it."""
+        """Raises if the newest file is not the one that this process wrote: it is gone, or another follows it."""
         newest = self._end.sequence
-        gone = newest and not log_file(self._path, newest).exists()
-        if gone or log_file(self._path, newest + 1).exists():
+        is_gone = newest and not log_file(self._path, newest).exists()
+        if is_gone or log_file(self._path, newest + 1).exists():
             raise _not_alone(self._path)
 
     def _tidy(self) -> None:
-        """Removes what a crash left half done, sets aside what is not ours, and makes durable what is visible."""
+        """Removes temporary files of a crash, sets aside foreign files, and makes the visible files durable."""
         _remove(self._path / f"{_TEMPORARY}resume")
         for file in sorted(log_folder(self._path).iterdir()):
             if file.name.startswith(_TEMPORARY):
                 file.unlink()
             elif sequence_of(file) is None:
-                self._set_aside(file, "is no log file")
+                self._set_aside(file, "is not a log file")
         sync(log_folder(self._path))
         sync(self._path)
 
     def _set_aside_damaged(self) -> None:
-        """Takes the newest files out of the log until one is whole, and a resume record that cannot be read."""
+        """Sets aside the newest files until one is whole, and a resume record that cannot be read."""
         for sequence in reversed(sequences(self._path)):
             try:
                 verify(log_file(self._path, sequence))
@@ -255,7 +255,7 @@ class FileSink:
         self._reach("files:set-aside")
 
     def _mend(self) -> None:
-        """Removes from the log what recovery found to count for nothing; can be cut off anywhere and done again."""
+        """Removes from the log what recovery found to be invalid. After a crash at any point it can be repeated."""
         if self._end.ahead:
             _remove(resume_file(self._path))
             sync(self._path)
@@ -280,7 +280,7 @@ class FileSink:
 
 
 def _write(out: pa.NativeFile, rows: Sequence[pa.RecordBatch], metadata: dict[bytes, bytes]) -> None:
-    """A Parquet file of `rows`, as measured best (docs/reference/file-log.md, *Figures*)."""
+    """Writes a Parquet file with the settings that measured best (docs/reference/file-log.md, *Figures*)."""
     with pq.ParquetWriter(
         out,
         SCHEMA,
@@ -294,15 +294,18 @@ def _write(out: pa.NativeFile, rows: Sequence[pa.RecordBatch], metadata: dict[by
         table = pa.Table.from_batches(rows, SCHEMA)
         for start in range(0, table.num_rows, ROW_GROUP_ROWS):
             for group in _groups(table.slice(start, ROW_GROUP_ROWS)):
-                # Combined, because Arrow writes many short chunks at a third of the speed of a long one.
+                # Arrow writes many short chunks at a third of the speed of one long chunk.
                 writer.write_table(group.combine_chunks())
         writer.add_key_value_metadata(metadata)
     if table.nbytes > ROW_GROUP_BYTES:
-        pa.default_memory_pool().release_unused()  # it keeps several times the largest row otherwise
+        pa.default_memory_pool().release_unused()  # otherwise it retains several times the size of the largest row
 
 
 def _groups(rows: pa.Table) -> Iterator[pa.Table]:
-    """Row groups of few bytes, or of a single row: a page of Parquet ends at 2 GiB, and is held several times."""
+    """Halves rows until each row group is small or a single row.
+
+    A page of Parquet cannot exceed 2 GiB, and is in memory several times while it is written.
+    """
     if rows.nbytes <= ROW_GROUP_BYTES or rows.num_rows == 1:
         yield rows
         return
@@ -313,7 +316,7 @@ def _groups(rows: pa.Table) -> Iterator[pa.Table]:
 
 @contextmanager
 def _storing(path: Path) -> Iterator[None]:
-    """Makes one clear line of what the system refuses."""
+    """Translates an error of the operating system to a ChangelogError of one line."""
     try:
         yield
     except OSError as error:
@@ -323,10 +326,10 @@ def _storing(path: Path) -> Iterator[None]:
 
 def _remedy(number: int | None) -> str:
     if number in _FULL:
-        return "make room, then start again: nothing is lost"
+        return "free space, then start again: nothing is lost"
     if number in _FORBIDDEN:
         return "give the service the right to write there, on a file system that has hard links"
-    return "mend that, then start again: nothing is lost"
+    return "fix that, then start again: nothing is lost"
 
 
 def _all_gone(path: Path) -> ChangelogError:
@@ -341,12 +344,12 @@ def _not_alone(path: Path) -> ChangelogError:
     return ChangelogError(
         Kind.IN_USE,
         f"something else changed the file log in {path}",
-        hint="let one service write there, and start again",
+        hint="let only one service write there, and start again",
     )
 
 
 def _take_lock(file: Path) -> int:
-    """A descriptor that holds the lock; the file says whose it is."""
+    """Takes the lock and returns its descriptor; the file holds the process id of the holder."""
     make_file(file, DATA_FILE)
     lock = os.open(file, os.O_RDWR | os.O_CLOEXEC)
     try:

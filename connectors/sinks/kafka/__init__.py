@@ -1,1 +1,1 @@
-"""Kafka: the changelog on a broker, exactly once. Only this package and `connectors.producer` know a Kafka client."""
+"""The changelog on Kafka, exactly once. Only this package and `connectors.producer` know a Kafka client."""

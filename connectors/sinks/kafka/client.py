@@ -1,4 +1,4 @@
-"""What every Kafka client of ours shares: its options, its log, and the one table from its errors to ours."""
+"""The parts that all our Kafka clients share: options, log, and the table that translates Kafka's errors to ours."""
 
 import logging
 from collections import deque
@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, TopicMetadata
 from envelope.errors import ChangelogError, Kind
 
 TIMEOUT_S = 15.0
-"""How long one question to the cluster may take."""
+"""How long one request to the cluster may take."""
 
 OURS = frozenset(
     {
@@ -32,7 +32,7 @@ OURS = frozenset(
         "transactional.id",
     }
 )
-"""Options on which exactly-once rests, or which the configuration has a name of its own for."""
+"""Options that the service sets itself, because exactly-once depends on them or the configuration names them itself."""
 
 _log = structlog.get_logger("kafka")
 
@@ -65,12 +65,12 @@ _REFUSED = {
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 
 _TABLE: Mapping[int, tuple[Kind, str]] = {
-    **dict.fromkeys(_FENCED, (Kind.IN_USE, "another instance of this service took over; let one run")),
+    **dict.fromkeys(_FENCED, (Kind.IN_USE, "another instance of this service took over; run only one")),
     **dict.fromkeys(
         _FORBIDDEN, (Kind.ACCESS, "see docs/reference/kafka.md for the rights that are needed, and [sink] client")
     ),
     **dict.fromkeys(
-        UNKNOWN_TOPIC, (Kind.PRECONDITION, "it was deleted, or is not visible to this user; see `changelog check`")
+        UNKNOWN_TOPIC, (Kind.PRECONDITION, "it was deleted, or this user cannot see it; see `changelog check`")
     ),
     KafkaError._INVALID_ARG: (Kind.PRECONDITION, "see [sink] client, and librdkafka's CONFIGURATION.md"),
     **dict.fromkeys(_REFUSED, (Kind.PRECONDITION, "see docs/reference/kafka.md for what the broker must offer")),
@@ -78,20 +78,20 @@ _TABLE: Mapping[int, tuple[Kind, str]] = {
         _TOO_LARGE, (Kind.LIMIT, "raise max.message.bytes of the topic, and message.max.bytes of the client")
     ),
 }
-"""What stops a service, and what then to do. Every other error is of the connection: retried, from a new recovery."""
+"""Errors that stop a service, with hints. Every other error counts as CONNECTION: the sink is recovered and retried."""
 
 
 def error_of(error: KafkaError, doing: str) -> ChangelogError:
-    """What `error`, met while `doing` (as in "committing to Kafka"), is to a service."""
+    """Translates an error that occurred while `doing` something, as in "committing to Kafka"."""
     kind, hint = _TABLE.get(error.code(), (Kind.CONNECTION, None))
     if error.code() == KafkaError._SSL and "certificate" not in error.str():
-        kind, hint = Kind.CONNECTION, None  # a link that broke while it was made, say
+        kind, hint = Kind.CONNECTION, None  # for example a connection that broke during the handshake
     return ChangelogError(kind, f"{doing}: {error.str()} ({error.name()})", hint=hint)
 
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Makes a ChangelogError of what the client raises."""
+    """Translates exceptions of the client to ChangelogError."""
     try:
         yield
     except KafkaException as error:
@@ -100,9 +100,9 @@ def translated(doing: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """How the cluster is reached; `options` are librdkafka's, as the user gave them, and may hold secrets.
+    """How to reach the cluster. `options` are the user's options for librdkafka, and may hold secrets.
 
-    Raises ChangelogError (USAGE) when an option is one of `OURS`.
+    Raises ChangelogError (USAGE) if an option is one of `OURS`.
     """
 
     bootstrap_servers: str
@@ -110,16 +110,16 @@ class Client:
 
     def __post_init__(self) -> None:
         for name in sorted(OURS & self.options.keys()):
-            raise ChangelogError(Kind.USAGE, f"[sink] client: {name} is not yours to set", hint="leave it out")
+            raise ChangelogError(Kind.USAGE, f"[sink] client: {name} is managed by the service", hint="remove it")
 
     @property
     def message_bytes(self) -> int | None:
-        """The largest message that the user's options let through, in bytes; None where they do not say."""
-        said = self.options.get("message.max.bytes")
-        return None if said is None else int(said, 0)  # as librdkafka reads it
+        """The largest message, in bytes, that the user's options allow; None if they have no limit."""
+        limit = self.options.get("message.max.bytes")
+        return None if limit is None else int(limit, 0)  # as librdkafka reads it
 
     def config(self, defaults: Mapping[str, Any] | None = None, **ours: Any) -> dict[str, Any]:
-        """A client's configuration: the user's options over `defaults`, and `ours` over both, with _ for a dot."""
+        """A client's configuration: `defaults`, then the user's options, then `ours`, with _ for a dot."""
         return {
             "bootstrap.servers": self.bootstrap_servers,
             "client.id": "changelog",
@@ -130,16 +130,16 @@ class Client:
         }
 
     def admin(self) -> "Admin":
-        """Who asks for topics, and makes them."""
+        """An admin client, which reads and creates topics."""
         with translated("connecting to Kafka"):
             return Admin(self.config())
 
     def reader(self) -> Consumer:
-        """Who reads what is committed, of partitions that it is assigned; it joins no group and stores no offset."""
+        """A consumer of committed messages, for partitions that are assigned to it. It joins no group."""
         with translated("connecting to Kafka"):
             return Consumer(
                 self.config(
-                    {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 50},  # the end is waited for
+                    {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 50},  # readers wait for the end
                     group_id="changelog",
                     isolation_level="read_committed",
                     enable_auto_commit=False,
@@ -149,18 +149,18 @@ class Client:
 
 
 class Admin(AdminClient):
-    """An admin client that knows why the cluster could not be reached: of its own accord it says only that it was not.
+    """An admin client whose errors have the reason why the cluster cannot be reached; librdkafka's own do not.
 
     `config` is librdkafka's.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self._heard: deque[KafkaError] = deque(maxlen=64)
-        super().__init__(config | {"error_cb": self._heard.append})
+        self._reported: deque[KafkaError] = deque(maxlen=64)
+        super().__init__(config | {"error_cb": self._reported.append})
 
     def topics(self) -> dict[str, TopicMetadata]:
-        """Every topic, by name. Raises ChangelogError; ACCESS when the broker wants other credentials."""
-        self._heard.clear()
+        """All topics by name. Raises ChangelogError, of kind ACCESS if the broker refuses the credentials."""
+        self._reported.clear()
         try:
             return self.list_topics(timeout=TIMEOUT_S).topics
         except KafkaException as error:
@@ -168,13 +168,13 @@ class Admin(AdminClient):
             raise error_of(self._cause(error.args[0]), "asking Kafka for its topics") from error
 
     def _cause(self, error: KafkaError) -> KafkaError:
-        told = [each for each in self._heard if each.code() != KafkaError._ALL_BROKERS_DOWN]
-        refused = [each for each in told if each.code() == KafkaError._AUTHENTICATION]
-        return [error, *told, *refused][-1]
+        specific = [reported for reported in self._reported if reported.code() != KafkaError._ALL_BROKERS_DOWN]
+        refused = [reported for reported in specific if reported.code() == KafkaError._AUTHENTICATION]
+        return [error, *specific, *refused][-1]
 
 
 class _Logger(logging.Logger):
-    """librdkafka's own log: it tells of each broken link, which is for who looks into it."""
+    """Receives librdkafka's own log. It has a line for each broken connection, which only helps with debugging."""
 
     def __init__(self) -> None:
         super().__init__("librdkafka")

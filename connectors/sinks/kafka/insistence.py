@@ -1,7 +1,7 @@
-"""Calls to Kafka that are made again until they are answered, and what the log says meanwhile.
+"""Retries calls to Kafka until they are answered, and logs the wait.
 
-A client tries again by itself, and silently, what a broker refuses for want of in-sync replicas. So a call that waits
-is looked into: by a thread of its own, since the cluster may leave that question without an answer, too.
+If a broker lacks in-sync replicas, the client retries silently. So a thread asks the cluster for the reason while a
+call waits; it is a separate thread because the cluster may not answer that question either.
 """
 
 import time
@@ -13,18 +13,18 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from connectors.sinks.kafka.admin.topics import IN_SYNC_HINT, Found, Topic, read
+from connectors.sinks.kafka.admin.topics import IN_SYNC_HINT, Topic, TopicState, read
 from connectors.sinks.kafka.client import Client
 from envelope.errors import ChangelogError
 
 CALL_S = 4.0
-"""How long one call waits for its answer; then the log says that it waits."""
+"""How long one call waits for its answer; then the wait is logged."""
 
-SAY_AGAIN_S = 30.0
-"""How often the log says it again while the same wait goes on."""
+LOG_AGAIN_S = 30.0
+"""How often the same wait is logged."""
 
 _TRANSACTIONS = Topic(name="__transaction_state", partitions=0, settings={})
-"""Where the brokers keep the states of transactions: it has a `min.insync.replicas` of its own."""
+"""The topic in which brokers store the states of transactions; it has its own `min.insync.replicas`."""
 
 _FULL_WAIT_S = 0.05
 
@@ -35,9 +35,9 @@ _log = structlog.get_logger("kafka")
 
 
 class Insistence:
-    """Makes calls again, as they are, for `patience_s` seconds, which it asks for at each failure.
+    """Retries calls for the number of seconds that `patience_s` returns at each failure.
 
-    `topics` gives those that are written to.
+    `topics` returns the topics that are being written.
     """
 
     def __init__(self, client: Client, topics: Callable[[], Sequence[Topic]], patience_s: Callable[[], float]) -> None:
@@ -45,11 +45,11 @@ class Insistence:
         self._looking: Thread | None = None
 
     def insist(self, doing: str, call: Callable[[float], object]) -> None:
-        """Makes a call, which is told how many seconds it may take, until it is answered or patience ends.
+        """Repeats `call` until it is answered or the patience ends; its argument is a timeout in seconds.
 
-        `doing` is for the log, as in "committing to Kafka". Raises KafkaException.
+        `doing` describes the call in the log, as in "committing to Kafka". Raises KafkaException.
         """
-        began = say_at = time.monotonic()
+        began = log_at = time.monotonic()
         answered = Event()
         try:
             while True:
@@ -59,8 +59,8 @@ class Insistence:
                     now = time.monotonic()
                     if not error.args[0].retriable() or now - began >= self._patience_s():
                         raise
-                    if now >= say_at:
-                        say_at = now + SAY_AGAIN_S
+                    if now >= log_at:
+                        log_at = now + LOG_AGAIN_S
                         _log.warning("kafka does not answer yet", doing=doing, why=error.args[0].str())
                         self._look(answered)
                 else:
@@ -70,35 +70,35 @@ class Insistence:
 
     def _look(self, answered: Event) -> None:
         if self._looking is None or not self._looking.is_alive():
-            self._looking = Thread(target=self._say_lacking, args=(answered,), name="kafka-replicas", daemon=True)
+            self._looking = Thread(target=self._log_lacking, args=(answered,), name="kafka-replicas", daemon=True)
             self._looking.start()
 
-    def _say_lacking(self, answered: Event) -> None:
-        """Logs which topics lack in-sync replicas, unless the call has been `answered` by then."""
-        lacking = {name: found for name, found in self._read().items() if found.may_lack_replicas}
+    def _log_lacking(self, answered: Event) -> None:
+        """Logs which topics lack in-sync replicas, unless the call has been `answered` meanwhile."""
+        lacking = {name: state for name, state in self._read().items() if state.may_lack_replicas}
         if not lacking or answered.is_set():
             return
-        name, found = next(iter(lacking.items()))
+        name, state = next(iter(lacking.items()))
         _log.warning(
             "kafka waits for in-sync replicas",
             topic=name,
-            in_sync=found.in_sync,
-            needed=found.in_sync_min,
+            in_sync=state.in_sync,
+            needed=state.in_sync_min,
             other_topics=len(lacking) - 1,
             hint=IN_SYNC_HINT,
         )
 
-    def _read(self) -> dict[str, Found]:
-        """The topics as they are, as far as the cluster answers and we may ask."""
-        answers: dict[str, Found] = {}
-        for topics in (self._topics(), [_TRANSACTIONS]):  # rights to the second are often missing
+    def _read(self) -> dict[str, TopicState]:
+        """The states of the topics, as far as the cluster answers and our rights allow."""
+        answers: dict[str, TopicState] = {}
+        for topics in (self._topics(), [_TRANSACTIONS]):  # separate requests, because rights to the second often lack
             with suppress(ChangelogError):
                 answers |= read(self._client.admin(), topics)
         return answers
 
 
 def queue(producer: Producer, call: ProduceCall, timeout_s: float) -> None:
-    """Raises KafkaException, to be tried again, when the producer's queue is full all the while."""
+    """Queues a message. Raises a retriable KafkaException if the producer's queue is full until the timeout."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:

@@ -29,17 +29,17 @@ from envelope.model import Op
 from envelope.position import Position
 
 FAIL_POINTS = ("kafka:recovered", "kafka:begun", "kafka:added", "kafka:positioned", "kafka:committed")
-"""The boundaries between two steps at which a crash is tried."""
+"""The boundaries between steps, at which tests make the process crash."""
 
 PATIENCE_S, PATIENCE_S_MAX = 60.0, 100.0
-"""How long one call of Kafka's is tried again before the sink is recovered anew: as long as a transaction may be open,
-but no shorter and no longer than this. A service that does nothing else for 120 s is taken for dead (`/live`)."""
+"""The bounds of how long one call to Kafka is retried before the sink is recovered. Within them, the timeout of a
+transaction counts. The upper bound is below the 120 s after which `/live` reports a service as stuck."""
 
 STOP_PATIENCE_S = 5.0
-"""And how long once the service is to stop: a call or two."""
+"""How long a call is retried once the service is stopping: enough for a call or two."""
 
 _TOPICS = "topics"
-"""The member of a checkpoint's `sink` that holds the id of each topic."""
+"""The member of a checkpoint's `sink` that maps topics to their ids."""
 
 _DELETE = pa.scalar(Op.DELETE.value)
 
@@ -54,20 +54,19 @@ _DEFAULTS = {
 
 
 def _nowhere(point: str) -> None:
-    """No crash at `point`."""
+    """Does not crash at `point`."""
 
 
 def _never() -> bool:
-    """Nobody asks for a stop."""
     return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the sink is told.
+    """The settings of the sink.
 
-    `name` is the source's: its checkpoint is kept under it, and its `transactional.id` made of it. `entities` says how
-    topics are kept, by entity. `transaction_timeout_s` must exceed the longest commit.
+    `name` is the name of the source, under which its checkpoint is stored; it is part of the `transactional.id`.
+    `entities` has the settings of each entity's topic. `transaction_timeout_s` must exceed the longest commit.
     """
 
     client: Client
@@ -81,32 +80,32 @@ class Settings:
 
     @property
     def transactional_id(self) -> str:
-        """Whose transactions these are.
+        """The `transactional.id`, by which Kafka fences an older producer.
 
-        It holds nothing that changes with the cluster of the database: a service of that prefix and name that reads
-        another one is to be fenced just the same.
+        It does not depend on the database cluster, because a service with the same prefix and name must be fenced even
+        if it reads another cluster.
         """
         return f"changelog.{self.prefix}.{self.name}"
 
     @property
     def patience_s(self) -> float:
-        """How long one call of Kafka's is tried again."""
+        """How long one call to Kafka is retried."""
         return min(max(PATIENCE_S, self.transaction_timeout_s), PATIENCE_S_MAX)
 
 
 class KafkaSink:
     """A changelog in the topics of one prefix. Implements `Sink`.
 
-    What is added travels to the broker at once, inside a transaction that readers of committed messages see only when
-    it is committed. A commit whose outcome is unknown is tried again as it is; if that does not help, a new producer
-    asks the broker to end it (`init_transactions`), and the checkpoint then read tells how. Nothing is ever aborted and
-    sent again by the producer that failed.
+    Added rows travel to the broker at once, inside a transaction. Readers of committed messages see them only after the
+    commit. A commit whose outcome is unknown is retried as it is. If that does not help, a new producer asks the broker
+    to end the transaction (`init_transactions`), and then reads the checkpoint, which shows the outcome. The producer
+    that failed never aborts and sends rows again.
 
-    With `over_gap`, topics that are gone are made again: whoever opens it so tells of the gap.
+    With `over_gap`, topics that are gone are created again, because the caller records the gap.
 
-    Once `stopping` says so, what Kafka does not answer is left to the next start, which finds out the same way.
+    Once `stopping` returns True, the sink waits only a few seconds for Kafka and leaves the outcome to the next start.
 
-    `reach` is called with each of `FAIL_POINTS` as it is passed, so that tests can crash there.
+    `reach` is called with each of `FAIL_POINTS`, so that tests can crash there.
     """
 
     def __init__(
@@ -129,57 +128,57 @@ class KafkaSink:
         self._parts: list[Part] = []
         self._topic_ids: TopicIds | None = None
         self._limiting_time: Sequence[str] = ()
-        self._made_again: frozenset[str] = frozenset()
+        self._recreated: frozenset[str] = frozenset()
         self._producer: Producer | None = None
         self._checkpoint: Checkpoint | None = None
         self._begun = self._asked = False
         self._begun_at = 0.0
 
     def prepare(self, entities: Sequence[Entity]) -> None:
-        """Creates the topics that are missing, if it may.
+        """Creates missing topics, if the settings allow it.
 
-        Raises ChangelogError, see `topics.ensure`; GAP when one is gone that the changelog was begun with.
+        Raises ChangelogError as `topics.ensure` does, and GAP if a topic with which the changelog was started is gone.
         """
         settings = self._settings
-        wanted = topics.topics_of(settings.prefix, entities, settings.entities)
-        self._entities, self._prepared = frozenset(each.name for each in entities), entities
-        self._topics = wanted
+        configured = topics.topics_of(settings.prefix, entities, settings.entities)
+        self._entities, self._prepared = frozenset(entity.name for entity in entities), entities
+        self._topics = configured
         self._values.prepare(entities)
         if self._over_gap:
-            self._made_again |= {each.name for each in topics.missing(settings.client, wanted)}
+            self._recreated |= {missing.name for missing in topics.missing(settings.client, configured)}
         else:
-            self._refuse_lost(wanted)
-        found = topics.ensure(
+            self._refuse_lost(configured)
+        states = topics.ensure(
             settings.client,
-            wanted,
+            configured,
             create=settings.create_topics,
             replication_factor=settings.replication_factor,
         )
-        self._limits = {name: each.message_bytes for name, each in found.items()}
+        self._limits = {name: state.message_bytes for name, state in states.items()}
         self._parts = [
-            (topic(settings.prefix, each.name), number) for each in entities for number in range(each.partitions)
+            (topic(settings.prefix, entity.name), number) for entity in entities for number in range(entity.partitions)
         ]
-        self._limiting_time = sorted(name for name, each in found.items() if each.limits_time)
+        self._limiting_time = sorted(name for name, state in states.items() if state.limits_time)
 
-    def _refuse_lost(self, wanted: Sequence[Topic]) -> None:
-        """A topic made anew would hold only what comes now, and nothing would tell."""
+    def _refuse_lost(self, configured: Sequence[Topic]) -> None:
+        """Raises GAP for a lost topic: created again, it would silently lack everything that was stored before."""
         settings = self._settings
-        missing = {each.name: each for each in topics.missing(settings.client, wanted)}
+        missing = {absent.name: absent for absent in topics.missing(settings.client, configured)}
         if not missing or positions_topic(settings.prefix) in missing:
             return
         stored = read_stored(settings.client, settings.prefix, settings.name)
         if stored is None:
             return
-        begun = {*(topic(settings.prefix, entity) for entity in stored[0].settings), *stored[0].sink.get(_TOPICS, {})}
-        for name in sorted(begun & missing.keys()):
+        known = {*(topic(settings.prefix, entity) for entity in stored[0].settings), *stored[0].sink.get(_TOPICS, {})}
+        for name in sorted(known & missing.keys()):
             raise topics.lost(missing[name])
 
     def recover(self) -> Checkpoint | None:
-        """Fences every older producer of ours, which ends its last transaction one way or the other; then reads the
-        checkpoint: before, it could be overtaken by a commit that is still under way.
+        """Fences every older producer with our id, and then reads the checkpoint.
 
-        Raises ChangelogError: PRECONDITION when another source publishes one of the entities, too; GAP or DIVERGED
-        when the topics are no longer those that the checkpoint was stored beside (`unchanged`).
+        Fencing ends the last transaction of such a producer. A checkpoint that is read earlier could be out of date,
+        because a commit might still be in progress. Raises ChangelogError: PRECONDITION if another source publishes one
+        of the entities as well; GAP or DIVERGED if the topics are no longer those of the checkpoint (`unchanged`).
         """
         self.close()
         with translated("connecting to Kafka"):
@@ -190,7 +189,7 @@ class KafkaSink:
         return self._checkpoint
 
     def _stored(self) -> Checkpoint | None:
-        """The last checkpoint; over a gap, one that cannot be read counts for nothing."""
+        """The last checkpoint. With `over_gap`, a checkpoint that cannot be read does not count."""
         settings = self._settings
         try:
             return read_checkpoint(settings.client, settings.prefix, settings.name, self._entities)
@@ -200,13 +199,13 @@ class KafkaSink:
             return None
 
     def _unchanged(self, stored: Checkpoint | None) -> Checkpoint | None:
-        """`stored`, once the topics are found to be those that it was stored beside; without what only we read."""
+        """Checks that the topics are still those of the checkpoint, and returns it without the topics' ids."""
         settings = self._settings
         names = {schemas_topic(settings.prefix), gaps_topic(settings.prefix), *(name for name, _ in self._parts)}
         known = {} if stored is None else stored.sink.get(_TOPICS, {})
         if self._over_gap:
-            found = read_ids(settings.client.admin(), known.keys())
-            self._made_again |= {name for name, id_ in known.items() if found.get(name) != id_}
+            ids = read_ids(settings.client.admin(), known.keys())
+            self._recreated |= {name for name, id_ in known.items() if ids.get(name) != id_}
             self._refuse_repartitioned(stored)
             self._topic_ids = TopicIds(settings.client, names, {}, self._clock)
             return stored
@@ -215,22 +214,22 @@ class KafkaSink:
         if stored is None:
             refuse_rows(settings.client, self._values, settings.prefix, settings.name, self._parts)
             return None
-        begun = {topic(settings.prefix, entity) for entity in stored.settings}
-        parts = [part for part in self._parts if part[0] in begun]
+        stored_topics = {topic(settings.prefix, entity) for entity in stored.settings}
+        parts = [part for part in self._parts if part[0] in stored_topics]
         refuse_older(settings.client, self._values, settings.prefix, settings.name, stored, parts)
         return replace(stored, sink={name: value for name, value in stored.sink.items() if name != _TOPICS})
 
     def _refuse_repartitioned(self, stored: Checkpoint | None) -> None:
-        begun = {} if stored is None else stored.settings
-        topics.refuse_repartitioned(self._settings.prefix, self._prepared, begun, self._made_again)
+        started_with = {} if stored is None else stored.settings
+        topics.refuse_repartitioned(self._settings.prefix, self._prepared, started_with, self._recreated)
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
-        """Sends rows; returns while they travel. STOP when a message is larger than its topic takes."""
-        ready = [self._calls(batch) for batch in rows if batch.num_rows]
+        """Sends rows, and returns before they arrive. Raises STOP if a message is too large for its topic."""
+        prepared = [self._calls(batch) for batch in rows if batch.num_rows]
         self._begin()
         producer = self._held()
         with self._translated("sending to Kafka"):
-            for calls in ready:
+            for calls in prepared:
                 for call in calls:
                     try:
                         producer.produce(*call)
@@ -240,7 +239,7 @@ class KafkaSink:
         self._reach("kafka:added")
 
     def commit(self, checkpoint: Checkpoint) -> None:
-        """Commits what was sent, and the checkpoint with the ids of the topics; GAP when a topic is not the same."""
+        """Commits the rows, and the checkpoint with the topics' ids. Raises GAP if a topic is no longer the same."""
         self._begin()
         assert self._topic_ids is not None
         self._topic_ids.look()
@@ -255,26 +254,28 @@ class KafkaSink:
         self._reach("kafka:committed")
 
     def lost(self, entities: Collection[str]) -> Collection[str]:
-        """See `Sink`: a topic that was made again holds nothing of before."""
-        begun = entities if self._checkpoint is None else self._checkpoint.settings
-        return [entity for entity in begun if topic(self._settings.prefix, entity) in self._made_again]
+        """See `Sink`: a topic that was created again has lost its rows."""
+        known = entities if self._checkpoint is None else self._checkpoint.settings
+        return [entity for entity in known if topic(self._settings.prefix, entity) in self._recreated]
 
     def abandon(self) -> None:
-        """Aborts the open transaction, if one is: it was never asked to commit."""
+        """Aborts the open transaction, if there is one. It was never asked to commit."""
         if self._begun:
             self._insist("aborting in Kafka", self._held().abort_transaction)
             self._begun = False
 
     def close(self) -> None:
-        """Lets go of the producer. A transaction that was never asked to commit is aborted, if the broker answers at
-        once, since readers wait at it; any other is ended by the next producer, or by its timeout.
+        """Releases the producer.
+
+        A transaction that was never asked to commit is aborted, if the broker answers at once, because it blocks
+        readers. Any other transaction is ended by the next producer, or by its timeout.
         """
-        producer, in_the_way = self._producer, self._begun and not self._asked
+        producer, blocks_readers = self._producer, self._begun and not self._asked
         self._producer, self._begun, self._asked = None, False, False
         if producer is None:
             return
         with suppress(KafkaException):
-            if in_the_way:
+            if blocks_readers:
                 producer.abort_transaction(_LAST_CALL_S)
         with suppress(KafkaException):
             producer.purge(blocking=False)
@@ -307,8 +308,8 @@ class KafkaSink:
             self._reach("kafka:begun")
 
     def _calls(self, batch: pa.RecordBatch) -> list[ProduceCall]:
-        """What `Producer.produce` takes: for each row, and for the tombstone behind each delete."""
-        values, headed = self._values.encode(batch), headers(batch)
+        """The arguments of `Producer.produce` for each row, and for a tombstone after each delete."""
+        values, headers_by_row = self._values.encode(batch), headers(batch)
         keys = batch.column("key").cast(pa.binary()).to_pylist()
         entities = batch.column("entity").to_pylist()
         names = {entity: topic(self._settings.prefix, entity) for entity in set(entities)}
@@ -321,19 +322,19 @@ class KafkaSink:
                 repeat(None),
                 repeat(None),
                 (batch.column("committed_at").cast(pa.int64()).to_numpy() // 1000).tolist(),
-                headed,
+                headers_by_row,
             )
         )
         largest = oversized.OVERHEAD_BYTES + max(map(len, values)) + max(map(len, keys)) + _headers_bytes_max(batch)
         if largest > min(self._limit(name) for name in names.values()):
             rows = zip(calls, batch.column("op").to_pylist(), batch.column("position").to_pylist(), strict=True)
-            return [call for row in rows for call in self._judged(*row)]
+            return [call for row in rows for call in self._fitting(*row)]
         for index in reversed(pc.indices_nonzero(pc.equal(batch.column("op"), _DELETE)).to_pylist()):
             calls[index + 1 : index + 1] = self._tombstone(calls[index])
         return calls
 
-    def _judged(self, row: ProduceCall, op: str, position: str) -> Iterator[ProduceCall]:
-        """A row's message, or what was decided of one that is too large; behind a delete, its tombstone."""
+    def _fitting(self, row: ProduceCall, op: str, position: str) -> Iterator[ProduceCall]:
+        """A row's message, or its parts or nothing if it is too large; after a delete, the tombstone."""
         name, value, key, partition, _, _, at, heads = row
         message = oversized.Message(
             topic=name, partition=partition, key=key, value=value, headers=heads, timestamp_ms=at
@@ -341,19 +342,19 @@ class KafkaSink:
         if message.nbytes <= self._limit(name):
             yield row
         elif self._decision(message, op, position) == "dead-letter":
-            graves = dead_topic(self._settings.prefix)
-            for part in oversized.parts(message, topic=graves, position=position, nbytes_max=self._limit(graves)):
+            dead = dead_topic(self._settings.prefix)
+            for part in oversized.parts(message, topic=dead, position=position, nbytes_max=self._limit(dead)):
                 yield part.topic, part.value, part.key, part.partition, None, None, at, part.headers
         if op == Op.DELETE:
             yield from self._tombstone(row)
 
     def _tombstone(self, row: ProduceCall) -> Sequence[ProduceCall]:
-        """What makes compaction forget the key of a delete; nothing where nothing is compacted."""
+        """The tombstone that lets compaction drop the key of a delete; empty for a topic that is not compacted."""
         name, _, *rest = row
         return [] if name == dead_topic(self._settings.prefix) else [(name, None, *rest)]
 
     def _decision(self, message: oversized.Message, op: str, position: str) -> str:
-        """What is to become of a message that is too large: `dead-letter` or `skip`; a STOP while nobody said."""
+        """The decision on a message that is too large: `dead-letter` or `skip`. Raises STOP if there is none."""
         at = Position.parse(position)
         accepted = None if self._checkpoint is None else self._checkpoint.decisions.at(at)
         if accepted in ("skip", "dead-letter"):
@@ -361,30 +362,30 @@ class KafkaSink:
         if self._settings.on_too_large == "dead-letter":
             return "dead-letter"
         choices: tuple[str, ...] = ("skip", "dead-letter")
-        passing = f"`changelog accept {position} --as skip|dead-letter`"
-        if op == Op.READ:  # read again, it stands elsewhere
+        remedy = f"`changelog accept {position} --as skip|dead-letter`"
+        if op == Op.READ:  # the row gets another position when the table is read again
             choices = ()
-            passing = 'set [sink] on_too_large = "dead-letter" until the table is read'
+            remedy = 'set [sink] on_too_large = "dead-letter" until the table is read'
         limit = self._limit(message.topic)
-        who, raising = "the topic", "its max.message.bytes"
+        limiter, setting = "the topic", "its max.message.bytes"
         if limit == self._settings.client.message_bytes:
-            who, raising = "[sink] client", "its message.max.bytes, and max.message.bytes of the topic"
+            limiter, setting = "[sink] client", "its message.max.bytes, and max.message.bytes of the topic"
         raise ChangelogError(
             Kind.STOP,
-            f"a message to {message.topic} has {message.nbytes} bytes and {who} takes {limit}",
-            hint=f"raise {raising}, or {passing}",
+            f"a message to {message.topic} has {message.nbytes} bytes, and {limiter} takes at most {limit}",
+            hint=f"raise {setting}, or {remedy}",
             position=at,
             choices=choices,
         )
 
     def _limit(self, name: str) -> int:
-        """The largest message that both the topic and the client take."""
-        taken = self._limits.get(name, topics.MESSAGE_BYTES_DEFAULT)
-        own = self._settings.client.message_bytes
-        return taken if own is None else min(taken, own)
+        """The size of the largest message that both the topic and the client accept."""
+        of_topic = self._limits.get(name, topics.MESSAGE_BYTES_DEFAULT)
+        of_client = self._settings.client.message_bytes
+        return of_topic if of_client is None else min(of_topic, of_client)
 
     def _produce(self, call: ProduceCall) -> None:
-        """Waits while the queue is full; what is in it is given up after `transaction_timeout_s` at the latest."""
+        """Waits while the queue is full. Messages in the queue expire after `transaction_timeout_s` at the latest."""
         self._insist("sending to Kafka", partial(queue, self._held(), call))
 
     def _insist(self, doing: str, call: Callable[[float], object]) -> None:
@@ -395,17 +396,19 @@ class KafkaSink:
         return STOP_PATIENCE_S if self._stopping() else self._settings.patience_s
 
     def _error(self, error: KafkaError, doing: str) -> ChangelogError:
-        """What two answers mean, the next recovery tells: that another took over, of a transaction that the broker may
-        have ended for its age (KIP-588); and that a topic is unknown, which may be gone for good.
+        """Translates an error. Two answers are ambiguous and become CONNECTION: the next recovery resolves them.
+
+        One says that another producer took over; it is also the answer if the broker ended a transaction that was open
+        for too long (KIP-588). The other says that a topic is unknown; the topic may be deleted or not yet visible.
         """
         if error.code() == KafkaError.INVALID_TIMESTAMP:
             return self._refused_time(doing)
-        found, timeout_s = error_of(error, doing), self._settings.transaction_timeout_s
+        translated_error, timeout_s = error_of(error, doing), self._settings.transaction_timeout_s
         if error.code() in UNKNOWN_TOPIC:
-            return ChangelogError(Kind.CONNECTION, found.message)
-        if found.kind is Kind.IN_USE and self._begun and self._clock() - self._begun_at >= timeout_s:
+            return ChangelogError(Kind.CONNECTION, translated_error.message)
+        if translated_error.kind is Kind.IN_USE and self._begun and self._clock() - self._begun_at >= timeout_s:
             return ChangelogError(Kind.CONNECTION, f"{doing}: a transaction was open for more than {timeout_s} s")
-        return found
+        return translated_error
 
     @contextmanager
     def _translated(self, doing: str) -> Iterator[None]:
@@ -415,19 +418,19 @@ class KafkaSink:
             raise self._error(error.args[0], doing) from error
 
     def _refused_time(self, doing: str) -> ChangelogError:
-        """A message's time is that of its commit by the database's clock, and the broker compares it with its own."""
+        """The error if the broker refuses a time: messages have the time of their commit, by the database's clock."""
         first, *others = self._limiting_time or ["of the changelog"]
-        topics_named = f"topic {first}" + (f" and {len(others)} others" if others else "")
+        limiting_topics = f"topic {first}" + (f" and {len(others)} others" if others else "")
         return ChangelogError(
             Kind.PRECONDITION,
-            f"{doing}: the database's clock is ahead of Kafka's by more than {topics.AHEAD} of {topics_named} lets "
-            "through",
+            f"{doing}: the database's clock is ahead of Kafka's by more than {topics.AHEAD} of {limiting_topics} "
+            "allows",
             hint="raise it, as `changelog check` prints it for each topic, and start the service: messages keep the "
-            "times of their commits; then set the database's clock right",
+            "times of their commits; then correct the database's clock",
         )
 
 
 def _headers_bytes_max(batch: pa.RecordBatch) -> int:
-    """What the values of a row's headers take at most; their names are in `dead.OVERHEAD_BYTES`."""
+    """The most bytes that the header values of a row need; `oversized.OVERHEAD_BYTES` covers their names."""
     columns = ("op", "position", "transaction", "service_name", "moved")
     return sum(pc.max(pc.binary_length(batch.column(name))).as_py() or 0 for name in columns)

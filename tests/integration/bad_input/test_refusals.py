@@ -235,7 +235,7 @@ def test_a_full_disk_loses_and_repeats_nothing(site: Site) -> None:
     site.sql("INSERT INTO guest SELECT n, md5(n::text), md5((-n)::text) FROM generate_series(2, 5000) AS n")
     with _files_of_at_most(100_000):
         line = site.refused()
-        assert line.startswith(f"cannot store in {site.log}: File too large; make room, then start again: nothing is")
+        assert line.startswith(f"cannot store in {site.log}: File too large; free space, then start again: nothing is")
     site.sql("UPDATE guest SET name = 'new' WHERE id <= 100", "DELETE FROM guest WHERE id = 7")
     with site.running() as running:
         running.until(lambda: len(site.state("guest")) == 4999 and ("delete", "7") in site.ops("guest"))

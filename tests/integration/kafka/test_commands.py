@@ -127,7 +127,7 @@ def test_one_changelog_from_its_beginning_to_its_end(site: Site) -> None:
     assert json.loads(site.call("status", "--json")[1])["entities"] == {}
     found = site.findings()
     assert found["fail"] == []
-    assert f"transactions: may be begun as changelog.{site.name}.{site.name}" in found["ok"]
+    assert f"transactions: this user may begin them as changelog.{site.name}.{site.name}" in found["ok"]
 
     site.published(1)
     site.sql(
@@ -151,7 +151,7 @@ def test_one_changelog_from_its_beginning_to_its_end(site: Site) -> None:
     assert told["lag"]["bytes"] is not None
     assert told["position"] is not None
     assert "messages, at most" in site.call("status")[1]
-    assert "rights: 6 topics may be read and written" in site.findings()["ok"]
+    assert "rights: this user may read and write all 6 topics" in site.findings()["ok"]
 
     _deltas(site, "orders")
     assert f"topic {site.name}.orders.delta: 1 partitions, set as configured" in site.findings()["ok"]
@@ -259,7 +259,7 @@ def test_another_source_of_the_same_topics_is_a_finding(site: Site) -> None:
         other.recover()
         other.commit(replace(checkpoint(1), settings={"orders": {}}))
     [found] = site.findings()["fail"]
-    assert found.startswith(f"sources: other publishes to {site.name}.orders, and so would {site.name}: ")
+    assert found.startswith(f"sources: other already publishes to {site.name}.orders, and so would {site.name}: ")
     assert site.service().ended().kind is Kind.PRECONDITION
 
 

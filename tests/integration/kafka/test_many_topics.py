@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from connectors.servers.kafka import Broker, temporary_broker
-from connectors.sinks.kafka.admin.topics import ensure, findings, missing, topics_of
+from connectors.sinks.kafka.admin.topic_check import findings
+from connectors.sinks.kafka.admin.topics import ensure, missing, topics_of
 from connectors.sinks.kafka.client import Client
 from connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._audit.topics import messages

@@ -152,7 +152,7 @@ def test_of_a_batch_with_a_message_too_large_nothing_is_seen(broker: Broker, pre
     create(broker, f"{prefix}.small", **{"max.message.bytes": "2000"})
     producer = opened()
     too_large = event(3, entity="small", state={"text": random.Random(1).randbytes(5000).hex()})
-    with pytest.raises(ChangelogError, match="nothing of it is stored") as caught:
+    with pytest.raises(ChangelogError, match="nothing was stored") as caught:
         producer.publish([event(1), event(2, entity="small"), too_large])
     assert caught.value.kind is Kind.LIMIT
     assert read(broker, f"{prefix}.viewed") == read(broker, f"{prefix}.small") == []
@@ -165,7 +165,7 @@ def test_a_message_that_the_client_itself_refuses_leaves_nothing_open(
     broker: Broker, prefix: str, opened: Open
 ) -> None:
     producer = opened()
-    with pytest.raises(ChangelogError, match="nothing of it is stored") as caught:
+    with pytest.raises(ChangelogError, match="nothing was stored") as caught:
         producer.publish([event(1), event(2, state={"text": "x" * 2_000_000})])
     assert caught.value.kind is Kind.LIMIT
     producer.publish([event(3)])
@@ -177,7 +177,7 @@ def test_an_older_instance_publishes_nothing_more(broker: Broker, prefix: str, o
     older.publish([event(1)])
     newer.publish([event(2)])
     for _ in range(2):  # nor does it take the name back
-        with pytest.raises(ChangelogError, match="another process has the name") as caught:
+        with pytest.raises(ChangelogError, match="another process now uses the name") as caught:
             older.publish([event(3)])
         assert caught.value.kind is Kind.IN_USE
     newer.publish([event(4)])
@@ -236,7 +236,7 @@ def test_another_number_of_partitions_is_refused(broker: Broker, prefix: str, op
     with pytest.raises(ChangelogError, match="has 3 partitions, and 4 are expected") as caught:
         opened(partitions={"viewed": 4}).publish([event(1)])
     assert caught.value.kind is Kind.PRECONDITION
-    assert "a topic that grew cannot shrink: say partitions={'viewed': 3}" in str(caught.value)
+    assert "a topic that grew cannot shrink: set partitions={'viewed': 3}" in str(caught.value)
     opened(partitions={"viewed": 3}).publish([event(2)])
     assert ids(read(broker, f"{prefix}.viewed")) == ["e-2"]
 
@@ -259,10 +259,10 @@ def test_a_missing_topic_is_said(opened: Open) -> None:
         ({"context": {"at": AT}}, "has a context that is not JSON"),
         ({"context": ["x"]}, "has a context that is not an object"),
         ({"context": {"text": "x" * 4096}}, "has a context that has more than 4096 bytes"),
-        ({"key": ("\ud800",)}, "no Unicode"),
-        ({"identifier": "\ud800"}, "no Unicode"),
-        ({"entity": "Viewed"}, "no name of an entity"),
-        ({"entity": "positions"}, "no name of an entity"),
+        ({"key": ("\ud800",)}, "not valid Unicode"),
+        ({"identifier": "\ud800"}, "not valid Unicode"),
+        ({"entity": "Viewed"}, "cannot be the name of an entity"),
+        ({"entity": "positions"}, "cannot be the name of an entity"),
     ],
 )
 def test_an_event_that_is_not_as_it_must_be_is_refused_with_its_batch(
@@ -276,7 +276,7 @@ def test_an_event_that_is_not_as_it_must_be_is_refused_with_its_batch(
 
 
 def test_a_batch_has_a_bound(opened: Open) -> None:
-    with pytest.raises(ChangelogError, match="may have 10000") as caught:
+    with pytest.raises(ChangelogError, match="may have at most 10000") as caught:
         opened().publish([event(1)] * (EVENTS_MAX + 1))
     assert caught.value.kind is Kind.LIMIT
 

@@ -17,7 +17,8 @@ from structlog.testing import capture_logs
 from connectors.servers.kafka import Broker
 from connectors.servers.unprivileged import reachable, temporary_folder
 from connectors.sinks.kafka import insistence, sink
-from connectors.sinks.kafka.admin.topics import findings, topics_of
+from connectors.sinks.kafka.admin.topic_check import findings
+from connectors.sinks.kafka.admin.topics import topics_of
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.encoding.messages import JsonValues
 from connectors.sinks.kafka.reading import consume
@@ -31,7 +32,7 @@ from tests.servers import kafka_lib
 from tests.unit.records import checkpoint, record
 
 TRANSACTIONS = "__transaction_state"
-HINT = "start the brokers that are away, add replicas to the topic, or lower its min.insync.replicas"
+HINT = "start the missing brokers, add replicas to the topic, or lower its min.insync.replicas"
 PREFIXES = ("order", "transactions", "restart")
 
 pytestmark = pytest.mark.xdist_group("kafka")

@@ -16,7 +16,8 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from connectors.servers.kafka import Broker, temporary_broker
 from connectors.sinks.kafka import client, insistence, sink
 from connectors.sinks.kafka.admin.cleanup import forget_checkpoint
-from connectors.sinks.kafka.admin.topics import AHEAD, Topic, TopicSettings, ensure, findings, topics_of
+from connectors.sinks.kafka.admin.topic_check import findings
+from connectors.sinks.kafka.admin.topics import AHEAD, Topic, TopicSettings, ensure, topics_of
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.encoding import oversized
 from connectors.sinks.kafka.encoding.messages import JsonValues
@@ -213,7 +214,7 @@ def test_a_checkpoint_is_found_behind_what_another_source_left_open(settings: Se
 def test_two_sources_do_not_write_one_topic(settings: Settings) -> None:
     with opened(replace(settings, name="other")) as other:
         other.commit(replace(checkpoint(1), settings={"guest": {}, "order": {}}))
-        said = r"^other publishes to \S+\.order, and so would app: "
+        said = r"^other already publishes to \S+\.order, and so would app: "
         with pytest.raises(ChangelogError, match=said) as caught, opened(settings):
             pass
         assert caught.value.kind is Kind.PRECONDITION
@@ -261,7 +262,9 @@ def large(commit: int) -> list[Record]:
 
 def test_a_message_that_is_too_large_stops_with_its_position(settings: Settings) -> None:
     with opened(limit(settings, 4000)) as made:
-        with pytest.raises(ChangelogError, match=r"a message to \S+ has \d+ bytes and the topic takes 4000") as caught:
+        with pytest.raises(
+            ChangelogError, match=r"a message to \S+ has \d+ bytes, and the topic takes at most 4000"
+        ) as caught:
             made.add([batch.from_records(large(1))])
         assert caught.value.kind is Kind.STOP
         assert str(caught.value.position) == "00000001/0000000000000001/00000004"
@@ -275,7 +278,7 @@ def test_the_client_may_take_less_than_the_topic(settings: Settings) -> None:
     client = Client(bootstrap_servers=settings.client.bootstrap_servers, options={"message.max.bytes": "4000"})
     narrow = replace(settings, client=client)
     with opened(narrow) as made:
-        with pytest.raises(ChangelogError, match=r"bytes and \[sink\] client takes 4000") as caught:
+        with pytest.raises(ChangelogError, match=r"bytes, and \[sink\] client takes at most 4000") as caught:
             made.add([batch.from_records(large(1))])
         assert caught.value.kind is Kind.STOP
         assert str(caught.value.position) == "00000001/0000000000000001/00000004"
@@ -475,7 +478,7 @@ def test_a_changelog_that_is_later_than_the_retention_is_told(settings: Settings
         wanted = topics_of(kept.prefix, [entity()], kept.entities)[:1]
     assert [each.status for each in findings(kept.client, wanted, create=True, lag_s=3600)] == ["ok", "ok"]
     late = list(findings(kept.client, wanted, create=True, lag_s=15 * 3600))
-    assert late[-1].message == "the changelog is 15.0 h behind, and the topic forgets after 24.0 h"
+    assert late[-1].message == "the changelog lags by 15.0 h, and the topic deletes messages after 24.0 h"
 
 
 # Options
@@ -488,7 +491,7 @@ def test_a_call_is_insisted_on_while_a_transaction_may_be_open(timeout_s: int, p
 
 
 def test_options_on_which_exactly_once_rests_are_not_the_users(broker: Broker) -> None:
-    with pytest.raises(ChangelogError, match="acks is not yours to set"):
+    with pytest.raises(ChangelogError, match="acks is managed by the service"):
         Client(bootstrap_servers=broker.bootstrap_servers, options={"acks": "1"})
 
 

@@ -204,7 +204,9 @@ def test_a_message_that_is_no_checkpoint_is_named_with_its_place(settings: Setti
     assert producer.flush(10) == 0
     error = refusal(settings)
     assert error.kind is Kind.GAP
-    said = rf"the message at offset [12] of {settings.prefix}\.positions is no checkpoint"  # where a commit's mark is
+    said = (
+        rf"the message at offset [12] of {settings.prefix}\.positions is not a checkpoint"  # where a commit's mark is
+    )
     assert re.fullmatch(said, error.message)
     with closing(KafkaSink(settings, JsonValues(), over_gap=True)) as sink:
         sink.prepare([entity(partitions=PARTITIONS)])

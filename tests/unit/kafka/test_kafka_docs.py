@@ -25,12 +25,12 @@ def as_kafka_has_it(text: str) -> str:
 
 def test_the_changelog_profile() -> None:
     rows = re.findall(r"^\| `([a-z.]+)` \| (.+?) \|", TEXT, re.MULTILINE)
-    assert {name: as_kafka_has_it(value) for name, value in rows} == TopicSettings().wanted()
+    assert {name: as_kafka_has_it(value) for name, value in rows} == TopicSettings().to_kafka()
 
 
 def test_the_aggressive_profile_differs_as_it_says() -> None:
     rows = re.findall(r"`([a-z.]+)`\s+([\d.]+(?: (?:d|h|min|MiB))?)", AGGRESSIVE)
-    usual, wanted = TopicSettings().wanted(), TopicSettings(profile="aggressive").wanted()
+    usual, wanted = TopicSettings().to_kafka(), TopicSettings(profile="aggressive").to_kafka()
     said = {name: as_kafka_has_it(value) for name, value in rows}
     assert said == {name: value for name, value in wanted.items() if value != usual[name]}
 

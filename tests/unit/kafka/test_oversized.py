@@ -32,5 +32,5 @@ def test_a_missing_part_is_noticed() -> None:
     parts = list(oversized.parts(message, topic="booking.dead", position="p", nbytes_max=4000))
     assert len(parts) > 2
     for found in (parts[:-1], parts[1:], parts[::-1]):
-        with pytest.raises(ValueError, match=f"of {len(parts)} parts, {len(found)} are here"):
+        with pytest.raises(ValueError, match=f"{len(found)} of {len(parts)} parts were given"):
             oversized.whole(found)

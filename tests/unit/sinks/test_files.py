@@ -257,7 +257,7 @@ def test_a_hole_stops(sink: FileSink, path: Path) -> None:
     sink.close()
     log_file(path, 2).unlink()
     log_file(path, 3).unlink()
-    with pytest.raises(ChangelogError, match="lacks sequence 2 to 3; restore what is missing"):
+    with pytest.raises(ChangelogError, match="lacks sequence 2 to 3; restore the missing files"):
         sink.recover()
     log_file(path, 1).unlink()
     with pytest.raises(ChangelogError, match="lacks sequence 1 to 3"):
@@ -300,7 +300,7 @@ def test_a_resume_record_of_another_copy_stops(sink: FileSink, path: Path, posit
     store(sink, commit(2), checkpoint(2))
     foreign = replace(checkpoint(2), position=position)
     resume_file(path).write_bytes(Resume(sequence=2, checkpoint=foreign).to_json())
-    with pytest.raises(ChangelogError, match=r"resume.json ends at .* of another copy of the log; remove it"):
+    with pytest.raises(ChangelogError, match=r"resume.json ends at .* to another copy of the log; remove it"):
         _restarted(path, sink)
     resume_file(path).unlink()
     assert FileSink(path).recover() == checkpoint(2)

@@ -115,7 +115,7 @@ def test_disk_full_stops_cleanly_and_resumes(tmp_path: Path) -> None:
         sink = FileSink(path)
         sink.recover()
         error, number = _fill(sink)
-        assert str(error).endswith("No space left on device; make room, then start again: nothing is lost")
+        assert str(error).endswith("No space left on device; free space, then start again: nothing is lost")
         assert error.kind is Kind.STORAGE
         sink.close()
         assert number > 1
@@ -148,7 +148,7 @@ def test_a_file_that_grows_too_large_stops_cleanly(tmp_path: Path) -> None:
     sink = FileSink(tmp_path)
     sink.recover()
     store(sink, _large(1), checkpoint(1, LARGE))
-    with _file_size_limit(50_000), pytest.raises(ChangelogError, match="File too large; make room") as full:
+    with _file_size_limit(50_000), pytest.raises(ChangelogError, match="File too large; free space") as full:
         store(sink, _large(2), checkpoint(2, LARGE))
     assert full.value.kind is Kind.STORAGE
     _holds(tmp_path, 1)

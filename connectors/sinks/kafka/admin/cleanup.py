@@ -1,4 +1,4 @@
-"""Removes what a changelog left behind on a broker."""
+"""Removes a changelog's topics and its checkpoint from a broker."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from envelope.errors import ChangelogError, Kind
 
 
 def delete_topics(client: Client, names: Sequence[str]) -> None:
-    """Deletes these topics, with all that is in them. Raises ChangelogError."""
+    """Deletes these topics and their messages. Raises ChangelogError."""
     admin = client.admin()
     with translated("deleting topics"):
         for future in admin.delete_topics(list(names), request_timeout=TIMEOUT_S).values():
@@ -18,7 +18,7 @@ def delete_topics(client: Client, names: Sequence[str]) -> None:
 
 
 def forget_checkpoint(client: Client, prefix: str, name: str) -> None:
-    """Has the source `name` begin anew: a tombstone takes the place of its checkpoint. Raises ChangelogError."""
+    """Replaces the checkpoint of the source `name` by a tombstone, so that it starts again. Raises ChangelogError."""
     doing = f"writing to {positions_topic(prefix)}"
     errors: list[KafkaError] = []
 
@@ -28,8 +28,8 @@ def forget_checkpoint(client: Client, prefix: str, name: str) -> None:
     with translated(doing):
         producer = Producer(client.config(enable_idempotence=True))
         producer.produce(positions_topic(prefix), None, name.encode(), 0, on_delivery=delivered)
-        left = producer.flush(TIMEOUT_S)
+        undelivered = producer.flush(TIMEOUT_S)
     if errors:
         raise error_of(errors[0], doing)
-    if left:
+    if undelivered:
         raise ChangelogError(Kind.CONNECTION, f"{doing}: Kafka has been silent for {TIMEOUT_S:.0f} s")

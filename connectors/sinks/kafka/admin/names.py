@@ -1,4 +1,4 @@
-"""How topics are named (docs/reference/kafka.md)."""
+"""The names of topics (docs/reference/kafka.md)."""
 
 from envelope.entity import DEAD, GAPS, SCHEMAS
 
@@ -11,27 +11,27 @@ def topic(prefix: str, entity: str) -> str:
 
 
 def delta_topic(prefix: str, entity: str) -> str:
-    """The topic of an entity's deltas; no entity's own can have its name."""
+    """The topic of an entity's deltas. No entity can have a topic of that name, because entities have no dot."""
     return f"{topic(prefix, entity)}.delta"
 
 
 def positions_topic(prefix: str) -> str:
-    """The topic of one partition that holds each source's checkpoint, by the source's name."""
+    """The topic, with one partition, that holds each source's checkpoint under the source's name."""
     return f"{prefix}.{POSITIONS}"
 
 
 def dead_topic(prefix: str) -> str:
-    """The topic of what was set aside."""
+    """The topic of messages that were set aside."""
     return topic(prefix, DEAD)
 
 
 def schemas_topic(prefix: str) -> str:
-    """The topic of one partition that holds the versions of entities' columns."""
+    """The topic, with one partition, that holds the versions of entities' columns."""
     return topic(prefix, SCHEMAS)
 
 
 def gaps_topic(prefix: str) -> str:
-    """The topic of one partition that says where changes were lost."""
+    """The topic, with one partition, that records where changes were lost."""
     return topic(prefix, GAPS)
 
 
@@ -41,5 +41,5 @@ def subject(prefix: str, entity: str) -> str:
 
 
 def delta_subject(prefix: str, entity: str) -> str:
-    """The subject for the schema of an entity's deltas."""
+    """The registry's subject for the schema of an entity's deltas."""
     return f"{delta_topic(prefix, entity)}-value"

@@ -1,4 +1,4 @@
-"""What this service's user may do on the broker, asked of the broker itself (KIP-430, KIP-98)."""
+"""Asks the broker which rights this service's user has (KIP-430, KIP-98)."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,21 +13,24 @@ NEEDED = (AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE)
 
 
 def topic_rights(client: Client, names: Sequence[str]) -> Iterator[Finding]:
-    """Whether each of these topics, which are there, may be read and written."""
+    """Whether the user may read and write each of these topics, which must exist."""
     try:
         granted = _granted(client, names)
     except ChangelogError as error:
         yield fail("rights", error.message, error.hint or "see docs/reference/kafka.md for the rights that are needed")
         return
-    lacking = {name: [each.name for each in NEEDED if each not in found] for name, found in granted.items()}
-    for name, lacks in lacking.items():
-        if lacks:
+    missing = {
+        name: [operation.name for operation in NEEDED if operation not in operations]
+        for name, operations in granted.items()
+    }
+    for name, operations in missing.items():
+        if operations:
             hint = f"kafka-acls --add --topic {name} --allow-principal User:… " + " ".join(
-                f"--operation {each.title()}" for each in lacks
+                f"--operation {operation.title()}" for operation in operations
             )
-            yield fail("rights", f"topic {name}: this user lacks {', '.join(lacks)}", hint)
-    if not any(lacking.values()):
-        yield ok("rights", f"{len(lacking)} topics may be read and written")
+            yield fail("rights", f"topic {name}: this user lacks {', '.join(operations)}", hint)
+    if not any(missing.values()):
+        yield ok("rights", f"this user may read and write all {len(missing)} topics")
 
 
 def _granted(client: Client, names: Sequence[str]) -> dict[str, set[AclOperation]]:
@@ -40,11 +43,11 @@ def _granted(client: Client, names: Sequence[str]) -> dict[str, set[AclOperation
 
 
 def transaction_rights(client: Client, transactional_id: str) -> Finding:
-    """Whether transactions may be begun under this id. It fences who uses the id: ask only while nobody does."""
+    """Whether the user may begin transactions with this id. Fences a producer with the id: ask only if none runs."""
     try:
         with translated(f"beginning transactions as {transactional_id}"):
             Producer(client.config(transactional_id=transactional_id)).init_transactions(TIMEOUT_S)
     except ChangelogError as error:
         acl = f"kafka-acls --add --transactional-id {transactional_id} --allow-principal User:… --operation Write"
         return fail("transactions", error.message, f"{acl} --operation Describe")
-    return ok("transactions", f"may be begun as {transactional_id}")
+    return ok("transactions", f"this user may begin them as {transactional_id}")

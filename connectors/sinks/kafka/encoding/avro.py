@@ -1,4 +1,4 @@
-"""Message values as Avro in Confluent's wire format: a zero byte, the schema's id in four bytes, big-endian, the body.
+"""Encodes message values in Confluent's wire format: a zero byte, the schema's id (four bytes, big-endian), the body.
 
 https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format
 """
@@ -26,11 +26,11 @@ HEADER_BYTES = 5
 
 
 class AvroValues:
-    """Values under the schema that follows from the columns which each batch names (`envelope.columnar.batch.shapes`).
+    """Encodes values under the schema that follows from a batch's columns (`envelope.columnar.batch.shapes`).
 
-    `keys` are the key columns of each entity that is encoded; `prepare` tells them too. Other columns in the stream are
-    another schema, which `registry` has, registers or refuses. An entity without columns, of records that were set
-    aside, is JSON.
+    `keys` are the key columns of each entity; `prepare` sets them, too. If columns change in the stream, the schema
+    changes, and `registry` looks it up, registers or refuses it. Records that were set aside have no columns, and are
+    encoded as JSON.
     """
 
     def __init__(self, registry: Registry, prefix: str, keys: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -39,14 +39,14 @@ class AvroValues:
         self._codecs: dict[int, AvroCodec] = {}
 
     def prepare(self, entities: Sequence[Entity]) -> None:
-        """See `Values`: the columns of a key are never null."""
+        """See `Values`. Columns of a key are never null in the schema."""
         self._keys = {entity.name: entity.key for entity in entities}
 
     def encode(self, rows: pa.RecordBatch) -> list[bytes]:
-        """The values of a batch of `envelope.columnar.batch.SCHEMA`, one a row.
+        """The values of a batch of `envelope.columnar.batch.SCHEMA`, one for each row.
 
-        Raises ChangelogError: what `Registry.id_of` raises, and MALFORMED for a state that its columns do not fit;
-        what is not worth trying again says at which row's position, the first that it concerns.
+        Raises ChangelogError as `Registry.id_of` does, and MALFORMED for a state that does not fit its columns. An
+        error of a kind that is not retried has the position of the first row that it concerns.
         """
         shapes = batch.shapes(rows)
         entities = rows.column("entity").dictionary_encode()
@@ -62,7 +62,7 @@ class AvroValues:
         return values
 
     def decode(self, value: bytes) -> Envelope:
-        """The envelope of a value, JSON or Avro. Raises MALFORMED, and what `Registry.schema` raises."""
+        """The envelope of a value in JSON or Avro. Raises MALFORMED, and as `Registry.schema` does."""
         if not value or value[0] != MAGIC:
             return json_codec.decode(value)
         if len(value) < HEADER_BYTES:
@@ -77,9 +77,9 @@ class AvroValues:
         except ChangelogError as error:
             if error.kind in RETRIED:
                 raise
-            what = f"entity {entity}: {error.message}" if error.kind is Kind.MALFORMED else error.message
+            message = f"entity {entity}: {error.message}" if error.kind is Kind.MALFORMED else error.message
             first = Position.parse(rows.column("position")[0].as_py())
-            raise ChangelogError(error.kind, what, hint=error.hint, position=first) from error
+            raise ChangelogError(error.kind, message, hint=error.hint, position=first) from error
 
     def _encoder(self, entity: str, shape: Struct) -> ColumnarEncoder:
         known = self._encoders.get(entity)

@@ -1,4 +1,4 @@
-"""Rows as Kafka messages, and back: the headers, and the values as a codec has them."""
+"""Converts rows to Kafka messages and back: headers here, values by a codec."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
@@ -16,7 +16,7 @@ Headers = list[tuple[str, bytes]]
 
 _BINARY = pa.binary()
 
-# As scalars: of a Python value, Arrow asks each time whether it is one of pandas', whose import is then tried in vain.
+# These are Arrow scalars because, for a plain Python value, Arrow tries each time to import pandas.
 _TRUNCATE, _NULL, _NOTHING, _END = (pa.scalar(text) for text in (Op.TRUNCATE.value, "null", "", "}"))
 _PROVENANCE, _CURRENT, _ORIGINAL = (pa.scalar(text) for text in ('{"provenance":', ',"current":', ',"original":'))
 
@@ -25,23 +25,23 @@ _MOVES = {"movedTo": "moved_to", "movedFrom": "moved_from"}
 
 
 class Values(Protocol):
-    """A codec: what the value of a message is."""
+    """A codec for the values of messages."""
 
     def prepare(self, entities: Sequence[Entity]) -> None:
-        """Hears of the entities whose rows it is to encode."""
+        """Announces the entities whose rows will be encoded."""
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
         """The value of each row's message, in the rows' order."""
 
     def decode(self, value: bytes) -> Envelope:
-        """The envelope that a value holds. Raises ChangelogError, of kind *malformed* when it holds none."""
+        """Decodes a value. Raises ChangelogError, of kind *malformed*, if it is not an envelope."""
 
 
 class JsonValues:
-    """The envelope as JSON; column by column what `json_codec.encode` makes of a record."""
+    """The envelope as JSON: column by column, the same bytes as `json_codec.encode` makes from a record."""
 
     def prepare(self, entities: Sequence[Entity]) -> None:
-        """See `Values`: all are alike."""
+        """See `Values`: JSON needs no preparation."""
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
         """See `Values`."""
@@ -61,7 +61,7 @@ class JsonValues:
         return values
 
     def decode(self, value: bytes) -> Envelope:
-        """See `Values`; says so where the value is Avro's, which begins with a zero byte."""
+        """See `Values`. The error for a value in Avro, which begins with a zero byte, says so."""
         if value[:1] == b"\0":
             raise ChangelogError(
                 Kind.MALFORMED, "a message is in Avro, not in JSON", hint='set [sink] codec = "avro", and its registry'
@@ -73,15 +73,15 @@ JSON: Final = JsonValues()
 
 
 def headers(batch: pa.RecordBatch) -> list[Headers]:
-    """What a reader can route by without decoding, for each row."""
+    """The headers of each row, by which a reader can route messages without decoding them."""
     columns = (_header(name, batch.column(column)) for name, column in _HEADERS.items())
-    made: list[Headers] = list(map(list, zip(*columns, strict=True)))
+    rows: list[Headers] = list(map(list, zip(*columns, strict=True)))
     moved = batch.column("moved")
     if moved.null_count < len(moved):
-        for row, text in zip(made, moved.to_pylist(), strict=True):
+        for row, text in zip(rows, moved.to_pylist(), strict=True):
             if text is not None:
                 row += [(name, msgspec.json.encode(place)) for name, place in msgspec.json.decode(text).items()]
-    return made
+    return rows
 
 
 def record(
@@ -92,20 +92,20 @@ def record(
     heads: Sequence[tuple[str, bytes]],
     decode: Callable[[bytes], Envelope],
 ) -> Record:
-    """The record that a message of `entity` holds; a tombstone is none. Raises ChangelogError (MALFORMED)."""
+    """The record of a message of `entity`, which must not be a tombstone. Raises ChangelogError (MALFORMED)."""
     moves = {_MOVES[name]: _place(text) for name, text in heads if name in _MOVES}
     return Record(entity=entity, place=Place(key=key.decode(), partition=partition), envelope=decode(value), **moves)
 
 
 def _header(name: str, column: pa.StringArray) -> Iterator[tuple[str, bytes]]:
-    """One header of each row; rows of one value share it."""
+    """One header for each row; rows with the same value share the object."""
     distinct = column.cast(_BINARY).dictionary_encode()
-    found = [(name, value) for value in distinct.dictionary.to_pylist()]
-    return map(found.__getitem__, distinct.indices.tolist())
+    pairs = [(name, value) for value in distinct.dictionary.to_pylist()]
+    return map(pairs.__getitem__, distinct.indices.tolist())
 
 
 def _place(text: bytes) -> Place:
     try:
         return msgspec.json.decode(text, type=Place)
     except msgspec.DecodeError as error:
-        raise ChangelogError(Kind.MALFORMED, "a message's header says no place that it moved to or from") from error
+        raise ChangelogError(Kind.MALFORMED, "a message has an invalid header movedTo or movedFrom") from error

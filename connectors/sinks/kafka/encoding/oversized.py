@@ -1,8 +1,8 @@
-"""Messages larger than their topic takes, cut into parts that fit into `<prefix>.dead`, and put together again.
+"""Cuts messages that are too large for their topic into parts for `<prefix>.dead`, and joins the parts again.
 
-Each part's key is the position of the message. Its headers are the message's own and `deadTopic`, `deadPartition`,
-`deadKeyBytes` (how many bytes of the body are the key) and `deadPart` (`2/3`: the second of three). The body is the
-key and the value, one behind the other.
+The key of each part is the position of the message. Its headers are those of the message, and `deadTopic`,
+`deadPartition`, `deadKeyBytes` (how many bytes of the body are the key) and `deadPart` (`2/3`: the second of three).
+The body is the key followed by the value.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,12 +11,13 @@ from dataclasses import dataclass
 Headers = list[tuple[str, bytes]]
 
 OVERHEAD_BYTES = 512
-"""Room for what stands around a message in its batch (KIP-98: 61 bytes a batch, some 30 a record), and for `dead*`."""
+"""An allowance for the overhead of a message in its batch (KIP-98: 61 bytes per batch, some 30 per record) and for the
+headers `dead*`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message, as it is sent: `timestamp_ms` since 1970."""
+    """One message as it is sent. `timestamp_ms` is in milliseconds since 1970."""
 
     topic: str
     partition: int
@@ -27,17 +28,17 @@ class Message:
 
     @property
     def nbytes(self) -> int:
-        """Its size in a batch, at most."""
+        """An upper bound of its size in a batch."""
         return OVERHEAD_BYTES + len(self.key) + len(self.value or b"") + headers_bytes(self.headers)
 
 
 def headers_bytes(headers: Headers) -> int:
-    """The size of some headers, at most."""
+    """An upper bound of the size of headers."""
     return sum(len(name) + len(value) + 10 for name, value in headers)
 
 
 def parts(message: Message, *, topic: str, position: str, nbytes_max: int) -> Iterator[Message]:
-    """The message as messages to `topic`, none larger than `nbytes_max`."""
+    """Divides the message into messages to `topic`, none larger than `nbytes_max`."""
     headers = [
         *message.headers,
         ("deadTopic", message.topic.encode()),
@@ -58,19 +59,20 @@ def parts(message: Message, *, topic: str, position: str, nbytes_max: int) -> It
         )
 
 
-def whole(found: Sequence[Message]) -> Message:
-    """The message that was cut into `found`, all its parts in their order. ValueError when one is missing."""
-    told = dict(found[0].headers)
-    count = int(told["deadPart"].partition(b"/")[2])
-    if [dict(part.headers)["deadPart"] for part in found] != [b"%d/%d" % (n + 1, count) for n in range(count)]:
-        raise ValueError(f"of {count} parts, {len(found)} are here, or not in their order")
-    body = b"".join(part.value or b"" for part in found)
-    cut = int(told["deadKeyBytes"])
+def whole(parts: Sequence[Message]) -> Message:
+    """Joins all parts of a message, given in order, to the original message. Raises ValueError if one is missing."""
+    first = parts[0]
+    headers = dict(first.headers)
+    count = int(headers["deadPart"].partition(b"/")[2])
+    if [dict(part.headers)["deadPart"] for part in parts] != [b"%d/%d" % (n + 1, count) for n in range(count)]:
+        raise ValueError(f"{len(parts)} of {count} parts were given, or they are not in order")
+    body = b"".join(part.value or b"" for part in parts)
+    key_nbytes = int(headers["deadKeyBytes"])
     return Message(
-        topic=told["deadTopic"].decode(),
-        partition=int(told["deadPartition"]),
-        key=body[:cut],
-        value=body[cut:],
-        headers=[(name, value) for name, value in found[0].headers if not name.startswith("dead")],
-        timestamp_ms=found[0].timestamp_ms,
+        topic=headers["deadTopic"].decode(),
+        partition=int(headers["deadPartition"]),
+        key=body[:key_nbytes],
+        value=body[key_nbytes:],
+        headers=[(name, value) for name, value in first.headers if not name.startswith("dead")],
+        timestamp_ms=first.timestamp_ms,
     )

@@ -1,6 +1,6 @@
-"""The schema registry: which id a schema has under a subject, and which schema an id has.
+"""The schema registry, which maps schemas to ids and back.
 
-Over confluent-kafka's client, whose options pass through as they are. API and error codes:
+It uses confluent-kafka's client and passes that client's options through. API and error codes:
 https://docs.confluent.io/platform/current/schema-registry/develop/api.html
 """
 
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
-# The client raises what this library raises; which of two it is, only this module of the client knows.
+# The client passes on the errors of one of two HTTP libraries; only this module of the client knows which one.
 from confluent_kafka.schema_registry.common._httpx_compat import httpx
 from confluent_kafka.schema_registry.error import OAuthTokenError
 
@@ -24,18 +24,18 @@ from schemas import avro
 COMMAND = "changelog schemas register"
 
 TIMEOUT_S = 10
-"""Without one, a registry that hangs would hold the service for good; the option `timeout` sets another."""
+"""Without a timeout, a registry that hangs would block the service forever; the option `timeout` sets another."""
 
 _NO_SUBJECT, _NO_SCHEMA = 40401, 40403
 _DETAIL_MAX = 300
 
 
 class Registry:
-    """A registry at `url` (several with commas between), reached with `options` of confluent-kafka's client.
+    """A registry at `url` (or several, separated by commas), with `options` of confluent-kafka's client.
 
-    `auto_register` lets `id_of` register what is not there. Every method raises ChangelogError: CONNECTION when the
-    registry cannot be reached or is in trouble, ACCESS when it wants other credentials, PRECONDITION when it refuses.
-    Raises USAGE when an option is wrong.
+    `auto_register` lets `id_of` register schemas. Every method raises ChangelogError: CONNECTION if the registry
+    cannot be reached or fails, ACCESS if it refuses the credentials, PRECONDITION if it refuses the request. The
+    constructor raises USAGE if an option is wrong.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any], *, auto_register: bool = False) -> None:
@@ -51,23 +51,23 @@ class Registry:
             raise ChangelogError(
                 Kind.USAGE, f"[sink] registry_client: a certificate or key cannot be read ({error.strerror})"
             ) from error
-        weakref.finalize(self, self._client.close)  # a codec is not closed by who reads or writes with it
+        weakref.finalize(self, self._client.close)  # readers and writers do not close their codec
 
     def id_of(self, subject: str, schema: avro.Schema) -> int:
-        """The schema's id under `subject`, registered first where that is allowed."""
-        found = self.look_up(subject, schema)
-        if found is None and self._auto_register:
-            found = self.register(subject, schema)
-        if found is None:
+        """The schema's id under `subject`. Registers the schema first, if it is missing and that is allowed."""
+        id_ = self.look_up(subject, schema)
+        if id_ is None and self._auto_register:
+            id_ = self.register(subject, schema)
+        if id_ is None:
             raise ChangelogError(
                 Kind.PRECONDITION,
                 f"subject {subject} of the registry {self.where} has no schema for these columns",
                 hint=f"register it with `{COMMAND} --yes`, or set [sink] auto_register = true",
             )
-        return found
+        return id_
 
     def look_up(self, subject: str, schema: avro.Schema) -> int | None:
-        """The schema's id under `subject`; None when it is not registered there."""
+        """The schema's id under `subject`; None if it is not registered there."""
         with self._translated(f"looking up {subject}"):
             try:
                 return _id(self._client.lookup_schema(subject, _avro(schema)))
@@ -77,12 +77,12 @@ class Registry:
                 raise
 
     def register(self, subject: str, schema: avro.Schema) -> int:
-        """Registers the schema, unless it is there, and gives its id."""
+        """Registers the schema, unless it is registered already, and returns its id."""
         with self._translated(f"registering {subject}"):
             return self._client.register_schema(subject, _avro(schema))
 
     def is_compatible(self, subject: str, schema: avro.Schema) -> bool | None:
-        """Whether the registry would take the schema, by the subject's level; None when it would be the first one."""
+        """Whether the registry would accept the schema, by the subject's level; None if it would be the first one."""
         with self._translated(f"checking {subject}"):
             try:
                 return self._client.test_compatibility_all_versions(subject, _avro(schema))
@@ -92,7 +92,7 @@ class Registry:
                 raise
 
     def versions(self, subject: str) -> list[tuple[int, str]]:
-        """Every version of a subject with its number, oldest first, as text; none when there is no such subject."""
+        """The versions of a subject, oldest first: number and schema text. Empty if there is no such subject."""
         with self._translated(f"asking for the versions of {subject}"):
             try:
                 numbers = self._client.get_versions(subject)
@@ -100,19 +100,19 @@ class Registry:
                 if error.error_code == _NO_SUBJECT:
                     return []
                 raise
-            found = [(number, self._client.get_version(subject, number)) for number in sorted(numbers)]
-        return [(number, each.schema.schema_str or "null") for number, each in found]
+            versions = [(number, self._client.get_version(subject, number)) for number in sorted(numbers)]
+        return [(number, version.schema.schema_str or "null") for number, version in versions]
 
     def schema(self, id_: int) -> avro.Schema:
-        """The schema behind an id, which never changes. Raises PRECONDITION when there is none."""
+        """The schema with an id, which never changes. Raises PRECONDITION if there is none."""
         if id_ not in self._schemas:
             with self._translated(f"asking for schema {id_}"):
-                found = self._client.get_schema(id_)
-            self._schemas[id_] = json.loads(found.schema_str or "null")
+                schema = self._client.get_schema(id_)
+            self._schemas[id_] = json.loads(schema.schema_str or "null")
         return self._schemas[id_]
 
     def close(self) -> None:
-        """Ends the link."""
+        """Closes the connection."""
         self._client.close()
 
     @contextmanager
@@ -123,13 +123,13 @@ class Registry:
         except SchemaRegistryError as error:
             raise _error(error, where) from error
         except OAuthTokenError as error:
-            raise ChangelogError(Kind.ACCESS, f"{where}: no token was given", hint=_CREDENTIALS) from error
+            raise ChangelogError(Kind.ACCESS, f"{where}: no token was issued", hint=_CREDENTIALS) from error
         except httpx.TransportError as error:
             detail = _line(str(error)) or type(error).__name__
             raise ChangelogError(Kind.CONNECTION, f"{where}: {detail}") from error
         except (ValueError, TypeError, KeyError, httpx.HTTPError) as error:
             raise ChangelogError(
-                Kind.PRECONDITION, f"{where}: the answer is none of a registry", hint=_ADDRESS
+                Kind.PRECONDITION, f"{where}: the answer is not one of a registry", hint=_ADDRESS
             ) from error
 
 
@@ -138,7 +138,7 @@ _ADDRESS = "correct [sink] registry; Confluent's own is at http://HOST:8081, oth
 
 
 def _error(error: SchemaRegistryError, where: str) -> ChangelogError:
-    """The one table from the registry's answers to ours."""
+    """Translates the registry's answers to our errors; no other place does."""
     detail = f"{where}: {_line(error.error_message or 'refused')} (HTTP {error.http_status_code})"
     match error.http_status_code:
         case 401 | 403:
@@ -148,7 +148,9 @@ def _error(error: SchemaRegistryError, where: str) -> ChangelogError:
                 Kind.PRECONDITION, detail, hint="older readers could not read it: see the subject's compatibility level"
             )
         case 404 if error.error_code in (_NO_SUBJECT, _NO_SCHEMA):
-            return ChangelogError(Kind.PRECONDITION, detail, hint="it may be another registry's; see [sink] registry")
+            return ChangelogError(
+                Kind.PRECONDITION, detail, hint="it may belong to another registry; see [sink] registry"
+            )
         case 404 | 405:
             return ChangelogError(Kind.PRECONDITION, detail, hint=_ADDRESS)
         case 408 | 429:
@@ -162,8 +164,8 @@ def _avro(schema: avro.Schema) -> Schema:
     return Schema(msgspec.json.encode(schema).decode(), "AVRO")
 
 
-def _id(found: Any) -> int:
-    id_: int = found.schema_id
+def _id(registered: Any) -> int:
+    id_: int = registered.schema_id
     return id_
 
 

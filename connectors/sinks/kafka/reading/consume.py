@@ -1,4 +1,4 @@
-"""A topic as any consumer of committed messages reads it: message by message, tombstones too."""
+"""Reads a topic as any consumer of committed messages does: message by message, including tombstones."""
 
 import time
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ class Consumed:
 
 
 def consumed(client: Client, topic: str) -> Iterator[Consumed]:
-    """Every committed message of the topic that there is now, each partition in its order. Raises ChangelogError."""
+    """Yields every committed message that the topic holds now, each partition in order. Raises ChangelogError."""
     doing = f"reading {topic}"
     with closing(client.reader()) as consumer, translated(doing):
         pending = set(consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)

@@ -1,4 +1,4 @@
-"""Where the partitions of topics begin and end."""
+"""Asks Kafka where partitions begin and end."""
 
 import time
 from collections.abc import Collection, Mapping
@@ -19,26 +19,29 @@ _ASK_AGAIN_S = 0.1
 
 
 def begins(admin: Admin, parts: Collection[Part]) -> dict[Part, int]:
-    """The first offset that each still has."""
+    """The first offset that each partition still has."""
     return _asked(admin, dict.fromkeys(parts, _EARLIEST))
 
 
 def ends(admin: Admin, parts: Collection[Part]) -> dict[Part, int]:
-    """The offset behind all that readers of committed messages see of each; no open transaction stands before it."""
+    """The offset after the last message that readers of committed messages see, before any open transaction."""
     return _asked(admin, dict.fromkeys(parts, _LATEST))
 
 
 def since(admin: Admin, at_ms: Mapping[Part, int]) -> dict[Part, int | None]:
-    """The first offset in each whose message is not older than a time (milliseconds since 1970); None when none is."""
+    """The first offset in each partition with a message of the given time or later; None if there is none.
+
+    Times are milliseconds since 1970.
+    """
     specs = {part: OffsetSpec.for_timestamp(at) for part, at in at_ms.items()}
     return {part: None if offset < 0 else offset for part, offset in _asked(admin, specs).items()}
 
 
 def written_end(admin: Admin, part: Part, doing: str) -> int:
-    """The offset behind all that a partition holds, of open transactions too.
+    """The offset after the last message of a partition, including open transactions.
 
-    It is asked for, because what a reader is told beside its messages may be out of date: a leader answers this only
-    once it knows what its predecessor had committed (KIP-207).
+    The end that a reader receives with its messages may be out of date. A leader answers this request only once it
+    knows what its predecessor had committed (KIP-207).
     """
     return _asked(admin, {part: _LATEST}, IsolationLevel.READ_UNCOMMITTED, doing)[part]
 
@@ -49,17 +52,17 @@ def _asked(
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     doing: str = "asking Kafka for offsets",
 ) -> dict[Part, int]:
-    """Asks until there is an answer, for `TIMEOUT_S` at most: a topic that was just made has no leader yet."""
+    """Asks until there is an answer, for at most `TIMEOUT_S`, because a new topic has no leader yet."""
     if not specs:
         return {}
-    wanted = {TopicPartition(*part): spec for part, spec in specs.items()}
+    requests = {TopicPartition(*part): spec for part, spec in specs.items()}
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
-            answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=TIMEOUT_S)
-            return {(each.topic, each.partition): future.result().offset for each, future in answers.items()}
+            answers = admin.list_offsets(requests, isolation_level=isolation, request_timeout=TIMEOUT_S)
+            return {(part.topic, part.partition): future.result().offset for part, future in answers.items()}
         except KafkaException as error:
-            found = error_of(error.args[0], doing)
-            if found.kind is not Kind.CONNECTION or time.monotonic() >= deadline:
-                raise found from error
+            failure = error_of(error.args[0], doing)
+            if failure.kind is not Kind.CONNECTION or time.monotonic() >= deadline:
+                raise failure from error
             time.sleep(_ASK_AGAIN_S)

@@ -1,7 +1,7 @@
-"""Reads spans of partitions, as far as they are committed.
+"""Reads spans of partitions, up to their committed ends.
 
-A partition is read when the reader's position has reached the end of its span. Offsets have gaps, where transactions
-end and where messages were compacted, so no message need stand before that end.
+A partition is complete when the reader's position has reached the end of its span. Offsets have gaps, where
+transactions end and where messages were compacted, so the last offset of a span may have no message.
 """
 
 import time
@@ -15,16 +15,16 @@ from connectors.sinks.kafka.reading.positions import SILENCE_S
 from envelope.errors import ChangelogError, Kind
 
 READ_MESSAGES = 8192
-"""The most messages that are taken at once."""
+"""The most messages that are read at once."""
 
 _POLL_S = 1.0
 
 Spans = Mapping[Part, range]
-"""Which offsets of each partition are to be read."""
+"""The offsets to read, by partition."""
 
 
 def committed(consumer: Consumer, spans: Spans) -> Iterator[list[Message]]:
-    """The messages in the spans, as they arrive."""
+    """Yields the messages in the spans as they arrive."""
     pending = {part: span for part, span in spans.items() if span}
     doing = f"reading {len(pending)} partitions"
     deadline = time.monotonic() + SILENCE_S
@@ -34,39 +34,40 @@ def committed(consumer: Consumer, spans: Spans) -> Iterator[list[Message]]:
             first = consumer.poll(_POLL_S)
             arrived = [] if first is None else [first, *consumer.consume(READ_MESSAGES - 1, 0)]
             before = set(pending)
-            wanted = _settle(arrived, pending, doing)
-            if not wanted and pending and time.monotonic() >= deadline:
+            messages = _settle(arrived, pending, doing)
+            if not messages and pending and time.monotonic() >= deadline:
                 raise ChangelogError(Kind.CONNECTION, f"{doing}: Kafka has been silent for {SILENCE_S:.0f} s")
             done = before - pending.keys()
             if done and pending:
                 consumer.pause([TopicPartition(*part) for part in done])
-            yield wanted
-            if wanted:  # who reads may take his time
+            yield messages
+            if messages:  # the caller may have taken long
                 deadline = time.monotonic() + SILENCE_S
-        consumer.resume([TopicPartition(*part) for part in spans if spans[part]])  # a pause outlives the assignment
+        # A pause would outlive the assignment.
+        consumer.resume([TopicPartition(*part) for part in spans if spans[part]])
         consumer.unassign()
 
 
 def _settle(arrived: Iterable[Message], pending: dict[Part, range], doing: str) -> list[Message]:
-    """Those that are in the pending spans; a span that is read to its end is no longer pending."""
-    wanted = []
+    """Selects the messages in pending spans, and removes spans from `pending` that are complete."""
+    selected = []
     for message in arrived:
         part, error = part_of(message), message.error()
         span = pending.get(part)
         if error is None and span is not None:
             offset = message.offset() or 0
             if offset < span.stop:
-                wanted.append(message)
+                selected.append(message)
             if offset >= span.stop - 1:
                 del pending[part]
         elif error is not None and error.code() == KafkaError._PARTITION_EOF:
             pending.pop(part, None)
         elif error is not None and not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
             raise error_of(error, doing)
-    return wanted
+    return selected
 
 
 def part_of(message: Message) -> Part:
-    """Where a message stands."""
+    """The topic and the partition of a message."""
     number = message.partition()
     return message.topic() or "", -1 if number is None else number

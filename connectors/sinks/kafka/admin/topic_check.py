@@ -1,0 +1,118 @@
+"""Compares the topics on the broker with their configuration, for `changelog check`."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from connectors.findings import Finding, fail, ok, warn
+from connectors.sinks.kafka.admin.names import topic as topic_name
+from connectors.sinks.kafka.admin.topics import (
+    AHEAD,
+    IN_SYNC_HINT,
+    MIN_IN_SYNC,
+    Topic,
+    TopicState,
+    delta_topics_of,
+    lost,
+    read,
+    refuse_resized,
+)
+from connectors.sinks.kafka.client import Client
+from envelope.errors import ChangelogError
+
+
+def findings(
+    client: Client,
+    topics: Sequence[Topic],
+    *,
+    create: bool,
+    begun: Collection[str] = (),
+    lag_s: float | None = None,
+) -> Iterator[Finding]:
+    """What `check` reports about the topics.
+
+    `begun` names the topics with which the changelog was started; `lag_s` is its lag in seconds, if known.
+    """
+    try:
+        states = read(client.admin(), topics)
+    except ChangelogError as error:
+        yield fail("kafka", error.message, error.hint or "start the broker, or correct [sink] bootstrap_servers")
+        return
+    yield ok("kafka", f"reached, at {client.bootstrap_servers}")
+    for topic in topics:
+        if topic.name in begun and topic.name not in states:
+            loss = lost(topic)
+            yield fail(f"topic {topic.name}", loss.message, loss.hint or "")
+        else:
+            yield from _compared(topic, states.get(topic.name), create=create, lag_s=lag_s)
+
+
+def delta_findings(client: Client, prefix: str, entities: Collection[str]) -> Iterator[Finding]:
+    """What `check` reports about the existing topics of deltas, which the job that fills them creates."""
+    admin = client.admin()
+    by_topic = {topic_name(prefix, entity): entity for entity in entities}
+    states = read(admin, [Topic(name=name, partitions=0, settings={}) for name in by_topic])
+    deltas = delta_topics_of(prefix, {by_topic[name]: state for name, state in states.items()})
+    configured = {topic.name: topic for topic in deltas}
+    for name, state in read(admin, configured.values()).items():
+        yield from _compared(configured[name], state, create=True, lag_s=None)
+
+
+def _compared(topic: Topic, state: TopicState | None, *, create: bool, lag_s: float | None) -> Iterator[Finding]:
+    name = f"topic {topic.name}"
+    if state is None:
+        if create:
+            yield ok(name, f"will be created, with {topic.partitions} partitions")
+        else:
+            yield fail(name, "does not exist", f"create it with {topic.partitions} partitions")
+        return
+    try:
+        refuse_resized(topic, state)
+    except ChangelogError as error:
+        yield fail(name, error.message, error.hint or "")
+        return
+    drift = {
+        key: value
+        for key, value in topic.settings.items()
+        if not _equal(state.settings.get(key), value) and (key != AHEAD or state.limits_time)
+    }
+    if drift:
+        text = ", ".join(f"{key} is {state.settings.get(key)}, not {value}" for key, value in drift.items())
+        yield warn(name, text, f"kafka-configs --alter --topic {topic.name} --add-config {_options(drift)}")
+    else:
+        yield ok(name, f"{state.partitions} partitions, set as configured")
+    yield from _retention(name, state, lag_s)
+    yield from _in_sync(name, state)
+
+
+def _in_sync(name: str, state: TopicState) -> Iterator[Finding]:
+    if state.lacks_replicas:
+        text = f"a partition has {state.in_sync} in-sync replicas, and {MIN_IN_SYNC} is {state.in_sync_min}"
+        yield fail(name, f"{text}: the service waits at each commit", IN_SYNC_HINT)
+    elif state.may_lack_replicas:
+        text = f"a partition has {state.replicas} replicas, and {MIN_IN_SYNC} is {state.in_sync_min}"
+        hint = f"add replicas to the topic, or lower its {MIN_IN_SYNC}"
+        yield warn(name, f"{text}: brokers before Kafka 4.1 may refuse every message", hint)
+
+
+def _retention(name: str, state: TopicState, lag_s: float | None) -> Iterator[Finding]:
+    """Warns if the lag comes near the retention: a message has the time of its commit, and may arrive expired."""
+    if "delete" not in state.settings.get("cleanup.policy", "") or lag_s is None:
+        return
+    retention_s = int(state.settings.get("retention.ms", "-1")) / 1000
+    if 0 < retention_s / 2 < lag_s:
+        yield warn(
+            name,
+            f"the changelog lags by {lag_s / 3600:.1f} h, and the topic deletes messages after "
+            f"{retention_s / 3600:.1f} h",
+            "start the service, or raise retention_days",
+        )
+
+
+def _equal(actual: str | None, configured: str) -> bool:
+    try:
+        return actual is not None and float(actual) == float(configured)
+    except ValueError:
+        return actual == configured
+
+
+def _options(settings: Mapping[str, str]) -> str:
+    return ",".join(f"{key}=[{value}]" if "," in value else f"{key}={value}" for key, value in settings.items())
