@@ -1,8 +1,11 @@
 """The proxy of the fault tests fails as it says, before a server that echoes."""
 
+import contextlib
+import gc
 import socket
 import socketserver
 import threading
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -126,3 +129,15 @@ def test_what_hangs_can_be_reset(proxy: Proxy) -> None:
         proxy.reset()
         with pytest.raises(ConnectionResetError):
             link.recv(1)
+
+
+def test_what_was_accepted_at_the_very_end_is_closed_too(proxy: Proxy) -> None:
+    """What is left open is found by some garbage collection, and charged to the test that runs by then."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(20):
+            with contextlib.ExitStack() as clients, Proxy("127.0.0.1", proxy.port) as another:
+                for _ in range(5):
+                    clients.enter_context(_connect(another))
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
