@@ -358,7 +358,7 @@ def test_no_fix_breaks_the_updates_of_a_table_with_a_virtual_column(conn: Connec
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, x int, g int GENERATED ALWAYS AS (x) VIRTUAL)")
     [finding] = failures(conn, entity(where="x > 0"))
     assert (finding.hint, finding.fix) == (
-        "REPLICA IDENTITY FULL is not for tables with virtual generated columns",
+        "REPLICA IDENTITY FULL does not work for tables with virtual generated columns",
         (),
     )
     conn.execute("ALTER TABLE t REPLICA IDENTITY FULL")

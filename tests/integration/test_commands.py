@@ -278,7 +278,7 @@ def test_check_finds_what_would_stop_the_service(
         "guest: row security hides rows of public.guest from role reader",
         "guest: the replica identity of public.guest lacks name",
         "guest: where uses name, outside the replica identity of public.guest",
-        "fleeting: public.fleeting is unlogged, so its changes are nowhere",
+        "fleeting: public.fleeting is unlogged, so the log has none of its changes",
         "orders: role reader may not read public.orders",
     ]
     for text in expected:
@@ -306,7 +306,7 @@ def test_a_server_that_is_not_set_up(tmp_path: Path, capsys: pytest.CaptureFixtu
         path = write(tmp_path / "c.toml", server.dsn(), "[tables]\ninclude = ['*']")
         assert findings(path, capsys)["fail"] == [
             "wal_level: wal_level is replica",
-            "slot: all 0 of max_replication_slots are taken",
+            "slot: all 0 of max_replication_slots are in use",
         ]
 
 

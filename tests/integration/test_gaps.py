@@ -277,7 +277,7 @@ def test_another_cluster(world: World, elsewhere: Server, capsys: pytest.Capture
         world.site.sql(TABLE, "ALTER TABLE guest REPLICA IDENTITY FULL")
         world.writer.write(10)
         world.site.configure(ENTITY, dsn=dsn)
-        gap = world.goes_over(capsys, "this is another database cluster", "gap:slot-made")
+        gap = world.goes_over(capsys, "but the changelog comes from cluster", "gap:slot-made")
         assert gap.before.system != gap.after.system
         assert world.site.call("drop", "--slot", "--yes")[0] == 0
         world.site.dsn = kept

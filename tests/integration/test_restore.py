@@ -112,7 +112,7 @@ def test_a_restore_on_the_same_timeline_is_refused_whatever_was_written_since(
     pass_end(site, through_lsn(stored) + (1 << 16), then)
     for _ in range(3):  # as a supervisor does
         line = site.refused()
-        assert line.startswith("the server's log lacks the transaction that the changelog ends with (")
+        assert line.startswith("the server's log lacks the last transaction of the changelog (")
         assert "`changelog run --over-gap`" in line
         assert "drop" not in line
         assert site.messages() == published

@@ -184,7 +184,7 @@ def test_check_says_what_changed_since_the_changelog_looked(site: Site, capsys: 
     assert site.call("check")[0] == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "partitions changed: 1 attached, 1 truncated after log position" in said
-    assert "the event trigger is there" in said
+    assert "the event trigger is installed" in said
     assert "ready:" not in said
 
 

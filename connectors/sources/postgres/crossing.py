@@ -1,11 +1,12 @@
-"""Over a gap: where a changelog goes on that its database's log no longer joins on to.
+"""Continues a changelog over a gap, where the database's log no longer connects to the end of the changelog.
 
-The changelog goes on in an epoch of its own, after the highest one that it holds, from a slot that the log joins on to.
-Every table is read again, and keys that it lacks are deleted: so the changelog equals its tables again, whatever was
-lost. Where rows of the changelog itself may be gone (a file, a topic; or the slot has moved past its end, so that
-something was confirmed that is not there), each entity begins with a truncate: nobody knows which keys they were of.
+The changelog continues in a new epoch, above the highest epoch that it holds, from a slot that can still be read.
+Every table is read again, and keys that the tables lack are deleted. So the changelog equals its tables again, whatever
+was lost. If rows of the changelog itself may be missing, each entity starts with a truncate, because nobody knows which
+keys those rows had. That is the case if a file or a topic was lost, or if the slot has moved past the changelog's end,
+so that rows were confirmed that the changelog does not have.
 
-Until the sink has stored the checkpoint that is made here, every start finds the gap, and this is done again.
+Until the sink has stored the checkpoint made here, every start finds the gap and these steps can be repeated.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +39,7 @@ from envelope.model import Envelope, Op, Place, Record
 from envelope.position import Position
 
 FAIL_POINTS = ("gap:claimed", "gap:slot-dropped", "gap:taken-over", "gap:slot-made", "gap:stored")
-"""The boundaries between two steps at which a crash is tried; the last one is the caller's."""
+"""The boundaries between two steps at which tests crash; the caller passes the last one."""
 
 
 @contextmanager
@@ -52,12 +53,12 @@ def crossing(
     keep_slot: bool,
     reach: Reach,
 ) -> Iterator[CrossedGap]:
-    """Goes over a gap, holding the slot's claim until the block ends, in which what it gives is to be committed.
+    """Crosses a gap. Inside the block, the caller commits the yielded rows and checkpoint; the slot stays claimed.
 
-    `stored` is the checkpoint as readers see it. `take_over` takes hold of the sink and says what it holds. A slot that
-    has only moved on stays, if `keep_slot`; in every other case there is a new one.
+    `stored` is the checkpoint that readers see. `take_over` takes over the sink and returns the end of the changelog.
+    If the slot has only moved ahead and `keep_slot` is set, it is kept; in every other case a new slot replaces it.
 
-    Raises ChangelogError: SETTINGS and PRECONDITION as a start does, IN_USE when another session holds the slot.
+    Raises ChangelogError: SETTINGS and PRECONDITION as a start does, IN_USE if another session holds the slot.
     """
     with closing(connect(settings.dsn, settings=CATALOG_SETTINGS)) as catalog:
         _refuse(catalog, settings, entities, stored)
@@ -87,7 +88,7 @@ def crossing(
 
 
 def _epoch(end: ChangelogEnd, history: tuple[tuple[int, int], ...]) -> int:
-    """The one after all that the changelog may have reached: rows of the last promotions may be among what is gone."""
+    """An epoch above every epoch that the changelog may have reached: lost rows may come from the last promotions."""
     forks = [fork for fork in history if end.checkpoint is None or fork[0] >= timeline_of(end.checkpoint)]
     return end.epoch + len(forks) + 1
 
@@ -95,18 +96,20 @@ def _epoch(end: ChangelogEnd, history: tuple[tuple[int, int], ...]) -> int:
 def _refuse(
     catalog: psycopg.Connection[Any], settings: Settings, entities: Sequence[Entity], stored: Checkpoint | None
 ) -> None:
-    """As a start does, before anything is changed; but the slot may be as it likes, and no transaction goes on."""
+    """Refuses what a start would refuse, before anything changes; it ignores the slot and an unfinished transaction."""
     shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
     whole = None if stored is None else replace(stored, partial=False)
     check_settings(whole, shapes, accept=settings.accept_settings)
-    wanted = Requirements(
+    requirements = Requirements(
         slot=settings.slot, publication=settings.publication, failover=settings.failover, entities=entities
     )
-    refuse([finding for finding in findings(catalog, wanted, read_tables(catalog)) if finding.name != "slot"])
+    refuse([finding for finding in findings(catalog, requirements, read_tables(catalog)) if finding.name != "slot"])
 
 
 def _has_moved(catalog: psycopg.Connection[Any], name: str, stored: Checkpoint | None) -> bool:
-    """Whether the slot can still be read, from behind the place where the changelog ends: then only that is lost."""
+    """Whether the slot is readable but starts after the end of the changelog, so that only the changes between are
+    lost.
+    """
     state = slot_state(catalog, name)
     if state is None or state.wal_status == LOST or stored is None:
         return False
@@ -121,7 +124,7 @@ def _checkpoint(
     system: System,
     position: Position,
 ) -> Checkpoint:
-    """Where the changelog goes on. The gap stands at `position`, a byte before that, where no commit can begin."""
+    """The checkpoint to continue from. The gap is at `position`, one byte before it, where no commit can start."""
     shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
     repairs = Repairs() if before is None else Repairs.parse(before.repairs).of(shapes)
     opened, windows = over_gap(repairs, list(shapes), position)
@@ -149,7 +152,7 @@ def _gap(name: str, reason: str, end: ChangelogEnd, after: Checkpoint) -> Gap:
 
 
 def _side(checkpoint: Checkpoint, *, committed_at: datetime | None = None) -> Side:
-    """The place where a checkpoint stands."""
+    """One side of the gap, described by its checkpoint."""
     return Side(
         position=None if checkpoint.position is None else str(checkpoint.position),
         epoch=checkpoint.epoch,
@@ -161,22 +164,22 @@ def _side(checkpoint: Checkpoint, *, committed_at: datetime | None = None) -> Si
 
 
 def _truncates(entities: Sequence[Entity], gap: Record) -> Iterator[Record]:
-    """Where rows of the changelog itself are gone, it no longer knows each key that consumers have: they are told to
-    drop all. What an immutable entity keeps of rows that are deleted, it keeps here, too.
+    """Truncates for entities whose changelog lost rows: it no longer knows every key that consumers have, so they must
+    drop all of them. An immutable entity that ignores deletes keeps its rows here, too.
     """
-    told = gap.envelope.provenance
+    provenance = gap.envelope.provenance
     for entity in entities:
         if entity.immutable and entity.on_change_of_immutable == "ignore":
             continue
-        source = replace(told.source, op=Op.TRUNCATE, table=".".join(entity.table))
-        envelope = Envelope(provenance=replace(told, source=source), current=None, original=None)
+        source = replace(provenance.source, op=Op.TRUNCATE, table=".".join(entity.table))
+        envelope = Envelope(provenance=replace(provenance, source=source), current=None, original=None)
         for number in range(entity.partitions):
             place = Place(key=TRUNCATE_KEY, partition=number)
             yield Record(entity=entity.name, place=place, envelope=envelope)
 
 
 def _now(catalog: psycopg.Connection[Any]) -> datetime:
-    with translated("asking for the time"):
+    with translated("reading the server's clock"):
         row = catalog.execute("SELECT now()").fetchone()
     assert row is not None
     at: datetime = row[0]

@@ -88,7 +88,7 @@ class Noticed:
     def heard(self, statements: Sequence[tuple[bytes, int]], rows: Sequence[pa.RecordBatch]) -> None:
         """The event trigger wrote these statements, each with its commit; these rows are published."""
         for content, commit in statements:
-            self._statements.heard(content, commit)
+            self._statements.add(content, commit)
             self.watch.ask(commit)
         for batch in rows:
             for row in batch.filter(pc.equal(batch.column("op"), _TRUNCATE)).select(["entity", "position"]).to_pylist():

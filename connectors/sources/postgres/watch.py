@@ -1,8 +1,8 @@
-"""Looks at the catalogue while the source streams, in a thread with a connection of its own.
+"""Watches the catalogue while the source streams, in a thread with a connection of its own.
 
-The publish loop takes what the looks found, and never waits for one. What a look found is acted on once the stream has
-passed the end of the log at that look: then all rows that were written before are published, and reading the table
-again sets them right.
+The thread looks at the catalogue regularly. The publish loop takes the results and never waits for a look. It acts on
+a result once the stream has passed the end of the log at that look: then all earlier rows are published, and reading
+the table again corrects them.
 """
 
 import threading
@@ -27,14 +27,14 @@ from envelope.errors import OVER_GAP, ChangelogError, Kind
 from envelope.signal import FENCE_PREFIX
 
 LOOK_S = 10.0
-"""How often the catalogue is looked at, if nothing in the stream asks for it sooner."""
+"""How often the thread looks at the catalogue, unless something in the stream requires a look sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogLook:
-    """What a look saw, and what the log does not tell of the time since the look before.
+    """What a look saw, and the changes since the previous look that may be missing from the log.
 
-    `parts` are entries of a checkpoint's `windows`, of tables of which only some partitions are to be read.
+    `parts` are entries for a checkpoint's `windows`: tables where only some partitions have to be read again.
     """
 
     evidence: Evidence
@@ -43,22 +43,24 @@ class CatalogLook:
 
     @property
     def until(self) -> int:
-        """The log position that the stream has to pass before this counts."""
-        return max((each.until for each in self.unlogged), default=0)
+        """The log position that the stream has to pass before the source acts on this look."""
+        return max((change.until for change in self.unlogged), default=0)
 
 
 class Watch:
-    """The looks of one opening; the first is compared with `before`. The log up to `covered` was looked at already.
+    """The looks of one opening. The first is compared with `before`; an earlier look covers the log up to `covered`.
 
-    A server that does not answer for `answer_s` hangs.
+    A server that does not answer for `answer_s` counts as hung.
 
-    Raises in `passed` what a look found wrong (GAP, PRECONDITION), or why it could not be taken (CONNECTION).
+    `passed` raises ChangelogError: GAP or PRECONDITION for a problem that a look found, CONNECTION if a look failed.
     """
 
-    def __init__(self, dsn: str, wanted: Requirements, before: Evidence, *, covered: int, answer_s: float) -> None:
-        self._dsn, self._wanted, self._before = dsn, wanted, before
+    def __init__(
+        self, dsn: str, requirements: Requirements, before: Evidence, *, covered: int, answer_s: float
+    ) -> None:
+        self._dsn, self._requirements, self._before = dsn, requirements, before
         self._patience = Patience(silence_s=answer_s, stopping=lambda: self._closing, stopping_s=0.0)
-        self._changed = threading.Condition()  # guards what follows
+        self._changed = threading.Condition()  # guards the attributes below
         self._covered = self._asked = covered
         self._looks: list[CatalogLook] = []
         self._failure: BaseException | None = None
@@ -66,7 +68,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run, daemon=True, name="watch")
 
     def start(self) -> None:
-        """Takes the first look."""
+        """Starts the thread, which takes the first look."""
         self._thread.start()
 
     def close(self) -> None:
@@ -78,31 +80,31 @@ class Watch:
             self._thread.join()
 
     def ask(self, lsn: int) -> None:
-        """Takes a look soon, unless one was taken when the log had reached `lsn`."""
+        """Requests a look soon, unless a look has already covered the log up to `lsn`."""
         with self._changed:
             self._asked = max(self._asked, lsn)
             self._changed.notify_all()
 
     def covers(self, lsn: int, timeout_s: float = 0.0) -> bool:
-        """Whether a look was taken when the log reached `lsn`; waits for it up to the timeout."""
+        """Whether a look has covered the log up to `lsn`; waits for one up to the timeout."""
         with self._changed:
             self._changed.wait_for(lambda: self._covered >= lsn or self._failure is not None, timeout_s)
             self._raise_failure()
             return self._covered >= lsn
 
     def passed(self, through_lsn: int) -> list[CatalogLook]:
-        """The looks that count, now that the stream has passed `through_lsn`."""
+        """Takes the looks that the source can act on, now that the stream has passed `through_lsn`."""
         with self._changed:
             self._raise_failure()
             count = next((n for n, look in enumerate(self._looks) if look.until > through_lsn), len(self._looks))
-            found, self._looks = self._looks[:count], self._looks[count:]
-        return found
+            ready, self._looks = self._looks[:count], self._looks[count:]
+        return ready
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
 
-    # The thread.
+    # The thread
 
     def _run(self) -> None:
         try:
@@ -110,7 +112,7 @@ class Watch:
             with connect(self._dsn, settings=settings, patience=self._patience) as connection:
                 while not self._closing:
                     self._add(self._look(connection))
-        except BaseException as error:  # noqa: BLE001 - raised again by who asks, or the looks would end in silence
+        except BaseException as error:  # noqa: BLE001 - `passed` raises it; otherwise the looks would end silently
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
@@ -125,8 +127,11 @@ class Watch:
             self._changed.wait_for(lambda: self._closing or self._asked > self._covered, LOOK_S)
 
     def _look(self, connection: psycopg.Connection[Any]) -> CatalogLook:
-        """What is new; while a table is locked by an ALTER TABLE, that must wait, and the look counts for nothing."""
-        before, now = self._before, evidence.read(connection, self._wanted.publication, self._wanted.entities)
+        """Compares the catalogue with the last look; while an ALTER TABLE locks a table, the look has no result."""
+        before, now = (
+            self._before,
+            evidence.read(connection, self._requirements.publication, self._requirements.entities),
+        )
         try:
             look = self._compared(connection, before, now)
         except ChangelogError as error:
@@ -139,36 +144,40 @@ class Watch:
     def _compared(self, connection: psycopg.Connection[Any], before: Evidence, now: Evidence) -> CatalogLook:
         if now.tables == before.tables:
             return CatalogLook(evidence=now)
-        tables = refuse(connection, self._wanted, before)
-        found = list(evidence.unlogged(evidence.prove(connection, before, now), now))
-        until = _mark(connection) if found else 0
-        parts = {each.entity: _part(connection, tables[each.entity], each.leaves) for each in found if each.leaves}
-        return CatalogLook(evidence=now, unlogged=[replace(each, until=until) for each in found], parts=parts)
+        tables = refuse(connection, self._requirements, before)
+        changes = list(evidence.unlogged(evidence.prove(connection, before, now), now))
+        until = _mark(connection) if changes else 0
+        parts = {
+            change.entity: _part(connection, tables[change.entity], change.leaves)
+            for change in changes
+            if change.leaves
+        }
+        return CatalogLook(evidence=now, unlogged=[replace(change, until=until) for change in changes], parts=parts)
 
 
-def refuse(connection: psycopg.Connection[Any], wanted: Requirements, before: Evidence) -> dict[str, Table]:
-    """The table of each entity. Raises ChangelogError where they can no longer be published as they are.
+def refuse(connection: psycopg.Connection[Any], requirements: Requirements, before: Evidence) -> dict[str, Table]:
+    """The table of each entity. Raises ChangelogError if the tables can no longer be published completely.
 
-    PRECONDITION: a table is gone, or nothing keeps its key unique. GAP: the publication leaves something out; changes
-    since the look `before` may be missing.
+    PRECONDITION: a table is gone, or nothing keeps its key unique. GAP: the publication leaves something out, so
+    changes since the look `before` may be missing.
     """
     tables = {(table.schema, table.name): table for table in read_tables(connection)}
-    for entity in wanted.entities:
+    for entity in requirements.entities:
         name = f"entity {entity.name}"
         if entity.table not in tables:
-            hint = "rename it back, or take the entity off the configuration"
+            hint = "rename it back, or remove the entity from the configuration"
             raise ChangelogError(Kind.PRECONDITION, f"{name}: there is no table {'.'.join(entity.table)}", hint=hint)
         problem = tables[entity.table].key_problem(entity.key)
         if problem is not None:
             raise ChangelogError(Kind.PRECONDITION, f"{name}: {problem}", hint="then start the service again")
-    bound = [(entity, tables[entity.table]) for entity in wanted.entities]
-    with translated("looking at the publication"):
-        found = publication.read(connection, wanted.publication)
+    bound = [(entity, tables[entity.table]) for entity in requirements.entities]
+    with translated("reading the publication"):
+        published = publication.read(connection, requirements.publication)
         facts, relations = server.read(connection), rights.read(connection, [table for _, table in bound])
-        told = list(publication.findings(connection, found, facts, wanted.publication, bound, relations))
-    if found is None:
-        raise _no_publication(wanted.publication)
-    for finding in told:
+        findings = list(publication.findings(connection, published, facts, requirements.publication, bound, relations))
+    if published is None:
+        raise _no_publication(requirements.publication)
+    for finding in findings:
         if finding.status == "fail":
             raise _gap(f"publication {finding.message}", finding.hint or "correct it,", before)
     return {entity.name: table for entity, table in bound}
@@ -177,30 +186,30 @@ def refuse(connection: psycopg.Connection[Any], wanted: Requirements, before: Ev
 def refuse_unpublished(
     connection: psycopg.Connection[Any], name: str, entities: Sequence[Entity], stored: Checkpoint
 ) -> None:
-    """Raises ChangelogError (GAP) where the publication lacks a table that the changelog was begun with."""
+    """Raises ChangelogError (GAP) if the publication lacks a table that the changelog already has."""
     with translated(f"reading publication {name}"):
-        found = publication.read(connection, name)
-    if found is None and entities:
+        published = publication.read(connection, name)
+    if published is None and entities:
         raise _no_publication(name)
-    kept = found.tables.keys() if found is not None and found.all_operations else set()
-    missing = sorted(entity.table for entity in entities if entity.table not in kept)
+    complete = published.tables.keys() if published is not None and published.all_operations else set()
+    missing = sorted(entity.table for entity in entities if entity.table not in complete)
     if missing:
         message = f"publication {name} no longer has all changes of {'.'.join(missing[0])}"
         raise _gap(message, "add it again", Evidence.parse(stored.source.get("publication", {})))
 
 
 def _part(connection: psycopg.Connection[Any], table: Table, leaves: Collection[int]) -> dict[str, Any]:
-    """The progress of a table that is read, but for these partitions."""
-    read = {
+    """The progress of a table that is completely read except for these partitions."""
+    read_leaves = {
         quoted((leaf.schema, leaf.name)): {"filenode": leaf.filenode, "pages": leaf.pages, "left": []}
         for leaf in table.leaves
         if leaf.oid not in leaves
     }
-    return {"signature": signature(connection, (table.schema, table.name)), "leaves": read}
+    return {"signature": signature(connection, (table.schema, table.name)), "leaves": read_leaves}
 
 
 def _no_publication(name: str) -> ChangelogError:
-    """Making it again is no way on: the server cannot decode what was written while it was away."""
+    """Creating it again would not help: the server cannot decode what was written while it did not exist."""
     message = f"publication {name} does not exist, and the changelog was begun with it"
     return ChangelogError(Kind.GAP, message, hint=OVER_GAP)
 
@@ -210,12 +219,12 @@ def _gap(message: str, hint: str, before: Evidence | None) -> ChangelogError:
     return ChangelogError(
         Kind.GAP,
         f"{message}{since}",
-        hint=f"{hint} and start the service: it then reads the tables concerned again",
+        hint=f"{hint} and start the service: it then reads the affected tables again",
     )
 
 
 def _mark(connection: psycopg.Connection[Any]) -> int:
-    """Writes a message into the log after all that this look saw: the stream surely gets there."""
+    """Writes a message into the log, after everything that this look saw, so that the stream is sure to get there."""
     with translated("marking the log"), connection.transaction():
         connection.execute("SET LOCAL synchronous_commit = local")  # a paused standby must not hold this back
         row = connection.execute(

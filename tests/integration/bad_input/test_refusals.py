@@ -68,7 +68,7 @@ def test_a_database_whose_text_is_of_any_encoding(server: Server, tmp_path: Path
             site = Site(server.dsn("bytes"), tmp_path)
             site.sql(GUEST)
             site.configure(ONE)
-            assert "the database's encoding is SQL_ASCII: its text may be of any; move it" in site.refused()
+            assert "the database's encoding is SQL_ASCII, so its text may be in any encoding; move it" in site.refused()
         finally:
             admin.execute("DROP DATABASE bytes WITH (FORCE)")
 
@@ -96,8 +96,9 @@ def test_another_database_of_the_same_cluster(site: Site, server: Server, tmp_pa
         )
         site.config.write_text(site.config.read_text().replace('"postgres",', f'"postgres", slot = "{other.name}",'))
         assert site.refused().startswith(
-            f"this is database {other.name} (oid {other_oid}), and the changelog is of {site.name} (oid {oid}) of the "
-            f"same cluster; connect to {site.name} ([source] dsn); if that one is no more, `changelog run --over-gap`"
+            f"this is database {other.name} (oid {other_oid}), but the changelog comes from {site.name} (oid {oid}) "
+            f"of the same cluster; connect to {site.name} ([source] dsn); if it no longer exists, "
+            "`changelog run --over-gap`"
         )
         other.sql(f"SELECT pg_drop_replication_slot('{other.name}')")
     assert site.state("guest").keys() == {"1"}
@@ -216,7 +217,7 @@ def test_a_publication_that_loses_a_table(begun: Site, monkeypatch: pytest.Monke
 def test_a_publication_with_a_column_list(site: Site) -> None:
     site.sql(f"CREATE PUBLICATION {site.name} FOR TABLE guest (id) WITH (publish_via_partition_root = true)")
     line = site.refused()
-    assert f"{site.name} has a column list on public.guest; take it off: columns are left out by [entities.X]" in line
+    assert f"{site.name} has a column list on public.guest; remove the list and use [entities.X]" in line
 
 
 # Where the log should go

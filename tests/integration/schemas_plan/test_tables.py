@@ -71,7 +71,7 @@ def test_replica_identities(planner: Planner) -> None:
     found = planner.entity("ALTER TABLE orders REPLICA IDENTITY DEFAULT")
     assert summary(found) == (["1: replica identity FULL DEFAULT (id)"], [], [], 0)
     [note] = found["notes"]
-    assert "originals are not known" in note
+    assert "`original` is unknown" in note
     found = planner.entity("ALTER TABLE orders REPLICA IDENTITY NOTHING")
     assert rules(found) == ["1: TABLE /"]
     assert "lacks id" in found["troubles"][0]["text"]

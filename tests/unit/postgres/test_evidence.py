@@ -77,8 +77,8 @@ def test_bounds_are_those_of_statements_that_can_have_done_it() -> None:
     )
     statements = Statements()
     for content in (b"", b"\xff", b"[]", b"1", b'{"command": 1}', b'{"command": "ALTER TABLE"}'):
-        statements.heard(content, 0x150)
+        statements.add(content, 0x150)
     assert statements.bounds(change) == ("0/100", "0/200")
     for commit in (0x90, 0x110, 0x120, 0x210):
-        statements.heard(b'{"command": "ALTER PUBLICATION", "objects": []}', commit)
+        statements.add(b'{"command": "ALTER PUBLICATION", "objects": []}', commit)
     assert statements.bounds(change) == ("0/110", "0/120")

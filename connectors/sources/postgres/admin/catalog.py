@@ -1,6 +1,6 @@
-"""The tables of a database as its catalogue has them now.
+"""Reads the tables of a database from its present catalogue, for setup, checks and reading tables.
 
-The stream's own Relation messages say how its rows are shaped; this is for setting up, checking and reading tables.
+The columns of streamed rows do not come from here but from the stream's own Relation messages.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from connectors.sources.postgres.session.connection import translated
 from envelope.entity import Entity
 
 ReplicaIdentity = Literal["d", "n", "f", "i"]
-"""DEFAULT (the primary key), NOTHING, FULL, or an index."""
+"""DEFAULT (the primary key), NOTHING, FULL or an index, by the letters of the catalogue."""
 
 _PUBLISHES_GENERATED = 180000
 _BEFORE_IMAGES: Mapping[ReplicaIdentity, str] = {"f": "full", "d": "primary key", "i": "an index", "n": "none"}
@@ -22,7 +22,7 @@ _BEFORE_IMAGES: Mapping[ReplicaIdentity, str] = {"f": "full", "d": "primary key"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableColumn:
-    """One column; `published` says whether the log carries it, which it does not for most generated ones."""
+    """One column; `published` says whether the log carries it. Most generated columns are not in the log."""
 
     name: str
     type_oid: int
@@ -34,7 +34,7 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """An index whose key is plain columns; `immediate` is false where it is deferrable."""
+    """An index on plain columns; `immediate` is false if it is deferrable."""
 
     name: str
     columns: tuple[str, ...]
@@ -48,11 +48,11 @@ class Index:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """What holds rows: a plain table itself, or a partition that is not partitioned further.
+    """A table that stores rows: a plain table, or a partition that is not partitioned further.
 
-    `pages` is its size in blocks, 0 where it was not asked for; `filenode` changes when it is rewritten. `identity`
-    names the columns that the log has of an old row: None when it has all, empty when it has none and the server
-    refuses UPDATE and DELETE.
+    `pages` is its size in blocks, 0 if it was not requested; `filenode` changes when the table is rewritten. `identity`
+    names the columns of an old row that the log has. It is None if the log has all of them. If it is empty, the log has
+    none, and the server refuses UPDATE and DELETE.
     """
 
     oid: int
@@ -68,7 +68,8 @@ class Leaf:
 class Table:
     """A plain (`kind` r) or partitioned (p) table that is not itself a partition.
 
-    `rows_estimate` and `nbytes` (with TOAST, without indexes; 0 where it was not asked for) are of all its leaves.
+    `rows_estimate` and `nbytes` are the sums over its leaves. `nbytes` includes TOAST but no indexes, and is 0 if it
+    was not requested.
     """
 
     oid: int
@@ -84,28 +85,28 @@ class Table:
 
     @property
     def primary_key(self) -> tuple[str, ...]:
-        """The columns of the primary key; empty where there is none."""
+        """The columns of the primary key; empty if there is none."""
         return next((index.columns for index in self.indexes if index.primary), ())
 
     @property
     def before_image(self) -> str:
-        """What the log has of a row before a change, by the table's replica identity."""
+        """Which columns of a row before a change the log has, according to the table's replica identity."""
         return _BEFORE_IMAGES[self.replica_identity]
 
     def usable_key(self) -> tuple[str, ...] | None:
-        """The primary key, else the first unique index that may be the key, else None."""
+        """The primary key, otherwise the first unique index that can serve as the key, otherwise None."""
         indexes = sorted(self.indexes, key=lambda index: (not index.primary, index.name))
         keys = [index.columns for index in indexes if index.unique]
         return next((key for key in keys if key and self.key_problem(key) is None), None)
 
     def key_problem(self, key: Sequence[str]) -> str | None:
-        """Why `key` cannot identify the rows in a changelog, and what would help; None when it can.
+        """Why `key` cannot identify the rows in a changelog, and how to fix that; None if it can.
 
-        It must be backed by a valid, immediate (not deferrable), non-partial unique index on NOT NULL columns: under a
-        deferrable one, rows that swap keys arrive in an order in which one of them vanishes.
+        The key needs a valid, immediate (not deferrable), non-partial unique index on NOT NULL columns. With a
+        deferrable index, two rows can swap keys, and their changes arrive in an order that makes one row vanish.
         """
         text = f"{self.schema}.{self.name}"
-        listed = ", ".join(key)
+        key_list = ", ".join(key)
         columns = {column.name: column for column in self.columns}
         for name in key:
             if name not in columns:
@@ -116,11 +117,11 @@ class Table:
                 return f"column {name} of {text} may be null; make it NOT NULL"
         candidates = [index for index in self.indexes if index.unique and sorted(index.columns) == sorted(key)]
         if not candidates:
-            return f"{text} has no unique index on ({listed}); create one, or choose another key"
+            return f"{text} has no unique index on ({key_list}); create one, or choose another key"
         flaws = [_flaw(index) for index in candidates]
         if None in flaws:
             return None
-        return f"the unique index {candidates[0].name} of {text} {flaws[0]}; create another on ({listed})"
+        return f"the unique index {candidates[0].name} of {text} {flaws[0]}; create another on ({key_list})"
 
 
 def read_tables(
@@ -129,10 +130,10 @@ def read_tables(
     named: tuple[str, str] | None = None,
     sized: Callable[[tuple[str, str]], bool] = lambda _: False,
 ) -> list[Table]:
-    """All tables of the database that can be published, by schema and name; no temporary and no system tables.
+    """All tables of the database that can be published, sorted by schema and name; no temporary or system tables.
 
-    Only the one of the schema and name `named`, if that is given. `sized` says of which to ask the sizes, too: that
-    waits while a table is locked in ACCESS EXCLUSIVE mode.
+    If `named` is given, only the table with this schema and name. `sized` selects the tables to measure as well;
+    measuring waits while a table is locked in ACCESS EXCLUSIVE mode.
     """
     schema, name = named or (None, None)
     with translated("reading the catalogue"), conn.transaction():
@@ -161,7 +162,7 @@ def read_tables(
 
 
 def identity_problem(table: Table) -> str | None:
-    """Why the server would refuse the application's own UPDATE and DELETE once the table is published; else None."""
+    """Why publishing the table would make the application's own UPDATE and DELETE fail; None if it would not."""
     virtual = [column.name for column in table.columns if column.generated == "virtual"]
     whole = table.replica_identity == "f" or any(leaf.identity is None for leaf in table.leaves)
     if not virtual or not whole:
@@ -183,10 +184,10 @@ def _flaw(index: Index) -> str | None:
 
 
 def _by_table(rows: Iterable[tuple[Any, ...]]) -> dict[int, list[tuple[Any, ...]]]:
-    found: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+    by_table: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
     for oid, *row in rows:
-        found[oid].append(tuple(row))
-    return found
+        by_table[oid].append(tuple(row))
+    return by_table
 
 
 def _column(row: tuple[Any, ...], version: int) -> TableColumn:
@@ -234,7 +235,7 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> '
 ORDER BY n.nspname, c.relname
 """
 
-# The last two are reltuples and bytes; a relation that is dropped meanwhile has no size.
+# The last two columns are reltuples and bytes. A relation that is dropped while the query runs has no size.
 _LEAVES = """
 SELECT t.oid::int8, l.oid::int8, n.nspname, l.relname,
     CASE WHEN t.sized THEN coalesce(pg_relation_size(l.oid), 0) / current_setting('block_size')::int8 ELSE 0 END,
@@ -256,7 +257,7 @@ JOIN pg_namespace AS n ON n.oid = l.relnamespace
 ORDER BY n.nspname, l.relname
 """
 
-# A NOT NULL constraint that is not validated yet says nothing of the rows that were there before it.
+# A NOT NULL constraint that is not validated yet guarantees nothing about rows that are older than it.
 _COLUMNS = """
 SELECT a.attrelid::int8, a.attname, a.atttypid::int8, a.atttypmod,
     a.attnotnull AND NOT EXISTS (

@@ -1,4 +1,4 @@
-"""Which of several services may go on to read a slot, decided before any of them touches the changelog."""
+"""Decides which of several services may read a slot, before any of them touches the changelog."""
 
 import secrets
 import time
@@ -13,7 +13,7 @@ from connectors.sources.postgres.session.sessions import COLUMNS, Session
 from connectors.sources.postgres.stream.replication import ReplicationConnection
 from envelope.errors import ChangelogError, Kind
 
-_ASK_AGAIN_S = 0.1
+_RETRY_S = 0.1
 _NUMBERS = 1 << 31
 
 
@@ -31,20 +31,21 @@ def claim_slot(
     patience_s: float = 5.0,
     sessions: set[int] | None = None,
 ) -> None:
-    """Makes `replication` the one session that may go on to read the slot `name`, whether it exists yet or not.
+    """Makes `replication` the only session that may read the slot `name`, whether or not the slot exists yet.
 
-    Two services that start at once would both find the slot unread, and the one that loses it would already have
-    taken the changelog from the one that wins. So each announces itself before it looks for others: of any two, at
-    least one sees the other. The announcement is an advisory lock under a number drawn at random, which ends with the
-    session; the server ends a session that reads a slot and is silent for `wal_sender_timeout`. Any role can take any
-    advisory lock, so only those of replication sessions count: these the server lets in for the right to replicate.
+    Two services that start at the same time would both find the slot unread, and the one that loses the slot might
+    already have taken the changelog from the winner. So each service announces itself before it looks for others: of
+    any two, at least one sees the other. The announcement is an advisory lock on a random number, which ends with the
+    session; the server ends a session that reads a slot and stays silent for `wal_sender_timeout`. Any role can take
+    any advisory lock, so only locks of replication sessions count: the server admits these only to roles with the right
+    to replicate.
 
-    A slot that is held is asked for again during `patience_s`: the server needs a moment to notice that a session
-    of ours was killed. `sessions` are the server's processes of all sessions that this process had, to which it adds
-    `replication`: the server keeps one whose link broke without a word for its `wal_sender_timeout`.
+    If the slot is held, this tries again for `patience_s`, because the server needs a moment to notice that one of our
+    sessions was killed. `sessions` are the server processes of all sessions that this process has had; `replication` is
+    added to them. The server keeps a session whose connection broke silently for its `wal_sender_timeout`.
 
-    Raises ChangelogError: IN_USE when another's session holds it, CONNECTION when one of `sessions` does,
-    PRECONDITION when it is not a slot of ours.
+    Raises ChangelogError: IN_USE if a foreign session holds the slot, CONNECTION if one of `sessions` holds it,
+    PRECONDITION if the slot is not one of ours.
     """
     own = set() if sessions is None else sessions
     pid = replication.backend_pid()
@@ -60,7 +61,7 @@ def claim_slot(
             return
         if time.monotonic() >= deadline:
             break
-        time.sleep(_ASK_AGAIN_S)
+        time.sleep(_RETRY_S)
     _withdraw(replication, name)
     holder = reader or others[0].session
     if holder.pid in own:
@@ -72,32 +73,32 @@ def claim_slot(
 
 
 def _announced(replication: ReplicationConnection, name: str, pid: int) -> list[_Claimant]:
-    """The others that claim the slot, once this session has announced that it does, too.
+    """Announces this session's claim and returns the other claimants.
 
-    Of several that find one another, the one with the lowest number stays announced until it is alone: the others
-    withdraw, and draw another number next time. So one of them always gets on.
+    If several sessions see each other, the one with the lowest number keeps its announcement until it is alone. The
+    others withdraw and draw another number next time, so one of them always gets the slot.
     """
     claimants = _claimants(replication, name)
-    if all(each.session.pid != pid for each in claimants):
-        while not _ask(replication, _ANNOUNCE, name, number=secrets.randbelow(_NUMBERS))[0][0]:
-            pass  # somebody holds this very number
+    if all(claimant.session.pid != pid for claimant in claimants):
+        while not _query(replication, _ANNOUNCE, name, number=secrets.randbelow(_NUMBERS))[0][0]:
+            pass  # another session holds the same number
         claimants = _claimants(replication, name)
-    own = min(each.number for each in claimants if each.session.pid == pid)
-    others = [each for each in claimants if each.session.pid != pid]
-    if any(each.number < own for each in others):
+    own = min(claimant.number for claimant in claimants if claimant.session.pid == pid)
+    others = [claimant for claimant in claimants if claimant.session.pid != pid]
+    if any(claimant.number < own for claimant in others):
         _withdraw(replication, name)
     return others
 
 
 def _claimants(replication: ReplicationConnection, name: str) -> list[_Claimant]:
-    return [_Claimant(number, Session(*session)) for number, *session in _ask(replication, _CLAIMANTS, name)]
+    return [_Claimant(number, Session(*session)) for number, *session in _query(replication, _CLAIMANTS, name)]
 
 
 def _withdraw(replication: ReplicationConnection, name: str) -> None:
-    _ask(replication, _WITHDRAW, name)
+    _query(replication, _WITHDRAW, name)
 
 
-def _ask(replication: ReplicationConnection, query: sql.SQL, name: str, **values: int) -> list[tuple[Any, ...]]:
+def _query(replication: ReplicationConnection, query: sql.SQL, name: str, **values: int) -> list[tuple[Any, ...]]:
     return replication.query(query.format(name=sql.Literal(name), **values).as_string())
 
 
@@ -108,7 +109,7 @@ FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND l.classid::int8 = hashtext('changelog slot ' || {name})::int8 & 4294967295
 """
-"""The locks of claims: two numbers each, of which the first stands for the slot."""
+"""The locks of claims. Each has two numbers; the first identifies the slot."""
 
 _CLAIMANTS = sql.SQL(f"""
 SELECT l.objid::int8, l.pid, {COLUMNS}

@@ -1,7 +1,7 @@
-"""An optional event trigger writes each statement that matters to the changelog into the log, at its place.
+"""An optional event trigger, which writes each statement that matters to the changelog into the log.
 
-Without it, the catalogue is compared every few seconds, and the bounds of an edit are two comparisons. With it, they
-are the positions of the statements. Creating one takes a superuser on most servers.
+Without the trigger, the service compares the catalogue every few seconds, and an edit lies between two comparisons.
+With it, the exact positions of the statements are known. On most servers, only a superuser can create it.
 """
 
 from collections import deque
@@ -19,8 +19,8 @@ NAME = "changelog_ddl"
 """The function, and the trigger on `ddl_command_end`; the trigger on `sql_drop` is NAME_drop."""
 
 SCRIPT = f"""\
--- Run this as a superuser. It writes the name of each statement below, and of its objects, into the log, in the
--- transaction of the statement. An error in it is swallowed, so that no statement fails because of it.
+-- Run this as a superuser. The trigger writes the name of each statement listed below, and the names of its objects,
+-- into the log, in the statement's own transaction. It ignores its own errors, so it never makes a statement fail.
 CREATE OR REPLACE FUNCTION {NAME}() RETURNS event_trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 DECLARE
     objects text[];
@@ -49,29 +49,32 @@ ALTER EVENT TRIGGER {NAME}_drop ENABLE ALWAYS;
 """
 
 
-_HEARD_MAX = 1000
+_STATEMENTS_MAX = 1000
 
 
 class Statements:
-    """The statements that the event trigger wrote into the log, as far as they are needed for bounds."""
+    """The latest statements that the event trigger wrote into the log; they give the bounds of changes."""
 
     def __init__(self) -> None:
-        self._heard: deque[tuple[int, str]] = deque(maxlen=_HEARD_MAX)
+        self._statements: deque[tuple[int, str]] = deque(maxlen=_STATEMENTS_MAX)
 
-    def heard(self, content: bytes, commit: int) -> None:
-        """A message with this content was committed at `commit`; any role may write one, so it may be no statement."""
+    def add(self, content: bytes, commit: int) -> None:
+        """Adds a message that was committed at `commit`. Any role may write one, so invalid content is ignored."""
         try:
-            said = msgspec.json.decode(content)
+            statement = msgspec.json.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return
-        if isinstance(said, dict) and isinstance(said.get("command"), str):
-            self._heard.append((commit, said["command"]))
+        if isinstance(statement, dict) and isinstance(statement.get("command"), str):
+            self._statements.append((commit, statement["command"]))
 
     def bounds(self, change: Unlogged) -> tuple[str, str]:
-        """The log positions of the first and the last statement that can have made the change, else of two looks."""
+        """The log positions of the first and last statement that can have made the change.
+
+        Without such a statement, these are the positions of the two comparisons around the change.
+        """
         inside = [
             commit
-            for commit, command in self._heard
+            for commit, command in self._statements
             if change.since <= commit <= change.until and change.statements in command
         ]
         first, last = (min(inside), max(inside)) if inside else (change.since, change.until)
@@ -79,7 +82,7 @@ class Statements:
 
 
 def is_installed(connection: psycopg.Connection[Any]) -> bool:
-    """Whether both triggers are there and enabled."""
+    """Whether both triggers exist and are enabled."""
     names = [NAME, f"{NAME}_drop"]
     with translated("looking for the event trigger"):
         rows = connection.execute(

@@ -1,8 +1,8 @@
-"""What the catalogue says of each table, so that a later look notices changes that the log does not tell.
+"""Records what the catalogue says about each table, so that a later look can notice changes that are not in the log.
 
-Every edit of a catalogue row gives it another `xmin`, which VACUUM FREEZE keeps and a physical standby has, too. So a
-table that left the publication and came back between two looks is noticed by its new rows. Another cluster numbers
-everything in its own way: there is nothing to compare.
+Every edit of a catalogue row gives it a new `xmin`, which survives VACUUM FREEZE and is the same on a physical standby.
+So if a table leaves the publication and comes back between two looks, its new catalogue rows show it. Another cluster
+assigns its own numbers, so its catalogue cannot be compared.
 """
 
 import hashlib
@@ -21,20 +21,20 @@ from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 
 LEAVES_MAX = 200
-"""Partitions of a table that a checkpoint lists one by one; of more it holds a hash, because it is written so often."""
+"""The most partitions of a table that a checkpoint lists; beyond that it stores a hash, because it is written often."""
 
 _PROBED_PAGES = 128
-"""Pages in which a partition with other storage is searched for a row that is older than the last look."""
+"""How many pages of a partition with new storage are searched for a row that is older than the last look."""
 
 _SCHEMAS_PUBLISHED = 150000
 
 _SAME_TEXT = (frozenset({20, 21, 23}), frozenset({25, 1043}))
-"""Types by OID (integers; text and varchar) between which a key column may change: its values keep their text."""
+"""Groups of type OIDs (integers; text and varchar). A key column may change within a group and keep its texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafEvidence:
-    """A partition that holds rows: its storage, and the `xmin` of each catalogue row that ties it to its table."""
+    """A partition that stores rows: its storage, and the `xmin` of each catalogue row that links it to its table."""
 
     filenode: int
     links: str
@@ -42,14 +42,15 @@ class LeafEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableEvidence:
-    """One entity's table, by its OID. `name` changes with each renaming, and with `owner`, the table's.
+    """The evidence for one entity's table, which has this `oid`.
 
-    `options` change with each edit of the publication's own row, and with `publisher`, its owner; `published` are those
-    of its rows that cover the table.
+    `name` is a version that changes with each renaming of the table, and with a change of its `owner`. `options` is a
+    version that changes with each edit of the publication itself, and with a change of its owner, `publisher`.
+    `published` identifies the publication's rows that cover the table.
 
-    `keys` are the constraints that keep the entity key unique (`c` and the OID), or unique indexes without one (`i`),
-    and `types` the types of its columns, with a hash of what composites in them have for attributes. `leaves` are the
-    partitions by OID, or a hash of them.
+    `keys` are the constraints that keep the entity key unique (`c` and the OID), or unique indexes without a constraint
+    (`i` and the OID). `types` are the types of the key columns, with a hash of the attributes of composites in them.
+    `leaves` are the partitions by OID, or a hash of them.
     """
 
     oid: int
@@ -63,7 +64,7 @@ class TableEvidence:
     leaves: Mapping[int, LeafEvidence] | str
 
     def to_json(self) -> list[Any]:
-        """What a checkpoint keeps: short, since it is written with every commit."""
+        """The form that the checkpoint stores; it is short because it is written with every commit."""
         leaves: Any = self.leaves
         if not isinstance(leaves, str):
             leaves = [[oid, leaf.filenode, leaf.links] for oid, leaf in leaves.items()]
@@ -74,7 +75,7 @@ class TableEvidence:
 
     @classmethod
     def parse(cls, stored: Sequence[Any]) -> Self:
-        """What `to_json` gave, or the catalogue."""
+        """Parses the result of `to_json` or a row of the catalogue query."""
         oid, name, owner, options, publisher, published, keys, types, leaves = stored
         if not isinstance(leaves, str):
             leaves = {leaf: LeafEvidence(filenode=filenode, links=links) for leaf, filenode, links in leaves}
@@ -93,9 +94,9 @@ class TableEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One look at the catalogue: `lsn` was the end of the log before it, and no transaction below `horizon` still ran.
+    """One look at the catalogue. `lsn` is the end of the log before it; every transaction below `horizon` had ended.
 
-    `tables` are by entity; an entity whose table does not exist has none.
+    `tables` is keyed by entity; an entity whose table does not exist is missing.
     """
 
     lsn: int
@@ -103,32 +104,33 @@ class Evidence:
     tables: Mapping[str, TableEvidence]
 
     def to_json(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """The form that the checkpoint stores."""
         tables = {entity: table.to_json() for entity, table in self.tables.items()}
         return {"lsn": lsn_text(self.lsn), "horizon": self.horizon, "tables": tables}
 
     @classmethod
     def parse(cls, stored: Mapping[str, Any]) -> Self | None:
-        """What `to_json` gave; None where nothing is stored. Raises ChangelogError (MALFORMED)."""
+        """Parses the result of `to_json`; None if nothing is stored. Raises ChangelogError (MALFORMED)."""
         if not stored:
             return None
         try:
-            tables = {entity: TableEvidence.parse(each) for entity, each in stored["tables"].items()}
+            tables = {entity: TableEvidence.parse(table) for entity, table in stored["tables"].items()}
             return cls(lsn=parse_lsn(stored["lsn"]), horizon=int(stored["horizon"]), tables=tables)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ChangelogError(Kind.MALFORMED, "the recovery record's publication cannot be read") from error
+            raise ChangelogError(Kind.MALFORMED, "cannot parse the publication in the checkpoint") from error
 
     def of(self, entities: Sequence[str]) -> "Evidence":
-        """That of these entities alone."""
+        """The evidence of these entities only."""
         return replace(self, tables={name: self.tables[name] for name in entities if name in self.tables})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unlogged:
-    """Rows of an entity may have changed between the log positions `since` and `until`, and the log does not tell.
+    """A change between the log positions `since` and `until` that may have affected rows without being in the log.
 
-    `statements` is a word of the commands that can have done it. `leaves` are the partitions to read, None for the
-    whole table. `sweep`: rows may be gone. `truncated`: partitions were truncated, and nothing else.
+    `statements` is a word in every command that can have caused it. `leaves` are the partitions to read again, None
+    for the whole table. `sweep` says that rows may be gone, `truncated` that partitions were truncated and nothing else
+    happened.
     """
 
     entity: str
@@ -142,26 +144,26 @@ class Unlogged:
 
 
 def read(connection: psycopg.Connection[Any], publication: str, entities: Sequence[Entity]) -> Evidence:
-    """Looks at the catalogue. Locks no table: an ALTER TABLE does not hold it up.
+    """Looks at the catalogue. It locks no table, so it never waits for an ALTER TABLE.
 
-    The end of the log is asked for first, in a statement of its own: what was done to a table before a row at that end
-    was written, this look sees.
+    The end of the log is read first, in a statement of its own. So the look sees every change of a table that happened
+    before the rows at that position were written.
     """
-    asked = [
-        {"entity": each.name, "schema": each.table[0], "name": each.table[1], "key": sorted(each.key)}
-        for each in entities
+    requests = [
+        {"entity": entity.name, "schema": entity.table[0], "name": entity.table[1], "key": sorted(entity.key)}
+        for entity in entities
     ]
     older = connection.info.server_version < _SCHEMAS_PUBLISHED
     query = _LOOK.replace("{schemas}", "" if older else _SCHEMAS)
-    with translated("looking at the catalogue"):
+    with translated("reading the catalogue"):
         [(lsn,)] = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8").fetchall()
-        rows = connection.execute(query.encode(), [json.dumps(asked), publication]).fetchall()
+        rows = connection.execute(query.encode(), [json.dumps(requests), publication]).fetchall()
     tables = {row[1]: TableEvidence.parse(row[2:]) for row in rows if row[1] is not None}
     return Evidence(lsn=lsn, horizon=rows[0][0], tables=tables)
 
 
 def unlogged(before: Evidence, now: Evidence) -> Iterator[Unlogged]:
-    """What may have changed in between without a word in the log; `before` is as `prove` gives it."""
+    """The changes between two looks that may be missing from the log; `before` is the result of `prove`."""
     for entity, table in now.tables.items():
         known = before.tables.get(entity)
         if known is None or known == table:
@@ -175,29 +177,31 @@ def unlogged(before: Evidence, now: Evidence) -> Iterator[Unlogged]:
 
 
 def prove(connection: psycopg.Connection[Any], before: Evidence, now: Evidence) -> Evidence:
-    """`before`, with the partitions of now that were only rewritten, or that never held rows from elsewhere.
+    """Adds to `before` the present state of partitions that were only rewritten or that never had foreign rows.
 
-    A partition that VACUUM FULL or CLUSTER has rewritten still has rows that are older than the look before; one that
-    was truncated has none.
+    A partition that VACUUM FULL or CLUSTER has rewritten still has rows from before the earlier look; a truncated one
+    has none.
     """
-    found = dict(before.tables)
+    tables = dict(before.tables)
     for entity, table in now.tables.items():
-        known = found.get(entity)
+        known = tables.get(entity)
         if known is None or isinstance(known.leaves, str) or isinstance(table.leaves, str):
             continue
-        same = {oid: leaf for oid, leaf in table.leaves.items() if _holds(connection, before, known.leaves, oid, leaf)}
-        found[entity] = replace(known, leaves={**known.leaves, **same})
-    return replace(before, tables=found)
+        same = {
+            oid: leaf for oid, leaf in table.leaves.items() if _same_rows(connection, before, known.leaves, oid, leaf)
+        }
+        tables[entity] = replace(known, leaves={**known.leaves, **same})
+    return replace(before, tables=tables)
 
 
-def _holds(
+def _same_rows(
     connection: psycopg.Connection[Any],
     before: Evidence,
     known: Mapping[int, LeafEvidence],
     oid: int,
     leaf: LeafEvidence,
 ) -> bool:
-    """Whether what the changelog has of this partition still holds."""
+    """Whether the changelog's rows of this partition are still right."""
     last = known.get(oid)
     if last == leaf:
         return True
@@ -207,7 +211,7 @@ def _holds(
 
 
 def _whole(known: TableEvidence, table: TableEvidence) -> str | None:
-    """Why the whole table is concerned; None if it is not."""
+    """Why the whole table is affected; None if it is not."""
     if known.oid != table.oid:
         return "another table has taken its name"
     if known.name != table.name and known.owner == table.owner:
@@ -218,7 +222,7 @@ def _whole(known: TableEvidence, table: TableEvidence) -> str | None:
         return "the publication was made again"
     if not known.published & table.published:
         return "the table was taken off the publication and added again, or its row filter was edited"
-    if known.types != table.types:  # which makes the constraint again, too
+    if known.types != table.types:  # this recreates the constraint as well
         return None if _same_text(known.types, table.types) else "the type of a key column changed, or was altered"
     if known.keys and table.keys and not known.keys & table.keys:
         return "the constraint that keeps its key unique was dropped and made again"
@@ -226,17 +230,17 @@ def _whole(known: TableEvidence, table: TableEvidence) -> str | None:
 
 
 def _same_text(before: Sequence[str], after: Sequence[str]) -> bool:
-    """Whether every key column that changed its type publishes the same texts."""
+    """Whether every key column with a new type still publishes the same texts."""
     if len(before) != len(after):
         return False
-    # Older programs stored nothing of the attributes of composites.
+    # Older versions of this program did not store the attributes of composites.
     changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new and old != _plain(old, new)]
     oids = [{int(text.split(".")[0]) for text in pair} for pair in changed]
     return all(any(pair <= family for family in _SAME_TEXT) for pair in oids)
 
 
 def _plain(old: str, new: str) -> str:
-    """`new` without what it says of attributes, where `old` says nothing of them."""
+    """`new` without its hash of attributes, if `old` has none."""
     return new if old.count(".") > 1 else ".".join(new.split(".")[:2])
 
 
@@ -250,8 +254,8 @@ def _leaves(entity: str, known: TableEvidence, table: TableEvidence, since: int)
     linked = {oid for oid, leaf in after.items() if oid not in before or before[oid].links != leaf.links}
     gone = {oid for oid in before if oid not in after or oid in linked}
     truncated = {oid for oid in after if oid not in linked and before[oid].filenode != after[oid].filenode}
-    told = {"attached": len(linked), "detached or dropped": len(gone), "truncated": len(truncated)}
-    why = "partitions changed: " + ", ".join(f"{count} {what}" for what, count in told.items() if count)
+    counts = {"attached": len(linked), "detached or dropped": len(gone), "truncated": len(truncated)}
+    why = "partitions changed: " + ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     yield Unlogged(
         entity=entity,
         why=why,
@@ -264,37 +268,38 @@ def _leaves(entity: str, known: TableEvidence, table: TableEvidence, since: int)
 
 
 def _has_older(connection: psycopg.Connection[Any], leaf: int, horizon: int) -> bool:
-    """Whether the first pages have a row that was written by a transaction below `horizon`.
+    """Whether the first pages have a row that a transaction below `horizon` wrote.
 
-    Ids wrap around, so that a row frozen long ago may look young: then the partition counts as truncated, and so does
-    one that may not be read.
+    Ids wrap around, so a row that was frozen long ago can look young: then the partition counts as truncated. So does
+    a partition that our role may not read.
     """
-    found = _probe(connection, leaf)
+    probe = _probe(connection, leaf)
     first = sql.SQL("ctid < {}::tid AND age(xmin) > age({}::text::xid)")
     condition = first.format(f"({_PROBED_PAGES},0)", str(horizon & 0xFFFFFFFF))
-    return found is not None and found.readable and _exists(connection, found, condition)
+    return probe is not None and probe.readable and _exists(connection, probe, condition)
 
 
-def _is_new(connection: psycopg.Connection[Any], leaf: int, seen: LeafEvidence, known: Iterable[LeafEvidence]) -> bool:
-    """Whether all rows that came to the partition are in the log under its table's name: it is empty, or it was made as
-    a partition (CREATE TABLE … PARTITION OF), and so was what it is a partition of, if that is new, too.
+def _is_new(connection: psycopg.Connection[Any], leaf: int, now: LeafEvidence, known: Iterable[LeafEvidence]) -> bool:
+    """Whether the log has all rows of the partition under its table's name.
 
-    One that may not be read is taken for new if the transaction that made it attached it.
+    That is so if it is empty, or if it was created as a partition (CREATE TABLE … PARTITION OF) and so was its parent,
+    if that is new, too. A partition that our role may not read passes if the transaction that created it attached it.
     """
-    found = _probe(connection, leaf)
-    if found is None:
+    probe = _probe(connection, leaf)
+    if probe is None:
         return False
-    *above, link = seen.links.split("/")
+    *above, link = now.links.split("/")
     parent_known = any(other.links.split("/")[: len(above)] == above for other in known)
-    made = found.made_as_partition if parent_known else found.made_as_partitions
-    return not found.pages or made or (not found.readable and found.made_by == link)
+    made = probe.made_as_partition if parent_known else probe.made_as_partitions
+    return not probe.pages or made or (not probe.readable and probe.made_by == link)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Probed:
-    """A partition that is there: its size, and `made_by`, the transaction that made it.
+class _PartitionProbe:
+    """An existing partition: its size, and `made_by`, the transaction that created it.
 
-    `made_as_partition`: it was never a table of its own; `made_as_partitions`: nor was any partition above it.
+    `made_as_partition` says that it was never a table of its own; `made_as_partitions` says the same of it and of every
+    partition above it.
     """
 
     schema: str
@@ -306,14 +311,14 @@ class _Probed:
     made_as_partitions: bool
 
 
-def _probe(connection: psycopg.Connection[Any], leaf: int) -> _Probed | None:
-    """The partition; None when it was dropped meanwhile."""
-    with translated("looking at a partition"), connection.cursor(row_factory=class_row(_Probed)) as cursor:
+def _probe(connection: psycopg.Connection[Any], leaf: int) -> _PartitionProbe | None:
+    """Reads the partition's facts; None if it has been dropped."""
+    with translated("looking at a partition"), connection.cursor(row_factory=class_row(_PartitionProbe)) as cursor:
         return cursor.execute(_PROBE, {"leaf": leaf}).fetchone()
 
 
-def _exists(connection: psycopg.Connection[Any], leaf: _Probed, condition: sql.Composed) -> bool:
-    """Whether the partition has such a row."""
+def _exists(connection: psycopg.Connection[Any], leaf: _PartitionProbe, condition: sql.Composed) -> bool:
+    """Whether the partition has a row that meets the condition."""
     table = sql.Identifier(leaf.schema, leaf.name)
     with translated("looking at a partition"):
         row = connection.execute(
@@ -333,8 +338,8 @@ def _digest(leaves: Sequence[Any]) -> str:
     return hashlib.sha256(json.dumps(leaves).encode()).hexdigest()[:16]
 
 
-# The row of a system column is written when its table is made, and never again. So are those of all its columns by
-# CREATE TABLE … PARTITION OF; ATTACH writes each again, to say that it is inherited.
+# The catalogue row of a system column is written when its table is created, and never again. CREATE TABLE … PARTITION
+# OF writes the rows of the other columns at the same time; ATTACH writes them again, to mark them as inherited.
 _PROBE = """
 WITH RECURSIVE chain AS (
     SELECT i.inhrelid, i.inhparent, i.xmin AS link FROM pg_inherits AS i WHERE i.inhrelid = %(leaf)s
@@ -361,7 +366,7 @@ _SCHEMAS = """
         UNION ALL SELECT s.oid || '.' || s.xmin FROM pg_publication_namespace AS s
         WHERE s.pnpubid = p.oid AND s.pnnspid = n.oid"""
 
-# One row a table that was asked for, and one at least.
+# One row for each requested table that exists, or a single row without a table.
 _LOOK = """
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8, t.*
 FROM (SELECT) AS always LEFT JOIN (

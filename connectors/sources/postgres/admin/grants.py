@@ -1,4 +1,4 @@
-"""The SQL that makes a setup role and a least-privilege run role."""
+"""Writes the SQL that creates a setup role and a least-privilege run role."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ WHERE c.oid = ANY (%s::int8[]::oid[]) ORDER BY 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedTable:
-    """A table, or a partition of one, and what granting rights on it takes."""
+    """A table or partition, with the facts that decide which rights it needs."""
 
     schema: str
     name: str
@@ -32,7 +32,7 @@ class OwnedTable:
 
 
 def read_owned(connection: psycopg.Connection[Any], tables: Sequence[Table]) -> list[OwnedTable]:
-    """The tables and their partitions, by name."""
+    """Reads the tables and their partitions, sorted by name."""
     oids = [oid for table in tables for oid in (table.oid, *(leaf.oid for leaf in table.leaves))]
     with translated("reading who owns the tables"):
         rows = connection.execute(_OWNERS, [oids]).fetchall()
@@ -41,43 +41,43 @@ def read_owned(connection: psycopg.Connection[Any], tables: Sequence[Table]) -> 
 
 
 def grants(owned: Sequence[OwnedTable], *, database: str) -> str:
-    """An SQL script for whoever administers `database`; it sets no passwords."""
+    """The SQL script for the administrator of `database`; it sets no passwords."""
     return "\n".join([*_head(database), *_setup(owned, database), "", *_run(owned, database), ""])
 
 
 def _head(database: str) -> Iterator[str]:
     yield f"-- Run this as a superuser in database {safe(database)}. It sets no passwords:"
-    yield f"-- in psql, \\password {SETUP} and \\password {RUN} do."
+    yield f"-- use \\password {SETUP} and \\password {RUN} in psql."
     yield ""
 
 
 def _setup(owned: Sequence[OwnedTable], database: str) -> Iterator[str]:
-    yield "-- The role of `changelog check --fix`, needed when something is set up or changed:"
-    yield "-- it makes the publication, which takes the owner of each table, and sets replica identities."
+    yield "-- The role for `changelog check --fix`, needed only when something is set up or changed. It creates"
+    yield "-- the publication, which requires ownership of each table, and sets replica identities."
     yield f"CREATE ROLE {SETUP} LOGIN REPLICATION;"
     yield f"GRANT CONNECT, CREATE ON DATABASE {_quote(database)} TO {SETUP};"
-    for owner in sorted({each.owner for each in owned if not each.by_superuser}):
+    for owner in sorted({table.owner for table in owned if not table.by_superuser}):
         yield f"GRANT {_quote(owner)} TO {SETUP};"
-    for owner in sorted({each.owner for each in owned if each.by_superuser}):
-        yield f"-- Some tables belong to the superuser {safe(owner)}, whom nobody should join: give them another owner,"
+    for owner in sorted({table.owner for table in owned if table.by_superuser}):
+        yield f"-- The superuser {safe(owner)} owns some tables, and no role should join it: give them another owner,"
         yield f"-- or run `changelog check --fix` once as {safe(owner)}."
     yield from _read(owned, SETUP)
 
 
 def _run(owned: Sequence[OwnedTable], database: str) -> Iterator[str]:
-    yield "-- The role of `changelog run`: it reads the log and the tables, and writes marks into the log."
+    yield "-- The role for `changelog run`. It reads the log and the tables, and writes marks into the log."
     yield f"CREATE ROLE {RUN} LOGIN REPLICATION;"
     yield f"GRANT CONNECT ON DATABASE {_quote(database)} TO {RUN};"
     yield from _read(owned, RUN)
-    if any(each.row_security for each in owned):
+    if any(table.row_security for table in owned):
         yield f"ALTER ROLE {RUN} BYPASSRLS;  -- row security would hide rows from the changelog"
 
 
 def _read(owned: Sequence[OwnedTable], role: str) -> Iterator[str]:
-    for schema in sorted({each.schema for each in owned}):
+    for schema in sorted({table.schema for table in owned}):
         yield f"GRANT USAGE ON SCHEMA {_quote(schema)} TO {role};"
-    for each in owned:
-        yield f"GRANT SELECT ON TABLE {_quote(each.schema, each.name)} TO {role};"
+    for table in owned:
+        yield f"GRANT SELECT ON TABLE {_quote(table.schema, table.name)} TO {role};"
 
 
 def _quote(*names: str) -> str:
@@ -85,7 +85,7 @@ def _quote(*names: str) -> str:
 
 
 def _identifier(name: str) -> str:
-    """A quoted identifier; in the form with escapes (U&"…") where the name holds what would act on a terminal."""
+    """A quoted identifier. If the name contains characters that could control a terminal, they are escaped (U&"…")."""
     quoted = sql.Identifier(name).as_string()
     if safe(name) == name:
         return quoted

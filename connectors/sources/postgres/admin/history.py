@@ -1,10 +1,11 @@
-"""Whether the server's log is still the one that the changelog was made of: the log itself is the evidence.
+"""Checks that the server's log is still the log that the changelog was made from. The log itself is the evidence.
 
-A server that was restored to an earlier point goes on with other transactions, on the same timeline and past any
-position: its log end and its timeline prove nothing. But its slot was restored with it, so it sends again what that
-slot had not confirmed. The checkpoint therefore names the last transaction that it covers. Where the slot has not
-confirmed that one, the stream begins there, and it must come first: the same commit, id and time. Nothing is confirmed
-before it has come, or the server would not send it to the next start either.
+A server that was restored to an earlier point continues with other transactions on the same timeline, and sooner or
+later passes every position. So neither the end of its log nor its timeline proves anything. But its slot was restored
+with it, so the server sends again whatever that slot had not confirmed. The checkpoint therefore names the last
+transaction that it covers. If the slot has not confirmed that transaction, the stream starts there, and its first
+transaction must be the same one, with the same commit position, id and time. Nothing is confirmed before it arrives;
+otherwise the server would not send it at the next start.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,21 +22,21 @@ MEMBER = "history"
 
 
 def last_transaction(transaction: Transaction, publication: str) -> dict[str, Any]:
-    """How a checkpoint names the last transaction that it covers, as seen through this publication."""
+    """The checkpoint's entry for the last transaction that it covers, as seen through this publication."""
     return {
         "commit": lsn_text(transaction.commit),
-        "xid": transaction.xid & 0xFFFFFFFF,  # as the log has it
+        "xid": transaction.xid & 0xFFFFFFFF,  # the form in the log
         "committed_at": transaction.committed_at,
         "publication": publication,
     }
 
 
 class History:
-    """What the stream of one opening must begin with, and how far may be confirmed.
+    """The transaction that one opening's stream must start with, and how far the source may confirm.
 
-    `start_lsn` is where it is to begin, `commit` where the last transaction of the changelog was committed (-1 where
-    none is `known`), `durable` how far the changelog is stored. Where the slot has `confirmed` that transaction, or was
-    read through another publication, which may leave it out, nothing can be asked.
+    `start_lsn` is where the stream starts. `commit` is where the changelog's last transaction committed (-1 if none is
+    `known`). `durable` is how far the changelog is stored. Nothing can be checked if the slot has already `confirmed`
+    that transaction, or if it was seen through another publication, because this one may leave it out.
     """
 
     def __init__(self, known: Mapping[str, Any] | None, through_lsn: int, publication: str, confirmed: int) -> None:
@@ -48,13 +49,13 @@ class History:
 
     @classmethod
     def of(cls, stored: Checkpoint | None, publication: str, confirmed_flush: int) -> Self:
-        """That of the changelog that ends at `stored`, read from a slot; None is a new one, or one without a link."""
+        """For the changelog that ends at `stored`; None for a new changelog, or for one without a link to this log."""
         if stored is None:
             return cls(None, confirmed_flush, publication, confirmed_flush)
         return cls(stored.source.get(MEMBER), through_lsn(stored), publication, confirmed_flush)
 
     def covered(self, stored: Checkpoint, epoch: Callable[[int], int]) -> Position | None:
-        """Up to where the stream holds nothing new: the last published row, or the last transaction if it had none."""
+        """The position up to which the stream holds nothing new: the last published row or the last transaction."""
         if self.commit < 0 or stored.partial:
             return stored.position
         last = Position(epoch(self.commit), self.commit, 0)
@@ -62,13 +63,13 @@ class History:
 
     @property
     def confirmable(self) -> int:
-        """How far may be confirmed."""
+        """How far the source may confirm."""
         return self.durable if self._awaited is None else self.start_lsn
 
     def heard(self, first: Transaction | None) -> bool:
-        """The stream went on with this transaction; whether that was the awaited one.
+        """Checks the first transaction of the stream; returns whether it is the awaited one.
 
-        Raises ChangelogError (DIVERGED) when it is another.
+        Raises ChangelogError (DIVERGED) if it is a different one.
         """
         if self._awaited is None or first is None:
             return False
@@ -78,14 +79,17 @@ class History:
         return True
 
     def reached(self, wal_end: int) -> None:
-        """All before `wal_end` has come. Raises ChangelogError (DIVERGED) when the awaited transaction has not."""
+        """Checks a stream that has delivered everything before `wal_end`.
+
+        Raises ChangelogError (DIVERGED) if the awaited transaction was not in it.
+        """
         if self._awaited is not None and wal_end > self.commit:
             raise self._diverged(self._awaited)
 
     def _diverged(self, awaited: Mapping[str, Any]) -> ChangelogError:
         return ChangelogError(
             Kind.DIVERGED,
-            f"the server's log lacks the transaction that the changelog ends with ({awaited['xid']}, committed at "
+            f"the server's log lacks the last transaction of the changelog ({awaited['xid']}, committed at "
             f"{awaited['commit']}): the database was restored to an earlier point, or is another copy of it",
-            hint=f"connect to the server that has it; if there is none, {OVER_GAP}",
+            hint=f"connect to the server that has it; if no server does, {OVER_GAP}",
         )

@@ -1,7 +1,7 @@
-"""Which history of the source a log position belongs to, and whether the changelog can go on in it.
+"""Determines which history of the source a log position belongs to, and whether the changelog can continue in it.
 
-An epoch counts histories: each promotion, and each new cluster, begins one. A commit before the fork belongs to
-the history that it was first published in, even when a promoted server sends it again.
+An epoch numbers the histories: each promotion and each new cluster begins a new one. A commit before the fork belongs
+to the history in which it was first published, even if a promoted server sends it again.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ FIRST_EPOCH = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A part of the log in one epoch, on one timeline; `end_lsn` is where the next begins, None for the last."""
+    """A part of the log in one epoch and on one timeline; `end_lsn` is the start of the next one, None for the last."""
 
     end_lsn: int | None
     epoch: int
@@ -39,11 +39,11 @@ class Lineage:
         history: tuple[tuple[int, int], ...],
         confirmed_flush: int,
     ) -> Self:
-        """How the log goes on from `stored` on the server that answers.
+        """Traces how the log continues from `stored` on the server `system`.
 
-        `history` holds the ancestors of the server's timeline, oldest first, each with the position at which it was
-        left; `confirmed_flush` is the slot's. Raises ChangelogError: GAP when log after the checkpoint was given
-        away or the cluster is another one, DIVERGED when the changelog holds what this history does not.
+        `history` holds the ancestors of the server's timeline, oldest first, each with the position at which it ends;
+        `confirmed_flush` is the slot's position. Raises ChangelogError: GAP if log after the checkpoint is no longer
+        available or the cluster is a different one, DIVERGED if the changelog has commits that this history lacks.
         """
         if stored is None:
             return cls.anew(None, system)
@@ -54,7 +54,7 @@ class Lineage:
             raise ChangelogError(
                 Kind.GAP,
                 f"the slot has moved to {lsn_text(confirmed_flush)}, beyond the changelog's "
-                f"{lsn_text(through_lsn(stored))}: what lies between is lost",
+                f"{lsn_text(through_lsn(stored))}: the changes in between are lost",
                 hint=OVER_GAP,
             )
         timelines = [*(timeline for timeline, _ in forks), system.timeline]
@@ -68,7 +68,7 @@ class Lineage:
 
     @classmethod
     def anew(cls, stored: Checkpoint | None, system: System) -> Self:
-        """A history without a link to the one before: of a new changelog, or after a new cluster was accepted."""
+        """A history without a link to an earlier one: for a new changelog, or after a new cluster was accepted."""
         epoch = FIRST_EPOCH if stored is None else stored.epoch + 1
         return cls(stretches=(Stretch(end_lsn=None, epoch=epoch, timeline=system.timeline),))
 
@@ -77,32 +77,32 @@ class Lineage:
         return next(part.epoch for part in self.stretches if part.end_lsn is None or commit_lsn < part.end_lsn)
 
     def reached(self, through_lsn: int) -> Stretch:
-        """The stretch in which all before `through_lsn` lies: the epoch and timeline that its checkpoint stores.
+        """The stretch that ends at or after `through_lsn`: its epoch and timeline go into the checkpoint.
 
-        A record that ends where a fork is belongs to the timeline before it.
+        A record that ends exactly at a fork belongs to the timeline before the fork.
         """
         return next(part for part in self.stretches if part.end_lsn is None or through_lsn <= part.end_lsn)
 
 
 def cluster_of(stored: Checkpoint) -> str:
-    """The system identifier of the cluster that the changelog is of; empty where the checkpoint names none."""
+    """The system identifier of the changelog's cluster; empty if the checkpoint names none."""
     return str(stored.source.get("system_identifier", ""))
 
 
 def timeline_of(stored: Checkpoint) -> int:
-    """The timeline that the changelog reaches; 0, which no server has, where the checkpoint names none."""
+    """The timeline on which the changelog ends; 0, which no server has, if the checkpoint names none."""
     return int(stored.source.get("timeline", 0))
 
 
 def is_elsewhere(stored: Checkpoint | None, system: System) -> bool:
-    """Whether the changelog is of another cluster, at whose end it can go on: not inside a transaction."""
+    """Whether the changelog comes from another cluster and can continue here: it must not end inside a transaction."""
     return stored is not None and cluster_of(stored) != system.system_identifier and not stored.partial
 
 
 def joins_on(
     stored: Checkpoint, database: Mapping[str, Any], system: System, history: tuple[tuple[int, int], ...]
 ) -> bool:
-    """Whether the server's log is the one that the changelog was made from, and holds all that was published."""
+    """Whether the server's log is the log that the changelog was made from, with everything that was published."""
     try:
         check_database(stored, database)
         Lineage.trace(stored, system, history, confirmed_flush=0)
@@ -112,51 +112,52 @@ def joins_on(
 
 
 def check_cluster(stored: Checkpoint, system: System) -> None:
-    """Raises ChangelogError (GAP) when the changelog is of another cluster."""
+    """Raises ChangelogError (GAP) if the changelog comes from another cluster."""
     if cluster_of(stored) != system.system_identifier:
         raise ChangelogError(
             Kind.GAP,
-            f"this is another database cluster ({system.system_identifier}) than the changelog's "
-            f"({cluster_of(stored)})",
-            hint="connect to the cluster of before; after an upgrade that lost nothing, "
-            f"`changelog run --accept-cluster`; else {OVER_GAP}",
+            f"this is database cluster {system.system_identifier}, but the changelog comes from cluster "
+            f"{cluster_of(stored)}",
+            hint="connect to the old cluster; after an upgrade that lost nothing, use "
+            f"`changelog run --accept-cluster`; otherwise {OVER_GAP}",
         )
 
 
 def check_database(stored: Checkpoint, database: Mapping[str, Any]) -> None:
-    """Raises ChangelogError (GAP) when the changelog is of another database of the same cluster; one that was renamed
-    is the same. `database` is as `setup.read_database` gives it.
+    """Raises ChangelogError (GAP) if the changelog comes from another database of the same cluster.
+
+    A database that was renamed is still the same. `database` is the result of `slot.read_database`.
     """
     known = stored.source.get("database", database)
     if known["oid"] != database["oid"]:
         raise ChangelogError(
             Kind.GAP,
-            f"this is database {database['name']} (oid {database['oid']}), and the changelog is of {known['name']} "
-            f"(oid {known['oid']}) of the same cluster",
-            hint=f"connect to {known['name']} ([source] dsn); if that one is no more, {OVER_GAP}",
+            f"this is database {database['name']} (oid {database['oid']}), but the changelog comes from "
+            f"{known['name']} (oid {known['oid']}) of the same cluster",
+            hint=f"connect to {known['name']} ([source] dsn); if it no longer exists, {OVER_GAP}",
         )
 
 
 def _check_history(stored: Checkpoint, system: System, forks: list[tuple[int, int]]) -> None:
-    """The checkpoint must lie on the way to where the server is now."""
+    """Raises ChangelogError (DIVERGED) unless the server's own history passes through the checkpoint."""
     reached = _published_to(stored)
     if forks and forks[0][0] == timeline_of(stored):
         end, where = forks[0][1], f"left that timeline at {lsn_text(forks[0][1])}"
     elif timeline_of(stored) == system.timeline:
         end, where = system.wal_end, f"ends at {lsn_text(system.wal_end)}"
     else:
-        end, where = -1, f"never was on it (its own is {system.timeline})"
+        end, where = -1, f"was never on it (it is on {system.timeline})"
     if reached > end:
         raise ChangelogError(
             Kind.DIVERGED,
             f"the changelog reaches {lsn_text(reached)} on timeline {timeline_of(stored)}, but the server {where}: "
             "it lacks commits that were published",
-            hint=f"connect to the server that has them; else {OVER_GAP}",
+            hint=f"connect to the server that has them; otherwise {OVER_GAP}",
         )
 
 
 def _published_to(stored: Checkpoint) -> int:
-    """Where the last record ends of which rows are published; of a partial transaction at least its first byte."""
+    """The end of the last published record; for a partial transaction, at least the first byte of its commit."""
     if stored.partial and stored.position is not None:
         return max(through_lsn(stored), stored.position.commit + 1)
     return through_lsn(stored)

@@ -1,4 +1,4 @@
-"""What a service leaves in its database, a slot and a publication, and how each is dropped."""
+"""The slot and the publication that a service leaves in its database, and how to drop them."""
 
 import psycopg
 from psycopg import sql
@@ -12,7 +12,7 @@ SLOT, PUBLICATION = "slot", "publication"
 
 
 def read(connection: Connection, slot: str, publication: str) -> list[Remnant]:
-    """Both, as they are now."""
+    """The present state of both."""
     state = slot_state(connection, slot)
     query = "SELECT true FROM pg_publication WHERE pubname = %s"
     with translated("looking for the publication"):

@@ -8,9 +8,9 @@ from envelope.signal import PREFIX, Signal, Signing, encode
 
 
 def send(connection: Connection, signal: Signal, secret: bytes | None) -> int:
-    """Writes the signal into the log of the database, alone in a transaction; gives the LSN after its message.
+    """Writes the signal into the database's log, in a transaction of its own; returns the LSN after its message.
 
-    The service has taken note of it once its checkpoint's `through_lsn` is greater. Raises ChangelogError.
+    The service has recorded the signal once its checkpoint's `through_lsn` is greater. Raises ChangelogError.
     """
     with translated("sending a signal"), connection.transaction():
         content = encode(signal, None if secret is None else _signing(connection, secret))
@@ -22,7 +22,7 @@ def send(connection: Connection, signal: Signal, secret: bytes | None) -> int:
 
 
 def _signing(connection: Connection, secret: bytes) -> Signing:
-    """For the transaction that is open."""
+    """The signing data of the open transaction."""
     row = connection.execute(
         "SELECT system_identifier::text, pg_current_xact_id()::text FROM pg_control_system()"
     ).fetchone()

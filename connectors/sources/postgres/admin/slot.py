@@ -1,4 +1,4 @@
-"""What the service leaves in the database: a publication and a slot."""
+"""The service's publication and replication slot: creating them, reading them and refusing unsuitable ones."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from envelope.errors import OVER_GAP, ChangelogError, Kind
 OPERATIONS = "insert, update, delete, truncate"
 
 LOST = "lost"
-"""The `wal_status` of a slot whose log the server removed, or that it invalidated."""
+"""The `wal_status` of a slot that the server invalidated, or that lost its log."""
 
 _ASK_AGAIN_S = 0.1
 _GENERATED_COLUMNS = 180000
@@ -29,11 +29,11 @@ _GENERATED_COLUMNS = 180000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotState:
-    """A replication slot as the server has it now.
+    """The present state of a replication slot.
 
-    `reader` is the session that reads it. `retained_bytes` is the log that it keeps on the server, `wal_status` one
-    of reserved, extended, unreserved and lost; both None while unknown. `xids` is how many transaction ids it holds the
-    server's catalogue back by.
+    `reader` is the session that reads it. `retained_bytes` is how much log the slot keeps on the server, `wal_status`
+    is reserved, extended, unreserved or lost; both are None while unknown. `xids` is the number of transaction ids by
+    which the slot holds back VACUUM of the server's catalogue.
     """
 
     name: str
@@ -49,18 +49,18 @@ class SlotState:
 
     @property
     def active_pid(self) -> int | None:
-        """The server's process that reads it."""
+        """The server process that reads the slot."""
         return None if self.reader is None else self.reader.pid
 
     def refuse_if_read(self) -> None:
-        """Raises ChangelogError (IN_USE), naming the session, when one reads the slot."""
+        """Raises ChangelogError (IN_USE), naming the session, if a session reads the slot."""
         if self.reader is not None:
             raise self.reader.in_use(self.name)
 
 
 def read_database(conn: psycopg.Connection[Any]) -> tuple[str, dict[str, Any]]:
-    """Which cluster answers (its system identifier), and which of its databases: `name` and `oid`."""
-    with translated("asking which database this is"):
+    """The cluster's system identifier, and the `name` and `oid` of the connection's database."""
+    with translated("reading the database's identity"):
         row = conn.execute(_DATABASE).fetchone()
     assert row is not None
     identifier, name, oid = row
@@ -68,9 +68,10 @@ def read_database(conn: psycopg.Connection[Any]) -> tuple[str, dict[str, Any]]:
 
 
 def publication_sql(name: str, entities: Sequence[Entity], *, server_version: int) -> str:
-    """The statement that creates the publication; `server_version` as libpq has it.
+    """The statement that creates the publication; `server_version` is libpq's number.
 
-    It has no column lists: one that misses a column of the replica identity breaks the application's own UPDATE.
+    It has no column lists, because a list that lacks a column of the replica identity breaks the application's own
+    UPDATE.
     """
     tables = ", ".join(published_as(entity) for entity in entities)
     options = [f"publish = '{OPERATIONS}'", "publish_via_partition_root = true"]
@@ -80,18 +81,18 @@ def publication_sql(name: str, entities: Sequence[Entity], *, server_version: in
 
 
 def published_as(entity: Entity) -> str:
-    """The table and its row filter, as a publication names them.
+    """The clause that publishes the table, with its row filter.
 
-    It stands with ONLY, so that tables that inherit from it are not published as it.
+    ONLY keeps tables that inherit from it from being published under its name.
     """
     condition = f" WHERE ({entity.where})" if entity.where else ""
     return f"ONLY {sql.Identifier(*entity.table).as_string()}{condition}"
 
 
 def ensure_publication(conn: psycopg.Connection[Any], name: str, entities: Sequence[Entity]) -> None:
-    """Creates the publication if there is none; one that is there stays as it is, and `check` says what it lacks.
+    """Creates the publication if there is none. An existing one is left alone; `check` reports what it lacks.
 
-    Raises ChangelogError: ACCESS when the role may not create it, PRECONDITION when the server refuses.
+    Raises ChangelogError: ACCESS if the role may not create it, PRECONDITION if the server refuses.
     """
     with translated(f"setting up publication {name}"):
         if conn.execute("SELECT FROM pg_publication WHERE pubname = %s", [name]).fetchone() is None:
@@ -99,7 +100,7 @@ def ensure_publication(conn: psycopg.Connection[Any], name: str, entities: Seque
 
 
 def slot_state(conn: psycopg.Connection[Any], name: str) -> SlotState | None:
-    """The slot `name` as it is now; None when there is none."""
+    """The present state of the slot `name`; None if it does not exist."""
     with translated(f"reading slot {name}"):
         row = conn.execute(_SLOT, [name]).fetchone()
     if row is None:
@@ -129,12 +130,13 @@ def ensure_slot(
     answer_s: float = ANSWER_S,
     alive: Callable[[], None] = lambda: None,
 ) -> SlotState:
-    """The slot `name`, created if there is no changelog yet; that waits for all transactions that now run.
+    """The slot `name`, which is created if there is no changelog yet. Creating it waits for all running transactions.
 
-    `alive` is called now and then while it waits for them; if it waits for nothing, the server hangs after `answer_s`.
+    `alive` is called now and then during that wait. If the server is not waiting for a transaction, it counts as hung
+    after `answer_s`.
 
-    Raises ChangelogError: GAP when the changelog `stored` was begun and its slot is missing or lost its log, IN_USE
-    when another session reads it, PRECONDITION when it is not a slot of ours or the server cannot make one.
+    Raises ChangelogError: GAP if the changelog `stored` exists but its slot is missing or lost its log, IN_USE if
+    another session reads the slot, PRECONDITION if the slot is not one of ours or the server cannot create one.
     """
     if stored is not None:
         refuse_lost(conn, name)
@@ -145,19 +147,21 @@ def ensure_slot(
             excuse = SlotCreationWait(conn, pid, answer_s=answer_s, alive=alive)
             replication.create_slot(name, failover=failover, excused=excuse)
         except ChangelogError:
-            with contextlib.suppress(psycopg.Error):  # it would go on to wait, and make a slot that nobody knows of
+            with contextlib.suppress(
+                psycopg.Error
+            ):  # otherwise it would keep waiting and create a slot that nobody knows of
                 conn.execute("SELECT pg_terminate_backend(%s)", [pid])
             raise
         state = slot_state(conn, name)
     if state is None:
-        raise ChangelogError(Kind.CONNECTION, f"replication slot {name} was dropped as soon as it was made")
+        raise ChangelogError(Kind.CONNECTION, f"replication slot {name} was dropped right after it was created")
     refuse_foreign(state, conn.info.dbname)
     state.refuse_if_read()
     return state
 
 
 def refuse_lost(conn: psycopg.Connection[Any], name: str) -> None:
-    """Raises ChangelogError (GAP) when the slot of a changelog that was begun is missing, or has lost its log."""
+    """Raises ChangelogError (GAP) if the slot of an existing changelog is missing or has lost its log."""
     state = slot_state(conn, name)
     if state is None:
         raise ChangelogError(
@@ -169,12 +173,12 @@ def refuse_lost(conn: psycopg.Connection[Any], name: str) -> None:
         raise ChangelogError(
             Kind.GAP,
             f"replication slot {name} has lost its log (the server removed or invalidated it)",
-            hint=f"raise max_slot_wal_keep_size against the next time; {OVER_GAP}",
+            hint=f"raise max_slot_wal_keep_size to prevent this in future; {OVER_GAP}",
         )
 
 
 def refuse_foreign(state: SlotState, database: str) -> None:
-    """Raises ChangelogError (PRECONDITION) when the slot is of another kind, or of another database."""
+    """Raises ChangelogError (PRECONDITION) if the slot is of another kind or belongs to another database."""
     if state.plugin != "pgoutput" or state.database != database or state.two_phase:
         kind = f"{state.plugin or 'physical'}{', two-phase' if state.two_phase else ''}, of database {state.database}"
         elsewhere = state.plugin == "pgoutput" and state.database != database

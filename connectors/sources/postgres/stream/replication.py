@@ -242,7 +242,7 @@ class ReplicationConnection:
             return ChangelogError(
                 Kind.GAP,
                 f"replication slot {slot} has lost its log (the server removed or invalidated it)",
-                hint=f"raise max_slot_wal_keep_size against the next time; {OVER_GAP}",
+                hint=f"raise max_slot_wal_keep_size to prevent this in future; {OVER_GAP}",
             )
         return error
 

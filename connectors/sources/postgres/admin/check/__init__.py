@@ -1,4 +1,4 @@
-"""Every precondition of the source, each tested and each with its fix."""
+"""Tests every precondition of the source; each finding says how to fix it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,35 +16,42 @@ from envelope.errors import ChangelogError, Kind
 __all__ = ["Finding", "Requirements", "findings", "refuse"]
 
 
-def findings(connection: psycopg.Connection[Any], wanted: Requirements, found: Sequence[Table]) -> list[Finding]:
-    """All findings, of the server first, then of slot and publication, then of each table.
+def findings(
+    connection: psycopg.Connection[Any], requirements: Requirements, all_tables: Sequence[Table]
+) -> list[Finding]:
+    """All findings: first on the server, then on the slot and the publication, then on each table.
 
-    `connection` is one of the role that the service runs as, `found` the database's tables. Changes nothing.
+    `connection` belongs to the role that runs the service; `all_tables` are the tables of the database. Changes
+    nothing.
     """
-    by_name = {(table.schema, table.name): table for table in found}
-    bound = [(entity, by_name[entity.table]) for entity in wanted.entities if entity.table in by_name]
+    by_name = {(table.schema, table.name): table for table in all_tables}
+    bound = [(entity, by_name[entity.table]) for entity in requirements.entities if entity.table in by_name]
     with translated("checking the preconditions"):
         facts = server.read(connection)
         relations = rights.read(connection, [table for _, table in bound])
-        published = publication.read(connection, wanted.publication)
-        slot = slot_state(connection, wanted.slot)
+        published = publication.read(connection, requirements.publication)
+        slot = slot_state(connection, requirements.slot)
         return [
-            *server.findings(facts, wanted),
-            *server.slot(facts, slot, wanted),
+            *server.findings(facts, requirements),
+            *server.slot(facts, slot, requirements),
             *server.retention(facts),
-            *publication.findings(connection, published, facts, wanted.publication, bound, relations),
+            *publication.findings(connection, published, facts, requirements.publication, bound, relations),
             *(
-                fail(entity.name, f"there is no table {'.'.join(entity.table)}", "create it, or take the entity off")
-                for entity in wanted.entities
+                fail(entity.name, f"there is no table {'.'.join(entity.table)}", "create it, or remove the entity")
+                for entity in requirements.entities
                 if entity.table not in by_name
             ),
-            *(each for entity, table in bound for each in tables.findings(entity, table, published, relations, facts)),
+            *(
+                finding
+                for entity, table in bound
+                for finding in tables.findings(entity, table, published, relations, facts)
+            ),
         ]
 
 
-def refuse(found: Sequence[Finding]) -> None:
-    """Raises ChangelogError(PRECONDITION) for the first failure, and says how many more there are."""
-    failed = [finding for finding in found if finding.status == "fail"]
+def refuse(checked: Sequence[Finding]) -> None:
+    """Raises ChangelogError (PRECONDITION) for the first failure and says how many more there are."""
+    failed = [finding for finding in checked if finding.status == "fail"]
     if failed:
         more = f" (and {len(failed) - 1} more: see `changelog check`)" if len(failed) > 1 else ""
         first = failed[0]

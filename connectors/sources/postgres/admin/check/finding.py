@@ -1,4 +1,4 @@
-"""What a check is asked, and what it answers."""
+"""The input of a check, and helpers that build its findings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from envelope.entity import Entity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
-    """What the service asks of the database; `through_lsn` is how far the changelog is, None before it is begun."""
+    """What the service needs from the database; `through_lsn` is the end of the changelog, None before it begins."""
 
     slot: str
     publication: str
@@ -21,10 +21,10 @@ class Requirements:
 
 
 def mend(name: str, message: str, statement: str) -> Finding:
-    """A failure that one safe statement ends."""
+    """A failure that one safe statement fixes."""
     return Finding(name=name, status="fail", message=message, hint=statement, fix=(statement,))
 
 
 def quote(*names: str) -> str:
-    """A name as SQL has it, its parts joined by dots."""
+    """A name quoted for SQL, with its parts joined by dots."""
     return sql.Identifier(*names).as_string()

@@ -1,4 +1,4 @@
-"""Whether the publication sends what the entities need, or can be made."""
+"""Checks that the publication sends what the entities need, or that it can be created."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ EntityTables = Sequence[tuple[Entity, Table]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTable:
-    """A table as a publication has it: its row filter as the server writes it, and the columns that this uses."""
+    """A table in a publication: its row filter as the server prints it, and the columns that the filter uses."""
 
     schema: str
     name: str
@@ -33,7 +33,7 @@ class PublishedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """A publication that exists; `generated` says whether it sends stored generated columns."""
+    """An existing publication; `generated` says whether it sends stored generated columns."""
 
     via_root: bool
     all_operations: bool
@@ -41,7 +41,7 @@ class Publication:
     tables: Mapping[tuple[str, str], PublishedTable]
 
 
-# What older servers lack is asked for through to_jsonb, which does not name it.
+# Columns that older servers lack are read through to_jsonb, which does not have to name them.
 _PUBLICATION = """
 SELECT pubviaroot, pubinsert AND pubupdate AND pubdelete AND pubtruncate,
     coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's'
@@ -67,7 +67,7 @@ WHERE t.pubname = %s
 
 
 def read(connection: psycopg.Connection[Any], name: str) -> Publication | None:
-    """The publication `name` as it is now; None when there is none."""
+    """The present state of the publication `name`; None if it does not exist."""
     row = connection.execute(_PUBLICATION, [name]).fetchone()
     if row is None:
         return None
@@ -79,19 +79,19 @@ def read(connection: psycopg.Connection[Any], name: str) -> Publication | None:
 
 def findings(
     connection: psycopg.Connection[Any],
-    found: Publication | None,
+    publication: Publication | None,
     facts: Facts,
     name: str,
     bound: EntityTables,
     relations: Mapping[int, RelationRights],
 ) -> Iterator[Finding]:
-    """What the publication `name` leaves out or sends otherwise than asked, or who can make it."""
-    if found is None:
+    """Findings on what the publication `name` omits or sends differently than needed, or on who can create it."""
+    if publication is None:
         yield _absent(connection, facts, name, bound, relations)
         return
     problems = [
-        *_options(name, found, bound),
-        *(problem for entity, table in bound for problem in _table(connection, name, found, entity, table)),
+        *_options(name, publication, bound),
+        *(problem for entity, table in bound for problem in _table(connection, name, publication, entity, table)),
     ]
     yield from problems or [ok("publication", f"{name} has every configured table")]
 
@@ -107,8 +107,8 @@ def _absent(
     if facts.may_create and not foreign:
         entities = [entity for entity, _ in bound]
         create = publication_sql(name, entities, server_version=connection.info.server_version)
-        message = f"{name} is not there yet; `changelog run` or --fix makes it"
-        refused = facts.version < ROW_FILTERS and any(entity.where for entity in entities)  # told with the table
+        message = f"{name} does not exist yet; `changelog run` or --fix creates it"
+        refused = facts.version < ROW_FILTERS and any(entity.where for entity in entities)  # reported with the table
         return ok("publication", message, fix=(create,) if bound and not refused else ())
     why = f"the tables belong to {', '.join(foreign)}" if foreign else f"it lacks CREATE on database {facts.database}"
     return fail(
@@ -118,17 +118,17 @@ def _absent(
     )
 
 
-def _options(name: str, found: Publication, bound: EntityTables) -> Iterator[Finding]:
+def _options(name: str, publication: Publication, bound: EntityTables) -> Iterator[Finding]:
     unsent = [
         f"{table.schema}.{table.name}"
         for _, table in bound
         if any(column.generated and column.published for column in table.columns)
     ]
     for wrong, message, setting in (
-        (not found.via_root, "publishes partitions under their own names", "publish_via_partition_root = true"),
-        (not found.all_operations, "leaves out some kinds of change", f"publish = '{OPERATIONS}'"),
+        (not publication.via_root, "publishes partitions under their own names", "publish_via_partition_root = true"),
+        (not publication.all_operations, "leaves out some kinds of change", f"publish = '{OPERATIONS}'"),
         (
-            not found.generated and unsent,
+            not publication.generated and unsent,
             f"leaves out the generated columns of {', '.join(unsent)}",
             "publish_generated_columns = stored",
         ),
@@ -138,12 +138,12 @@ def _options(name: str, found: Publication, bound: EntityTables) -> Iterator[Fin
 
 
 def _table(
-    connection: psycopg.Connection[Any], name: str, found: Publication, entity: Entity, table: Table
+    connection: psycopg.Connection[Any], name: str, publication: Publication, entity: Entity, table: Table
 ) -> Iterator[Finding]:
     text = ".".join(entity.table)
-    published = found.tables.get(entity.table)
-    if table.kind == "p" and not found.via_root:
-        return  # it is listed by its partitions, until that is mended
+    published = publication.tables.get(entity.table)
+    if table.kind == "p" and not publication.via_root:
+        return  # the publication lists its partitions until the option is fixed
     if published is None:
         add = f"ALTER PUBLICATION {quote(name)} ADD TABLE {published_as(entity)}"
         yield mend("publication", f"{name} lacks table {text}", add)
@@ -151,7 +151,7 @@ def _table(
         yield fail(
             "publication",
             f"{name} has a column list on {text}",
-            "take it off: columns are left out by [entities.X] exclude_columns, on our side",
+            "remove the list and use [entities.X] exclude_columns instead",
         )
     else:
         yield from _row_filter(connection, name, published, entity)
@@ -167,7 +167,7 @@ def _row_filter(
     except ChangelogError as error:
         if error.kind is Kind.PRECONDITION:
             yield fail("publication", error.message, hint)
-        elif error.kind is not Kind.ACCESS:  # that the role may not read the table is told with its rights
+        elif error.kind is not Kind.ACCESS:  # a missing right to read the table is reported with the rights
             raise
         return
     if not same:
@@ -175,9 +175,9 @@ def _row_filter(
 
 
 def _is_same(connection: psycopg.Connection[Any], rendered: str | None, entity: Entity) -> bool:
-    """Whether `rendered` says what `where` does: the server writes both again, read and simplified.
+    """Whether the filter `rendered` and the entity's `where` mean the same: the server parses and prints both.
 
-    A plan is asked for, and not run: that takes no more than the right to read the table.
+    The query is planned but not run, so only the right to read the table is needed.
     """
     if rendered is None or entity.where is None:
         return rendered == entity.where

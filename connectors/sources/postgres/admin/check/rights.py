@@ -1,4 +1,4 @@
-"""What the role may do with tables and their partitions."""
+"""Checks what the role may do with tables and their partitions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from connectors.sources.postgres.admin.check.finding import quote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationRights:
-    """A table or a partition; `owned` says whether the role that asks has its owner's rights."""
+    """A table or a partition; `owned` says whether the current role has its owner's rights."""
 
     oid: int
     schema: str
@@ -37,14 +37,14 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY 
 
 
 def read(connection: psycopg.Connection[Any], tables: Sequence[Table]) -> dict[int, RelationRights]:
-    """The tables and their partitions, by oid."""
+    """Reads the tables and their partitions, keyed by oid."""
     oids = [oid for table in tables for oid in (table.oid, *(leaf.oid for leaf in table.leaves))]
     with connection.cursor(row_factory=class_row(RelationRights)) as cursor:
         return {relation.oid: relation for relation in cursor.execute(_RELATIONS, [oids])}
 
 
 def access(name: str, table: Table, relations: Mapping[int, RelationRights], role: str) -> Iterator[Finding]:
-    """Whether all rows of entity `name` can be read, and their changes are in the log."""
+    """Findings on whether all rows of entity `name` can be read and all their changes are in the log."""
     for oid in dict.fromkeys((table.oid, *(leaf.oid for leaf in table.leaves))):
         if oid in relations:
             yield from _access(name, relations[oid], role)
@@ -53,7 +53,7 @@ def access(name: str, table: Table, relations: Mapping[int, RelationRights], rol
 def _access(name: str, relation: RelationRights, role: str) -> Iterator[Finding]:
     text, quoted = f"{relation.schema}.{relation.name}", quote(relation.schema, relation.name)
     if not relation.logged:
-        yield fail(name, f"{text} is unlogged, so its changes are nowhere", f"ALTER TABLE {quoted} SET LOGGED")
+        yield fail(name, f"{text} is unlogged, so the log has none of its changes", f"ALTER TABLE {quoted} SET LOGGED")
     if not relation.reachable:
         grant = f"GRANT USAGE ON SCHEMA {quote(relation.schema)} TO {quote(role)}"
         yield fail(name, f"role {role} may not use schema {relation.schema}", grant)

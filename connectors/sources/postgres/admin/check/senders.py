@@ -1,4 +1,4 @@
-"""Who else could send signals that the service obeys."""
+"""Checks which other roles could send signals that the service obeys."""
 
 from connectors.findings import Finding, ok, warn
 from connectors.sources.postgres.session.connection import Connection, translated
@@ -11,18 +11,19 @@ WHERE rolcanlogin AND NOT rolsuper AND rolname <> current_user
 
 
 def finding(connection: Connection, *, signed: bool) -> Finding:
-    """Whether other roles could make the service read tables: any role may send a signal, and unsigned ones are obeyed
-    unless the configuration has a secret.
+    """Whether other roles could make the service read tables.
+
+    Any role may send a signal, and without a secret in the configuration the service obeys unsigned ones.
     """
     if signed:
-        return ok("signals", "only signed ones are obeyed")
+        return ok("signals", "the service obeys only signed signals")
     with translated("counting roles"):
         row = connection.execute(_OTHERS).fetchone()
     assert row is not None
     if not row[0]:
-        return ok("signals", "nobody else may log in who could send them")
+        return ok("signals", "no other role may log in and send them")
     return warn(
         "signals",
-        f"{row[0]} other roles may log in to the database, and send signals that the service obeys",
+        f"{row[0]} other roles may log in to the database and send signals that the service obeys",
         'set [signals] secret = "env:NAME"',
     )

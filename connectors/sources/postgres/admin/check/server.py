@@ -1,4 +1,4 @@
-"""What the server and the slot must be."""
+"""Checks the server and the slot."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,14 +16,17 @@ OLDEST, NEWEST = 14, 18
 """The major versions that the source is tested with."""
 
 ROW_FILTERS = 15
-"""The first whose publications have them."""
+"""The first major version whose publications have row filters."""
 
 _FAILOVER_SLOTS = 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The server, and the role that asks; `keep_mb` is -1 for no limit, `forbidden` what it may not call."""
+    """Facts on the server and the current role.
+
+    `keep_mb` is -1 for no limit; `forbidden` lists the functions that the role needs but may not call.
+    """
 
     version: int
     version_text: str
@@ -64,17 +67,19 @@ FROM pg_roles WHERE rolname = current_user
 
 
 def read(connection: psycopg.Connection[Any]) -> Facts:
-    """The server as it is now."""
+    """Reads the present facts."""
     with connection.cursor(row_factory=class_row(Facts)) as cursor:
         return cursor.execute(_FACTS).fetchall()[0]
 
 
-def findings(facts: Facts, wanted: Requirements) -> Iterator[Finding]:
-    """Version, settings, and what the role may do."""
+def findings(facts: Facts, requirements: Requirements) -> Iterator[Finding]:
+    """Findings on the version, the settings and the role's rights."""
     if facts.version < OLDEST:
         yield fail("version", f"PostgreSQL {facts.version_text} is too old", f"upgrade to {OLDEST} or later")
     elif facts.version > NEWEST:
-        yield warn("version", f"PostgreSQL {facts.version} is newer than what this program is tested with ({NEWEST})")
+        yield warn(
+            "version", f"PostgreSQL {facts.version} is newer than the latest version that we test with ({NEWEST})"
+        )
     else:
         yield ok("version", f"PostgreSQL {facts.version_text}")
     if facts.wal_level != "logical":
@@ -91,10 +96,12 @@ def findings(facts: Facts, wanted: Requirements) -> Iterator[Finding]:
         )
     if facts.encoding == "SQL_ASCII":
         yield fail(
-            "encoding", "the database's encoding is SQL_ASCII: its text may be of any", "move it to a UTF8 database"
+            "encoding",
+            "the database's encoding is SQL_ASCII, so its text may be in any encoding",
+            "move it to a UTF8 database",
         )
     yield from _role(facts)
-    if wanted.failover:
+    if requirements.failover:
         yield from _failover(facts)
 
 
@@ -129,10 +136,10 @@ def _failover(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def slot(facts: Facts, state: SlotState | None, wanted: Requirements) -> Iterator[Finding]:
-    """Whether the slot is there, or can be made, and fits the changelog."""
-    name = wanted.slot
-    if state is None and wanted.through_lsn is not None:
+def slot(facts: Facts, state: SlotState | None, requirements: Requirements) -> Iterator[Finding]:
+    """Findings on whether the slot exists or can be created, and whether it fits the changelog."""
+    name = requirements.slot
+    if state is None and requirements.through_lsn is not None:
         yield fail("slot", f"slot {name} is gone, and the changelog was begun with it", OVER_GAP)
     elif state is None:
         yield from _room_for_a_slot(facts, name)
@@ -141,49 +148,51 @@ def slot(facts: Facts, state: SlotState | None, wanted: Requirements) -> Iterato
         yield fail("slot", f"slot {name} is not ours ({kind})", "set another [source] slot")
     elif state.wal_status == LOST:
         yield fail("slot", f"slot {name} is lost: the server removed log that it had not sent", OVER_GAP)
-    elif wanted.through_lsn is not None and state.confirmed_flush > wanted.through_lsn:
+    elif requirements.through_lsn is not None and state.confirmed_flush > requirements.through_lsn:
         yield fail(
-            "slot", f"slot {name} is ahead of the changelog: what is between them cannot be read again", OVER_GAP
+            "slot", f"slot {name} is ahead of the changelog: the changes in between cannot be read again", OVER_GAP
         )
     elif state.wal_status == "unreserved":
         yield warn(
             "slot", f"slot {name} is about to be lost", "let the service catch up, or raise max_slot_wal_keep_size"
         )
-    elif state.failover != wanted.failover:
-        want = str(wanted.failover).lower()
+    elif state.failover != requirements.failover:
+        want = str(requirements.failover).lower()
         yield warn(
             "slot",
             f"slot {name} has failover {str(state.failover).lower()}, [source] failover says {want}",
             f"while the service is stopped, on a replication connection: ALTER_REPLICATION_SLOT … (FAILOVER {want})",
         )
     else:
-        yield ok("slot", f"{name} is there, " + (f"read by {state.reader}" if state.reader else "nobody reads it"))
+        yield ok(
+            "slot", f"{name} exists, " + (f"read by {state.reader}" if state.reader else "and no session reads it")
+        )
 
 
 def _room_for_a_slot(facts: Facts, name: str) -> Iterator[Finding]:
     if facts.slots >= facts.max_slots:
         yield _taken("slot", facts.max_slots, "max_replication_slots")
     else:
-        yield ok("slot", f"{name} is not there yet; `changelog run` makes it")
+        yield ok("slot", f"{name} does not exist yet; `changelog run` creates it")
     if facts.senders >= facts.max_senders:
         yield _taken("senders", facts.max_senders, "max_wal_senders")
 
 
 def _taken(name: str, limit: int, setting: str) -> Finding:
-    return fail(name, f"all {limit} of {setting} are taken", f"raise {setting}, or drop what nobody uses")
+    return fail(name, f"all {limit} of {setting} are in use", f"raise {setting}, or free some that nobody needs")
 
 
 def retention(facts: Facts) -> Iterator[Finding]:
-    """What a service that is stopped for long comes to."""
+    """Findings on what happens if the service is stopped for a long time."""
     if facts.keep_mb == -1:
         yield warn(
             "retention",
             "max_slot_wal_keep_size is unlimited: while the service is stopped, the log fills the server's disk",
-            "watch changelog_slot_retained_bytes, or set a limit that the longest outage fits in",
+            "watch changelog_slot_retained_bytes, or set a limit that is large enough for the longest outage",
         )
     if facts.idle_timeout not in ("0", "0s"):
         yield warn(
             "retention",
             f"idle_replication_slot_timeout is {facts.idle_timeout}: a service stopped for longer loses its slot",
-            "set it to 0, or to more than the longest outage",
+            "set it to 0, or to longer than the longest outage",
         )

@@ -1,4 +1,4 @@
-"""Whether the log has of each table what its entity needs."""
+"""Checks that the log has everything that an entity needs of its table."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,23 +21,25 @@ def findings(
     relations: Mapping[int, RelationRights],
     facts: Facts,
 ) -> Iterator[Finding]:
-    """All that concerns one entity and its table."""
+    """All findings on one entity and its table."""
     text = ".".join(entity.table)
-    found = [
+    problems = [
         *access(entity.name, table, relations, facts.role),
         *_identity(entity, table, relations),
         *_generated(entity, table, facts),
         *_row_filter(entity, table, publication, relations, facts),
     ]
-    if not any(finding.status == "fail" for finding in found):
+    if not any(finding.status == "fail" for finding in problems):
         yield ok(entity.name, f"{text} by {', '.join(entity.key)}")
-    yield from found
+    yield from problems
 
 
 def _identity(entity: Entity, table: Table, relations: Mapping[int, RelationRights]) -> Iterator[Finding]:
-    """What the log lacks of the row before: without the key nothing can be published, without the rest no original.
+    """Findings on what the log lacks of an old row. Without its key, nothing can be published; without the rest of it,
+    `original` is unknown.
 
-    Of a partitioned table, the table's own identity decides what is sent, and the partition's what is there to send.
+    For a partitioned table, the table's own identity decides what is sent, and the partition's identity decides what
+    is available.
     """
     problem = identity_problem(table)
     if problem is not None:
@@ -51,18 +53,18 @@ def _identity(entity: Entity, table: Table, relations: Mapping[int, RelationRigh
         message = f"the replica identity of {_names(lacking)} lacks {missing}"
         yield _set_full(entity, table, "fail", message, lacking, relations)
     elif partial and not entity.immutable:
-        message = f"the log has only the key of old rows of {_names(partial)}: originals are not known"
+        message = f"the log has only the key of old rows of {_names(partial)}, so `original` is unknown"
         yield _set_full(entity, table, "warn", message, partial, relations)
 
 
 def _generated(entity: Entity, table: Table, facts: Facts) -> Iterator[Finding]:
-    silent = [column.name for column in table.columns if not column.published and _is_wanted(entity, column.name)]
+    silent = [column.name for column in table.columns if not column.published and _is_selected(entity, column.name)]
     if silent:
         newer = f"; PostgreSQL {_STORED_GENERATED} publishes stored ones" if facts.version < _STORED_GENERATED else ""
         yield warn(
             entity.name,
             f"the log does not carry generated columns: {', '.join(silent)}",
-            f"expect them in no message{newer}",
+            f"no message will contain them{newer}",
         )
 
 
@@ -73,9 +75,11 @@ def _row_filter(
     relations: Mapping[int, RelationRights],
     facts: Facts,
 ) -> Iterator[Finding]:
-    """Its columns must be in the replica identity: those that the server found, or else the words of `where`."""
+    """A row filter's columns must be in the replica identity. The server lists these columns once the filter is
+    published; before that, the words of `where` are compared with the columns' names.
+    """
     if entity.where is not None and facts.version < ROW_FILTERS:
-        hint = f"take where off [entities.{entity.name}]"
+        hint = f"remove where from [entities.{entity.name}]"
         yield fail(entity.name, f"PostgreSQL {facts.version} has no row filters", hint)
         return
     published = publication.tables.get(entity.table) if publication is not None else None
@@ -94,7 +98,7 @@ def _row_filter(
 
 
 def _lacking(table: Table, needed: set[str]) -> tuple[list[Leaf], str]:
-    """The leaves of which the log has not all of `needed`, and what the first of them lacks."""
+    """The leaves whose log lacks some of the `needed` columns, and the columns that the first of them lacks."""
     leaves = [leaf for leaf in table.leaves if leaf.identity is not None and not needed <= set(leaf.identity)]
     missing = needed - set(leaves[0].identity or ()) if leaves else set()
     return leaves, ", ".join(sorted(missing))
@@ -108,16 +112,16 @@ def _set_full(
     leaves: Sequence[Leaf | Table],
     relations: Mapping[int, RelationRights],
 ) -> Finding:
-    """A finding whose fix is REPLICA IDENTITY FULL; only the owner may set it, and each partition has its own."""
+    """A finding with the fix REPLICA IDENTITY FULL. Only the owner may set it, separately for each partition."""
     if any(column.generated == "virtual" for column in table.columns):
-        hint = "REPLICA IDENTITY FULL is not for tables with virtual generated columns"
+        hint = "REPLICA IDENTITY FULL does not work for tables with virtual generated columns"
         return Finding(name=entity.name, status=status, message=message, hint=hint)
     fixes = [f"ALTER TABLE {quote(leaf.schema, leaf.name)} REPLICA IDENTITY FULL" for leaf in leaves]
     owned = [relations[leaf.oid] for leaf in leaves if leaf.oid in relations]
     owners = sorted({relation.owner for relation in owned if not relation.owned})
     who = f"as {', '.join(owners)}: " if owners else ""
     more = " and so on" if len(fixes) > 1 else ""
-    cost = "costs: each UPDATE and DELETE writes the whole old row to the log"
+    cost = "cost: each UPDATE and DELETE writes the whole old row to the log"
     return Finding(
         name=entity.name,
         status=status,
@@ -132,5 +136,5 @@ def _names(leaves: Sequence[Leaf | Table]) -> str:
     return first if len(leaves) == 1 else f"{first} and {len(leaves) - 1} more partitions"
 
 
-def _is_wanted(entity: Entity, column: str) -> bool:
+def _is_selected(entity: Entity, column: str) -> bool:
     return (entity.columns is None or column in entity.columns) and column not in entity.exclude_columns

@@ -1,4 +1,4 @@
-"""Whether the tables changed in ways that the log does not tell, and how exactly that is noticed."""
+"""Checks for changes of tables that are not in the log, and how exactly the service notices them."""
 
 from collections.abc import Iterator
 
@@ -13,22 +13,22 @@ from connectors.sources.postgres.admin.slot import read_database
 from connectors.sources.postgres.values.lsn import lsn_text
 from envelope.checkpoint import Checkpoint
 
-EXACT = "edits are noticed at once, with exact bounds: the event trigger is there"
-COMPARED = "edits are noticed by comparing the catalogue; `changelog init --event-trigger` has what gives exact bounds"
+EXACT = "the event trigger is installed: edits are noticed at once, with exact bounds"
+COMPARED = "edits are noticed by comparing the catalogue; for exact bounds, see `changelog init --event-trigger`"
 
 
 def findings(
-    connection: psycopg.Connection[tuple[object, ...]], wanted: Requirements, stored: Checkpoint | None
+    connection: psycopg.Connection[tuple[object, ...]], requirements: Requirements, stored: Checkpoint | None
 ) -> Iterator[Finding]:
-    """What the service will notice at its next look; `stored` is the changelog's checkpoint."""
+    """Findings on what the service will notice at its next look; `stored` is the changelog's checkpoint."""
     yield ok("publication edits", EXACT if ddl.is_installed(connection) else COMPARED)
     known = None if stored is None else Evidence.parse(stored.source.get("publication", {}))
     if stored is None or known is None or cluster_of(stored) != read_database(connection)[0]:
         return
-    policies = {entity.name: entity.on_unlogged for entity in wanted.entities}
-    now = evidence.read(connection, wanted.publication, wanted.entities)
+    policies = {entity.name: entity.on_unlogged for entity in requirements.entities}
+    now = evidence.read(connection, requirements.publication, requirements.entities)
     for change in evidence.unlogged(evidence.prove(connection, known, now), now):
-        message = f"{change.why} after log position {lsn_text(change.since)}; the log does not tell what"
+        message = f"{change.why} after log position {lsn_text(change.since)}; affected rows are not in the log"
         if policies[change.entity] == "stop":
             yield fail(change.entity, message, f'set on_unlogged = "rebuild" in [entities.{change.entity}]')
         elif policies[change.entity] == "rebuild":
