@@ -55,7 +55,7 @@ def test_another_cluster(begun: Site, spare: Server) -> None:
         line = begun.refused()
         assert "and the changelog was begun with it" not in line
         assert re.match(r"this is database cluster \d+, but the changelog comes from cluster \d+", line)
-        assert f"after an upgrade that lost nothing, `changelog run --accept-cluster`; else {OVER_GAP}" in line
+        assert f"after an upgrade that lost nothing, use `changelog run --accept-cluster`; otherwise {OVER_GAP}" in line
         with begun.running(accept_cluster=True) as running:
             running.until(lambda: running.said("streaming"))
             upgraded.sql("INSERT INTO guest VALUES (2)")

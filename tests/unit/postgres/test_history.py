@@ -42,14 +42,14 @@ def test_the_stream_begins_with_the_last_transaction_and_nothing_is_confirmed_be
 def test_any_other_transaction_is_of_another_history(other: dict[str, int]) -> None:
     history = opened()
     for _ in range(2):
-        with pytest.raises(ChangelogError, match=r"lacks the transaction .*\(700, committed at 0/900\)") as caught:
+        with pytest.raises(ChangelogError, match=r"lacks the last transaction .*\(700, committed at 0/900\)") as caught:
             history.heard(replace(LAST, **other))
         assert caught.value.kind is Kind.DIVERGED
     assert history.confirmable == 0x900
 
 
 def test_a_log_that_ends_after_it_without_having_sent_it_is_another() -> None:
-    with pytest.raises(ChangelogError, match="lacks the transaction"):
+    with pytest.raises(ChangelogError, match="lacks the last transaction"):
         opened().reached(0x901)
 
 
