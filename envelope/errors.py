@@ -7,7 +7,7 @@ from envelope.position import Position
 
 
 class Kind(StrEnum):
-    """The kind of an error: whoever handles it needs no more detail."""
+    """The kind of an error, which is all that its handlers need to know."""
 
     USAGE = "usage"  # the command line or the configuration is wrong
     ACCESS = "access"  # a password, a right or a role is missing

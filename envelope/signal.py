@@ -108,7 +108,7 @@ def encode(signal: Signal, signing: Signing | None) -> bytes:
 def parse(content: bytes, signing: Signing | None) -> Signal:
     """The signal in a message's content; with `signing`, only one that is signed so, for the message's transaction.
 
-    Raises ChangelogError: MALFORMED for what is no signal, ACCESS for one that is not signed or wrongly.
+    Raises ChangelogError: MALFORMED if the content is not a valid signal, ACCESS if its signature is missing or wrong.
     """
     if len(content) > NBYTES_MAX:
         raise ChangelogError(Kind.MALFORMED, f"a signal holds more than the {NBYTES_MAX} bytes that are read")

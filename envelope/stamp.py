@@ -39,7 +39,7 @@ _strings = msgspec.json.Decoder(str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ParsedStamp:
     """The stamp from a message's valid members, None if they name no service, and the problem with the other members.
 
     `problem` is one line, or None.
@@ -49,7 +49,7 @@ class Reading:
     problem: str | None = None
 
 
-def parse(payload: bytes) -> Reading:
+def parse(payload: bytes) -> ParsedStamp:
     """Reads a logical message's content.
 
     A stamp is a JSON object of at most `NBYTES_MAX` bytes, without its context. Its members are the strings
@@ -58,22 +58,22 @@ def parse(payload: bytes) -> Reading:
     complete one.
     """
     if len(payload) > MESSAGE_NBYTES_MAX:
-        return Reading(stamp=None, problem=f"it has more than {MESSAGE_NBYTES_MAX} bytes")
+        return ParsedStamp(stamp=None, problem=f"it has more than {MESSAGE_NBYTES_MAX} bytes")
     try:
         payload.decode()
         written = members(payload)
     except (ValueError, RecursionError):
-        return Reading(stamp=None, problem="it is not a JSON object")
+        return ParsedStamp(stamp=None, problem="it is not a JSON object")
     if len(payload) - len(written.get(_CONTEXT, b"")) > NBYTES_MAX:
-        return Reading(stamp=None, problem=f"it has more than {NBYTES_MAX} bytes")
+        return ParsedStamp(stamp=None, problem=f"it has more than {NBYTES_MAX} bytes")
     texts = {name: text for name in _TEXTS if (text := _text(written.get(name))) is not None}
     context = written[_CONTEXT].decode() if _CONTEXT in written else None
     invalid_context = None if context is None else context_problem(context)
     problem = "; ".join(_problems(written, texts, invalid_context)) or None
     if not texts.get("serviceName"):
-        return Reading(stamp=None, problem=problem)
+        return ParsedStamp(stamp=None, problem=problem)
     fields = {field: texts.get(name, "") for name, field in _TEXTS.items()}
-    return Reading(stamp=Stamp(**fields, context=None if invalid_context else context), problem=problem)
+    return ParsedStamp(stamp=Stamp(**fields, context=None if invalid_context else context), problem=problem)
 
 
 def content(stamp: Stamp) -> bytes:

@@ -89,7 +89,7 @@ class Announced:
     """A new version, its changes from the previous one, and the row that announces it."""
 
     version: Version
-    changes: Sequence[evolution.Change]
+    changes: Sequence[evolution.ColumnChange]
     record: Record
 
 
@@ -175,12 +175,12 @@ class Versions:
         return (accepted.epoch, accepted.commit) == (position.epoch, position.commit) and position <= accepted
 
     def _restated(
-        self, entity: Entity, before: Version | None, look: Look, changes: Sequence[evolution.Change]
+        self, entity: Entity, before: Version | None, look: Look, changes: Sequence[evolution.ColumnChange]
     ) -> Sequence[str]:
         """The restated columns: all of them if another table, whose rows are unknown, or another key is in use."""
         if before is not None and (self._replaces(before, look) or before.key != entity.key):
             return [name for name, _ in look.columns.fields]
-        added = [change.column for change in changes if change.kind is evolution.Kind.ADDED]
+        added = [change.column for change in changes if change.kind is evolution.ChangeKind.ADDED]
         return evolution.restated(changes, self._filled(entity, added) if added else ())
 
     def _replaces(self, before: Version, look: Look) -> bool:
@@ -229,7 +229,7 @@ def _record(first: Provenance, before: Version | None, version: Version) -> Reco
     )
 
 
-def _change(change: evolution.Change) -> dict[str, Any]:
+def _change(change: evolution.ColumnChange) -> dict[str, Any]:
     return {
         "kind": change.kind.value,
         "column": change.column,

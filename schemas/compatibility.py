@@ -14,7 +14,7 @@ from typing import Any
 from schemas.avro import TRUE_NAME, Schema, true_name
 from schemas.document import Document, Field, Type, branch_path, is_valid
 from schemas.resolution import Resolution, pairs
-from schemas.rules import Finding, Rule, Sides
+from schemas.rules import Incompatibility, Rule, SideNames
 
 __all__ = ["KEY", "PARTITION", "Mode", "Problem", "Rule", "problems"]
 
@@ -81,10 +81,10 @@ def problems(new: Schema, old: Sequence[tuple[str, Schema]], mode: Mode) -> list
 
 def _against(new: Document, old: Document, label: str, mode: Mode, *, is_last: bool) -> Iterator[Problem]:
     if mode.backward:
-        findings = Resolution(Sides(reader="the new schema", writer=label)).compare(new.root, old.root, "")
+        findings = Resolution(SideNames(reader="the new schema", writer=label)).compare(new.root, old.root, "")
         yield from (_problem(finding, NEW_READERS, label) for finding in findings)
     if mode.forward:
-        findings = Resolution(Sides(reader=label, writer="the new schema")).compare(old.root, new.root, "")
+        findings = Resolution(SideNames(reader=label, writer="the new schema")).compare(old.root, new.root, "")
         yield from (_problem(finding, OLD_READERS, label) for finding in findings)
     first = NEW_READERS if mode.backward else OLD_READERS
     for path, record, before in _records(new.root, old.root, "", set()):
@@ -92,7 +92,7 @@ def _against(new: Document, old: Document, label: str, mode: Mode, *, is_last: b
         yield from (_problem(finding, first, label) for finding in findings)
 
 
-def _problem(finding: Finding, breaks: str, against: str) -> Problem:
+def _problem(finding: Incompatibility, breaks: str, against: str) -> Problem:
     return Problem(
         rule=finding.rule,
         path=finding.path or "/",
@@ -104,11 +104,11 @@ def _problem(finding: Finding, breaks: str, against: str) -> Problem:
     )
 
 
-def _finding(rule: Rule, path: str, text: str, hint: str) -> Finding:
-    return Finding(rule=rule, path=path, text=text, for_reader=hint, for_writer=hint, strict=True)
+def _finding(rule: Rule, path: str, text: str, hint: str) -> Incompatibility:
+    return Incompatibility(rule=rule, path=path, text=text, for_reader=hint, for_writer=hint, strict=True)
 
 
-def _alone(document: Document) -> Iterator[Finding]:
+def _alone(document: Document) -> Iterator[Incompatibility]:
     """Findings in the new schema by itself."""
     seen = set[str]()
     for path, type_, field in document.walk():
@@ -124,7 +124,7 @@ def _alone(document: Document) -> Iterator[Finding]:
             yield from _definition(path, type_)
 
 
-def _definition(path: str, type_: Type) -> Iterator[Finding]:
+def _definition(path: str, type_: Type) -> Iterator[Incompatibility]:
     if type_.kind == "enum" and type_.about.get("default") is not None and type_.enum_default is None:
         yield _finding(
             Rule.DEFAULT_INVALID, path, f"the default of {type_} is not one of its symbols", "use one of its symbols"
@@ -133,7 +133,7 @@ def _definition(path: str, type_: Type) -> Iterator[Finding]:
         yield from _key(path, type_)
 
 
-def _key(path: str, record: Type) -> Iterator[Finding]:
+def _key(path: str, record: Type) -> Iterator[Incompatibility]:
     columns = {_column(field): field for field in record.fields()}
     for column in _names(record, KEY) or ():
         if column not in columns:
@@ -176,7 +176,7 @@ def _records(new: Type, old: Type, path: str, seen: set[tuple[str, str]]) -> Ite
                     yield from _records(field.type, old_field.type, f"{path}/fields/{field.name}", seen)
 
 
-def _entity(path: str, new: Type, old: Type, label: str, *, is_last: bool) -> Iterator[Finding]:
+def _entity(path: str, new: Type, old: Type, label: str, *, is_last: bool) -> Iterator[Incompatibility]:
     for rule, name, title in ((Rule.KEY_CHANGED, KEY, "key"), (Rule.PARTITION_CHANGED, PARTITION, "partition key")):
         now, before = _names(new, name), _names(old, name)
         if before is not None and now != before:
@@ -199,7 +199,7 @@ def _entity(path: str, new: Type, old: Type, label: str, *, is_last: bool) -> It
         yield from _renamed(path, new, old, label)
 
 
-def _renamed(path: str, new: Type, old: Type, label: str) -> Iterator[Finding]:
+def _renamed(path: str, new: Type, old: Type, label: str) -> Iterator[Incompatibility]:
     """Finds fields that replace another of the same type in the same place.
 
     This looks like a rename: a column that is really new would be added at the end.

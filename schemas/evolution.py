@@ -7,7 +7,7 @@ from enum import StrEnum
 from schemas.types import ColumnType, Primitive, Struct
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """What happened to a column."""
 
     ADDED = "added"
@@ -18,10 +18,10 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ColumnChange:
     """One column that changed. For a replaced column, `before` is the column whose place it took."""
 
-    kind: Kind
+    kind: ChangeKind
     column: str
     before: str | None = None
     old: ColumnType | None = None
@@ -32,7 +32,7 @@ _SAME_TEXT = frozenset({(Primitive.INT, Primitive.LONG), (Primitive.LONG, Primit
 """Type changes that leave the published text of every value as it was."""
 
 
-def changes(old: Struct, new: Struct) -> tuple[Change, ...]:
+def changes(old: Struct, new: Struct) -> tuple[ColumnChange, ...]:
     """The changes from the columns `old` to `new`, in the order of the new columns, with dropped columns last.
 
     A database's log does not show a rename: it looks like one column dropped and another added. So a new column in the
@@ -45,24 +45,26 @@ def changes(old: Struct, new: Struct) -> tuple[Change, ...]:
     for name, type_ in new.fields:
         if name in replaced:
             changed.append(
-                Change(kind=Kind.REPLACED, column=name, before=replaced[name], old=before[replaced[name]], new=type_)
+                ColumnChange(
+                    kind=ChangeKind.REPLACED, column=name, before=replaced[name], old=before[replaced[name]], new=type_
+                )
             )
         elif name not in before:
-            changed.append(Change(kind=Kind.ADDED, column=name, new=type_))
+            changed.append(ColumnChange(kind=ChangeKind.ADDED, column=name, new=type_))
         elif before[name] != type_:
-            changed.append(Change(kind=Kind.RETYPED, column=name, old=before[name], new=type_))
+            changed.append(ColumnChange(kind=ChangeKind.RETYPED, column=name, old=before[name], new=type_))
         if name in moved:
-            changed.append(Change(kind=Kind.MOVED, column=name, old=before[name], new=type_))
+            changed.append(ColumnChange(kind=ChangeKind.MOVED, column=name, old=before[name], new=type_))
     replaced_names = set(replaced.values())
     changed += [
-        Change(kind=Kind.DROPPED, column=name, old=type_)
+        ColumnChange(kind=ChangeKind.DROPPED, column=name, old=type_)
         for name, type_ in old.fields
         if name not in after and name not in replaced_names
     ]
     return tuple(changed)
 
 
-def restated(changed: Sequence[Change], filled: Collection[str]) -> tuple[str, ...]:
+def restated(changed: Sequence[ColumnChange], filled: Collection[str]) -> tuple[str, ...]:
     """The columns whose published values no longer equal the table's, although no row was written.
 
     These are replaced and moved columns, retyped columns whose text may differ, and added columns that are `filled`,
@@ -71,9 +73,9 @@ def restated(changed: Sequence[Change], filled: Collection[str]) -> tuple[str, .
     return tuple(
         change.column
         for change in changed
-        if change.kind in (Kind.REPLACED, Kind.MOVED)
-        or (change.kind is Kind.RETYPED and (change.old, change.new) not in _SAME_TEXT)
-        or (change.kind is Kind.ADDED and change.column in filled)
+        if change.kind in (ChangeKind.REPLACED, ChangeKind.MOVED)
+        or (change.kind is ChangeKind.RETYPED and (change.old, change.new) not in _SAME_TEXT)
+        or (change.kind is ChangeKind.ADDED and change.column in filled)
     )
 
 

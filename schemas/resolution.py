@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from schemas.avro import Schema
 from schemas.document import NAMED, Document, Field, Type, branch_path
-from schemas.rules import Finding, Rule, Sides
+from schemas.rules import Incompatibility, Rule, SideNames
 
 PROMOTIONS: Final = {
     "int": {"long", "float", "double"},
@@ -49,12 +49,12 @@ _LOSSY: Final = {
 _ANOTHER: Final = "keep the type, and give the new one a field of its own"
 
 
-def unreadable(reader: Schema, writer: Schema, sides: Sides | None = None) -> list[Finding]:
+def unreadable(reader: Schema, writer: Schema, sides: SideNames | None = None) -> list[Incompatibility]:
     """The findings that keep `reader` from reading data of `writer`; an empty list if it always can.
 
     Raises ValueError if one of them is not an Avro schema.
     """
-    resolution = Resolution(sides or Sides())
+    resolution = Resolution(sides or SideNames())
     return list(resolution.compare(Document(reader).root, Document(writer).root, ""))
 
 
@@ -78,11 +78,11 @@ def meaning(type_: Type) -> str:
 class Resolution:
     """One walk over two schemas. It compares each pair of named types once, so recursive types terminate."""
 
-    def __init__(self, sides: Sides, seen: set[tuple[str, str]] | None = None) -> None:
+    def __init__(self, sides: SideNames, seen: set[tuple[str, str]] | None = None) -> None:
         self._sides = sides
         self._seen = seen or set()
 
-    def compare(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+    def compare(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
         """Yields the findings below this pair of types, which is at `path`."""
         if writer.kind == "union":
             for branch in writer.of_union():
@@ -102,13 +102,13 @@ class Resolution:
         else:
             yield from self._logical(reader, writer, path)
 
-    def _branch(self, reader: Type, branch: Type, path: str) -> Iterator[Finding]:
+    def _branch(self, reader: Type, branch: Type, path: str) -> Iterator[Incompatibility]:
         """Compares one branch of the writer's union with the reader's type, which may be a union as well."""
         if reader.kind == "union" or _matches(reader, branch):
             yield from self.compare(reader, branch, path)
             return
         wider = f'["null", {reader}]' if branch.kind == "null" else f"[{reader}, {branch}]"
-        yield Finding(
+        yield Incompatibility(
             rule=Rule.BRANCH_MISSING,
             path=path,
             text=f"{self._sides.writer} may hold {branch}, {self._sides.reader} reads only {reader}",
@@ -116,11 +116,11 @@ class Resolution:
             for_writer=f"keep it {reader}, and add a separate field for values that may be {branch}",
         )
 
-    def _union(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+    def _union(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
         matching = [branch for branch in reader.of_union() if _matches(branch, writer)]
         if not matching:
             branches = ", ".join(map(str, reader.of_union())) or "nothing"
-            yield Finding(
+            yield Incompatibility(
                 rule=Rule.BRANCH_MISSING,
                 path=path,
                 text=f"{self._sides.writer} may hold {writer}, {self._sides.reader} reads only {branches}",
@@ -136,8 +136,8 @@ class Resolution:
             chosen = next(iter(able), chosen) if chosen not in able else chosen
         yield from self.compare(chosen, writer, branch_path(path, chosen, reader))
 
-    def _several_branches(self, writer: Type, path: str) -> Finding:
-        return Finding(
+    def _several_branches(self, writer: Type, path: str) -> Incompatibility:
+        return Incompatibility(
             rule=Rule.AMBIGUOUS,
             path=path,
             text=f"several branches of {self._sides.reader} match {writer}, and not all of them can read it",
@@ -150,12 +150,12 @@ class Resolution:
         trial = Resolution(self._sides, set(self._seen))
         return all(finding.strict for finding in trial.compare(reader, writer, path))
 
-    def _promoted(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+    def _promoted(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
         if reader.kind in PROMOTIONS.get(writer.kind, ()):
             yield from self._lossy(reader, writer, path)
             yield from self._logical(reader, writer, path)
             return
-        yield Finding(
+        yield Incompatibility(
             rule=Rule.TYPE_CHANGED,
             path=path,
             text=f"{self._sides.writer} holds {writer}, {self._sides.reader} reads {reader}",
@@ -163,10 +163,10 @@ class Resolution:
             for_writer=_ANOTHER,
         )
 
-    def _lossy(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+    def _lossy(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
         why = _LOSSY.get((writer.kind, reader.kind))
         if why is not None:
-            yield Finding(
+            yield Incompatibility(
                 rule=Rule.PROMOTION_LOSSY,
                 path=path,
                 text=f"{self._sides.writer} holds {writer}, {self._sides.reader} reads {reader}: {why}",
@@ -175,9 +175,9 @@ class Resolution:
                 strict=True,
             )
 
-    def _named(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+    def _named(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
         if not _same_name(reader, writer):
-            yield Finding(
+            yield Incompatibility(
                 rule=Rule.NAME_MISMATCH,
                 path=path,
                 text=f"{self._sides.writer} calls the {writer.kind} {writer.name}, {self._sides.reader} {reader.name}",
@@ -192,7 +192,7 @@ class Resolution:
             case _:
                 yield from self._fixed(reader, writer, path)
 
-    def _record(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+    def _record(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
         paired = pairs(reader, writer)
         takers = [field.name for _, fields in paired for field in fields]
         for field, fields in paired:
@@ -208,9 +208,9 @@ class Resolution:
                 yield self._taken_twice(fields[0], here)
             yield from self.compare(field.type, fields[0].type, here)
 
-    def _no_default(self, field: Field, path: str, renamed: Sequence[str]) -> Finding:
+    def _no_default(self, field: Field, path: str, renamed: Sequence[str]) -> Incompatibility:
         alias = f', or the alias "{renamed[0]}" if "{renamed[0]}" was renamed to it' if renamed else ""
-        return Finding(
+        return Incompatibility(
             rule=Rule.FIELD_NO_DEFAULT,
             path=path,
             text=f'{self._sides.writer} has no field "{field.name}", and {self._sides.reader} has no default for it',
@@ -218,9 +218,9 @@ class Resolution:
             for_writer=f'keep "{field.name}": a field without a default cannot be dropped or renamed',
         )
 
-    def _several_fields(self, field: Field, fields: Sequence[Field], path: str) -> Finding:
+    def _several_fields(self, field: Field, fields: Sequence[Field], path: str) -> Incompatibility:
         names = " and ".join(f'"{written.name}"' for written in fields)
-        return Finding(
+        return Incompatibility(
             rule=Rule.AMBIGUOUS,
             path=path,
             text=f'"{field.name}" in {self._sides.reader} stands for {names} in {self._sides.writer} at once',
@@ -228,8 +228,8 @@ class Resolution:
             for_writer=f"keep only one of {names}",
         )
 
-    def _taken_twice(self, written: Field, path: str) -> Finding:
-        return Finding(
+    def _taken_twice(self, written: Field, path: str) -> Incompatibility:
+        return Incompatibility(
             rule=Rule.AMBIGUOUS,
             path=path,
             text=f'several fields of {self._sides.reader} stand for "{written.name}" in {self._sides.writer}',
@@ -238,13 +238,13 @@ class Resolution:
             strict=True,
         )
 
-    def _enum(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+    def _enum(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
         missing = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
         if not missing:
             return
         names, default = ", ".join(missing), reader.enum_default
         text = f"{self._sides.writer} has symbols that {self._sides.reader} does not have: {names}"
-        yield Finding(
+        yield Incompatibility(
             rule=Rule.SYMBOL_MISSING,
             path=path,
             text=text if default is None else f"{text}; they would be read as {default}, which nobody wrote",
@@ -253,10 +253,10 @@ class Resolution:
             strict=default is not None,
         )
 
-    def _fixed(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+    def _fixed(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
         sizes = writer.about["size"], reader.about["size"]
         if sizes[0] != sizes[1]:
-            yield Finding(
+            yield Incompatibility(
                 rule=Rule.FIXED_SIZE,
                 path=path,
                 text=f"{self._sides.writer} has {sizes[0]} bytes, {self._sides.reader} {sizes[1]}",
@@ -265,10 +265,10 @@ class Resolution:
             )
         yield from self._logical(reader, writer, path)
 
-    def _logical(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+    def _logical(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
         read, written = meaning(reader), meaning(writer)
         if read != written:
-            yield Finding(
+            yield Incompatibility(
                 rule=Rule.LOGICAL_TYPE,
                 path=path,
                 text=f"{self._sides.writer} means {written or f'a plain {writer.kind}'},"
@@ -280,11 +280,11 @@ class Resolution:
         elif read == "decimal":
             yield from self._decimal(reader, writer, path)
 
-    def _decimal(self, reader: Type, writer: Type, path: str) -> Iterator[Finding]:
+    def _decimal(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
         read, written = _digits(reader), _digits(writer)
         if read[1] == written[1] and read[0] >= written[0]:
             return
-        yield Finding(
+        yield Incompatibility(
             rule=Rule.DECIMAL,
             path=path,
             text=f"{self._sides.writer} has decimals of precision and scale {written[0]}, {written[1]},"

@@ -43,7 +43,7 @@ class Rule(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Incompatibility:
     """Why a reader cannot read data that a writer wrote, or reads other values."""
 
     rule: Rule
@@ -55,7 +55,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sides:
+class SideNames:
     """The names by which a finding's text refers to the two schemas."""
 
     reader: str = "the reader's schema"

@@ -1,7 +1,7 @@
-"""`changelog demo`: the whole story on this machine, over a PostgreSQL of its own.
+"""`changelog demo`: a demonstration on this machine, with its own PostgreSQL.
 
-A PostgreSQL of its own with a hotel's bookings, services that write to it, and the real `changelog run`, which reads
-the tables while they are written to and then streams, into files or to Kafka. It ends with one order's history.
+The PostgreSQL holds a hotel's bookings, and services write to it. The real `changelog run` reads the tables while they
+are written to, and then streams into files or to Kafka. The demo ends with the history of one order.
 """
 
 import shutil
@@ -22,7 +22,7 @@ from connectors.demo import booking
 from connectors.demo.interrupts import Interrupts
 from connectors.demo.reader import Reader, checkpoint_of
 from connectors.demo.screen import REFRESHES_PER_S, Screen
-from connectors.demo.service import Service, serving
+from connectors.demo.service import ServiceProcess, serving
 from connectors.demo.stage import Stage
 from connectors.demo.stopwatch import Stopwatch
 from connectors.servers.postgres import Server, temporary_server
@@ -34,19 +34,19 @@ SNAPSHOT_TIMEOUT_S = 120.0
 CATCH_UP_TIMEOUT_S = 60.0
 CONFIG_NAME = "changelog.toml"
 GUEST = 42
-"""Whose order the story is about."""
+"""The guest whose order the story is about."""
 
 
 OpenLog = Callable[[Path], Log]
-"""Gives the changelog that a configuration file names."""
+"""Opens the changelog of a configuration file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What there is when the story is told: the database still runs, at `dsn`, and the service is stopped.
+class Ending:
+    """The state at the end of the story: the database still runs at `dsn`, but the service has stopped.
 
-    `config` is its configuration, in `folder`, and `log` its changelog. `states` are the rows of each entity's table as
-    JSON text by key, `order` is the key of the order that the story was about.
+    `config` is the service's configuration, in `folder`, and `log` its changelog. `states` has for each entity the rows
+    of its table, as JSON text by key; `order` is the key of the story's order.
     """
 
     console: Console
@@ -59,8 +59,8 @@ class Told:
     order: int
 
 
-Sequel = Callable[[Told], Mapping[str, str]]
-"""Goes on with the story; gives what it left in the folder, by path what it is."""
+Sequel = Callable[[Ending], Mapping[str, str]]
+"""Continues the story; returns descriptions of the files that it left in the folder, by path."""
 
 
 def run(
@@ -73,24 +73,24 @@ def run(
     seed: int,
     sequel: Sequel | None = None,
 ) -> None:
-    """Tells the story on `console`; leaves its files in `path`, a new temporary folder by default.
+    """Tells the story on `console` and leaves its files in `path`, by default a new temporary folder.
 
-    The services write for about `seconds` after the snapshot. Whatever ends it, nothing is left running. Raises
-    ChangelogError, and KeyboardInterrupt for each signal that ends programs.
+    The services write for about `seconds` after the snapshot. However the demo ends, nothing is left running. Raises
+    ChangelogError, and KeyboardInterrupt for every signal that ends programs.
     """
     folder = _new_folder(path)
     try:
         with Interrupts() as interrupts, ExitStack() as started:
             try:
-                told = _tell(console, stage, open_log, folder, seconds, seed, interrupts, started)
-                left = sequel(told) if sequel is not None else {}
+                ending = _tell(console, stage, open_log, folder, seconds, seed, interrupts, started)
+                files = sequel(ending) if sequel is not None else {}
             finally:
                 with interrupts.held():
                     started.close()
-            _end(stage, told, left)
+            _end(stage, ending, files)
     except KeyboardInterrupt:
         shutil.rmtree(folder)
-        console.print("\nstopped: nothing is left running, and no file is left")
+        console.print("\nstopped: no process and no file is left")
         raise
 
 
@@ -103,8 +103,8 @@ def _tell(
     seed: int,
     interrupts: Interrupts,
     started: ExitStack,
-) -> Told:
-    """The story up to its end."""
+) -> Ending:
+    """Tells the story up to its end."""
     console.print(Text("changelog demo", style="bold"), "- a hotel's booking database, and who changed what in it\n")
     watch = Stopwatch(console)
     with interrupts.held():
@@ -120,7 +120,7 @@ def _tell(
     with interrupts.held():
         service = started.enter_context(serving(config))
     reader = Reader(log)
-    watch.say("`changelog run` reads the tables while six services write, then streams; this reads along:\n")
+    watch.say("`changelog run` reads the tables while six services write, then streams; a reader follows it:\n")
     with Screen(console, reader) as screen:
         order = _live(server, service, log, reader, screen, seconds, seed)
     service.stop()
@@ -129,7 +129,7 @@ def _tell(
     _compare(watch, server, reader)
     stage.view(console, watch.say, reader.states)
     _history(console, watch, log, order)
-    return Told(
+    return Ending(
         console=console,
         watch=watch,
         folder=folder,
@@ -141,8 +141,10 @@ def _tell(
     )
 
 
-def _live(server: Server, service: Service, log: Log, reader: Reader, screen: Screen, seconds: float, seed: int) -> int:
-    """Snapshot and stream, under writes; gives the id of the story's order once its last change was read."""
+def _live(
+    server: Server, service: ServiceProcess, log: Log, reader: Reader, screen: Screen, seconds: float, seed: int
+) -> int:
+    """Runs snapshot and stream under writes; returns the id of the story's order after its last change was read."""
 
     def wait(until: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
@@ -159,22 +161,22 @@ def _live(server: Server, service: Service, log: Log, reader: Reader, screen: Sc
         with booking.Traffic(server.dsn(), seed):
             if not wait(lambda: _snapshot_is_complete(log), SNAPSHOT_TIMEOUT_S):
                 raise ChangelogError(Kind.LIMIT, f"the tables were not read within {SNAPSHOT_TIMEOUT_S:.0f} s")
-            screen.happened("all tables are read; from here on the changes alone")
+            screen.happened("all tables are read; only changes follow")
             for chapter in chapters[:-1]:
                 order = booking.tell(connection, chapter, order) or order
-                screen.happened(_whose(chapter, order))
+                screen.happened(_summary(chapter, order))
                 wait(lambda: False, seconds / len(chapters))
         booking.tell(connection, chapters[-1], order)
-        screen.happened(_whose(chapters[-1], order))
+        screen.happened(_summary(chapters[-1], order))
     if not wait(lambda: reader.last == booking.LAST, CATCH_UP_TIMEOUT_S):
         raise ChangelogError(Kind.LIMIT, f"the changelog did not catch up within {CATCH_UP_TIMEOUT_S:.0f} s")
     assert order is not None
     return order
 
 
-def _whose(chapter: booking.Chapter, order: int | None) -> str:
-    who = "somebody in psql, without a stamp," if chapter.stamp is None else chapter.stamp.service_name
-    return f"{who} writes to order {order}"
+def _summary(chapter: booking.Chapter, order: int | None) -> str:
+    writer = "somebody in psql, without a stamp," if chapter.stamp is None else chapter.stamp.service_name
+    return f"{writer} writes to order {order}"
 
 
 def _snapshot_is_complete(log: Log) -> bool:
@@ -183,41 +185,41 @@ def _snapshot_is_complete(log: Log) -> bool:
 
 
 def _compare(watch: Stopwatch, server: Server, reader: Reader) -> None:
-    """The changelog folded against the tables, row by row."""
+    """Compares the folded changelog with the tables, row by row."""
     total = 0
     for entity, (_, columns) in booking.COMPARED.items():
         table, folded = booking.rows_of(server.dsn(), entity), reader.state(entity, columns)
-        wrong = sum(table.get(key) != folded.get(key) for key in table.keys() | folded.keys())
-        if wrong:
-            raise ChangelogError(Kind.DIVERGED, f"{wrong} rows of {entity} differ between changelog and table")
+        differing = sum(table.get(key) != folded.get(key) for key in table.keys() | folded.keys())
+        if differing:
+            raise ChangelogError(Kind.DIVERGED, f"{differing} rows of {entity} differ between changelog and table")
         total += len(table)
     watch.lap(f"the service is stopped; the changelog, folded, equals the tables: {total:,} rows compared")
 
 
 def _history(console: Console, watch: Stopwatch, log: Log, order: int) -> None:
-    found = [record for rows in log.read(entity="order", key=str(order)) for record in batch.records(rows)]
-    watch.say(f"One order's life, as `changelog history order {order}` tells it:\n")
-    for line in show.history(found):
+    records = [record for rows in log.read(entity="order", key=str(order)) for record in batch.records(rows)]
+    watch.say(f"The life of one order, as `changelog history order {order}` shows it:\n")
+    for line in show.history(records):
         console.print(line)
 
 
-def _end(stage: Stage, told: Told, left: Mapping[str, str]) -> None:
-    console, folder = told.console, told.folder
-    console.print(f"\nAll is stopped again. The files are in {folder}:")
+def _end(stage: Stage, ending: Ending, files: Mapping[str, str]) -> None:
+    console, folder = ending.console, ending.folder
+    console.print(f"\nEverything is stopped. The files are in {folder}:")
     console.print("   changelog.toml          the configuration")
     console.print("   service.log             what the service logged")
     readable = stage.ending(console, folder)
-    for path, what in left.items():
-        console.print(f"   {path:<23} {what}", soft_wrap=True)
+    for path, description in files.items():
+        console.print(f"   {path:<23} {description}", soft_wrap=True)
     if not readable:
         return
     console.print("\nLook around:")
-    for words in (f"history order {told.order}", f"history guest {GUEST}", "tail --no-follow"):
+    for words in (f"history order {ending.order}", f"history guest {GUEST}", "tail --no-follow"):
         console.print(f"   {_command()} {words} --config {folder / CONFIG_NAME}", soft_wrap=True)
 
 
 def _command() -> str:
-    """How this program was called."""
+    """The command by which this program was called."""
     called = Path(sys.argv[0])
     if called.name == "changelog":
         return called.name
@@ -231,7 +233,7 @@ def _new_folder(path: Path | None) -> Path:
     try:
         path.mkdir(parents=True)
     except FileExistsError as error:
-        raise ChangelogError(Kind.USAGE, f"{path} exists already", hint="name a new folder") from error
+        raise ChangelogError(Kind.USAGE, f"{path} already exists", hint="name a new folder") from error
     except OSError as error:
         raise ChangelogError(Kind.STORAGE, f"{path} cannot be made ({error.strerror})") from error
     return path.absolute()

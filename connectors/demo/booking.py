@@ -1,4 +1,4 @@
-"""The demo's database: a hotel's bookings, and the services that write to it, each saying who it is."""
+"""The demo's database: a hotel's bookings, and the services that write to it with stamps."""
 
 import random
 import threading
@@ -15,7 +15,7 @@ from envelope.stamp import content
 
 GUESTS, ORDERS, SESSIONS, EVENTS = 4_000, 12_000, 4_000, 30_000
 ROWS = GUESTS + ORDERS + SESSIONS + EVENTS
-"""Rows that are there before the service starts."""
+"""The number of rows before the service starts."""
 
 TABLES = """
 CREATE TABLE guest (
@@ -88,15 +88,15 @@ COMPARED = {
     "session": ("session", ("guest_id", "device", "pages")),
     "event": ("event", ("guest_id", "kind")),
 }
-"""The entities, each with its table and the columns by which the changelog is compared with it."""
+"""The entities, each with its table and the columns that are compared with the changelog."""
 
 Connection = psycopg.Connection[Any]
 Write = Callable[[Connection, random.Random], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
-    """A program that writes all the time: one `write` a transaction, stamped; `pause_s` between two."""
+class Writer:
+    """A program that writes all the time: each transaction has a stamp and one `write`, with `pause_s` between two."""
 
     name: str
     version: str
@@ -106,7 +106,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chapter:
-    """One thing that happens to the order of the story; `stamp` is None where nobody says who it is."""
+    """One event in the life of the story's order; `stamp` is None if the change has none."""
 
     stamp: Stamp | None
     sql: str
@@ -114,14 +114,14 @@ class Chapter:
 
 @contextmanager
 def stamped(connection: Connection, stamp: Stamp) -> Iterator[None]:
-    """A transaction that says who makes it: all that an application has to do."""
+    """A transaction with a stamp. This is all that an application has to do."""
     with connection.transaction():
         connection.execute("SELECT pg_logical_emit_message(true, 'provenance', %s)", [content(stamp).decode()])
         yield
 
 
 def build(dsn: str) -> None:
-    """Makes the tables and fills them."""
+    """Creates the tables and fills them."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(TABLES.encode())
         connection.execute(FILL.encode())
@@ -129,18 +129,18 @@ def build(dsn: str) -> None:
 
 
 def rows_of(dsn: str, entity: str) -> dict[str, tuple[str | None, ...]]:
-    """The compared columns of an entity's table, as texts, by key."""
+    """The compared columns of an entity's table as texts, by key."""
     table, columns = COMPARED[entity]
     listed = ", ".join(f"{column}::text" for column in ("id", *columns))
     with psycopg.connect(dsn) as connection:
-        found = connection.execute(f"SELECT {listed} FROM {table}".encode()).fetchall()
-    return {key: tuple(values) for key, *values in found}
+        rows = connection.execute(f"SELECT {listed} FROM {table}".encode()).fetchall()
+    return {key: tuple(values) for key, *values in rows}
 
 
 class Traffic:
-    """The services at work, each in a thread; as a context manager they stop at its end.
+    """Runs the writers, each in a thread, until the end of the context.
 
-    Raises ChangelogError at the end when one of them could not write.
+    Raises ChangelogError at the end if one of them could not write.
     """
 
     def __init__(self, dsn: str, seed: int) -> None:
@@ -148,8 +148,8 @@ class Traffic:
         self._stop = threading.Event()
         self._failures: list[str] = []
         self._threads = [
-            threading.Thread(target=self._work, args=(service, random.Random(seed + number)), name=service.name)
-            for number, service in enumerate(SERVICES)
+            threading.Thread(target=self._work, args=(writer, random.Random(seed + number)), name=writer.name)
+            for number, writer in enumerate(WRITERS)
         ]
 
     def __enter__(self) -> None:
@@ -164,17 +164,17 @@ class Traffic:
         if self._failures:
             raise ChangelogError(Kind.CONNECTION, f"the demo's services could not write: {self._failures[0]}")
 
-    def _work(self, service: Service, chance: random.Random) -> None:
+    def _work(self, writer: Writer, chance: random.Random) -> None:
         try:
             with psycopg.connect(self._dsn, autocommit=True) as connection:
                 count = 0
-                while not self._stop.wait(service.pause_s):
+                while not self._stop.wait(writer.pause_s):
                     count += 1
-                    stamp = Stamp(api_version=service.version, service_name=service.name, identifier=f"req-{count:05d}")
+                    stamp = Stamp(api_version=writer.version, service_name=writer.name, identifier=f"req-{count:05d}")
                     with stamped(connection, stamp):
-                        service.write(connection, chance)
+                        writer.write(connection, chance)
         except psycopg.Error as error:
-            self._failures.append(f"{service.name}: {type(error).__name__}")
+            self._failures.append(f"{writer.name}: {type(error).__name__}")
 
 
 def _book(connection: Connection, chance: random.Random) -> None:
@@ -210,36 +210,36 @@ def _serve(connection: Connection, chance: random.Random) -> None:
 
 
 def _reward(connection: Connection, chance: random.Random) -> None:
-    """A batch: many rows in one transaction."""
+    """A batch job: many rows in one transaction."""
     connection.execute(
         "UPDATE guest SET loyalty = %s WHERE id %% 20 = %s", [chance.choice(["silver", "gold"]), chance.randrange(20)]
     )
 
 
 def _forget(connection: Connection, chance: random.Random) -> None:
-    """A batch that deletes."""
+    """A batch job that deletes rows."""
     connection.execute("DELETE FROM session WHERE id %% 40 = %s", [chance.randrange(40)])
 
 
-SERVICES = (
-    Service(name="web-booking", version="v3", pause_s=0.004, write=_book),
-    Service(name="payment-api", version="v2", pause_s=0.006, write=_pay),
-    Service(name="session-tracker", version="v7", pause_s=0.003, write=_browse),
-    Service(name="front-desk", version="v5", pause_s=0.02, write=_serve),
-    Service(name="loyalty-batch", version="2026.11", pause_s=0.8, write=_reward),
-    Service(name="session-cleanup", version="2026.11", pause_s=1.3, write=_forget),
+WRITERS = (
+    Writer(name="web-booking", version="v3", pause_s=0.004, write=_book),
+    Writer(name="payment-api", version="v2", pause_s=0.006, write=_pay),
+    Writer(name="session-tracker", version="v7", pause_s=0.003, write=_browse),
+    Writer(name="front-desk", version="v5", pause_s=0.02, write=_serve),
+    Writer(name="loyalty-batch", version="2026.11", pause_s=0.8, write=_reward),
+    Writer(name="session-cleanup", version="2026.11", pause_s=1.3, write=_forget),
 )
 
 
 AUDIT = "night-audit"
-"""The service whose batch job changes what it should not."""
+"""The service whose batch job changes orders that it should not change."""
 
 LAST = "req-9d04"
 """The identifier of the story's last change."""
 
 
 def story(guest: int) -> list[Chapter]:
-    """What happens to one order, first to last; the first chapter creates it, `%(order)s` in the others is its id."""
+    """The events of one order. The first chapter creates it; `%(order)s` in the others is its id."""
 
     def by(service: str, version: str, identifier: str) -> Stamp:
         return Stamp(service_name=service, api_version=version, identifier=identifier)
@@ -271,10 +271,10 @@ def story(guest: int) -> list[Chapter]:
 
 
 def tell(connection: Connection, chapter: Chapter, order: int | None) -> int | None:
-    """Makes one chapter happen; the id of the order that it created."""
+    """Performs one chapter; returns the id of the order if the chapter created it."""
     if chapter.stamp is None:
-        found = connection.execute(chapter.sql.encode(), {"order": order})
+        result = connection.execute(chapter.sql.encode(), {"order": order})
     else:
         with stamped(connection, chapter.stamp):
-            found = connection.execute(chapter.sql.encode(), {"order": order})
-    return int(found.fetchall()[0][0]) if found.description else None
+            result = connection.execute(chapter.sql.encode(), {"order": order})
+    return int(result.fetchall()[0][0]) if result.description else None

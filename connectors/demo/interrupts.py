@@ -1,4 +1,4 @@
-"""Signals during the demo: whatever comes, what was started is stopped before the process ends."""
+"""Handles signals during the demo, so that everything that it started is stopped before the process ends."""
 
 import signal
 from collections.abc import Iterator
@@ -13,34 +13,34 @@ class Interrupts:
     """Turns every signal that ends a program into a KeyboardInterrupt, as a context manager of the main thread."""
 
     def __init__(self) -> None:
-        self._kept: dict[signal.Signals, Any] = {}
-        self._held = False
-        self._came = False
+        self._previous: dict[signal.Signals, Any] = {}
+        self._deferring = False
+        self._pending = False
 
     def __enter__(self) -> Self:
-        self._kept = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        self._previous = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._kept.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Lets what is begun here come to its end; a signal that came meanwhile takes effect after it."""
-        self._held = True
+        """Lets the body run to its end; a signal that arrives meanwhile takes effect afterwards."""
+        self._deferring = True
         try:
             yield
         finally:
-            self._held = False
-            if self._came:
-                self._came = False
+            self._deferring = False
+            if self._pending:
+                self._pending = False
                 raise KeyboardInterrupt
 
     def _on_signal(self, _: int, __: FrameType | None) -> None:
-        if self._held:
-            self._came = True
+        if self._deferring:
+            self._pending = True
         else:
             raise KeyboardInterrupt

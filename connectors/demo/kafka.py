@@ -1,4 +1,4 @@
-"""The demo over a Kafka: its own, or one that runs. It needs the extra `kafka`."""
+"""The demo over Kafka: its own broker, or one that is running already. It needs the extra `kafka`."""
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,14 +30,14 @@ ENTITY = "session"
 
 SHOWN = 8
 BESIDE_VALUES = 42
-"""Columns of the terminal that offset, key, op and service take."""
+"""How many columns of the terminal offset, key, op and service need."""
 
 
 class KafkaStage:
-    """The changelog in topics: of the Kafka at `servers`, under a new prefix, or of one that ends with the demo."""
+    """The changelog in topics: under a new prefix on the Kafka at `servers`, or on a broker that ends with the demo."""
 
     def __init__(self, servers: str | None) -> None:
-        self._named = servers
+        self._external = servers
         self._prefix = f"booking-{uuid.uuid4().hex[:6]}" if servers else "booking"
         self._servers = servers or ""
 
@@ -57,7 +57,7 @@ class KafkaStage:
         messages = list(consumed(self._client(), name))
         tombstones = [message for message in messages if message.value is None]
         if _folded(messages) != states[ENTITY]:
-            raise ChangelogError(Kind.DIVERGED, f"the newest values of {name} are not what its changes come to")
+            raise ChangelogError(Kind.DIVERGED, f"the newest values of {name} differ from its folded changes")
         say(
             f"A consumer of committed messages reads {name}: {len(messages):,} messages, {len(tombstones):,} of them"
             f" tombstones;\n   the newest value of each key, {len(states[ENTITY]):,} of them, is the table again:\n"
@@ -69,32 +69,32 @@ class KafkaStage:
         console.print(f"\n   (partition {last.partition}, up to {'its last tombstone' if tombstones else 'its end'})\n")
 
     def ending(self, console: Console, folder: Path) -> bool:  # noqa: ARG002, the changelog is not in the folder
-        if self._named is None:
+        if self._external is None:
             console.print(
-                "   (the topics are gone, with their broker; to keep them: `make kafka` in another terminal, and"
+                "   (the topics are gone with their broker; to keep them, run `make kafka` in another terminal, and"
             )
             console.print("   `changelog demo --kafka --bootstrap-servers HOST:PORT`)")
             return False
-        console.print(f"The topics {self._prefix}.* stay at {self._servers}, to look at and to delete")
+        console.print(f"The topics {self._prefix}.* stay at {self._servers}; delete them when you are done")
         return True
 
     def _client(self) -> Client:
         return Client(bootstrap_servers=self._servers)
 
     def _broker(self) -> AbstractContextManager[Broker | None]:
-        if self._named is not None:
+        if self._external is not None:
             return nullcontext()
         try:
             find_java()
             lib = find_lib()
         except ChangelogError as error:
-            hint = f"{error.hint}; or name a Kafka that runs, with --bootstrap-servers"
+            hint = f"{error.hint}; or name a running Kafka with --bootstrap-servers"
             raise ChangelogError(error.kind, error.message, hint=hint) from error
         return temporary_broker(lib)
 
 
 def _folded(messages: Sequence[Consumed]) -> dict[str, str]:
-    """The newest state of each key; what a compacted topic comes to."""
+    """The newest state of each key, which is what compaction leaves of a topic."""
     newest = {message.key: message.value for message in messages}
     states = {key: json_codec.decode(value).current for key, value in newest.items() if value is not None}
     return {key: bytes(state).decode() for key, state in states.items() if state is not None}

@@ -1,4 +1,4 @@
-"""A reader of the changelog, as anybody could write one: it counts the changes and folds them into states."""
+"""An example of a changelog reader: it counts changes and folds them into states."""
 
 import threading
 import time
@@ -20,9 +20,9 @@ _COLUMNS = ("entity", "key", "op", "position", "service_name", "identifier", "cu
 class Reader:
     """Follows a changelog in a thread, until `close`.
 
-    `changes` counts by entity and op; `read` are the rows read from tables, `streamed` all others, `writers` these by
-    service. `states` holds the newest state of each entity's keys as JSON text, `last` the identifier at the newest
-    position.
+    `changes` counts by entity and op. `read` counts rows that were read from tables, `streamed` all others, and
+    `writers` the latter by service. `states` has the newest state of each entity's keys as JSON text, `last` the
+    identifier at the newest position.
     """
 
     def __init__(self, log: Log) -> None:
@@ -39,7 +39,7 @@ class Reader:
         self._thread.start()
 
     def close(self) -> None:
-        """Reads what there is, then ends. Raises what went wrong in the thread."""
+        """Reads the rest of the changelog, then stops. Raises the error that ended the thread, if any."""
         self._stop.set()
         self._thread.join()
         self.check()
@@ -50,7 +50,7 @@ class Reader:
             raise self._failure
 
     def state(self, entity: str, columns: tuple[str, ...]) -> dict[str, tuple[str | None, ...]]:
-        """Chosen columns of every key's state, as texts."""
+        """The given columns of every key's state, as texts."""
         decoded = {key: msgspec.json.decode(text) for key, text in self.states.get(entity, {}).items()}
         return {
             key: tuple(None if state[column] is None else str(state[column]) for column in columns)
@@ -68,7 +68,7 @@ class Reader:
             self._failure = error
 
     def _wait(self) -> bool:
-        """Asked to stop, it looks once more: a store of several parts may have been read before its last change."""
+        """Waits, or ends after one more pass: the reader may have passed one part of a store before its last change."""
         if self._stop.is_set():
             last, self._looked_again = self._looked_again, True
             return not last

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: live on a terminal, a line a second elsewhere."""
+"""The demo's output while it runs: live on a terminal, otherwise one line per second."""
 
 import time
 from types import TracebackType
@@ -21,11 +21,11 @@ _OPS = {Op.READ: "read", Op.CREATE: "created", Op.UPDATE: "changed", Op.DELETE: 
 
 
 class Screen:
-    """Shows what `reader` has found so far, as a context manager; `tick` whenever there is time."""
+    """Shows the counts of `reader`. It is a context manager; call `tick` regularly to update it."""
 
     def __init__(self, console: Console, reader: Reader) -> None:
         self._console, self._reader = console, reader
-        self._began_at = self._said_at = time.monotonic()
+        self._began_at = self._printed_at = time.monotonic()
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._happened = ""
 
@@ -43,19 +43,19 @@ class Screen:
         elif error is None:
             self._console.print(_tables(self._reader))
 
-    def happened(self, what: str) -> None:
-        """Says what just happened, in the story."""
-        self._happened = what
+    def happened(self, event: str) -> None:
+        """Shows an event of the story."""
+        self._happened = event
         if self._live is None:
-            self._console.print(f"   {time.monotonic() - self._began_at:4.1f} s  {what}")
+            self._console.print(f"   {time.monotonic() - self._began_at:4.1f} s  {event}")
 
     def tick(self) -> None:
-        """Brings the picture up to date."""
+        """Updates the output."""
         now = time.monotonic()
         if self._live is not None:
             self._live.update(self._picture(), refresh=True)
-        elif now - self._said_at >= LINE_EVERY_S:
-            self._said_at = now
+        elif now - self._printed_at >= LINE_EVERY_S:
+            self._printed_at = now
             reader = self._reader
             self._console.print(
                 f"   {now - self._began_at:4.1f} s  {reader.read:,} rows read, {reader.streamed:,} changes streamed"
@@ -74,7 +74,7 @@ class Screen:
 
 
 def _tables(reader: Reader) -> RenderableType:
-    """How many changes of which entity, and by whom."""
+    """The numbers of changes, by entity and by writer."""
     both = Table.grid(padding=(0, 6))
     both.add_row(_entities(reader), _writers(reader))
     return both

@@ -1,4 +1,4 @@
-"""`changelog run` beside the story, in a process of its own."""
+"""Runs `changelog run` for the demo, in a separate process."""
 
 import os
 import subprocess
@@ -13,30 +13,30 @@ from envelope.errors import ChangelogError, Kind
 STOP_TIMEOUT_S = 20.0
 
 
-class Service:
-    """`changelog run` in a process of its own."""
+class ServiceProcess:
+    """`changelog run` in a separate process."""
 
     def __init__(self, config: Path) -> None:
-        self._said = config.with_name("service.log")
+        self._log = config.with_name("service.log")
         command = [sys.executable, "-P", "-m", "connectors", "run", "--config", str(config)]
         home = str(Path(connectors.__file__).parent.parent)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
-        with self._said.open("wb") as said:
+        with self._log.open("wb") as output:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment, start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
             )
 
     def check(self) -> None:
-        """Raises ChangelogError when the service ended by itself."""
+        """Raises ChangelogError if the service ended by itself."""
         code = self._process.poll()
         if code is not None:
-            last = self._said.read_text("utf-8", "replace").strip().splitlines()[-1:] or ["it said nothing"]
+            last = self._log.read_text("utf-8", "replace").strip().splitlines()[-1:] or ["it logged nothing"]
             raise ChangelogError(
-                Kind.PRECONDITION, f"the service ended with exit code {code}: {last[0]}", hint=f"see {self._said}"
+                Kind.PRECONDITION, f"the service ended with exit code {code}: {last[0]}", hint=f"see {self._log}"
             )
 
     def stop(self) -> None:
-        """Lets the service finish what it has read, as SIGTERM does. Raises ChangelogError when it cannot."""
+        """Sends SIGTERM, on which the service stores what it has read. Raises ChangelogError if that fails."""
         self.check()
         self._process.terminate()
         try:
@@ -47,16 +47,16 @@ class Service:
             self.check()
 
     def kill(self) -> None:
-        """Ends the service at once, if it still runs."""
+        """Kills the service, if it is still running."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
 
 
 @contextmanager
-def serving(config: Path) -> Iterator[Service]:
-    """The service over a configuration, from here to the end of the context; `stop` has it finish its work before."""
-    service = Service(config)
+def serving(config: Path) -> Iterator[ServiceProcess]:
+    """Runs the service with a configuration, and kills it at the end of the context; call `stop` to let it finish."""
+    service = ServiceProcess(config)
     try:
         yield service
     finally:

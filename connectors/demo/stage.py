@@ -1,4 +1,4 @@
-"""Where the demo keeps its changelog: in files here, on a broker in `connectors.demo.kafka`."""
+"""Where the demo stores its changelog: in files here, on a broker in `connectors.demo.kafka`."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -18,16 +18,16 @@ commit_seconds = 0.5"""
 
 
 class Stage(Protocol):
-    """What of the story depends on where the changelog is kept."""
+    """The parts of the story that depend on where the changelog is stored."""
 
     def opened(self, lap: Callable[[str], None]) -> AbstractContextManager[str]:
-        """Starts what the changelog needs, and says so with `lap`; gives the configuration's `[sink]`."""
+        """Starts the servers that the changelog needs, and reports with `lap`; yields the configuration's `[sink]`."""
 
     def view(self, console: Console, say: Callable[[str], None], states: Mapping[str, Mapping[str, str]]) -> None:
-        """Shows the changelog as its store has it; `states` is what another reader made of each entity's keys."""
+        """Shows the changelog as its store has it; `states` are another reader's states of each entity's keys."""
 
     def ending(self, console: Console, folder: Path) -> bool:
-        """Says where the changelog now is, when all is stopped; gives whether it can still be read."""
+        """Prints where the changelog is after everything stopped; returns whether it can still be read."""
 
 
 class FileStage:
@@ -37,7 +37,7 @@ class FileStage:
         return nullcontext(SINK)
 
     def view(self, console: Console, say: Callable[[str], None], states: Mapping[str, Mapping[str, str]]) -> None:
-        """There is nothing to see that the reader did not show."""
+        """Shows nothing, because the reader has shown everything already."""
 
     def ending(self, console: Console, folder: Path) -> bool:
         log = list(log_folder(folder / "data" / "changelog").iterdir())

@@ -7,7 +7,7 @@ from rich.text import Text
 
 
 class Stopwatch:
-    """Numbers the steps, and says how long each took."""
+    """Prints the steps with numbers, and how long each took."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -15,12 +15,12 @@ class Stopwatch:
         self._since = time.monotonic()
 
     def say(self, text: str) -> None:
-        """The next step begins."""
+        """Prints the next step."""
         self._step += 1
         self._console.print(Text(f"{self._step}. ", style="bold"), text, sep="")
 
     def lap(self, text: str) -> None:
-        """The next step is done."""
+        """Prints the next step, which is done, with the time since the one before."""
         now = time.monotonic()
         self.say(f"{text} ({now - self._since:.1f} s)")
         self._since = now

@@ -17,7 +17,7 @@ LIVE_WITHIN_S = 120.0
 REQUEST_TIMEOUT_S = 10.0
 
 
-class State:
+class HealthState:
     """The state of the publish loop of the changelog `name`, for any thread.
 
     `phase` is a word or two for a person, such as `snapshot` or `streaming`. `waits_for` are the source's transactions
@@ -54,7 +54,7 @@ class HealthServer:
     Raises ChangelogError (PRECONDITION) if the address is not available. The attribute `address` has the actual port.
     """
 
-    def __init__(self, address: tuple[str, int], state: State, metrics: Callable[[], bytes]) -> None:
+    def __init__(self, address: tuple[str, int], state: HealthState, metrics: Callable[[], bytes]) -> None:
         try:
             self._server = ThreadingHTTPServer(address, _handler(state, metrics))
         except OSError as error:
@@ -78,7 +78,7 @@ class HealthServer:
         self._thread.join()
 
 
-def _handler(state: State, metrics: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
+def _handler(state: HealthState, metrics: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = REQUEST_TIMEOUT_S
 

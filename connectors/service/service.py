@@ -19,7 +19,7 @@ import structlog
 from connectors import failpoints
 from connectors.capture.tables.table_progress import is_complete
 from connectors.config import Config
-from connectors.service.health import HealthServer, State
+from connectors.service.health import HealthServer, HealthState
 from connectors.service.loop import Cadence, Observer, publish
 from connectors.service.metrics import Metrics
 from connectors.service.snapshot_progress import SnapshotProgress
@@ -63,7 +63,7 @@ class Service:
         self._accept_settings, self._accept_cluster = accept_settings, accept_cluster
         self._reach = reach
         self._stop = threading.Event()
-        self._state = State(config.name)
+        self._state = HealthState(config.name)
         self._metrics = Metrics()
         self._watch = _Watch(self._state, self._metrics)
         self._database = sources.database(config, stopping=self._stop.is_set, alive=self._state.beat)
@@ -189,7 +189,7 @@ class Lag:
 class _Watch(Observer):
     """Reports the loop's events in the log, on the terminal and in metrics."""
 
-    def __init__(self, state: State, metrics: Metrics) -> None:
+    def __init__(self, state: HealthState, metrics: Metrics) -> None:
         self._state, self._metrics = state, metrics
         self._bar = SnapshotBar(sys.stderr)
         self._progress = SnapshotProgress(metrics, quiet=sys.stderr.isatty())

@@ -15,7 +15,7 @@ from connectors.sinks.kafka.encoding.registry import Registry
 from connectors.sinks.kafka.reading.log import KafkaLog
 from connectors.sinks.kafka.reading.offsets import begins, ends
 from connectors.sinks.kafka.reading.positions import refuse_shared
-from connectors.sinks.kafka.sink import KafkaSink, Settings
+from connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from envelope.entity import Entity
 from envelope.errors import ChangelogError
 
@@ -42,9 +42,9 @@ def topic_settings(config: Config) -> dict[str, TopicSettings]:
     }
 
 
-def sink_settings(config: Config, sink: KafkaConfig) -> Settings:
+def sink_settings(config: Config, sink: KafkaConfig) -> KafkaSettings:
     """What the sink is told."""
-    return Settings(
+    return KafkaSettings(
         client=client(sink),
         name=config.name,
         prefix=config.prefix,
@@ -85,7 +85,7 @@ def findings(
     settings = sink_settings(config, sink)
     wanted = topics.topics_of(config.prefix, entities, settings.entities)
     names = {topic(config.prefix, entity) for entity in begun}
-    found = list(topic_check.findings(settings.client, wanted, create=sink.create_topics, begun=names, lag_s=lag_s))
+    found = list(topic_check.findings(settings.client, wanted, create=sink.create_topics, started=names, lag_s=lag_s))
     yield from found
     if found[0].status == "fail":
         return
@@ -99,7 +99,7 @@ def findings(
         yield rights.transaction_rights(settings.client, settings.transactional_id)
 
 
-def _sources(settings: Settings, entities: Collection[str]) -> Finding:
+def _sources(settings: KafkaSettings, entities: Collection[str]) -> Finding:
     """Whether each topic has one source."""
     try:
         refuse_shared(settings.client, settings.prefix, settings.name, entities)

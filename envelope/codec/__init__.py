@@ -1,1 +1,1 @@
-"""How envelopes are written as bytes."""
+"""Encodes single envelopes as bytes, in JSON or Avro, and decodes them."""

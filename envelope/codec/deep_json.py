@@ -9,7 +9,7 @@ _DEEPER, _HIGHER = (b"{", b"["), (b"}", b"]")
 
 
 def members(text: bytes) -> dict[str, bytes]:
-    """The members of a JSON object, each as the text that it is in `text`.
+    """The members of a JSON object, each as a slice of `text`.
 
     Raises ValueError if the members cannot be separated. The insides of members are not checked.
     """

@@ -153,7 +153,7 @@ def time_text(time: datetime) -> str:
 
 
 def members(text: bytes) -> dict[str, bytes]:
-    """The members of a JSON object, each as the text that it is in `text`; ValueError when it is no object."""
+    """The members of a JSON object, each as a slice of `text`; raises ValueError if it is not an object."""
     try:
         return _shallow_members(text)
     except RecursionError:

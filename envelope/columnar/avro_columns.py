@@ -18,7 +18,7 @@ from envelope.codec import json_codec
 from envelope.codec.avro_codec import PRESENT, AvroCodec, closing, opening, optional_text
 from envelope.codec.avro_values import NULL
 from envelope.columnar.avro_scan import Ints, Mask, Scan, Tokens, raw, windows
-from envelope.columnar.avro_shortcuts import BLANKS, Step, Values, long_segment
+from envelope.columnar.avro_shortcuts import BLANKS, ColumnStep, ColumnValues, long_segment
 from envelope.columnar.splice import INLINE, Offsets, Pool, Segment, gather, splice
 from envelope.model import Source
 from schemas.avro import Column
@@ -48,7 +48,7 @@ class ColumnarEncoder:
 
     def __init__(self, codec: AvroCodec, header: bytes) -> None:
         self._codec, self._header = codec, header
-        self._walk = [Step.of(column) for column in codec.columns]
+        self._walk = [ColumnStep.of(column) for column in codec.columns]
         self._nested = any(_is_nested(column) for column in codec.columns)
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
@@ -118,7 +118,7 @@ class ColumnarEncoder:
         pool = Pool(scan.data)
         segments: list[Segment] = [(pool.add(PRESENT), len(PRESENT))]
         for step, encode, token in zip(self._walk, self._codec.encoders, tokens, strict=True):
-            segments += step.render(Values(pool, scan, token, step, encode))
+            segments += step.render(ColumnValues(pool, scan, token, step, encode))
         offsets, data = gather(pool.buffer(), count, segments)
         return offsets[:: len(segments)], data.to_pybytes()
 

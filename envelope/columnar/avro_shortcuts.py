@@ -34,10 +34,10 @@ _UUID_LENGTH = len(_TEXTS[-1])
 _UUID_FORM = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 
-class Values:
+class ColumnValues:
     """The values of one column in the rows that are being rendered."""
 
-    def __init__(self, pool: Pool, scan: Scan, tokens: Tokens, step: "Step", encode: Encode) -> None:
+    def __init__(self, pool: Pool, scan: Scan, tokens: Tokens, step: "ColumnStep", encode: Encode) -> None:
         self.pool, self.scan, self.tokens, self.step, self._encode = pool, scan, tokens, step, encode
         self.rows = len(tokens.starts)
         self.some = ~tokens.null
@@ -86,7 +86,7 @@ class Values:
         return self.finish(matrix, np.ones(self.rows, np.int32), np.zeros(self.rows, bool))
 
 
-def _strings(values: Values) -> list[Segment]:
+def _strings(values: ColumnValues) -> list[Segment]:
     tokens = values.tokens
     usual = values.some & tokens.quoted
     backslashes = values.scan.backslashes
@@ -95,7 +95,7 @@ def _strings(values: Values) -> list[Segment]:
     return _counted(values, tokens.starts + 1, tokens.ends - 1, usual)
 
 
-def _uuids(values: Values) -> list[Segment]:
+def _uuids(values: ColumnValues) -> list[Segment]:
     """A server prints UUIDs in one form; any other text goes to the codec, which refuses it."""
     tokens = values.tokens
     starts, ends = tokens.starts + 1, tokens.ends - 1
@@ -105,18 +105,18 @@ def _uuids(values: Values) -> list[Segment]:
     return _counted(values, starts, ends, usual)
 
 
-def _jsons(values: Values) -> list[Segment]:
+def _jsons(values: ColumnValues) -> list[Segment]:
     return _counted(values, values.tokens.starts, values.tokens.ends, values.some)
 
 
-def _counted(values: Values, starts: Ints, ends: Ints, usual: Mask) -> list[Segment]:
+def _counted(values: ColumnValues, starts: Ints, ends: Ints, usual: Mask) -> list[Segment]:
     lengths = np.where(usual, ends - starts, 0)
     matrix, sizes = values.longs(lengths)
     return values.finish(matrix, sizes, usual, (starts.astype(np.int32), lengths.astype(np.int32)))
 
 
-def _integers(type_: pa.DataType) -> Callable[[Values], list[Segment]]:
-    def render(values: Values) -> list[Segment]:
+def _integers(type_: pa.DataType) -> Callable[[ColumnValues], list[Segment]]:
+    def render(values: ColumnValues) -> list[Segment]:
         tokens = values.tokens
         usual = values.some & ~tokens.quoted
         parsed = _cast(values.texts(tokens.starts, tokens.ends, usual, _ZERO, 1), type_)
@@ -129,8 +129,8 @@ def _integers(type_: pa.DataType) -> Callable[[Values], list[Segment]]:
     return render
 
 
-def _floats(type_: pa.DataType) -> Callable[[Values], list[Segment]]:
-    def render(values: Values) -> list[Segment]:
+def _floats(type_: pa.DataType) -> Callable[[ColumnValues], list[Segment]]:
+    def render(values: ColumnValues) -> list[Segment]:
         tokens = values.tokens
         usual = values.some & ~tokens.quoted
         parsed = _cast(values.texts(tokens.starts, tokens.ends, usual, _ZERO, 1), type_)
@@ -146,7 +146,7 @@ def _floats(type_: pa.DataType) -> Callable[[Values], list[Segment]]:
     return render
 
 
-def _booleans(values: Values) -> list[Segment]:
+def _booleans(values: ColumnValues) -> list[Segment]:
     tokens, lead = values.tokens, len(values.step.lead)
     first, length = values.scan.buffer[tokens.starts], tokens.ends - tokens.starts
     truth = (first == ord("t")) & (length == len("true"))
@@ -158,11 +158,11 @@ def _booleans(values: Values) -> list[Segment]:
 
 def _moments(
     type_: pa.DataType, blank: int, form: str, *, longer: int = 0, prefix: tuple[int, int] | None = None
-) -> Callable[[Values], list[Segment]]:
+) -> Callable[[ColumnValues], list[Segment]]:
     """Dates and times exactly like `form`, plus up to `longer` more bytes; other values are encoded one by one."""
     marks = [(place, ord(mark)) for place, mark in enumerate(form) if not mark.isdigit()]
 
-    def render(values: Values) -> list[Segment]:
+    def render(values: ColumnValues) -> list[Segment]:
         tokens, buffer = values.tokens, values.scan.buffer
         starts, ends = tokens.starts + 1, tokens.ends - 1
         extra = ends - starts - len(form)
@@ -180,10 +180,10 @@ def _moments(
     return render
 
 
-def _decimals(type_: Decimal) -> Callable[[Values], list[Segment]]:
+def _decimals(type_: Decimal) -> Callable[[ColumnValues], list[Segment]]:
     point = int(type_.scale > 0)
 
-    def render(values: Values) -> list[Segment]:
+    def render(values: ColumnValues) -> list[Segment]:
         tokens, buffer = values.tokens, values.scan.buffer
         starts, ends = tokens.starts + 1, tokens.ends - 1
         minus = (buffer[starts] == ord("-")).astype(np.int64)
@@ -214,7 +214,7 @@ def _decimals(type_: Decimal) -> Callable[[Values], list[Segment]]:
     return render
 
 
-def _decimal_bytes(values: Values, numbers: Ints) -> tuple[Unsigned, Offsets]:
+def _decimal_bytes(values: ColumnValues, numbers: Ints) -> tuple[Unsigned, Offsets]:
     """For each row the branch, the length and the shortest two's complement."""
     lead = len(values.step.lead)
     magnitude = np.where(numbers < 0, ~numbers, numbers)
@@ -245,7 +245,7 @@ _SHORTCUTS: Final = {
     Primitive.FLOAT: _floats(pa.float32()),
     Primitive.DOUBLE: _floats(pa.float64()),
     Primitive.STRING: _strings,
-    Primitive.BYTES: Values.one_by_one,
+    Primitive.BYTES: ColumnValues.one_by_one,
     Primitive.UUID: _uuids,
     Primitive.DATE: _moments(pa.date32(), _MOMENT, "0000-00-00"),
     Primitive.TIME: _moments(pa.timestamp("us"), _MIDNIGHT, "00:00:00", longer=7, prefix=(_MOMENT, len("1970-01-01T"))),
@@ -258,17 +258,17 @@ _DIGITS_OF_A_LONG = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ColumnStep:
     """One column: the label of its member, `"name":`, the union branch of its values, and its shortcut."""
 
     name: str
     label: bytes
     lead: bytes
     nullable: bool
-    render: Callable[[Values], list[Segment]]
+    render: Callable[[ColumnValues], list[Segment]]
 
     @classmethod
-    def of(cls, column: Column) -> "Step":
+    def of(cls, column: Column) -> "ColumnStep":
         """The step of a column."""
         return cls(
             name=column.name,
@@ -279,13 +279,13 @@ class Step:
         )
 
 
-def _shortcut(column: Column) -> Callable[[Values], list[Segment]]:
+def _shortcut(column: Column) -> Callable[[ColumnValues], list[Segment]]:
     match column.type:
         case Primitive():
             return _SHORTCUTS[column.type]
         case Decimal(precision=precision) if precision <= _DIGITS_OF_A_LONG:
             return _decimals(column.type)
-    return Values.one_by_one
+    return ColumnValues.one_by_one
 
 
 def _longs(values: Ints, lead: int = 0) -> tuple[Unsigned, Offsets]:

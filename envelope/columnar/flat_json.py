@@ -27,7 +27,7 @@ _COMMA, _QUOTE, _OPEN, _CLOSE, _OPEN_LIST = b',"{}['
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cut:
+class FlatObjects:
     """The objects that fit: in the bytes `data`, where each piece begins, and where its value begins and ends.
 
     `fits` and `bounds` (where each object begins, and the last one ends) cover all given objects; the other arrays
@@ -83,7 +83,7 @@ class Form:
         forms = (cls.of(text.encode()) for text in texts[:_LOOKED_AT].to_pylist())
         return next(filter(None, forms), None)
 
-    def cut(self, texts: pa.StringArray) -> Cut:
+    def cut(self, texts: pa.StringArray) -> FlatObjects:
         """Cuts objects, none of them null, into members."""
         data, bounds = _bytes_of(texts)
         first, last = bounds[:-1], bounds[1:] - 1
@@ -108,7 +108,7 @@ class Form:
         if not named.all():
             fits[fits] = named
             begins, values, ends = begins[:, named], values[:, named], ends[:, named]
-        return Cut(fits, data, bounds, begins, values, ends)
+        return FlatObjects(fits, data, bounds, begins, values, ends)
 
 
 def _bytes_of(texts: pa.StringArray) -> tuple[Bytes, Places]:

@@ -43,7 +43,7 @@ BESIDE_VALUE: Final = 37
 
 def _archive(scene: Scene) -> Mapping[str, str]:
     """Many small files of the log become one sorted file of each entity and day."""
-    story, path = scene.told, scene.told.folder / "data" / "changelog"
+    story, path = scene.story, scene.story.folder / "data" / "changelog"
     story.watch.say("The log has a file for each commit; the archive has one for each entity's day, sorted by key:")
     rows = _rows(story.log)
     summary = scene.run(archive.JOB, "--compact", "all")
@@ -66,7 +66,7 @@ def _deltas(scene: Scene) -> Mapping[str, str]:
     """Each change as a JSON Patch; folded, they are the rows again."""
     from spark_jobs.deltas.files import read_deltas  # noqa: PLC0415
 
-    story = scene.told
+    story = scene.story
     story.watch.say("What each change altered, as JSON Patches (RFC 6902):")
     output = story.folder / DELTAS
     summary = scene.run(derive_deltas.JOB, "--output", str(output))
@@ -85,7 +85,7 @@ def _deltas(scene: Scene) -> Mapping[str, str]:
 
 def _view(scene: Scene) -> Mapping[str, str]:
     """The orders as they were before a batch job changed what it should not have."""
-    story = scene.told
+    story = scene.story
     changes = list(_changes(story.log))
     batch = [change for change in changes if change.service == booking.AUDIT]
     first = Position.parse(batch[0].position)

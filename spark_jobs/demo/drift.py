@@ -54,7 +54,7 @@ class Planted:
 
 def drift(scene: Scene) -> Mapping[str, str]:
     """The changelog's files are tampered with; the comparison finds it, and the running service mends it."""
-    story = scene.told
+    story = scene.story
     reports = story.folder / DRIFT
     planted = plant(story.folder / "data" / "changelog", story.log)
     story.watch.say(
@@ -139,17 +139,17 @@ def _show(scene: Scene, samples: Sequence[Mapping[str, Any]]) -> None:
                 values["source"] = "-"
         kind = Text(sample["kind"], style="red")
         shown.add_row(f"   {sample['key']}", kind, name, values["source"], values["changelog"], by)
-    scene.told.console.print(shown)
+    scene.story.console.print(shown)
 
 
 def _republish(scene: Scene, report: Path) -> None:
     """As an operator asks for it; the running service does it, at a place in the log."""
-    scene.told.watch.say("The service is asked, by a message in the database's own log, to publish these keys again:")
+    scene.story.watch.say("The service is asked, by a message in the database's own log, to publish these keys again:")
     options = ["republish", "order", "--report", str(report)]
     scene.show("changelog", *options)
     output = io.StringIO()
     with redirect_stdout(output), redirect_stderr(output):
-        code = cli.main([options[0], "--config", str(scene.told.config), *options[1:]])
+        code = cli.main([options[0], "--config", str(scene.story.config), *options[1:]])
     if code != 0:
         last = output.getvalue().strip().splitlines()[-1:] or [f"exit code {code}"]
         raise ChangelogError(Kind.PRECONDITION, f"republish failed: {last[0]}")

@@ -13,7 +13,7 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from connectors.demo import Told
+from connectors.demo import Ending
 from envelope.errors import ChangelogError, Kind
 from spark_jobs.runner.job import FAILED, Job, main
 
@@ -30,7 +30,7 @@ _INTERRUPTED = 130
 class Scene:
     """What a chapter is given: the story so far, and the session."""
 
-    told: Told
+    story: Ending
     spark: "SparkSession"
 
     def run(self, job: Job, *options: str) -> Mapping[str, Any]:
@@ -38,19 +38,19 @@ class Scene:
         self.show(f"spark-submit spark_jobs/{job.name}.py", *options)
         output = io.StringIO()
         with redirect_stdout(output), redirect_stderr(io.StringIO()):
-            code = main(job, ["--config", str(self.told.config), *options])
+            code = main(job, ["--config", str(self.story.config), *options])
         if code == _INTERRUPTED:
             raise KeyboardInterrupt
         summary: dict[str, Any] = json.loads(output.getvalue().splitlines()[-1])
         if summary["verdict"] == FAILED:
-            hint = f"see {self.told.folder / SAID}"
+            hint = f"see {self.story.folder / SAID}"
             raise ChangelogError(Kind.PRECONDITION, f"{job.name}: {summary['error']}", hint=hint)
         return summary
 
     def show(self, program: str, *options: str) -> None:
         """Shows a command line as it is typed in the demo's folder."""
-        shown = shlex.join(option.replace(f"{self.told.folder}{os.sep}", "") for option in options)
-        self.told.console.print(Text(f"   $ {program} {shown}\n", style="dim"))
+        shown = shlex.join(option.replace(f"{self.story.folder}{os.sep}", "") for option in options)
+        self.story.console.print(Text(f"   $ {program} {shown}\n", style="dim"))
 
 
 Chapter = Callable[[Scene], Mapping[str, str]]

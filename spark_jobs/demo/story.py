@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from connectors import cli, show
 from connectors.commands import add_common_arguments
 from connectors.commands import demo as command
-from connectors.demo import Told
+from connectors.demo import Ending
 from connectors.servers.kafka import find_java
 from envelope.errors import ChangelogError
 from spark_jobs.demo.chapters import CHAPTERS
@@ -47,7 +47,7 @@ _QUIET = {
 # The session
 
 
-def sequel(story: Told) -> Mapping[str, str]:
+def sequel(story: Ending) -> Mapping[str, str]:
     """All chapters, in one session."""
     left = {SAID: "what Spark said"}
     with _session(story.folder / SAID) as spark:
@@ -55,7 +55,7 @@ def sequel(story: Told) -> Mapping[str, str]:
         story.watch.lap("Spark is up, on this machine, and reads the same files")
         for chapter in CHAPTERS:
             story.console.print()
-            left |= chapter(Scene(told=story, spark=spark))
+            left |= chapter(Scene(story=story, spark=spark))
     return left
 
 

@@ -17,7 +17,7 @@ from envelope.codec.json_codec import members
 from envelope.errors import ChangelogError
 from envelope.versions import Version
 from schemas import evolution
-from schemas.evolution import Kind
+from schemas.evolution import ChangeKind
 from schemas.types import Struct
 
 MISSING: Final = "missing"
@@ -184,20 +184,20 @@ def _step(position: str, version: Version) -> Step:
     changes = msgspec.json.decode(version.state)["changes"]
     return Step(
         position=position,
-        added=frozenset(change["column"] for change in changes if change["kind"] == Kind.ADDED),
+        added=frozenset(change["column"] for change in changes if change["kind"] == ChangeKind.ADDED),
         restated=frozenset(version.restated),
-        gone=frozenset(change["column"] for change in changes if change["kind"] == Kind.DROPPED)
-        | {change["before"] for change in changes if change["kind"] == Kind.REPLACED},
+        gone=frozenset(change["column"] for change in changes if change["kind"] == ChangeKind.DROPPED)
+        | {change["before"] for change in changes if change["kind"] == ChangeKind.REPLACED},
     )
 
 
-def _unannounced(changes: Sequence[evolution.Change]) -> Step:
+def _unannounced(changes: Sequence[evolution.ColumnChange]) -> Step:
     """The last step, which no version announces yet. Added columns may have defaults, but no row was written since."""
-    added = frozenset(change.column for change in changes if change.kind is Kind.ADDED)
+    added = frozenset(change.column for change in changes if change.kind is ChangeKind.ADDED)
     return Step(
         position=None,
         added=added,
         restated=frozenset(evolution.restated(changes, added)),
-        gone=frozenset(change.column for change in changes if change.kind is Kind.DROPPED)
-        | {change.before for change in changes if change.kind is Kind.REPLACED and change.before is not None},
+        gone=frozenset(change.column for change in changes if change.kind is ChangeKind.DROPPED)
+        | {change.before for change in changes if change.kind is ChangeKind.REPLACED and change.before is not None},
     )

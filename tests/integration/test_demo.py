@@ -101,7 +101,7 @@ def test_a_folder_that_is_there_is_not_touched(temporary: Path) -> None:
     with demo(temporary, "--path", str(temporary)) as process:
         told, _ = process.communicate(timeout=PROGRAM_S)
     assert process.returncode == 2
-    assert told == f"changelog: {temporary} exists already; name a new folder\n"
+    assert told == f"changelog: {temporary} already exists; name a new folder\n"
 
 
 @pytest.mark.usefixtures("starts_servers")
@@ -126,7 +126,7 @@ def test_whatever_ends_it_nothing_is_left(temporary: Path, after: str, number: s
         told += process.communicate(timeout=PROGRAM_S)[0]
     if process.returncode != 0:  # the last signal may come when all is done
         assert process.returncode == 130, told
-        assert told.endswith("stopped: nothing is left running, and no file is left\n")
+        assert told.endswith("stopped: no process and no file is left\n")
         assert not list(temporary.iterdir())
     refuse_leftovers(temporary, told)
 
@@ -169,4 +169,4 @@ def test_without_jars_it_says_how_to_come_by_a_kafka(temporary: Path, monkeypatc
         told, _ = process.communicate(timeout=PROGRAM_S)
     assert process.returncode == 3
     assert "`make kafka`" in told
-    assert told.endswith("or name a Kafka that runs, with --bootstrap-servers\n")
+    assert told.endswith("or name a running Kafka with --bootstrap-servers\n")

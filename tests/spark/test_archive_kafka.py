@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from connectors.sinks.kafka.admin.topics import TopicSettings
-from connectors.sinks.kafka.sink import Settings
+from connectors.sinks.kafka.sink import KafkaSettings
 from envelope.columnar import batch
 from envelope.model import Op, Record
 from spark_jobs.archive import JOB
@@ -40,7 +40,7 @@ KEPT = {"cleanup.policy": "delete", "retention.ms": "-1"}
 HASTY = {"min.compaction.lag.ms": "1"}
 
 
-def keeping(settings: Settings, topic_settings: Mapping[str, str]) -> Settings:
+def keeping(settings: KafkaSettings, topic_settings: Mapping[str, str]) -> KafkaSettings:
     """The topic of orders is kept so."""
     return replace(settings, entities={"order": TopicSettings(settings=topic_settings)})
 
@@ -48,7 +48,7 @@ def keeping(settings: Settings, topic_settings: Mapping[str, str]) -> Settings:
 class Site:
     """An archive's place, and the job over it."""
 
-    def __init__(self, settings: Settings, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, settings: KafkaSettings, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.archive = folder / "archive of app"
         self._config = folder / "changelog.toml"
         text = CONFIG.format(servers=settings.client.bootstrap_servers, prefix=settings.prefix)
@@ -73,7 +73,7 @@ class Site:
 
 
 @pytest.fixture
-def site(spark: SparkSession, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Site:
+def site(spark: SparkSession, settings: KafkaSettings, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Site:
     fetched("jars")
     return Site(settings, tmp_path, capsys)
 
@@ -82,7 +82,7 @@ def table(records: Sequence[Record]) -> pa.Table:
     return pa.Table.from_batches([batch.from_records(records)])
 
 
-def test_what_is_committed_is_archived_once(site: Site, settings: Settings) -> None:
+def test_what_is_committed_is_archived_once(site: Site, settings: KafkaSettings) -> None:
     """Over several runs; aborted and open transactions, deletes with their tombstones, and versions of columns."""
     gone = replace(record(Op.DELETE, original='{"id":"7"}', commit=20, key="7"), place=change(1, "7").place)
     stored = [*(change(commit, str(commit % 9)) for commit in range(1, 20)), gone]
@@ -108,7 +108,7 @@ def test_what_is_committed_is_archived_once(site: Site, settings: Settings) -> N
     assert site.run("--dry-run")["offsets"][f"{settings.prefix}.order"] == 0
 
 
-def test_history_that_kafka_lost_is_not_passed_over(site: Site, settings: Settings) -> None:
+def test_history_that_kafka_lost_is_not_passed_over(site: Site, settings: KafkaSettings) -> None:
     with writing(keeping(settings, KEPT), entity(partitions=1)) as made:
         for number in range(1, 4):
             store(made, number, change(number, "1", at=0))
@@ -127,7 +127,7 @@ def test_history_that_kafka_lost_is_not_passed_over(site: Site, settings: Settin
         assert site.run()["rows"] == 1
 
 
-def test_what_may_be_compacted_away_is_not_passed_over(site: Site, settings: Settings) -> None:
+def test_what_may_be_compacted_away_is_not_passed_over(site: Site, settings: KafkaSettings) -> None:
     with writing(keeping(settings, HASTY), entity(partitions=1)) as made:
         store(made, 1, yesterday(change(1, "1", at=0)))
         assert site.run()["rows"] == 1, "an archive begins with what there is"

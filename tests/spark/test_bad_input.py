@@ -15,7 +15,7 @@ from connectors.sinks.files.layout import log_file
 from connectors.sinks.files.sink import FileSink
 from connectors.sinks.kafka import client
 from connectors.sinks.kafka.reading.consume import consumed
-from connectors.sinks.kafka.sink import Settings
+from connectors.sinks.kafka.sink import KafkaSettings
 from envelope.position import Position
 from spark_jobs import archive, derive_deltas, rebuild_view
 from spark_jobs.runner.job import Job, main
@@ -134,11 +134,11 @@ def test_where_nothing_can_be_written(refused: Refused, tmp_path: Path, job: str
 
 
 @pytest.fixture(scope="module")
-def settings(broker: Broker) -> Settings:
+def settings(broker: Broker) -> KafkaSettings:
     """A topic with a message whose schema no registry has."""
     fetched("jars")
     reached = client.Client(bootstrap_servers=broker.bootstrap_servers)
-    settings = Settings(client=reached, name="app", prefix="bad-schema")
+    settings = KafkaSettings(client=reached, name="app", prefix="bad-schema")
     with writing(settings, entity(partitions=1)) as made:
         store(made, 1)
     value = b"\0" + SCHEMA_ID.to_bytes(4, "big") + b"\0"
@@ -146,14 +146,14 @@ def settings(broker: Broker) -> Settings:
     return settings
 
 
-def topics(settings: Settings, codec: str = 'codec = "json"') -> str:
+def topics(settings: KafkaSettings, codec: str = 'codec = "json"') -> str:
     servers, prefix = settings.client.bootstrap_servers, settings.prefix
     return f'kind = "kafka", bootstrap_servers = "{servers}", prefix = "{prefix}", {codec}'
 
 
 @pytest.mark.parametrize("job", KAFKA)
 def test_a_schema_that_the_registry_does_not_have(
-    refused: Refused, settings: Settings, registry: Registry, job: str
+    refused: Refused, settings: KafkaSettings, registry: Registry, job: str
 ) -> None:
     sink = topics(settings, f'codec = "avro", registry = "{registry.url}", auto_register = true')
     said = refused(KAFKA, job, sink, code=3)
@@ -173,7 +173,7 @@ def test_a_schema_that_the_registry_does_not_have(
     ],
 )
 def test_what_a_changelog_does_not_have(
-    refused: Refused, settings: Settings, tmp_path: Path, job: str, arguments: list[str], said: str
+    refused: Refused, settings: KafkaSettings, tmp_path: Path, job: str, arguments: list[str], said: str
 ) -> None:
     assert said in refused(KAFKA, job, topics(settings), *arguments, code=2)
     assert not (tmp_path / "out").exists()

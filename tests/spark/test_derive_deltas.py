@@ -33,7 +33,7 @@ from connectors.sinks.kafka.admin.topics import Topic, read
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.encoding.messages import JSON
 from connectors.sinks.kafka.reading.consume import Consumed, consumed
-from connectors.sinks.kafka.sink import KafkaSink, Settings
+from connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from envelope.canonical import text_of
 from envelope.checkpoint import Checkpoint
 from envelope.columnar import batch
@@ -264,7 +264,7 @@ class Topics:
     """A changelog on a broker that grows, and the job that reads it."""
 
     folder: Path
-    settings: Settings
+    settings: KafkaSettings
     workload: Workload
     records: list[Record]
     sink: str = 'codec = "json"'
@@ -338,7 +338,7 @@ class Topics:
 
 @pytest.fixture
 def topics(broker: Broker, tmp_path: Path, own_name: str, seed: int) -> Topics:
-    settings = Settings(client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix=own_name)
+    settings = KafkaSettings(client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix=own_name)
     return Topics(folder=tmp_path, settings=settings, workload=Workload(random.Random(seed)), records=[])
 
 

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from connectors import logs
-from connectors.service.health import LIVE_WITHIN_S, HealthServer, State
+from connectors.service.health import LIVE_WITHIN_S, HealthServer, HealthState
 from connectors.service.metrics import Metrics
 from connectors.service.service import Lag
 from connectors.service.snapshot_progress import LOG_AGAIN_S, SnapshotProgress
@@ -91,7 +91,7 @@ def get(server: HealthServer, path: str) -> tuple[int, str]:
 
 def test_health_follows_the_loop() -> None:
     now_s = [0.0]
-    state = State("booking", clock=lambda: now_s[0])
+    state = HealthState("booking", clock=lambda: now_s[0])
     with HealthServer(("127.0.0.1", 0), state, Metrics().text) as server:
         assert get(server, "/live") == (200, '{"ok": true, "name": "booking", "phase": "starting"}\n')
         assert get(server, "/ready")[0] == 503
@@ -111,7 +111,7 @@ def test_an_address_in_use_is_one_clear_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ChangelogError, match=f"cannot listen on 127.0.0.1:{port} .*; set another") as caught:
-            HealthServer(("127.0.0.1", port), State("booking"), bytes)
+            HealthServer(("127.0.0.1", port), HealthState("booking"), bytes)
     assert caught.value.kind is Kind.PRECONDITION
 
 

@@ -97,19 +97,19 @@ class Judge:
         hint = f"stop the service first, and take entity {name} off the configuration"
         return stop("TABLE_DROPPED", gone.line, f"{table} is dropped", hint)
 
-    def _replaced(self, changes: Sequence[evolution.Change]) -> Iterator[Alteration]:
+    def _replaced(self, changes: Sequence[evolution.ColumnChange]) -> Iterator[Alteration]:
         """Another table takes the place: what is known of its columns is their names."""
         line = self.effects.new_names.get(self.entity.table, self.effects.last_line)
         yield Alteration(kind=AlterationKind.REPLACED, line=line, name=".".join(self.entity.table))
         for change in changes:
             old, new = (_spelled(type_) for type_ in (change.old, change.new))
-            if change.kind in (evolution.Kind.ADDED, evolution.Kind.REPLACED):
+            if change.kind in (evolution.ChangeKind.ADDED, evolution.ChangeKind.REPLACED):
                 yield Alteration(kind=AlterationKind.ADDED, line=line, name=change.column, after=new)
-            if change.kind in (evolution.Kind.DROPPED, evolution.Kind.REPLACED):
+            if change.kind in (evolution.ChangeKind.DROPPED, evolution.ChangeKind.REPLACED):
                 yield Alteration(
                     kind=AlterationKind.DROPPED, line=line, name=change.before or change.column, before=old
                 )
-            if change.kind is evolution.Kind.RETYPED:
+            if change.kind is evolution.ChangeKind.RETYPED:
                 yield Alteration(kind=AlterationKind.RETYPED, line=line, name=change.column, before=old, after=new)
 
     def _refusals(self) -> Iterator[Trouble]:
@@ -183,11 +183,11 @@ class Judge:
     def _schema(self, entity: Entity, shape: Struct) -> avro.Schema:
         return avro.state_schema(entity.name, shape, entity.key, self.settings.prefix, partition_by=entity.partition_by)
 
-    def _inside(self, changes: Sequence[evolution.Change]) -> Iterator[Alteration]:
+    def _inside(self, changes: Sequence[evolution.ColumnChange]) -> Iterator[Alteration]:
         """Columns that hold other values because a type was altered that they are of."""
         altered = {alteration.name for alteration in self.alterations}
         for change in changes:
-            if change.kind is evolution.Kind.RETYPED and change.column not in altered:
+            if change.kind is evolution.ChangeKind.RETYPED and change.column not in altered:
                 line = self.effects.last_line
                 yield Alteration(
                     kind=AlterationKind.RETYPED, line=line, name=change.column, before="its type", after="altered"

@@ -62,7 +62,7 @@ def _never() -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class KafkaSettings:
     """The settings of the sink.
 
     `name` is the name of the source, under which its checkpoint is stored; it is part of the `transactional.id`.
@@ -110,7 +110,7 @@ class KafkaSink:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: KafkaSettings,
         values: Values,
         *,
         over_gap: bool = False,

@@ -26,7 +26,7 @@ from connectors.sinks.kafka import client
 from connectors.sinks.kafka.admin.topics import Topic, delta_topics_of, ensure, read
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.encoding.messages import JSON
-from connectors.sinks.kafka.sink import KafkaSink, Settings
+from connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from connectors.wiring.sinks import open_log
 from envelope.errors import Kind
 from tests.integration.site import Running
@@ -255,7 +255,7 @@ def test_another_source_of_the_same_topics_is_a_finding(site: Site) -> None:
     site.published(1)
     assert f"sources: no other one publishes to topics of {site.name}" in site.findings()["ok"]
     client = Client(bootstrap_servers=site.broker.bootstrap_servers)
-    with closing(KafkaSink(Settings(client=client, name="other", prefix=site.name), JSON)) as other:
+    with closing(KafkaSink(KafkaSettings(client=client, name="other", prefix=site.name), JSON)) as other:
         other.recover()
         other.commit(replace(checkpoint(1), settings={"orders": {}}))
     [found] = site.findings()["fail"]

@@ -17,7 +17,7 @@ from connectors.sinks.kafka.admin.topics import TopicSettings
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.encoding.messages import JSON, headers
 from connectors.sinks.kafka.reading.log import KafkaLog
-from connectors.sinks.kafka.sink import KafkaSink, Settings
+from connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from envelope import key
 from envelope.columnar import batch
 from envelope.entity import Entity
@@ -43,18 +43,18 @@ def entity(name: str = "order", *, partition_by: str = "id", partitions: int = P
 
 
 @pytest.fixture
-def settings(broker: Broker, own_name: str) -> Settings:
+def settings(broker: Broker, own_name: str) -> KafkaSettings:
     """A prefix of its own for each test."""
     client = Client(bootstrap_servers=broker.bootstrap_servers)
-    return Settings(client=client, name=NAME, prefix=own_name)
+    return KafkaSettings(client=client, name=NAME, prefix=own_name)
 
 
-def opened(settings: Settings) -> KafkaLog:
+def opened(settings: KafkaSettings) -> KafkaLog:
     return KafkaLog(settings.client, JSON, prefix=settings.prefix, name=settings.name)
 
 
 @contextlib.contextmanager
-def writing(settings: Settings, *entities: Entity) -> Iterator[KafkaSink]:
+def writing(settings: KafkaSettings, *entities: Entity) -> Iterator[KafkaSink]:
     with closing(KafkaSink(settings, JSON)) as made:
         made.prepare(entities or [entity()])
         made.recover()
@@ -83,7 +83,7 @@ def once() -> bool:
 
 
 def raw(
-    settings: Settings, name: str, records: Sequence[Record], *, commit: bool, values: Sequence[bytes] = ()
+    settings: KafkaSettings, name: str, records: Sequence[Record], *, commit: bool, values: Sequence[bytes] = ()
 ) -> None:
     """What another producer's transaction brings to the topic `name`."""
     producer = Producer(settings.client.config(transactional_id=uuid.uuid4().hex))
@@ -101,7 +101,7 @@ def raw(
         producer.abort_transaction(30)
 
 
-def test_all_that_is_committed_is_read_and_nothing_else(settings: Settings) -> None:
+def test_all_that_is_committed_is_read_and_nothing_else(settings: KafkaSettings) -> None:
     stored = [change(commit, str(commit)) for commit in range(1, 9)]
     with writing(settings) as made:
         for number, each in enumerate(stored, 1):
@@ -114,7 +114,7 @@ def test_all_that_is_committed_is_read_and_nothing_else(settings: Settings) -> N
     assert {each.place.key: each for each in found} == {each.place.key: each for each in stored}
 
 
-def test_a_delete_is_read_once_and_moves_with_it(settings: Settings) -> None:
+def test_a_delete_is_read_once_and_moves_with_it(settings: KafkaSettings) -> None:
     there = Place(key="8", partition=1)
     gone = record(Op.DELETE, None, '{"id":42}', commit=2, moved_to=there)
     with writing(settings) as made:
@@ -124,7 +124,7 @@ def test_a_delete_is_read_once_and_moves_with_it(settings: Settings) -> None:
     assert list(batch.records(rows)) == [gone]
 
 
-def test_a_key_is_read_across_partitions_by_position(settings: Settings) -> None:
+def test_a_key_is_read_across_partitions_by_position(settings: KafkaSettings) -> None:
     """As one that was moved by its guest and back."""
     placed = entity(partition_by="guest_id")
     with writing(settings, placed) as made:
@@ -134,7 +134,7 @@ def test_a_key_is_read_across_partitions_by_position(settings: Settings) -> None
     assert commits(list(opened(settings).read(entity="order", key="42"))) == list(range(1, 10))
 
 
-def test_of_a_key_that_places_itself_only_its_partition_is_read(settings: Settings) -> None:
+def test_of_a_key_that_places_itself_only_its_partition_is_read(settings: KafkaSettings) -> None:
     elsewhere = (key.partition(b"42", PARTITIONS) + 1) % PARTITIONS
     with writing(settings) as made:
         store(made, 1, change(1, "42"), change(1, "7"))
@@ -143,7 +143,7 @@ def test_of_a_key_that_places_itself_only_its_partition_is_read(settings: Settin
 
 
 @pytest.mark.parametrize("last", [0, 1, 5, 40])
-def test_the_last_are_the_newest_by_position(settings: Settings, last: int) -> None:
+def test_the_last_are_the_newest_by_position(settings: KafkaSettings, last: int) -> None:
     with writing(settings, entity(), entity("guest", partitions=1)) as made:
         store(made, 1, change(1, "g", at=0, entity="guest"))
         for commit in range(2, 31):
@@ -151,7 +151,7 @@ def test_the_last_are_the_newest_by_position(settings: Settings, last: int) -> N
     assert commits(list(opened(settings).follow(last=last, wait=once))) == list(range(max(31 - last, 1), 31))
 
 
-def test_the_last_of_a_rare_key_are_looked_for_further_back(settings: Settings) -> None:
+def test_the_last_of_a_rare_key_are_looked_for_further_back(settings: KafkaSettings) -> None:
     with writing(settings, entity(partitions=1)) as made:
         store(made, 1, change(1, "rare", at=0))
         for commit in range(2, 5):
@@ -160,7 +160,7 @@ def test_the_last_of_a_rare_key_are_looked_for_further_back(settings: Settings) 
     assert commits(list(log.follow(entity="order", key="rare", last=1, wait=once))) == [1]
 
 
-def test_who_follows_sees_what_is_committed_meanwhile(settings: Settings) -> None:
+def test_who_follows_sees_what_is_committed_meanwhile(settings: KafkaSettings) -> None:
     with writing(settings) as made:
         store(made, 1, change(1, "1"))
         coming = itertools.count(2)
@@ -182,7 +182,7 @@ def test_who_follows_sees_what_is_committed_meanwhile(settings: Settings) -> Non
         assert commits(list(opened(settings).follow(last=10, wait=wait))) == [1, 2, 5, 6]
 
 
-def test_who_follows_sees_new_entities(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_follows_sees_new_entities(settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("connectors.sinks.kafka.reading.log.TOPICS_S", 0.0)
     with writing(settings) as made:
         store(made, 1, change(1, "1"))
@@ -203,7 +203,7 @@ def test_who_follows_sees_new_entities(settings: Settings, monkeypatch: pytest.M
         assert seen == [1, 2]
 
 
-def test_an_unknown_entity_is_named_with_those_there_are(settings: Settings) -> None:
+def test_an_unknown_entity_is_named_with_those_there_are(settings: KafkaSettings) -> None:
     with writing(settings, entity(), entity("guest", partitions=1)):
         pass
     with pytest.raises(ChangelogError, match=r"has no entity ordr; it has: dead, gaps, guest, order$") as caught:
@@ -212,7 +212,7 @@ def test_an_unknown_entity_is_named_with_those_there_are(settings: Settings) -> 
     assert list(opened(settings).read(entity="order")) == []
 
 
-def test_no_changelog_is_said(settings: Settings) -> None:
+def test_no_changelog_is_said(settings: KafkaSettings) -> None:
     log = opened(settings)
     with pytest.raises(ChangelogError, match=f"there is no topic of the changelog {settings.prefix} at ") as caught:
         list(log.follow(wait=once))
@@ -222,7 +222,7 @@ def test_no_changelog_is_said(settings: Settings) -> None:
     assert log.stored_at() is None
 
 
-def test_how_far_it_is_and_how_much(settings: Settings) -> None:
+def test_how_far_it_is_and_how_much(settings: KafkaSettings) -> None:
     with writing(settings) as made:
         before = opened(settings).stored_at()
         store(made, 1, change(1, "1"))
@@ -241,7 +241,7 @@ def test_how_far_it_is_and_how_much(settings: Settings) -> None:
     assert log.counts()["order"]["messages"] >= 2
 
 
-def test_a_message_that_is_none_of_ours_is_named(settings: Settings) -> None:
+def test_a_message_that_is_none_of_ours_is_named(settings: KafkaSettings) -> None:
     with writing(settings):
         raw(settings, "order", [change(1, "1", at=2)], commit=True, values=[b"secret"])
     with pytest.raises(ChangelogError) as caught:
@@ -249,7 +249,7 @@ def test_a_message_that_is_none_of_ours_is_named(settings: Settings) -> None:
     assert str(caught.value) == f"a message is not an envelope in JSON: {settings.prefix}.order, partition 2, offset 0"
 
 
-def test_an_event_has_the_position_that_kafka_gave_it(settings: Settings) -> None:
+def test_an_event_has_the_position_that_kafka_gave_it(settings: KafkaSettings) -> None:
     made = change(1, "e", at=1, entity="event")
     provenance = made.envelope.provenance
     source = replace(provenance.source, position=UNPLACED, id="one")
@@ -260,7 +260,7 @@ def test_an_event_has_the_position_that_kafka_gave_it(settings: Settings) -> Non
     assert rows.column("position").to_pylist() == [str(at_offset(1, 0)), str(at_offset(1, 1))]
 
 
-def test_what_was_too_large_is_read_whole(settings: Settings) -> None:
+def test_what_was_too_large_is_read_whole(settings: KafkaSettings) -> None:
     small = TopicSettings(settings={"max.message.bytes": "4000"})
     limited = replace(settings, entities={"order": small}, on_too_large="dead-letter")
     text = "x" * 3_000_000

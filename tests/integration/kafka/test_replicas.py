@@ -22,7 +22,7 @@ from connectors.sinks.kafka.admin.topics import topics_of
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.encoding.messages import JsonValues
 from connectors.sinks.kafka.reading import consume
-from connectors.sinks.kafka.sink import KafkaSink, Settings
+from connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from envelope.columnar import batch
 from envelope.errors import ChangelogError, Kind
 from envelope.model import Op
@@ -38,9 +38,9 @@ PREFIXES = ("order", "transactions", "restart")
 pytestmark = pytest.mark.xdist_group("kafka")
 
 
-def settings_of(broker: Broker, prefix: str) -> Settings:
+def settings_of(broker: Broker, prefix: str) -> KafkaSettings:
     client = Client(bootstrap_servers=broker.bootstrap_servers)
-    return Settings(client=client, name="app", prefix=prefix, replication_factor=2, transaction_timeout_s=10)
+    return KafkaSettings(client=client, name="app", prefix=prefix, replication_factor=2, transaction_timeout_s=10)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def failure_of(attempt: Callable[[], object]) -> tuple[Kind, str]:
     raise AssertionError("it did not fail")
 
 
-def published(settings: Settings) -> list[Any]:
+def published(settings: KafkaSettings) -> list[Any]:
     rows = consume.consumed(settings.client, f"{settings.prefix}.order")
     return [json.loads(each.value or b"")["current"] for each in rows]
 

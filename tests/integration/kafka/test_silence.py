@@ -25,7 +25,7 @@ from connectors.sinks.kafka.admin.topics import Topic, ensure
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.encoding.messages import JsonValues
 from connectors.sinks.kafka.reading import consume
-from connectors.sinks.kafka.sink import KafkaSink, Settings
+from connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from connectors.sources.postgres.values.lsn import through_lsn
 from envelope.columnar import batch
 from envelope.entity import Entity
@@ -123,7 +123,7 @@ def test_who_is_to_stop_leaves_a_commit_without_an_answer_to_the_next_start(
     link: Link, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one case Kafka never heard of it, in the other it is done."""
-    settings = Settings(client=link.client(), name="app", prefix=f"commit-{failing}")
+    settings = KafkaSettings(client=link.client(), name="app", prefix=f"commit-{failing}")
     monkeypatch.setattr(insistence, "CALL_S", 1.0)
     monkeypatch.setattr(sink, "STOP_PATIENCE_S", 0.5)
     stopping = Event()
@@ -149,7 +149,7 @@ def test_who_is_to_stop_leaves_a_commit_without_an_answer_to_the_next_start(
 
 def test_who_is_to_stop_waits_for_no_room(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     client = link.client(queue_buffering_max_messages="10")
-    settings = Settings(client=client, name="app", prefix="room")
+    settings = KafkaSettings(client=client, name="app", prefix="room")
     monkeypatch.setattr(insistence, "CALL_S", 1.0)
     monkeypatch.setattr(sink, "STOP_PATIENCE_S", 0.5)
     stopping = Event()

@@ -22,7 +22,7 @@ from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.encoding import oversized
 from connectors.sinks.kafka.encoding.messages import JsonValues
 from connectors.sinks.kafka.reading import positions
-from connectors.sinks.kafka.sink import KafkaSink, Settings
+from connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from envelope.checkpoint import Checkpoint, Decisions
 from envelope.columnar import batch
 from envelope.entity import Entity
@@ -49,13 +49,13 @@ def entity(name: str = "order", partitions: int = 1) -> Entity:
 
 
 @pytest.fixture
-def settings(broker: Broker, own_name: str) -> Settings:
+def settings(broker: Broker, own_name: str) -> KafkaSettings:
     """A prefix of its own for each test."""
-    return Settings(client=Client(bootstrap_servers=broker.bootstrap_servers), name=NAME, prefix=own_name)
+    return KafkaSettings(client=Client(bootstrap_servers=broker.bootstrap_servers), name=NAME, prefix=own_name)
 
 
 @contextlib.contextmanager
-def opened(settings: Settings, *entities: Entity) -> Iterator[KafkaSink]:
+def opened(settings: KafkaSettings, *entities: Entity) -> Iterator[KafkaSink]:
     with closing(KafkaSink(settings, JsonValues())) as made:
         made.prepare(entities or [entity()])
         made.recover()
@@ -68,7 +68,7 @@ def store(into: KafkaSink, commit: int, *records: Record) -> Checkpoint:
     return checkpoint(commit)
 
 
-def read(settings: Settings, topic: str, *, committed: bool = True) -> list[Message]:
+def read(settings: KafkaSettings, topic: str, *, committed: bool = True) -> list[Message]:
     """All messages of a topic's first partition."""
     consumer = Consumer(
         {
@@ -100,11 +100,11 @@ def values(messages: Sequence[Message]) -> list[Any]:
     return [None if message.value() is None else json.loads(message.value() or b"") for message in messages]
 
 
-def limit(settings: Settings, nbytes: int) -> Settings:
+def limit(settings: KafkaSettings, nbytes: int) -> KafkaSettings:
     return replace(settings, entities={"order": TopicSettings(settings={"max.message.bytes": str(nbytes)})})
 
 
-def test_a_commit_holds_rows_and_checkpoint(settings: Settings) -> None:
+def test_a_commit_holds_rows_and_checkpoint(settings: KafkaSettings) -> None:
     with opened(settings) as made:
         stored = store(made, 1, record(Op.CREATE, '{"id":42}', commit=1))
         assert made.recover() == stored
@@ -126,7 +126,7 @@ def test_a_commit_holds_rows_and_checkpoint(settings: Settings) -> None:
 
 
 def test_the_program_that_knew_only_format_1_refuses_topics_of_format_2(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(settings) as made:
         store(made, 1, record(Op.CREATE, '{"id":42}', commit=1))
@@ -138,13 +138,13 @@ def test_the_program_that_knew_only_format_1_refuses_topics_of_format_2(
     assert len(read(settings, "positions")) == 1
 
 
-def test_a_new_changelog_has_no_checkpoint(settings: Settings) -> None:
+def test_a_new_changelog_has_no_checkpoint(settings: KafkaSettings) -> None:
     with closing(KafkaSink(settings, JsonValues())) as made:
         made.prepare([entity()])
         assert made.recover() is None
 
 
-def test_a_delete_is_followed_by_its_tombstone(settings: Settings) -> None:
+def test_a_delete_is_followed_by_its_tombstone(settings: KafkaSettings) -> None:
     with opened(settings) as made:
         store(
             made, 1, record(Op.CREATE, '{"id":42}', commit=1), record(Op.DELETE, None, '{"id":42}', commit=1, ordinal=4)
@@ -155,7 +155,7 @@ def test_a_delete_is_followed_by_its_tombstone(settings: Settings) -> None:
     assert (tombstone.key(), tombstone.headers()) == (deleted.key(), deleted.headers())
 
 
-def test_what_is_not_committed_is_never_seen(settings: Settings) -> None:
+def test_what_is_not_committed_is_never_seen(settings: KafkaSettings) -> None:
     with opened(settings) as made:
         store(made, 1, record(Op.CREATE, '{"id":1}', commit=1))
         made.add([batch.from_records([record(Op.UPDATE, '{"id":2}', '{"id":1}', commit=2)])])
@@ -168,7 +168,7 @@ def test_what_is_not_committed_is_never_seen(settings: Settings) -> None:
     assert len(read(settings, "order", committed=False)) >= 2
 
 
-def test_an_older_instance_stores_nothing_more(settings: Settings) -> None:
+def test_an_older_instance_stores_nothing_more(settings: KafkaSettings) -> None:
     with opened(settings) as older:
         store(older, 1, record(Op.CREATE, '{"id":1}', commit=1))
         older.add([batch.from_records([record(Op.UPDATE, '{"id":2}', '{"id":1}', commit=2)])])
@@ -181,7 +181,7 @@ def test_an_older_instance_stores_nothing_more(settings: Settings) -> None:
     assert [each["current"]["id"] for each in values(read(settings, "order"))] == [1, 5, 6]
 
 
-def test_a_transaction_that_was_open_for_too_long_was_taken_by_nobody(settings: Settings) -> None:
+def test_a_transaction_that_was_open_for_too_long_was_taken_by_nobody(settings: KafkaSettings) -> None:
     """The broker ends it, with the same answer to who comes later as when another instance took over."""
     now = 0.0
     with closing(KafkaSink(settings, JsonValues(), clock=lambda: now)) as older:
@@ -196,7 +196,7 @@ def test_a_transaction_that_was_open_for_too_long_was_taken_by_nobody(settings: 
             assert caught.value.kind is Kind.CONNECTION
 
 
-def test_a_checkpoint_is_found_behind_what_another_source_left_open(settings: Settings) -> None:
+def test_a_checkpoint_is_found_behind_what_another_source_left_open(settings: KafkaSettings) -> None:
     """A reader of committed messages comes no further than the first transaction that is open: that may be long."""
     crashing = KafkaSink(replace(settings, name="other", transaction_timeout_s=1), JsonValues(), reach=_crash)
     with opened(settings) as made:
@@ -211,7 +211,7 @@ def test_a_checkpoint_is_found_behind_what_another_source_left_open(settings: Se
         assert made.recover() == checkpoint(2)
 
 
-def test_two_sources_do_not_write_one_topic(settings: Settings) -> None:
+def test_two_sources_do_not_write_one_topic(settings: KafkaSettings) -> None:
     with opened(replace(settings, name="other")) as other:
         other.commit(replace(checkpoint(1), settings={"guest": {}, "order": {}}))
         said = r"^other already publishes to \S+\.order, and so would app: "
@@ -233,7 +233,7 @@ def _crash(point: str) -> None:
 
 
 def test_a_broker_that_crashes_is_gone_for_a_while_only(
-    settings: Settings, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    settings: KafkaSettings, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(settings) as made:
         store(made, 1, record(Op.CREATE, '{"id":1}', commit=1))
@@ -260,7 +260,7 @@ def large(commit: int) -> list[Record]:
     return [record(Op.CREATE, '{"id":0}', commit=commit), record(Op.CREATE, text, commit=commit, ordinal=4, key="7")]
 
 
-def test_a_message_that_is_too_large_stops_with_its_position(settings: Settings) -> None:
+def test_a_message_that_is_too_large_stops_with_its_position(settings: KafkaSettings) -> None:
     with opened(limit(settings, 4000)) as made:
         with pytest.raises(
             ChangelogError, match=r"a message to \S+ has \d+ bytes, and the topic takes at most 4000"
@@ -273,7 +273,7 @@ def test_a_message_that_is_too_large_stops_with_its_position(settings: Settings)
     assert len(read(settings, "order")) == 1
 
 
-def test_the_client_may_take_less_than_the_topic(settings: Settings) -> None:
+def test_the_client_may_take_less_than_the_topic(settings: KafkaSettings) -> None:
     """It would refuse the message without saying where it stands."""
     client = Client(bootstrap_servers=settings.client.bootstrap_servers, options={"message.max.bytes": "4000"})
     narrow = replace(settings, client=client)
@@ -289,7 +289,7 @@ def test_the_client_may_take_less_than_the_topic(settings: Settings) -> None:
     assert len(read(settings, "dead")) == 2
 
 
-def test_of_a_row_that_is_read_no_position_is_accepted(settings: Settings) -> None:
+def test_of_a_row_that_is_read_no_position_is_accepted(settings: KafkaSettings) -> None:
     """Read again, it stands at another one."""
     with opened(limit(settings, 2000)) as made:
         with pytest.raises(ChangelogError, match=r'set \[sink\] on_too_large = "dead-letter"') as caught:
@@ -299,7 +299,7 @@ def test_of_a_row_that_is_read_no_position_is_accepted(settings: Settings) -> No
 
 
 @pytest.mark.parametrize("decision", ["skip", "dead-letter"])
-def test_a_message_that_is_too_large_goes_where_it_was_decided(settings: Settings, decision: str) -> None:
+def test_a_message_that_is_too_large_goes_where_it_was_decided(settings: KafkaSettings, decision: str) -> None:
     settings = limit(settings, 4000)
     with opened(settings) as made:
         made.commit(replace(checkpoint(1), decisions=Decisions({Position(1, 2, 4): decision})))
@@ -310,7 +310,7 @@ def test_a_message_that_is_too_large_goes_where_it_was_decided(settings: Setting
     assert bool(set_aside) == (decision == "dead-letter")
 
 
-def test_what_is_set_aside_can_be_replayed(settings: Settings) -> None:
+def test_what_is_set_aside_can_be_replayed(settings: KafkaSettings) -> None:
     settings = replace(limit(settings, 4000), on_too_large="dead-letter")
     with opened(settings) as made:
         store(made, 1, *large(1))
@@ -334,7 +334,7 @@ def test_what_is_set_aside_can_be_replayed(settings: Settings) -> None:
 # Topics
 
 
-def test_topics_are_made_as_they_are_to_be(settings: Settings) -> None:
+def test_topics_are_made_as_they_are_to_be(settings: KafkaSettings) -> None:
     kept = replace(settings, entities={"event": TopicSettings(profile="history", retention_days=5)})
     entities = [entity(partitions=4), entity("event", 2)]
     with opened(kept, *entities):
@@ -352,7 +352,7 @@ def test_topics_are_made_as_they_are_to_be(settings: Settings) -> None:
     assert all(each.status == "ok" for each in findings(kept.client, wanted, create=False))
 
 
-def test_another_number_of_partitions_is_refused(settings: Settings) -> None:
+def test_another_number_of_partitions_is_refused(settings: KafkaSettings) -> None:
     with opened(settings, entity(partitions=2)):
         pass
     with pytest.raises(ChangelogError, match="has 2 partitions, and 3 are configured") as caught:
@@ -362,7 +362,7 @@ def test_another_number_of_partitions_is_refused(settings: Settings) -> None:
     assert "run `changelog run --over-gap --accept-config`" in str(caught.value)
 
 
-def test_a_topic_that_grew_is_refused_until_it_is_made_again(settings: Settings) -> None:
+def test_a_topic_that_grew_is_refused_until_it_is_made_again(settings: KafkaSettings) -> None:
     """Also where the configuration followed it, and --accept-config says that this is meant."""
     name, grown = f"{settings.prefix}.order", [entity(partitions=3)]
     with opened(settings, entity(partitions=2)) as made:
@@ -384,7 +384,7 @@ def test_a_topic_that_grew_is_refused_until_it_is_made_again(settings: Settings)
         assert into.lost(["order"]) == ["order"]
 
 
-def test_check_warns_of_more_replicas_to_be_in_sync_than_there_are(settings: Settings) -> None:
+def test_check_warns_of_more_replicas_to_be_in_sync_than_there_are(settings: KafkaSettings) -> None:
     """A broker of Kafka 4.1 takes the messages all the same."""
     wanted = topics_of(settings.prefix, [entity()], {})
     with opened(settings):
@@ -397,7 +397,7 @@ def test_check_warns_of_more_replicas_to_be_in_sync_than_there_are(settings: Set
     ]
 
 
-def test_a_topic_that_was_deleted_is_not_made_anew_unsaid(settings: Settings) -> None:
+def test_a_topic_that_was_deleted_is_not_made_anew_unsaid(settings: KafkaSettings) -> None:
     begun = replace(checkpoint(1), settings={"order": {}})
     with opened(settings) as made:
         made.commit(begun)
@@ -408,7 +408,7 @@ def test_a_topic_that_was_deleted_is_not_made_anew_unsaid(settings: Settings) ->
             made.prepare([entity("guest"), entity()])
         assert caught.value.kind is Kind.GAP
         wanted = topics_of(settings.prefix, [entity()], {})
-        found = findings(settings.client, wanted, create=True, begun=[f"{settings.prefix}.order"])
+        found = findings(settings.client, wanted, create=True, started=[f"{settings.prefix}.order"])
         assert [each.message for each in found if each.status == "fail"] == [caught.value.message]
         made.prepare([entity("guest")])  # a new entity is welcome
 
@@ -421,7 +421,7 @@ def hours_ahead() -> int:
     return int((datetime.now(UTC) + timedelta(hours=3) - BEGIN).total_seconds())
 
 
-def test_a_database_whose_clock_is_ahead_is_published_with_its_times(settings: Settings) -> None:
+def test_a_database_whose_clock_is_ahead_is_published_with_its_times(settings: KafkaSettings) -> None:
     commit = hours_ahead()
     with opened(settings) as into:
         store(into, commit, record(Op.CREATE, "{}", commit=commit))
@@ -429,7 +429,7 @@ def test_a_database_whose_clock_is_ahead_is_published_with_its_times(settings: S
     assert message.timestamp()[1] == int((BEGIN + timedelta(seconds=commit)).timestamp() * 1000)
 
 
-def test_a_topic_that_refuses_times_ahead_of_its_clock_is_named_with_the_way_out(settings: Settings) -> None:
+def test_a_topic_that_refuses_times_ahead_of_its_clock_is_named_with_the_way_out(settings: KafkaSettings) -> None:
     made = topics_of(settings.prefix, [entity()], {"order": TopicSettings(settings=HOUR)})
     ensure(settings.client, made, create=True, replication_factor=None)
     commit = hours_ahead()
@@ -449,7 +449,7 @@ def test_a_topic_that_refuses_times_ahead_of_its_clock_is_named_with_the_way_out
     assert len(read(settings, "order")) == 1
 
 
-def alter(settings: Settings, topic: str, changes: dict[str, str]) -> None:
+def alter(settings: KafkaSettings, topic: str, changes: dict[str, str]) -> None:
     entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in changes.items()]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     admin = settings.client.admin()
@@ -457,12 +457,12 @@ def alter(settings: Settings, topic: str, changes: dict[str, str]) -> None:
         future.result()
 
 
-def test_topics_may_be_made_by_others_alone(settings: Settings) -> None:
+def test_topics_may_be_made_by_others_alone(settings: KafkaSettings) -> None:
     with pytest.raises(ChangelogError, match=r"topic \S+\.order does not exist; create it with 1 partitions"):
         KafkaSink(replace(settings, create_topics=False), JsonValues()).prepare([entity()])
 
 
-def test_drifted_settings_are_told_with_the_command_that_puts_them_back(settings: Settings) -> None:
+def test_drifted_settings_are_told_with_the_command_that_puts_them_back(settings: KafkaSettings) -> None:
     with opened(settings):
         pass
     name = f"{settings.prefix}.order"
@@ -472,7 +472,7 @@ def test_drifted_settings_are_told_with_the_command_that_puts_them_back(settings
     assert drift.hint == f"kafka-configs --alter --topic {name} --add-config cleanup.policy=delete"
 
 
-def test_a_changelog_that_is_later_than_the_retention_is_told(settings: Settings) -> None:
+def test_a_changelog_that_is_later_than_the_retention_is_told(settings: KafkaSettings) -> None:
     kept = replace(settings, entities={"order": TopicSettings(profile="history", retention_days=1)})
     with opened(kept):
         wanted = topics_of(kept.prefix, [entity()], kept.entities)[:1]
@@ -487,7 +487,9 @@ def test_a_changelog_that_is_later_than_the_retention_is_told(settings: Settings
 @pytest.mark.parametrize(("timeout_s", "patience_s"), [(10, 60), (80, 80), (900, 100)])
 def test_a_call_is_insisted_on_while_a_transaction_may_be_open(timeout_s: int, patience_s: float) -> None:
     client = Client(bootstrap_servers="127.0.0.1:1")
-    assert Settings(client=client, name=NAME, prefix=NAME, transaction_timeout_s=timeout_s).patience_s == patience_s
+    assert (
+        KafkaSettings(client=client, name=NAME, prefix=NAME, transaction_timeout_s=timeout_s).patience_s == patience_s
+    )
 
 
 def test_options_on_which_exactly_once_rests_are_not_the_users(broker: Broker) -> None:
@@ -495,7 +497,7 @@ def test_options_on_which_exactly_once_rests_are_not_the_users(broker: Broker) -
         Client(bootstrap_servers=broker.bootstrap_servers, options={"acks": "1"})
 
 
-def test_an_option_that_is_none_is_named(settings: Settings) -> None:
+def test_an_option_that_is_none_is_named(settings: KafkaSettings) -> None:
     client = Client(bootstrap_servers=settings.client.bootstrap_servers, options={"no.such": "x"})
     with pytest.raises(ChangelogError, match=r"no\.such") as caught:
         KafkaSink(replace(settings, client=client), JsonValues()).prepare([entity()])

@@ -15,7 +15,7 @@ from connectors.sinks.kafka import sink as sinks
 from connectors.sinks.kafka.client import Client
 from connectors.sinks.kafka.encoding.messages import JsonValues
 from connectors.sinks.kafka.reading.unchanged import LOOK_S, read_ids
-from connectors.sinks.kafka.sink import KafkaSink, Settings
+from connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from envelope.checkpoint import Checkpoint
 from envelope.columnar import batch
 from envelope.entity import Entity
@@ -29,9 +29,9 @@ PARTITIONS = 3
 
 
 @pytest.fixture
-def settings(broker: Broker, own_name: str) -> Settings:
+def settings(broker: Broker, own_name: str) -> KafkaSettings:
     """A prefix of its own for each test."""
-    return Settings(client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix=own_name)
+    return KafkaSettings(client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix=own_name)
 
 
 class Time:
@@ -45,7 +45,7 @@ class Time:
 
 
 @contextmanager
-def opened(settings: Settings, *entities: Entity, clock: Time | None = None) -> Iterator[KafkaSink]:
+def opened(settings: KafkaSettings, *entities: Entity, clock: Time | None = None) -> Iterator[KafkaSink]:
     with closing(KafkaSink(settings, JsonValues(), clock=clock or Time())) as sink:
         sink.prepare(entities or [entity(partitions=PARTITIONS)])
         sink.recover()
@@ -62,14 +62,14 @@ def store(sink: KafkaSink, commit: int, op: Op = Op.CREATE) -> None:
     sink.commit(begun(commit))
 
 
-def write_checkpoint(settings: Settings, stored: Checkpoint) -> None:
+def write_checkpoint(settings: KafkaSettings, stored: Checkpoint) -> None:
     """As somebody does who means well and restores a copy."""
     producer = Producer(settings.client.config())
     producer.produce(f"{settings.prefix}.positions", stored.to_json(), settings.name.encode(), 0)
     assert producer.flush(10) == 0
 
 
-def delete(settings: Settings, name: str) -> None:
+def delete(settings: KafkaSettings, name: str) -> None:
     """Deletes a topic, and waits until the broker has heard of it."""
     topic, admin = f"{settings.prefix}.{name}", settings.client.admin()
     for deleted in admin.delete_topics([topic]).values():
@@ -80,7 +80,7 @@ def delete(settings: Settings, name: str) -> None:
         time.sleep(0.05)
 
 
-def create_again(settings: Settings, name: str, partitions: int = PARTITIONS) -> None:
+def create_again(settings: KafkaSettings, name: str, partitions: int = PARTITIONS) -> None:
     """Deletes a topic and creates it, and waits until the broker has heard of both."""
     topic = f"{settings.prefix}.{name}"
     admin = settings.client.admin()
@@ -94,7 +94,7 @@ def create_again(settings: Settings, name: str, partitions: int = PARTITIONS) ->
         time.sleep(0.05)
 
 
-def refusal(settings: Settings, *entities: Entity) -> ChangelogError:
+def refusal(settings: KafkaSettings, *entities: Entity) -> ChangelogError:
     with pytest.raises(ChangelogError) as caught, opened(settings, *entities):
         pass
     assert "changelog run --over-gap" in str(caught.value)
@@ -103,7 +103,7 @@ def refusal(settings: Settings, *entities: Entity) -> ChangelogError:
 
 
 @pytest.mark.parametrize("last", [Op.UPDATE, Op.DELETE])
-def test_an_older_checkpoint_that_was_written_over_the_newer_one_is_refused(settings: Settings, last: Op) -> None:
+def test_an_older_checkpoint_that_was_written_over_the_newer_one_is_refused(settings: KafkaSettings, last: Op) -> None:
     with opened(settings) as sink:
         store(sink, 1)
         store(sink, 2, last)
@@ -122,7 +122,7 @@ def test_an_older_checkpoint_that_was_written_over_the_newer_one_is_refused(sett
         store(sink, 3)
 
 
-def test_rows_of_another_source_and_of_a_new_entity_prove_nothing(settings: Settings) -> None:
+def test_rows_of_another_source_and_of_a_new_entity_prove_nothing(settings: KafkaSettings) -> None:
     """An entity may have been another source's before; the positions of two sources have no order."""
     with opened(settings) as sink:
         store(sink, 9)
@@ -138,7 +138,9 @@ def test_rows_of_another_source_and_of_a_new_entity_prove_nothing(settings: Sett
 
 
 @pytest.mark.parametrize("name", ["order", "schemas"])
-def test_a_topic_that_was_created_again_while_the_service_was_stopped_is_a_gap(settings: Settings, name: str) -> None:
+def test_a_topic_that_was_created_again_while_the_service_was_stopped_is_a_gap(
+    settings: KafkaSettings, name: str
+) -> None:
     with opened(settings) as sink:
         store(sink, 1)
     create_again(settings, name, partitions=1 if name == "schemas" else PARTITIONS)
@@ -147,7 +149,7 @@ def test_a_topic_that_was_created_again_while_the_service_was_stopped_is_a_gap(s
     assert error.message.startswith(f"topic {settings.prefix}.{name} was deleted and created again")
 
 
-def test_a_topic_that_is_created_again_while_the_service_runs_is_noticed(settings: Settings) -> None:
+def test_a_topic_that_is_created_again_while_the_service_runs_is_noticed(settings: KafkaSettings) -> None:
     """The broker takes what is sent there: nothing but the topic's id tells."""
     clock = Time()
     with opened(settings, clock=clock) as sink:
@@ -166,7 +168,7 @@ def test_a_topic_that_is_created_again_while_the_service_runs_is_noticed(setting
 
 
 def test_a_topic_that_is_deleted_while_the_service_runs_is_found_out_by_a_new_recovery(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kafka says no more than that it does not know the topic, which may pass: a lost connection is recovered from."""
     monkeypatch.setattr(sinks, "PATIENCE_S_MAX", 5.0)
@@ -181,7 +183,7 @@ def test_a_topic_that_is_deleted_while_the_service_runs_is_found_out_by_a_new_re
     assert error.message == f"topic {settings.prefix}.order does not exist, and the changelog was begun with it"
 
 
-def test_a_checkpoint_without_ids_is_gone_on_with_and_gets_them(settings: Settings) -> None:
+def test_a_checkpoint_without_ids_is_gone_on_with_and_gets_them(settings: KafkaSettings) -> None:
     """An older program wrote none."""
     with opened(settings) as sink:
         store(sink, 1)
@@ -196,7 +198,7 @@ def test_a_checkpoint_without_ids_is_gone_on_with_and_gets_them(settings: Settin
         """An entity that is no longer published is not missed."""
 
 
-def test_a_message_that_is_no_checkpoint_is_named_with_its_place(settings: Settings) -> None:
+def test_a_message_that_is_no_checkpoint_is_named_with_its_place(settings: KafkaSettings) -> None:
     with opened(settings) as sink:
         store(sink, 1)
     producer = Producer(settings.client.config())

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from envelope import stamp
 from envelope.model import Stamp
-from envelope.stamp import Reading
+from envelope.stamp import ParsedStamp
 from tests.unit.envelope.strategies import HOSTILE_CONTEXTS, stamps
 
 ONLY = Stamp(api_version="", service_name="s", identifier="")
@@ -15,11 +15,11 @@ ONLY = Stamp(api_version="", service_name="s", identifier="")
 def test_a_stamp_is_read() -> None:
     payload = '{"apiVersion": "v2", "serviceName": "ördér-api", "identifier": "req-8f1c"}'.encode()
     whole = Stamp(api_version="v2", service_name="ördér-api", identifier="req-8f1c")
-    assert stamp.parse(payload) == Reading(stamp=whole)
+    assert stamp.parse(payload) == ParsedStamp(stamp=whole)
 
 
 def test_only_the_service_has_to_be_named() -> None:
-    assert stamp.parse(b'{"serviceName":"s"}') == Reading(stamp=ONLY)
+    assert stamp.parse(b'{"serviceName":"s"}') == ParsedStamp(stamp=ONLY)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_is_no_stamp_says_why(payload: bytes) -> None:
     ],
 )
 def test_every_valid_member_is_kept_and_the_others_are_named(more: bytes, kept: Stamp, problem: str) -> None:
-    assert stamp.parse(b'{%b,"serviceName":"s"}' % more) == Reading(stamp=kept, problem=problem)
+    assert stamp.parse(b'{%b,"serviceName":"s"}' % more) == ParsedStamp(stamp=kept, problem=problem)
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_every_valid_member_is_kept_and_the_others_are_named(more: bytes, kept: 
     ],
 )
 def test_without_a_service_there_is_no_stamp(payload: bytes, problem: str) -> None:
-    assert stamp.parse(payload) == Reading(stamp=None, problem=problem)
+    assert stamp.parse(payload) == ParsedStamp(stamp=None, problem=problem)
 
 
 @pytest.mark.parametrize("context", HOSTILE_CONTEXTS)
 def test_a_context_is_kept_as_it_was_written(context: str) -> None:
     payload = f'{{"context": {context} , "serviceName":"s"}}'.encode()
-    assert stamp.parse(payload) == Reading(stamp=replace(ONLY, context=context))
+    assert stamp.parse(payload) == ParsedStamp(stamp=replace(ONLY, context=context))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_context_is_kept_as_it_was_written(context: str) -> None:
 )
 def test_a_context_that_is_none_is_left_out_and_the_others_are_kept(context: str, problem: str) -> None:
     payload = f'{{"serviceName":"s","context":{context},"identifier":"i"}}'.encode()
-    assert stamp.parse(payload) == Reading(stamp=replace(ONLY, identifier="i"), problem=problem)
+    assert stamp.parse(payload) == ParsedStamp(stamp=replace(ONLY, identifier="i"), problem=problem)
 
 
 def test_a_context_has_at_most_4_kib() -> None:
@@ -115,7 +115,7 @@ def test_a_context_has_at_most_4_kib() -> None:
 
 def test_a_text_that_is_half_a_character_is_left_out() -> None:
     payload = b'{"serviceName":"s","identifier":"\\ud800","context":{"half":"\\udc00"}}'
-    assert stamp.parse(payload) == Reading(
+    assert stamp.parse(payload) == ParsedStamp(
         stamp=replace(ONLY, context='{"half":"\\udc00"}'), problem="identifier is not a string"
     )
 
@@ -124,7 +124,7 @@ def test_a_text_that_is_half_a_character_is_left_out() -> None:
 def test_a_message_says_what_its_stamp_says(made: Stamp) -> None:
     problem = None if made.context is None else stamp.context_problem(made.context)
     if made.service_name and problem is None:
-        assert stamp.parse(stamp.content(made)) == Reading(stamp=made)
+        assert stamp.parse(stamp.content(made)) == ParsedStamp(stamp=made)
     else:
         with pytest.raises(ValueError, match=problem or "serviceName"):
             stamp.content(made)
@@ -140,7 +140,7 @@ def test_what_is_no_context_makes_no_message(context: str) -> None:
 
 
 def test_a_message_of_more_than_1_mib_is_no_stamp() -> None:
-    assert stamp.parse(b'{"serviceName":"s","context":"%b"}' % (b"x" * (1 << 20))) == Reading(
+    assert stamp.parse(b'{"serviceName":"s","context":"%b"}' % (b"x" * (1 << 20))) == ParsedStamp(
         stamp=None, problem="it has more than 1048576 bytes"
     )
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.evolution import Kind, changes, restated
+from schemas.evolution import ChangeKind, changes, restated
 from schemas.types import ColumnType, Primitive, Struct
 
 _TYPES = {"": Primitive.INT, "+": Primitive.LONG, "'": Primitive.STRING}
@@ -73,20 +73,20 @@ def test_what_changed_makes_the_new_columns_of_the_old(old: Struct, new: Struct)
     columns: dict[str, ColumnType | None] = dict(old.fields)
     for change in changes(old, new):
         match change.kind:
-            case Kind.ADDED:
+            case ChangeKind.ADDED:
                 assert change.column not in columns
                 columns[change.column] = change.new
-            case Kind.DROPPED:
+            case ChangeKind.DROPPED:
                 assert columns.pop(change.column) == change.old
-            case Kind.REPLACED:
+            case ChangeKind.REPLACED:
                 assert change.before is not None
                 assert columns.pop(change.before) == change.old
                 assert change.column not in columns
                 columns[change.column] = change.new
-            case Kind.RETYPED:
+            case ChangeKind.RETYPED:
                 assert columns[change.column] == change.old != change.new
                 columns[change.column] = change.new
-            case Kind.MOVED:
+            case ChangeKind.MOVED:
                 assert columns[change.column] == change.new
     assert columns == dict(new.fields)
 

@@ -24,12 +24,12 @@ def findings(
     topics: Sequence[Topic],
     *,
     create: bool,
-    begun: Collection[str] = (),
+    started: Collection[str] = (),
     lag_s: float | None = None,
 ) -> Iterator[Finding]:
     """What `check` reports about the topics.
 
-    `begun` names the topics with which the changelog was started; `lag_s` is its lag in seconds, if known.
+    `started` names the topics with which the changelog was begun; `lag_s` is its lag in seconds, if known.
     """
     try:
         states = read(client.admin(), topics)
@@ -38,7 +38,7 @@ def findings(
         return
     yield ok("kafka", f"reached, at {client.bootstrap_servers}")
     for topic in topics:
-        if topic.name in begun and topic.name not in states:
+        if topic.name in started and topic.name not in states:
             loss = lost(topic)
             yield fail(f"topic {topic.name}", loss.message, loss.hint or "")
         else:
