@@ -194,8 +194,8 @@ def _headline(shown: Record, *, subject: bool) -> Text:
 
 def _context(context: str) -> Text:
     """What else the application said of the change, on one line."""
-    said = (_attribute(name, value) for name, value in _members(Raw(context)).items())
-    return Text("   ").join([Text("context", style="dim italic"), *said])
+    attributes = (_attribute(name, value) for name, value in _members(Raw(context)).items())
+    return Text("   ").join([Text("context", style="dim italic"), *attributes])
 
 
 def _moved(shown: Record) -> str:

@@ -16,7 +16,7 @@ from envelope.errors import ChangelogError, Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class KafkaRemnants:
     """What is left on Kafka: topics, and how many messages are in each at most; and a checkpoint.
 
     `trouble` is why it is not known.
@@ -47,27 +47,27 @@ def execute(arguments: argparse.Namespace) -> int:
         raise ChangelogError(Kind.USAGE, "--topics and --positions are of Kafka, and the sink is files", hint=hint)
     source = database(settings)
     remnants = source.remnants()
-    left = _left(settings, source)
-    _show(settings, remnants, left)
+    there = _read_kafka(settings, source)
+    _show(settings, remnants, there)
     refuse_running(settings)
     if not (of_kafka or arguments.slot or arguments.publication) or not arguments.yes:
         say("nothing is dropped: name what should go, as in --slot --publication, and add --yes")
         return 0
-    if of_kafka and left.trouble is not None:
-        raise left.trouble
+    if of_kafka and there.trouble is not None:
+        raise there.trouble
     for remnant in reversed(remnants):  # the publication is often another role's: then the slot stays, too
         if remnant.exists and vars(arguments).get(remnant.kind):
             source.drop(remnant.kind)
             say(f"dropped {remnant.kind} {remnant.name}")
     if isinstance(settings.sink, KafkaConfig):
-        _drop_on_kafka(settings, settings.sink, left, topics=arguments.topics, positions=arguments.positions)
+        _drop_on_kafka(settings, settings.sink, there, topics=arguments.topics, positions=arguments.positions)
     return 0
 
 
-def _left(settings: Config, source: Database) -> Left:
+def _read_kafka(settings: Config, source: Database) -> KafkaRemnants:
     """Of our own entities only: those that the checkpoint or the configuration names. A prefix may be shared."""
     if isinstance(settings.sink, FilesConfig):
-        return Left()
+        return KafkaRemnants()
     try:
         ours = {entity.name for entity in read_entities(settings, source)}
     except ChangelogError:  # a table is gone, say
@@ -80,34 +80,34 @@ def _left(settings: Config, source: Database) -> Left:
 
             topics = kafka.topics_left(settings, settings.sink, sorted(ours))
     except ChangelogError as error:
-        return Left(trouble=error)
-    return Left(topics=topics, checkpoint=checkpoint is not None)
+        return KafkaRemnants(trouble=error)
+    return KafkaRemnants(topics=topics, checkpoint=checkpoint is not None)
 
 
-def _drop_on_kafka(settings: Config, sink: KafkaConfig, left: Left, *, topics: bool, positions: bool) -> None:
+def _drop_on_kafka(settings: Config, sink: KafkaConfig, there: KafkaRemnants, *, topics: bool, positions: bool) -> None:
     with extra_needed():
         from connectors.wiring import kafka  # noqa: PLC0415
 
-        if topics and left.topics:
-            kafka.delete(sink, list(left.topics))
-            say(f"dropped {len(left.topics)} topics")
-        if positions and left.checkpoint:
+        if topics and there.topics:
+            kafka.delete(sink, list(there.topics))
+            say(f"dropped {len(there.topics)} topics")
+        if positions and there.checkpoint:
             kafka.forget(settings, sink)
             say(f"dropped the checkpoint of {settings.name}")
 
 
-def _show(settings: Config, remnants: Sequence[Remnant], left: Left) -> None:
+def _show(settings: Config, remnants: Sequence[Remnant], there: KafkaRemnants) -> None:
     for remnant in remnants:
         say(f"{remnant.kind:<13}{remnant.name}: {_state_of(remnant)}")
     if isinstance(settings.sink, FilesConfig):
         say(f"log          {settings.sink.path}: stays; it is yours to delete")
         return
-    if left.trouble is not None:
-        say(f"topics       unknown: {left.trouble}")
+    if there.trouble is not None:
+        say(f"topics       unknown: {there.trouble}")
         return
-    for name, count in left.topics.items():
+    for name, count in there.topics.items():
         say(f"topic        {name}: {count:,} messages, at most")
-    say(f"positions    {settings.name}: {'there' if left.checkpoint else 'there is none'}")
+    say(f"positions    {settings.name}: {'there' if there.checkpoint else 'there is none'}")
 
 
 def _state_of(remnant: Remnant) -> str:

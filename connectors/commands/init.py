@@ -189,5 +189,5 @@ def _show(path: Path, tables: Sequence[TableInfo]) -> None:
 
 def _show_schemas(folder: Path, outcomes: Sequence[Outcome]) -> None:
     states = Counter(outcome.state for outcome in outcomes)
-    told = ", ".join(f"{count} {state}" for state, count in states.items())
-    show.console().print(Text(f"{folder}: {told}", style="bold green"))
+    counts = ", ".join(f"{count} {state}" for state, count in states.items())
+    show.console().print(Text(f"{folder}: {counts}", style="bold green"))

@@ -74,9 +74,9 @@ def report_keys(file: Path, entity: str) -> Iterator[str]:
         file = file.parent / report.keys
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
-            found = _decoded(f"{file}, line {number}", line, _Line)
-            if found.entity == entity:
-                yield found.key
+            drifted = _decoded(f"{file}, line {number}", line, _Line)
+            if drifted.entity == entity:
+                yield drifted.key
 
 
 def _decoded(where: object, text: bytes, shape: type[Shape]) -> Shape:

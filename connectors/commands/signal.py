@@ -48,8 +48,8 @@ def _cancel_stored(settings: Config, signal: Signal) -> None:
             checkpoint = sink.recover()
             assert checkpoint is not None
             repairs = Repairs.parse(checkpoint.repairs)
-            left, windows = cancel(repairs, checkpoint.windows, signal.entity, secrets.token_hex(8))
-            sink.commit(replace(checkpoint, repairs=left.to_json(), windows=windows))
+            rest, windows = cancel(repairs, checkpoint.windows, signal.entity, secrets.token_hex(8))
+            sink.commit(replace(checkpoint, repairs=rest.to_json(), windows=windows))
     except ChangelogError as error:
         if error.kind is not Kind.IN_USE:
             raise

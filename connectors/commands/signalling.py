@@ -103,9 +103,9 @@ def ask(
     elif arguments.wait:
         outcome = _wait(settings, log, sent, quiet=quiet)
     if quiet:
-        asked = {"id": signal.id, "do": do, "entity": entity, "keys": None if keys is None else len(keys)}
+        request = {"id": signal.id, "do": do, "entity": entity, "keys": None if keys is None else len(keys)}
         ended = {"outcome": outcome.word, "absent": outcome.absent}
-        print(msgspec.json.encode({**asked, "lsn": sent.place, **ended}).decode())
+        print(msgspec.json.encode({**request, "lsn": sent.place, **ended}).decode())
     elif outcome != SENT:
         lacking = f"; {outcome.absent:,} of {len(keys):,} keys are not in the table" if keys and outcome.absent else ""
         say(f"{_subject(signal)}: {outcome.word}{lacking}")
@@ -228,10 +228,10 @@ def as_json(checkpoint: Checkpoint | None) -> dict[str, Any]:
     if checkpoint is None:
         return {"open": {}, "paused": []}
     repairs = Repairs.parse(checkpoint.repairs)
-    found = {}
+    open_repairs = {}
     for entity, repair in sorted(repairs.open.items()):
         done, total = pages_read(checkpoint.windows[entity])
-        found[entity] = {
+        open_repairs[entity] = {
             "stage": repair.stage,
             "rebuild": repair.sweep,
             "since": repair.start,
@@ -242,4 +242,4 @@ def as_json(checkpoint: Checkpoint | None) -> dict[str, Any]:
             "ids": list(repair.ids),
             "progress": progress(checkpoint, entity),
         }
-    return {"open": found, "paused": sorted(repairs.paused)}
+    return {"open": open_repairs, "paused": sorted(repairs.paused)}

@@ -140,15 +140,15 @@ def probe(settings: Config) -> dict[str, Any]:
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(f"http://{settings.service.listen}/live", timeout=PROBE_TIMEOUT_S) as answer:
-            said = json.load(answer)
+            live = json.load(answer)
         with direct.open(f"http://{settings.service.listen}/metrics", timeout=PROBE_TIMEOUT_S) as answer:
             lags = dict(_LAG.findall(answer.read().decode()))
     except (OSError, ValueError):
         return {}
-    if said.get("name") != settings.name:
+    if live.get("name") != settings.name:
         return {}
-    waits = {name: said[name] for name in ("waits_for", "waiting") if name in said}
-    return {"phase": said["phase"], **waits, **{name: float(value) for name, value in lags.items()}}
+    waits = {name: live[name] for name in ("waits_for", "waiting") if name in live}
+    return {"phase": live["phase"], **waits, **{name: float(value) for name, value in lags.items()}}
 
 
 def _lag(answers: Mapping[str, Any], changelog: _Changelog, source: SourceStatus | None) -> dict[str, Any]:
@@ -261,10 +261,10 @@ def _repairs(repairs: Mapping[str, Any]) -> Iterator[Text]:
 def _counts(entities: Mapping[str, Mapping[str, int]]) -> Grid:
     grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="dim", title=" ", title_justify="left")
     grid.add_column("entity", style="bold")
-    if any(MESSAGES in found for found in entities.values()):
+    if any(MESSAGES in counts for counts in entities.values()):
         grid.add_column("messages, at most", justify="right")
-        for name, found in sorted(entities.items()):
-            grid.add_row(name, f"{found[MESSAGES]:,}")
+        for name, counts in sorted(entities.items()):
+            grid.add_row(name, f"{counts[MESSAGES]:,}")
         return grid
     for op in (*Op, "all"):
         grid.add_column(str(op), justify="right")

@@ -243,8 +243,8 @@ class Candidate(Protocol):
     def name(self) -> str:
         """What the server calls the database. Raises ChangelogError where it cannot be asked."""
 
-    def tables(self, wanted: Callable[[TableName], bool]) -> Sequence[TableInfo]:
-        """Those of the tables that can be published which are `wanted`, by schema and name, with their sizes.
+    def tables(self, includes: Callable[[TableName], bool]) -> Sequence[TableInfo]:
+        """Those of the tables that can be published which `includes` chooses, by schema and name, with their sizes.
 
         Raises ChangelogError.
         """

@@ -56,9 +56,9 @@ def resolve(config: Config, tables: Sequence[TableInfo]) -> list[Entity]:
     entities = []
     for name, table in sorted(bound.items()):
         chosen = config.entities.get(name, EntityConfig())
-        found = list(_entity_problems(chosen, table))
-        problems += [f"entities.{name}{text}" for text in found]
-        if not found:
+        own = list(_entity_problems(chosen, table))
+        problems += [f"entities.{name}{text}" for text in own]
+        if not own:
             entities.append(_entity(name, chosen, table, config))
     if not bound and not problems:
         problems.append("tables.include: matches no table")

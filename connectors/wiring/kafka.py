@@ -83,18 +83,20 @@ def findings(
     `begun` are the entities that the changelog was begun with.
     """
     settings = sink_settings(config, sink)
-    wanted = topics.topics_of(config.prefix, entities, settings.entities)
+    required = topics.topics_of(config.prefix, entities, settings.entities)
     names = {topic(config.prefix, entity) for entity in begun}
-    found = list(topic_check.findings(settings.client, wanted, create=sink.create_topics, started=names, lag_s=lag_s))
-    yield from found
-    if found[0].status == "fail":
+    reached, *others = topic_check.findings(
+        settings.client, required, create=sink.create_topics, started=names, lag_s=lag_s
+    )
+    yield from (reached, *others)
+    if reached.status == "fail":
         return
-    yield from topic_check.delta_findings(settings.client, config.prefix, [each.name for each in entities])
-    there = topics.read(settings.client.admin(), wanted)
+    yield from topic_check.delta_findings(settings.client, config.prefix, [entity.name for entity in entities])
+    there = topics.read(settings.client.admin(), required)
     if there:
         yield from rights.topic_rights(settings.client, list(there))
     if positions_topic(config.prefix) in there:
-        yield _sources(settings, [each.name for each in entities])
+        yield _sources(settings, [entity.name for entity in entities])
     if not running:
         yield rights.transaction_rights(settings.client, settings.transactional_id)
 
@@ -122,10 +124,11 @@ def topics_left(config: Config, sink: KafkaConfig, entities: Iterable[str]) -> d
     """
     admin = client(sink).admin()
     known = admin.topics()
-    names = [made(config.prefix, entity) for entity in entities for made in (topic, delta_topic)]
+    names = [name_of(config.prefix, entity) for entity in entities for name_of in (topic, delta_topic)]
     parts = {name: [(name, number) for number in known[name].partitions] for name in names if name in known}
-    first, end = (asked(admin, [part for each in parts.values() for part in each]) for asked in (begins, ends))
-    return {name: sum(end[part] - first[part] for part in each) for name, each in parts.items()}
+    all_parts = [part for topic_parts in parts.values() for part in topic_parts]
+    first, end = begins(admin, all_parts), ends(admin, all_parts)
+    return {name: sum(end[part] - first[part] for part in topic_parts) for name, topic_parts in parts.items()}
 
 
 def delete(sink: KafkaConfig, names: Sequence[str]) -> None:

@@ -20,10 +20,10 @@ class PostgresCandidate:
         with connect(self._dsn) as connection:
             return connection.info.dbname
 
-    def tables(self, wanted: Callable[[TableName], bool]) -> Sequence[Table]:
+    def tables(self, includes: Callable[[TableName], bool]) -> Sequence[Table]:
         """See `Candidate.tables`."""
         with connect(self._dsn) as connection:
-            return [table for table in read_tables(connection, sized=wanted) if wanted((table.schema, table.name))]
+            return [table for table in read_tables(connection, sized=includes) if includes((table.schema, table.name))]
 
     @staticmethod
     def event_trigger_script() -> str:

@@ -116,7 +116,7 @@ class PostgresDatabase:
     def check(self, entities: Sequence[Entity], stored: Checkpoint | None) -> Sequence[Finding]:
         """See `Database.check`."""
         settings = self._settings
-        wanted = Requirements(
+        required = Requirements(
             slot=settings.slot,
             publication=settings.publication,
             failover=settings.failover,
@@ -125,8 +125,8 @@ class PostgresDatabase:
         )
         with self._connected() as connection:
             return [
-                *findings(connection, wanted, read_tables(connection)),
-                *unlogged.findings(connection, wanted, stored),
+                *findings(connection, required, read_tables(connection)),
+                *unlogged.findings(connection, required, stored),
                 senders.finding(connection, signed=settings.signals_secret is not None),
             ]
 

@@ -17,7 +17,7 @@ from connectors.sources.postgres.admin.catalog import Table, read_tables
 from connectors.sources.postgres.admin.lineage import cluster_of, timeline_of
 from connectors.sources.postgres.scan import PostgresScan, ScannedTable, session
 from connectors.sources.postgres.session.connection import Connection, explain, translated
-from connectors.sources.postgres.snapshot.chunk_reader import quoted
+from connectors.sources.postgres.session.quoting import identifier
 from connectors.sources.postgres.snapshot.table_reads import bind_table
 from connectors.sources.postgres.snapshot.visibility import Snapshot
 from connectors.sources.postgres.values.lsn import lsn_text, through_lsn
@@ -157,7 +157,7 @@ def _taken(connection: Connection, dsn: str, hmac_key: bytes, entities: Sequence
         binding.entity.name: ScannedTable(
             binding=binding,
             columns=tuple(column.name for column in table.columns if column.published),
-            leaves=tuple(quoted((leaf.schema, leaf.name)) for leaf in table.leaves),
+            leaves=tuple(identifier(leaf.schema, leaf.name) for leaf in table.leaves),
         )
         for table, binding in bound
     }

@@ -18,7 +18,8 @@ from connectors.sources.postgres.admin.check import Requirements, publication, r
 from connectors.sources.postgres.admin.evidence import Evidence, Unlogged
 from connectors.sources.postgres.session.connection import connect, translated
 from connectors.sources.postgres.session.patience import Patience
-from connectors.sources.postgres.snapshot.chunk_reader import LOCK_TIMEOUT_S, quoted, signature
+from connectors.sources.postgres.session.quoting import identifier
+from connectors.sources.postgres.snapshot.chunk_reader import LOCK_TIMEOUT_S, signature
 from connectors.sources.postgres.values.lsn import lsn_text
 from connectors.sources.postgres.values.text_to_json import SETTINGS
 from envelope.checkpoint import Checkpoint
@@ -201,7 +202,7 @@ def refuse_unpublished(
 def _part(connection: psycopg.Connection[Any], table: Table, leaves: Collection[int]) -> dict[str, Any]:
     """The progress of a table that is completely read except for these partitions."""
     read_leaves = {
-        quoted((leaf.schema, leaf.name)): {"filenode": leaf.filenode, "pages": leaf.pages, "left": []}
+        identifier(leaf.schema, leaf.name): {"filenode": leaf.filenode, "pages": leaf.pages, "left": []}
         for leaf in table.leaves
         if leaf.oid not in leaves
     }

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg import sql
 
 from connectors.sources.postgres.admin.catalog import Table
 from connectors.sources.postgres.session.connection import translated
+from connectors.sources.postgres.session.quoting import identifier
 from connectors.terminal import safe
 
 SETUP, RUN = "changelog_setup", "changelog_run"
@@ -81,12 +81,12 @@ def _read(owned: Sequence[OwnedTable], role: str) -> Iterator[str]:
 
 
 def _quote(*names: str) -> str:
-    return ".".join(map(_identifier, names))
+    return ".".join(map(_printable, names))
 
 
-def _identifier(name: str) -> str:
+def _printable(name: str) -> str:
     """A quoted identifier. If the name contains characters that could control a terminal, they are escaped (U&"…")."""
-    quoted = sql.Identifier(name).as_string()
+    quoted = identifier(name)
     if safe(name) == name:
         return quoted
     escaped = "".join(f"\\{ord(char):04X}" if safe(char) != char or char == "\\" else char for char in quoted)

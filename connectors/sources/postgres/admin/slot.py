@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg import sql
 
 from connectors.sources.postgres.session.connection import translated
 from connectors.sources.postgres.session.patience import ANSWER_S
+from connectors.sources.postgres.session.quoting import identifier
 from connectors.sources.postgres.session.sessions import COLUMNS, Session
 from connectors.sources.postgres.session.waits import SlotCreationWait
 from connectors.sources.postgres.stream.replication import ReplicationConnection
@@ -77,7 +77,7 @@ def publication_sql(name: str, entities: Sequence[Entity], *, server_version: in
     options = [f"publish = '{OPERATIONS}'", "publish_via_partition_root = true"]
     if server_version >= _GENERATED_COLUMNS:
         options.append("publish_generated_columns = stored")
-    return f"CREATE PUBLICATION {sql.Identifier(name).as_string()} FOR TABLE {tables} WITH ({', '.join(options)})"
+    return f"CREATE PUBLICATION {identifier(name)} FOR TABLE {tables} WITH ({', '.join(options)})"
 
 
 def published_as(entity: Entity) -> str:
@@ -86,7 +86,7 @@ def published_as(entity: Entity) -> str:
     ONLY keeps tables that inherit from it from being published under its name.
     """
     condition = f" WHERE ({entity.where})" if entity.where else ""
-    return f"ONLY {sql.Identifier(*entity.table).as_string()}{condition}"
+    return f"ONLY {identifier(*entity.table)}{condition}"
 
 
 def ensure_publication(conn: psycopg.Connection[Any], name: str, entities: Sequence[Entity]) -> None:

@@ -9,6 +9,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from connectors.sources.postgres.session.patience import Patience, PatientConnection
+from connectors.sources.postgres.session.quoting import literal
 from envelope.errors import OVER_GAP, ChangelogError, Kind
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -118,8 +119,9 @@ def _rejection(error: psycopg.OperationalError) -> ChangelogError:
 
 
 def _set_all(settings: Mapping[str, str]) -> str:
-    quoted = [(name.replace("'", "''"), value.replace("'", "''")) for name, value in settings.items()]
-    return "SELECT " + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in quoted)
+    return "SELECT " + ", ".join(
+        f"set_config({literal(name)}, {literal(value)}, false)" for name, value in settings.items()
+    )
 
 
 def _one_line(text: str) -> str:

@@ -14,6 +14,7 @@ from connectors.capture.tables.key_lookup import Keys
 from connectors.capture.tables.windows import Chunk, Windows
 from connectors.failpoints import Reach, nowhere
 from connectors.sources.postgres.session.connection import Connection, translated
+from connectors.sources.postgres.session.quoting import identifier
 from connectors.sources.postgres.snapshot.chunk_rows import ChunkRows, ReadTable
 from connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, TooLargeError, copy_rows
 from connectors.sources.postgres.snapshot.key_rows import KeyedRows, read_keys
@@ -151,7 +152,7 @@ class ChunkReader:
     def _rows(self, reading: Connection, table: ReadTable, chunk: Chunk, at: int) -> ChunkRows | KeyedRows:
         """The chunk's rows. Raises TooLargeError."""
         if isinstance(chunk.taken, Keys):
-            keyed = read_keys(reading, self._origin, table, quoted(chunk.table), chunk.taken, read_at=at)
+            keyed = read_keys(reading, self._origin, table, identifier(*chunk.table), chunk.taken, read_at=at)
             if len(keyed.gone) and not chunk.taken.ghosts:
                 _log.warning("requested keys are not in the table", entity=chunk.entity, keys=len(keyed.gone))
             return keyed
@@ -171,7 +172,7 @@ def _begin(reading: Connection, chunk: Chunk) -> _ChunkSnapshot | None:
     Returns None if another session holds a conflicting lock. Raises ChangelogError (ALTERED) if the leaf no longer
     exists: it was dropped, or renamed while some of its rows were still unread.
     """
-    leaf = quoted(chunk.table) if isinstance(chunk.taken, Keys) else chunk.taken.leaf
+    leaf = identifier(*chunk.table) if isinstance(chunk.taken, Keys) else chunk.taken.leaf
     try:
         with reading.transaction():
             reading.execute(f"LOCK TABLE {leaf} IN ACCESS SHARE MODE".encode())
@@ -198,13 +199,8 @@ def signature(connection: Connection, table: tuple[str, str]) -> str:
 
 def signatures(connection: Connection, tables: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
     """The `signature` of each table."""
-    rows = connection.execute(_SIGNATURES.encode(), [[quoted(table) for table in tables]]).fetchall()
+    rows = connection.execute(_SIGNATURES.encode(), [[identifier(*table) for table in tables]]).fetchall()
     return {table: str(row[0]) for table, row in zip(tables, rows, strict=True)}
-
-
-def quoted(table: tuple[str, str]) -> str:
-    """A table's name, quoted for SQL."""
-    return sql.Identifier(*table).as_string()
 
 
 def _copy(reading: Connection, table: ReadTable, taken: Range) -> bytearray:

@@ -29,7 +29,8 @@ from connectors.sources.postgres.decode.columnar import CompiledBinding
 from connectors.sources.postgres.decode.messages import Relation, RelationColumn
 from connectors.sources.postgres.session.connection import Connection, connect, translated
 from connectors.sources.postgres.session.patience import Patience
-from connectors.sources.postgres.snapshot.chunk_reader import ChunkReader, nonce, quoted, signature, signatures
+from connectors.sources.postgres.session.quoting import identifier
+from connectors.sources.postgres.snapshot.chunk_reader import ChunkReader, nonce, signature, signatures
 from connectors.sources.postgres.snapshot.chunk_rows import ReadTable
 from connectors.sources.postgres.snapshot.key_rows import key_casts
 from connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress
@@ -137,7 +138,7 @@ class TableReads:
 
     def _progress(self, entity: Entity, signed: str, stored: Mapping[str, Any] | None) -> TableProgress:
         leaves = {
-            quoted((leaf.schema, leaf.name)): LeafProgress(filenode=leaf.filenode, pages=leaf.pages, left=[(0, None)])
+            identifier(leaf.schema, leaf.name): LeafProgress(filenode=leaf.filenode, pages=leaf.pages, left=[(0, None)])
             for leaf in self._context.tables[entity.table].leaves
         }
         progress = TableProgress.resume(entity.name, signed, leaves, stored)

@@ -16,6 +16,7 @@ from psycopg import generators, pq
 
 from connectors.sources.postgres.session.connection import connect, explain, translated
 from connectors.sources.postgres.session.patience import Patience, PatientConnection
+from connectors.sources.postgres.session.quoting import identifier, literal
 from connectors.sources.postgres.session.sessions import COLUMNS, Session
 from connectors.sources.postgres.stream.trimming import trimmed
 from connectors.sources.postgres.values.lsn import lsn_text, parse_lsn
@@ -102,13 +103,13 @@ class ReplicationConnection:
         options = "(SNAPSHOT 'nothing', FAILOVER)" if failover else "NOEXPORT_SNAPSHOT"
         before = self._connection.patience
         self._connection.patience = replace(before, silence_s=_MAKING_LOOK_S, excused=excused, stopping_s=0.0)
-        [row] = self.query(f"CREATE_REPLICATION_SLOT {_identifier(name)} LOGICAL pgoutput {options}")
+        [row] = self.query(f"CREATE_REPLICATION_SLOT {identifier(name)} LOGICAL pgoutput {options}")
         self._connection.patience = before
         return parse_lsn(row[1])
 
     def drop_slot(self, name: str) -> None:
         """Drops a slot. Raises ChangelogError: IN_USE if a session reads it."""
-        self.query(f"DROP_REPLICATION_SLOT {_identifier(name)}")
+        self.query(f"DROP_REPLICATION_SLOT {identifier(name)}")
 
     def start(self, slot: str, lsn: int, options: Mapping[str, str]) -> None:
         """Starts streaming from `slot`, at `lsn` or at its confirmed position, whichever is later.
@@ -116,8 +117,8 @@ class ReplicationConnection:
         `options` go to the output plugin. Raises ChangelogError: IN_USE, naming the session, if another session reads
         the slot; GAP if the slot is missing or lost its log; PRECONDITION for other errors of the server.
         """
-        option_list = ", ".join(f"{_identifier(name)} {_literal(value)}" for name, value in options.items())
-        command = f"START_REPLICATION SLOT {_identifier(slot)} LOGICAL {lsn_text(lsn)} ({option_list})"
+        option_list = ", ".join(f"{identifier(name)} {literal(value)}" for name, value in options.items())
+        command = f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {lsn_text(lsn)} ({option_list})"
         self.query("SET client_min_messages TO warning")
         self._connection.add_notice_handler(self._notice)
         with translated(f"starting to stream from slot {slot}"):
@@ -228,7 +229,7 @@ class ReplicationConnection:
         error = _explain_result(result, doing)
         if error.kind is Kind.CONNECTION:
             return error
-        rows = self.query(_SLOT.format(slot=_literal(slot)))
+        rows = self.query(_SLOT.format(slot=literal(slot)))
         if not rows:
             return ChangelogError(
                 Kind.GAP,
@@ -281,14 +282,6 @@ def _no_publication(server_message: str) -> ChangelogError:
     )
 
 
-def _identifier(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
 def stream_options(publication: str, server_version: int) -> dict[str, str]:
     """The options of pgoutput: messages, and the newest protocol that the server has.
 
@@ -296,5 +289,4 @@ def stream_options(publication: str, server_version: int) -> dict[str, str]:
     """
     version = server_version // 10_000
     newest = 4 if version >= 16 else 3 if version >= 15 else 2
-    quoted_name = '"' + publication.replace('"', '""') + '"'
-    return {"proto_version": str(newest), "publication_names": quoted_name, "messages": "true"}
+    return {"proto_version": str(newest), "publication_names": identifier(publication), "messages": "true"}

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from psycopg import sql
-
 from connectors.findings import Finding
 from envelope.entity import Entity
 
@@ -23,8 +21,3 @@ class Requirements:
 def mend(name: str, message: str, statement: str) -> Finding:
     """A failure that one safe statement fixes."""
     return Finding(name=name, status="fail", message=message, hint=statement, fix=(statement,))
-
-
-def quote(*names: str) -> str:
-    """A name quoted for SQL, with its parts joined by dots."""
-    return sql.Identifier(*names).as_string()

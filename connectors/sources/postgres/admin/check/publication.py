@@ -9,11 +9,12 @@ from psycopg.rows import class_row
 
 from connectors.findings import Finding, fail, ok
 from connectors.sources.postgres.admin.catalog import Table
-from connectors.sources.postgres.admin.check.finding import mend, quote
+from connectors.sources.postgres.admin.check.finding import mend
 from connectors.sources.postgres.admin.check.rights import RelationRights
 from connectors.sources.postgres.admin.check.server import ROW_FILTERS, Facts
 from connectors.sources.postgres.admin.slot import OPERATIONS, publication_sql, published_as
 from connectors.sources.postgres.session.connection import translated
+from connectors.sources.postgres.session.quoting import identifier
 from envelope.entity import Entity
 from envelope.errors import ChangelogError, Kind
 
@@ -134,7 +135,7 @@ def _options(name: str, publication: Publication, bound: EntityTables) -> Iterat
         ),
     ):
         if wrong:
-            yield mend("publication", f"{name} {message}", f"ALTER PUBLICATION {quote(name)} SET ({setting})")
+            yield mend("publication", f"{name} {message}", f"ALTER PUBLICATION {identifier(name)} SET ({setting})")
 
 
 def _table(
@@ -145,7 +146,7 @@ def _table(
     if table.kind == "p" and not publication.via_root:
         return  # the publication lists its partitions until the option is fixed
     if published is None:
-        add = f"ALTER PUBLICATION {quote(name)} ADD TABLE {published_as(entity)}"
+        add = f"ALTER PUBLICATION {identifier(name)} ADD TABLE {published_as(entity)}"
         yield mend("publication", f"{name} lacks table {text}", add)
     elif published.column_list:
         yield fail(
@@ -181,7 +182,7 @@ def _is_same(connection: psycopg.Connection[Any], rendered: str | None, entity: 
     """
     if rendered is None or entity.where is None:
         return rendered == entity.where
-    both = f"SELECT ({entity.where}), ({rendered}) FROM ONLY {quote(*entity.table)}"
+    both = f"SELECT ({entity.where}), ({rendered}) FROM ONLY {identifier(*entity.table)}"
     with translated(f"comparing [entities.{entity.name}] where with the row filter of {'.'.join(entity.table)}"):
         [[[plan]]] = connection.execute(f"EXPLAIN (VERBOSE, COSTS OFF, FORMAT JSON) {both}".encode()).fetchall()
     return len(set(plan["Plan"]["Output"])) == 1

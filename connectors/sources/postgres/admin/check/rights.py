@@ -9,7 +9,7 @@ from psycopg.rows import class_row
 
 from connectors.findings import Finding, fail
 from connectors.sources.postgres.admin.catalog import Table
-from connectors.sources.postgres.admin.check.finding import quote
+from connectors.sources.postgres.session.quoting import identifier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +51,17 @@ def access(name: str, table: Table, relations: Mapping[int, RelationRights], rol
 
 
 def _access(name: str, relation: RelationRights, role: str) -> Iterator[Finding]:
-    text, quoted = f"{relation.schema}.{relation.name}", quote(relation.schema, relation.name)
+    text, quoted = f"{relation.schema}.{relation.name}", identifier(relation.schema, relation.name)
     if not relation.logged:
         yield fail(name, f"{text} is unlogged, so the log has none of its changes", f"ALTER TABLE {quoted} SET LOGGED")
     if not relation.reachable:
-        grant = f"GRANT USAGE ON SCHEMA {quote(relation.schema)} TO {quote(role)}"
+        grant = f"GRANT USAGE ON SCHEMA {identifier(relation.schema)} TO {identifier(role)}"
         yield fail(name, f"role {role} may not use schema {relation.schema}", grant)
     elif not relation.readable:
-        yield fail(name, f"role {role} may not read {text}", f"GRANT SELECT ON TABLE {quoted} TO {quote(role)}")
+        yield fail(name, f"role {role} may not read {text}", f"GRANT SELECT ON TABLE {quoted} TO {identifier(role)}")
     elif relation.row_security:
         yield fail(
             name,
             f"row security hides rows of {text} from role {role}",
-            f"as a superuser: ALTER ROLE {quote(role)} BYPASSRLS",
+            f"as a superuser: ALTER ROLE {identifier(role)} BYPASSRLS",
         )

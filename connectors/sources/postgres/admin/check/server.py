@@ -8,8 +8,9 @@ import psycopg
 from psycopg.rows import class_row
 
 from connectors.findings import Finding, fail, ok, warn
-from connectors.sources.postgres.admin.check.finding import Requirements, quote
+from connectors.sources.postgres.admin.check.finding import Requirements
 from connectors.sources.postgres.admin.slot import LOST, SlotState
+from connectors.sources.postgres.session.quoting import identifier
 from envelope.errors import OVER_GAP
 
 OLDEST, NEWEST = 14, 18
@@ -106,7 +107,7 @@ def findings(facts: Facts, requirements: Requirements) -> Iterator[Finding]:
 
 
 def _role(facts: Facts) -> Iterator[Finding]:
-    role = quote(facts.role)
+    role = identifier(facts.role)
     if facts.replication:
         yield ok("replication", f"role {facts.role} may replicate")
     else:

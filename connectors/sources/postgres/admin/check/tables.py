@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from connectors.findings import Finding, Status, fail, ok, warn
 from connectors.sources.postgres.admin.catalog import Leaf, Table, identity_problem
-from connectors.sources.postgres.admin.check.finding import quote
 from connectors.sources.postgres.admin.check.publication import Publication
 from connectors.sources.postgres.admin.check.rights import RelationRights, access
 from connectors.sources.postgres.admin.check.server import ROW_FILTERS, Facts
+from connectors.sources.postgres.session.quoting import identifier
 from envelope.entity import Entity
 
 _STORED_GENERATED = 18
@@ -43,7 +43,7 @@ def _identity(entity: Entity, table: Table, relations: Mapping[int, RelationRigh
     """
     problem = identity_problem(table)
     if problem is not None:
-        yield fail(entity.name, problem, f"ALTER TABLE {quote(*entity.table)} REPLICA IDENTITY DEFAULT")
+        yield fail(entity.name, problem, f"ALTER TABLE {identifier(*entity.table)} REPLICA IDENTITY DEFAULT")
         return
     partial: list[Leaf | Table] = [leaf for leaf in table.leaves if leaf.identity is not None]
     if table.kind == "p" and table.replica_identity != "f":
@@ -116,7 +116,7 @@ def _set_full(
     if any(column.generated == "virtual" for column in table.columns):
         hint = "REPLICA IDENTITY FULL does not work for tables with virtual generated columns"
         return Finding(name=entity.name, status=status, message=message, hint=hint)
-    fixes = [f"ALTER TABLE {quote(leaf.schema, leaf.name)} REPLICA IDENTITY FULL" for leaf in leaves]
+    fixes = [f"ALTER TABLE {identifier(leaf.schema, leaf.name)} REPLICA IDENTITY FULL" for leaf in leaves]
     owned = [relations[leaf.oid] for leaf in leaves if leaf.oid in relations]
     owners = sorted({relation.owner for relation in owned if not relation.owned})
     who = f"as {', '.join(owners)}: " if owners else ""
