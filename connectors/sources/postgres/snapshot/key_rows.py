@@ -13,24 +13,19 @@ import numpy.typing as npt
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Raw
 from psycopg import sql
 
-from connectors.capture.rows import row_records
-from connectors.capture.rows.binding import Binding
 from connectors.capture.rows.codec import Shape
 from connectors.capture.rows.row_records import Change, Origin, Transaction
+from connectors.capture.tables.ghost_rows import deleted
 from connectors.capture.tables.key_lookup import Ghost, Keys
 from connectors.sources.postgres.session.connection import Connection, explain
 from connectors.sources.postgres.snapshot.chunk_rows import ChunkRows, ReadTable, combined
 from connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, add, copy_rows, copying
 from connectors.sources.postgres.values.text_to_json import codec_for
 from connectors.sources.postgres.values.types import PgType
-from envelope.codec.avro_values import encoder
-from envelope.codec.json_codec import members
 from envelope.columnar import batch
 from envelope.errors import RETRIED
-from envelope.model import MISSING, Envelope, Missing, Op, Place, Record
 
 Mask = npt.NDArray[np.bool_]
 
@@ -109,7 +104,7 @@ class KeyedRows:
         binding, count = self.rows.bound.binding, len(published)
         deletes = batch.from_records(
             [
-                _deleted(self.origin, binding, ghost, _after(change, transaction, count + number))
+                deleted(self.origin, binding, ghost, _after(change, transaction, count + number))
                 for number, ghost in enumerate(deleted_ghosts)
             ]
         )
@@ -118,48 +113,6 @@ class KeyedRows:
 
 def _after(change: Change, transaction: Transaction, count: int) -> Change:
     return Change(transaction=transaction, ordinal=change.ordinal + 1 + count, stamp=None)
-
-
-def _deleted(origin: Origin, binding: Binding, ghost: Ghost, change: Change) -> Record:
-    """A delete whose `original` is the changelog's last row, reduced to the columns that still fit."""
-    provenance = row_records.provenance(origin, binding, Op.DELETE, change, change.position())
-    original, left_out = _fitting(binding, ghost)
-    source = replace(
-        provenance.source,
-        mask=ghost.mask,
-        unavailable_original=tuple(dict.fromkeys([*ghost.unavailable, *left_out])),
-        json_null_original=tuple(name for name in ghost.json_null if name not in left_out),
-    )
-    return Record(
-        entity=binding.entity.name,
-        place=Place(key=ghost.key, partition=ghost.partition),
-        envelope=Envelope(provenance=replace(provenance, source=source), current=None, original=original),
-    )
-
-
-def _fitting(binding: Binding, ghost: Ghost) -> tuple[Raw | Missing, tuple[str, ...]]:
-    """The ghost's members that fit the entity's present columns, and the names of the columns left out."""
-    shape = dict(binding.shape.fields)
-    try:
-        tokens = members(bytes(ghost.current))
-    except (ValueError, msgspec.MsgspecError):  # another program wrote it
-        return MISSING, tuple(shape)
-    fits = {name: _fits(token, name, shape) for name, token in tokens.items()}
-    left_out = tuple(name for name in shape if not fits.get(name, False) and name not in ghost.unavailable)
-    if all(fits.values()):
-        return ghost.current, left_out
-    fitting = [msgspec.json.encode(name) + b":" + token for name, token in tokens.items() if fits[name]]
-    return Raw(b"{" + b",".join(fitting) + b"}") if fitting else MISSING, left_out
-
-
-def _fits(token: bytes, name: str, shape: Mapping[str, object]) -> bool:
-    if name not in shape:
-        return False
-    try:
-        encoder(shape[name], nullable=True)(token)  # type: ignore[arg-type]
-    except ValueError:
-        return False
-    return True
 
 
 def read_keys(

@@ -1,0 +1,1 @@
+"""A source that keeps its database in memory: the capture core without PostgreSQL."""

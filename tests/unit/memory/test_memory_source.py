@@ -1,0 +1,222 @@
+"""The publish loop, windows, lookups, sweeps and repairs over a source in memory, into the real file log.
+
+The source imports nothing of PostgreSQL: what every database shares is enough for a second one. Work is random, the
+process crashes wherever the loop, the source or the sink can, and what the log holds is judged by two oracles: the
+tables as they are at the end, and the world's own log of transactions.
+"""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from random import Random
+from threading import Event
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.service.loop import Cadence, publish
+from connectors.sinks.files.log import read_checkpoint, read_log, read_together
+from connectors.sinks.files.sink import FileSink
+from connectors.sources import Recover
+from envelope.columnar import batch
+from envelope.entity import SCHEMAS, Entity
+from envelope.model import Stamp
+from envelope.position import Position
+from envelope.stamp import PREFIX as STAMP_PREFIX
+from envelope.versions import Version
+from tests.unit.memory.source import EPOCH, MemorySource
+from tests.unit.memory.world import LogMessage, RowEdit, World
+
+TABLES = ("item", "sale")
+STEPS = 400
+CRASHES = 0.004
+"""The chance of a crash at each place where one is tried."""
+
+ENTITIES = [
+    Entity(
+        name=name,
+        table=("shop", name),
+        key=("id",),
+        partition_by=("id",),
+        partitions=2,
+        masks={},
+        default_stamp=Stamp(api_version="", service_name="nobody", identifier=""),
+    )
+    for name in TABLES
+]
+
+
+class CrashError(Exception):
+    """The process ends here."""
+
+
+class NoWait(Event):
+    """Waits pass at once."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.is_set()
+
+
+class FileChangelog:
+    """What is stored, as the source may ask for it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def versions(self) -> list[Version]:
+        if read_checkpoint(self._path) is None:
+            return []
+        rows = read_log(self._path, entity=SCHEMAS)
+        return [Version.parse(record.envelope.current or b"") for part in rows for record in batch.records(part)]
+
+    def rows(self, entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
+        if key is None:
+            return read_together(self._path, entities)
+        [entity] = entities
+        return read_log(self._path, entity=entity, key=key)
+
+
+class Shop:
+    """The world, and the service that publishes it until it has settled; a process that crashed is started again."""
+
+    def __init__(self, seed: int, path: Path, *, steps: int, crashes: float) -> None:
+        self.path, self.passed = path, Counter[str]()
+        self.world = World(Random(seed), TABLES)
+        self._random = Random(seed + 1)
+        self._steps, self._crashes, self._rebuilt = steps, crashes, False
+        self._stop = NoWait()
+        self._now = 0.0
+
+    def run(self) -> None:
+        while not self._stop.is_set():
+            sink = FileSink(self.path, reach=self._reach)
+            try:
+                publish(
+                    lambda recover: self._open(recover),
+                    sink,
+                    stop=self._stop,
+                    cadence=Cadence(seconds=self._random.choice([0.0, 3.0]), rows=50, idle_log_bytes=20),
+                    reach=self._reach,
+                    clock=self._clock,
+                )
+            except CrashError:
+                self.passed["crash"] += 1
+            finally:
+                sink.close()
+
+    def _open(self, recover: Recover) -> MemorySource:
+        self.passed["opened"] += 1
+        return MemorySource(
+            self.world,
+            ENTITIES,
+            recover,
+            FileChangelog(self.path),
+            random=self._random,
+            live=self._live,
+            reach=self._reach,
+        )
+
+    def _live(self, source: MemorySource) -> None:
+        if self._steps:
+            self._steps -= 1
+            for _ in range(self._random.choice([0, 1, 1, 3])):
+                self.world.step()
+            if not self._steps:
+                self.world.settle()
+            return
+        self.world.show_all()
+        if source.idle and not self._rebuilt:
+            self.world.rebuild()
+            self._rebuilt = True
+        elif source.idle:
+            self._stop.set()
+
+    def _reach(self, place: str) -> None:
+        self.passed[place] += 1
+        if not self._stop.is_set() and self._random.random() < self._crashes:
+            raise CrashError
+
+    def _clock(self) -> float:
+        self._now += 0.1
+        return self._now
+
+
+def stored_rows(path: Path) -> list[dict[str, Any]]:
+    return [row for rows in read_log(path) for row in rows.to_pylist() if row["entity"] in TABLES]
+
+
+def folded(rows: list[dict[str, Any]], entity: str) -> dict[int, dict[str, Any]]:
+    """The last state of each key, without nulls."""
+    last = {row["key"]: row["current"] for row in rows if row["entity"] == entity}
+    states = [json.loads(current) for current in last.values() if current is not None]
+    return {state["id"]: {name: value for name, value in state.items() if value is not None} for state in states}
+
+
+def published_changes(world: World) -> list[tuple[str, str, str, str | None, str]]:
+    """What each transaction of the log makes: position, op, key, current and the stamp's identifier."""
+    changes = []
+    for logged in world.transactions():
+        identifier = ""
+        for ordinal, event in enumerate(logged.events):
+            if isinstance(event, LogMessage) and event.prefix == STAMP_PREFIX:
+                identifier = json.loads(event.content)["identifier"]
+            if isinstance(event, RowEdit):
+                op = "create" if event.old is None else "delete" if event.new is None else "update"
+                position = str(Position(EPOCH, logged.commit, 2 * ordinal))
+                changes.append((position, op, str(event.key), _json(event), identifier))
+    return changes
+
+
+def _json(edit: RowEdit) -> str | None:
+    return None if edit.new is None else json.dumps({name: edit.new.get(name) for name in edit.columns})
+
+
+def check(shop: Shop) -> None:
+    rows = stored_rows(shop.path)
+    positions = [row["position"] for row in rows]
+    assert positions == sorted(set(positions)), "in order, and each once"
+    commits = {str(Position(EPOCH, logged.commit, 0))[:25] for logged in shop.world.transactions()}
+    streamed = [
+        (row["position"], row["op"], row["key"], row["current"], row["identifier"])
+        for row in rows
+        if row["position"][:25] in commits
+    ]
+    assert [(*row[:3], row[3] and json.loads(row[3]), row[4]) for row in streamed] == [
+        (*row[:3], row[3] and json.loads(row[3]), row[4]) for row in published_changes(shop.world)
+    ], "each change of each transaction once, as it was made"
+    for name in TABLES:
+        table = shop.world.tables[name].rows(shop.world.snapshot())
+        present = {
+            key: {column: value for column, value in row.items() if value is not None} for key, row in table.items()
+        }
+        assert folded(rows, name) == present
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_source_in_memory_publishes_is_what_it_holds(seed: int, tmp_path: Path) -> None:
+    shop = Shop(seed, tmp_path / "log", steps=STEPS, crashes=0.0)
+    shop.run()
+    check(shop)
+    assert shop.passed["window:read"] >= len(TABLES)
+    assert shop.passed["signal:heard"] >= len(TABLES)
+
+
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_crashes_lose_nothing_and_repeat_nothing(seed: int, tmp_path: Path) -> None:
+    shop = Shop(seed, tmp_path / "log", steps=STEPS, crashes=CRASHES)
+    shop.run()
+    check(shop)
+    assert shop.passed["opened"] > shop.passed["crash"] > 0
+
+
+def test_the_source_in_memory_imports_nothing_of_postgresql() -> None:
+    script = "import sys, tests.unit.memory.source as made; print(*sys.modules)"
+    root = Path(__file__).parents[3]
+    answer = subprocess.run([sys.executable, "-c", script], cwd=root, check=True, capture_output=True, text=True)
+    modules = answer.stdout.split()
+    assert "connectors.capture.assembly.assembly" in modules
+    assert not [name for name in modules if name.startswith("connectors.sources.postgres") or "psycopg" in name]

@@ -1,0 +1,232 @@
+"""A tiny database in memory: tables, transactions that commit before they are visible, and a log.
+
+A commit stands in the log at once; only later does it become visible to those who read the tables. Until then its rows
+are locked for other writers, as in a real database. An edit may also leave no trace in the log.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+import numpy as np
+
+from connectors.capture.tables.windows import Ints, Mask
+from envelope.signal import PREFIX as SIGNAL_PREFIX
+from envelope.signal import Signal, encode
+from envelope.stamp import PREFIX as STAMP_PREFIX
+
+KEYS = 24
+"""Rows have the keys 0 to KEYS - 1."""
+
+Row = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class RowEdit:
+    """A row of a table that has these columns was inserted, updated or deleted."""
+
+    table: str
+    columns: tuple[str, ...]
+    key: int
+    old: Row | None
+    new: Row | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogMessage:
+    """A message in a transaction."""
+
+    prefix: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """A transaction of the log; the next one's `commit` is `end` or more."""
+
+    xid: int
+    commit: int
+    end: int
+    events: tuple[RowEdit | LogMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A snapshot: the transactions before `next_xid` that are not in `unseen`. A `Visibility` of the windows."""
+
+    next_xid: int
+    unseen: frozenset[int]
+
+    def misses(self, ids: Ints) -> Mask:
+        mask: Mask = (ids >= self.next_xid) | np.isin(ids, list(self.unseen))
+        return mask
+
+    def unseen_before(self, horizon: int) -> tuple[int, ...]:
+        return tuple(sorted(xid for xid in self.unseen if xid < horizon))
+
+    def shows(self, xid: int) -> bool:
+        return xid < self.next_xid and xid not in self.unseen
+
+
+@dataclass(slots=True)
+class Table:
+    """All versions of each row, oldest first, each with its transaction; 0 is that of an edit outside the log."""
+
+    name: str
+    columns: tuple[str, ...] = ("id", "status")
+    versions: dict[int, list[tuple[int, Row | None]]] = field(default_factory=dict)
+    locks: int = 0
+
+    def rows(self, snapshot: Seen) -> dict[int, Row]:
+        """The rows that the snapshot shows, by key."""
+        last = {
+            key: next((row for xid, row in reversed(versions) if xid == 0 or snapshot.shows(xid)), None)
+            for key, versions in self.versions.items()
+        }
+        return {key: row for key, row in sorted(last.items()) if row is not None}
+
+
+class World:
+    """The database. `confirmed` is how far its log was confirmed: what is before may be asked for by nobody."""
+
+    def __init__(self, random: Random, tables: tuple[str, ...]) -> None:
+        self._random = random
+        self.tables = {name: Table(name) for name in tables}
+        self.log: list[Logged] = []
+        self.end = self.confirmed = 100
+        self._next_xid, self._counter = 700, 0
+        self._open: dict[int, list[RowEdit | LogMessage]] = {}
+        self._unseen: dict[int, tuple[RowEdit | LogMessage, ...]] = {}
+        for name in tables:
+            for key in random.sample(range(KEYS), KEYS // 2):
+                self._put(name, key, 0, {"id": key, "status": f"first {key}"})
+
+    # For sources
+
+    @property
+    def next_xid(self) -> int:
+        """No transaction has this id or a greater one yet."""
+        return self._next_xid
+
+    def snapshot(self) -> Seen:
+        """Which transactions are visible now."""
+        return Seen(self._next_xid, frozenset(self._open) | frozenset(self._unseen))
+
+    def emit(self, prefix: str, content: bytes) -> int:
+        """Commits a message alone; gives where the log ends after it."""
+        xid = self._begin()
+        self._open[xid].append(LogMessage(prefix, content))
+        self._commit(xid)
+        return self.end
+
+    # What happens in it
+
+    def step(self) -> None:
+        """Something happens."""
+        often = [self._write] * 10 + [self._commit_one] * 9 + [self._show_one] * 8
+        self._random.choice([*often, self._roll_back, self._edit_unlogged, self._alter, self._signal])()
+
+    def settle(self) -> None:
+        """Ends every transaction, and lets nothing be paused."""
+        for xid in list(self._open):
+            self._commit(xid)
+        self._send("resume", None)
+        self._unseen.clear()
+
+    def rebuild(self) -> None:
+        """Asks for every table to be read again, for what left no trace in the log."""
+        for name in self.tables:
+            self._send("rebuild", name)
+        self._unseen.clear()
+
+    def show_all(self) -> None:
+        """Every commit is visible."""
+        self._unseen.clear()
+
+    def transactions(self) -> Iterator[Logged]:
+        """Those that changed rows."""
+        return (logged for logged in self.log if any(isinstance(event, RowEdit) for event in logged.events))
+
+    def _write(self) -> None:
+        """A transaction with a few changes, with a stamp in the middle now and then."""
+        xid, random = self._begin(), self._random
+        for _ in range(random.choice([1, 1, 2, 5, 12])):
+            name, key = random.choice(list(self.tables)), random.randrange(KEYS)
+            if self._locked(name, key, but=xid):
+                continue
+            before = self._current(name, key, xid)
+            gone = before is not None and random.random() < 0.4
+            self._counter += 1
+            columns = self.tables[name].columns
+            row = {"id": key, "status": f'it\'s "{self._counter}"', "note": f"n{self._counter}"}
+            after = None if gone else {column: row[column] for column in columns}
+            self._open[xid].append(RowEdit(name, columns, key, before, after))
+            if random.random() < 0.2:
+                stamp = b'{"serviceName":"till","apiVersion":"v1","identifier":"%d"}' % self._counter
+                self._open[xid].append(LogMessage(STAMP_PREFIX, stamp))
+
+    def _commit_one(self) -> None:
+        if self._open:
+            self._commit(self._random.choice(list(self._open)))
+
+    def _show_one(self) -> None:
+        if self._unseen:
+            del self._unseen[self._random.choice(list(self._unseen))]
+
+    def _roll_back(self) -> None:
+        if self._open:
+            del self._open[self._random.choice(list(self._open))]
+
+    def _edit_unlogged(self) -> None:
+        name, key = self._random.choice(list(self.tables)), self._random.randrange(KEYS)
+        if not self._locked(name, key):
+            before = self.tables[name].rows(self.snapshot()).get(key)
+            self._put(name, key, 0, None if before is not None else {"id": key, "status": "unlogged"})
+
+    def _alter(self) -> None:
+        """A column is added to a table that nobody writes to or reads."""
+        table = self._random.choice(list(self.tables.values()))
+        pending = [*self._open.values(), *self._unseen.values()]
+        busy = any(isinstance(event, RowEdit) and event.table == table.name for events in pending for event in events)
+        if "note" not in table.columns and not busy and not table.locks:
+            table.columns = (*table.columns, "note")
+
+    def _signal(self) -> None:
+        entity = self._random.choice(list(self.tables))
+        do = self._random.choice(["rebuild", "republish", "keys", "keys", "pause", "resume", "cancel"])
+        if do == "keys":
+            self._send("republish", entity, tuple(str(key) for key in self._random.sample(range(KEYS), 4)))
+        else:
+            self._send(do, entity)
+
+    def _send(self, do: str, entity: str | None, keys: tuple[str, ...] | None = None) -> None:
+        self._counter += 1
+        signal = Signal(do=do, id=f"s{self._counter}", entity=entity, keys=keys)  # type: ignore[arg-type]
+        self.emit(SIGNAL_PREFIX, encode(signal, None))
+
+    def _begin(self) -> int:
+        xid, self._next_xid = self._next_xid, self._next_xid + 1
+        self._open[xid] = []
+        return xid
+
+    def _commit(self, xid: int) -> None:
+        events = tuple(self._open.pop(xid))
+        self._unseen[xid] = events
+        self.log.append(Logged(xid, self.end, self.end + 1 + len(events), events))
+        self.end += 2 + len(events)
+        for event in events:
+            if isinstance(event, RowEdit):
+                self._put(event.table, event.key, xid, event.new)
+
+    def _put(self, name: str, key: int, xid: int, row: Row | None) -> None:
+        self.tables[name].versions.setdefault(key, []).append((xid, row))
+
+    def _locked(self, name: str, key: int, *, but: int = 0) -> bool:
+        others = [events for xid, events in [*self._open.items(), *self._unseen.items()] if xid != but]
+        touched = (event for events in others for event in events if isinstance(event, RowEdit))
+        return any((event.table, event.key) == (name, key) for event in touched)
+
+    def _current(self, name: str, key: int, xid: int) -> Row | None:
+        """The row as the transaction has it."""
+        own = [e for e in self._open[xid] if isinstance(e, RowEdit) and (e.table, e.key) == (name, key)]
+        return own[-1].new if own else self.tables[name].rows(self.snapshot()).get(key)
