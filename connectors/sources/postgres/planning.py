@@ -35,7 +35,7 @@ from schemas.types import Struct
 # The first prefix of the SQLSTATE that fits says what to do (PostgreSQL, appendix A); the rest is for `explain`.
 _REMEDIES: tuple[tuple[str, Kind, str], ...] = (
     ("25001", Kind.USAGE, "leave it out"),
-    ("2D000", Kind.USAGE, "leave out what ends the transaction in which the migration is tried"),
+    ("2D000", Kind.USAGE, "leave out whatever ends the transaction of the rehearsal"),
     ("25006", Kind.PRECONDITION, "connect to a primary that may be written, or use --embedded"),
     ("42501", Kind.ACCESS, "connect as the role that migrates (CHANGELOG__SOURCE__DSN), or use --embedded"),
     ("55P03", Kind.CONNECTION, "try again, give --lock-timeout more, or use --embedded"),

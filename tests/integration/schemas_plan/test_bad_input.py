@@ -31,29 +31,29 @@ BAD = {
     "8: commit": (
         "ALTER TABLE orders ADD x int;\ncommit;",
         2,
-        "2: COMMIT would end the transaction in which the migration is tried; leave it out",
+        "2: COMMIT would end the transaction of the rehearsal; leave it out",
     ),
     "9: commit inside": (
         "DO $$ BEGIN COMMIT; END $$",
         2,
-        "1: invalid transaction termination; leave out what ends the transaction in which the migration is tried",
+        "1: invalid transaction termination; leave out whatever ends the transaction of the rehearsal",
     ),
     "10: concurrently": (
         "\nCREATE INDEX CONCURRENTLY ON orders (note)",
         2,
-        "2: CREATE INDEX CONCURRENTLY cannot run in a transaction, so it cannot be tried; leave it out",
+        "2: CREATE INDEX CONCURRENTLY cannot run in a transaction, so it cannot be rehearsed; leave it out",
     ),
     "11: what only the server knows": (
         "SELECT 1;\nCREATE SUBSCRIPTION s CONNECTION 'dbname=x' PUBLICATION p",
         2,
         "2: CREATE SUBSCRIPTION ... WITH (create_slot = true) cannot run inside a transaction block; leave it out",
     ),
-    "12: psql": ("\\i other.sql\n", 2, r"1: \i is for psql alone; write plain SQL"),
-    "13: psql's data": ("COPY orders FROM stdin;\n1\n\\.\n", 2, "1: COPY is for psql alone; write plain SQL"),
+    "12: psql": ("\\i other.sql\n", 2, r"1: \i works only in psql; write plain SQL"),
+    "13: psql's data": ("COPY orders FROM stdin;\n1\n\\.\n", 2, "1: COPY works only in psql; write plain SQL"),
     "14: what no rollback undoes": (
         "SELECT setval('guest_id_seq', 9)",
         2,
-        "1: setval does what no rollback undoes; try it with --embedded, or leave it out",
+        "1: setval has effects that a rollback does not undo; use --embedded, or leave it out",
     ),
     "15: NUL": ("SELECT 1;\n\0COMMIT", 2, "2: holds a NUL"),
 }

@@ -1,4 +1,4 @@
-"""What a rehearsed script does to a table, each with the line that does it. Pure."""
+"""Finds what a rehearsed script does to a table, and which line of the script does it. Pure."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -10,16 +10,16 @@ from connectors.sources.postgres.migration.rehearsal import ColumnState, Rehears
 _COMPUTES = re.compile(r"\bTYPE\b.*\bUSING\b", re.IGNORECASE | re.DOTALL)
 _TRUNCATES = re.compile(r"TRUNCATE\b", re.IGNORECASE)
 _SAME_VALUES = {("smallint", "integer"), ("smallint", "bigint"), ("integer", "bigint")}
-"""Retypes that rewrite the table and leave each value what it was."""
+"""Type changes that rewrite the table but keep every value."""
 
 
 def alterations(before: TableState, steps: Sequence[RehearsedStep], known: Callable[[int], bool]) -> list[Alteration]:
-    """From `before` to the table after the last step; `known` says of an oid whether it was a relation's before."""
+    """The alterations from `before` to the last step; `known` says whether an oid belonged to an earlier relation."""
     return list(_History(before, steps).alterations(known))
 
 
 class _History:
-    """A table before the script and after each statement; None where it is gone."""
+    """The states of a table before the script and after each statement; None after it was dropped."""
 
     def __init__(self, before: TableState, steps: Sequence[RehearsedStep]) -> None:
         self._before = before
@@ -27,7 +27,7 @@ class _History:
         self._looks = [before, *(step.looks.get(before.oid) for step in steps)]
 
     def alterations(self, known: Callable[[int], bool]) -> Iterator[Alteration]:
-        """Of the table, then of its columns in their order, then of what belongs to it."""
+        """The alterations of the table, then of its columns in order, then of everything else that belongs to it."""
         before, after = self._before, self._looks[-1]
         if after is None:
             yield Alteration(kind=AlterationKind.GONE, line=self._line(_table), before=_table(before))
@@ -100,7 +100,7 @@ class _History:
             )
 
     def _files(self) -> Iterator[Alteration]:
-        """What wrote or emptied the table anew, each kind once, with its last line."""
+        """Rewrites and truncates of the table: each kind once, with the last line that did it."""
         truncated = [step for step in self._rewrites() if _TRUNCATES.match(step.statement.words)]
         rewritten = [step for step in self._rewrites() if not _TRUNCATES.match(step.statement.words)]
         if truncated:
@@ -111,7 +111,7 @@ class _History:
             yield Alteration(kind=AlterationKind.REWRITTEN, line=last.statement.line, restates=bool(computes))
 
     def _partitions(self, before: TableState, after: TableState, known: Callable[[int], bool]) -> Iterator[Alteration]:
-        """Rows that come and go with a partition are in no log."""
+        """Added and removed partitions; the log has no changes for the rows that come and go with them."""
         for oid in sorted(before.partitions.keys() ^ after.partitions.keys(), key=int):
             came = oid in after.partitions
             held = known(int(oid)) and oid in after.files if came else oid in before.files
@@ -123,7 +123,7 @@ class _History:
             )
 
     def _line(self, aspect: Callable[[TableState], object]) -> int:
-        """The line of the last statement that changed an aspect of the table."""
+        """The line of the last statement that changed this aspect of the table."""
         pairs = list(zip(self._looks, self._looks[1:], self._steps, strict=False))
         for was, is_, step in reversed(pairs):
             if _of(aspect, was) != _of(aspect, is_):
@@ -131,7 +131,7 @@ class _History:
         return self._steps[-1].statement.line
 
     def _rewrites(self) -> list[RehearsedStep]:
-        """The statements after which rows stand in other files."""
+        """The statements that moved rows into other files."""
         return [
             step
             for was, is_, step in zip(self._looks, self._looks[1:], self._steps, strict=False)
@@ -139,7 +139,7 @@ class _History:
         ]
 
     def _filled(self, number: int) -> bool:
-        """Whether rows that were there before hold a value in the new column."""
+        """Whether rows that are older than the column have a value in it."""
         rewrites = {id(step) for step in self._rewrites()}
         for step in self._steps:
             look = step.looks.get(self._before.oid)
@@ -149,18 +149,18 @@ class _History:
         return False
 
     def _recomputed(self, number: int) -> bool:
-        """Whether a new type may have given stored values another text."""
-        found = False
+        """Whether a new type may have changed the text of stored values."""
+        recomputed = False
         for was, is_, step in zip(self._looks, self._looks[1:], self._steps, strict=False):
             if was is None or is_ is None or number not in was.columns or number not in is_.columns:
                 continue
             types = was.columns[number].type, is_.columns[number].type
             if types[0] != types[1] and _rewritten(was, is_):
-                found |= types not in _SAME_VALUES or _COMPUTES.search(step.statement.words) is not None
-        return found
+                recomputed |= types not in _SAME_VALUES or _COMPUTES.search(step.statement.words) is not None
+        return recomputed
 
     def _computes(self, step: RehearsedStep) -> bool:
-        """Whether the statement may have computed values anew although no column has another type."""
+        """Whether the statement may have recomputed values although no column changed its type."""
         at = self._steps.index(step)
         was, is_ = self._looks[at], self._looks[at + 1]
         assert was is not None
@@ -174,7 +174,7 @@ class _History:
 def _of(aspect: Callable[[TableState], object], look: TableState | None) -> object:
     try:
         return None if look is None else (aspect(look),)
-    except KeyError:  # a column that is not there yet
+    except KeyError:  # the column does not exist yet
         return None
 
 

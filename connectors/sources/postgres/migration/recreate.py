@@ -1,7 +1,7 @@
-"""A database's definitions, read from its catalogue and made again in an empty one: there a migration may be tried.
+"""Reads a database's definitions from its catalogue and recreates them in an empty database, to rehearse a migration.
 
-No row, owner, grant, policy, rule, aggregate or comment goes with them. Reading them takes no lock, and no right
-beyond that of connecting.
+Rows, owners, grants, policies, rules, aggregates and comments are not copied. Reading the definitions takes no lock and
+needs no right except the right to connect.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,9 +17,9 @@ _SCHEMAS_PUBLISHED = 150000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """One thing of the database: what people call it, and the SQL that makes it.
+    """One object of the database: `what` people call it, and the SQL `statement` that creates it.
 
-    `instead` makes what may stand for it where that cannot be done.
+    `instead` creates a substitute if the statement fails.
     """
 
     what: str
@@ -28,61 +28,67 @@ class Definition:
 
 
 def definitions(connection: Connection, publication: str) -> list[Definition]:
-    """All that `recreate` makes, in about its order; of publications only this one.
+    """All definitions that `recreate` needs, roughly in the order of creation; only this one publication.
 
-    The connection's search_path must be pg_catalog, so that every name is written with its schema.
+    The connection's search_path must be pg_catalog, so that every name is printed with its schema.
     """
     with translated("reading the definitions"):
-        found = [
+        objects = [
             Definition(what=what, statement=statement, instead=instead)
             for query in _DEFINITIONS
             for what, statement, instead in connection.execute(query.encode()).fetchall()
         ]
-        return [*found, *_publication(connection, publication)]
+        return [*objects, *_publication(connection, publication)]
 
 
-def recreate(connection: Connection, wanted: Sequence[Definition]) -> list[LostDefinition]:
-    """Makes them, each as soon as what it needs is there; gives those that could not be made."""
+def recreate(connection: Connection, objects: Sequence[Definition]) -> list[LostDefinition]:
+    """Creates the objects, each as soon as its dependencies exist; returns those that could not be created."""
     connection.execute("SET check_function_bodies = off; SET search_path = pg_catalog; SET client_min_messages = error")
     lost: list[LostDefinition] = []
-    pending = list(wanted)
+    pending = list(objects)
     while pending:
-        refused = [(each, why) for each in pending if (why := _refused(connection, each.statement)) is not None]
+        refused = [
+            (definition, why)
+            for definition in pending
+            if (why := _refused(connection, definition.statement)) is not None
+        ]
         if len(refused) == len(pending):
             refused, replaced = _replace(connection, refused)
             lost += replaced
             if not replaced:
-                return lost + [LostDefinition(what=each.what, why=why, stands_in=False) for each, why in refused]
-        pending = [each for each, _ in refused]
+                return lost + [
+                    LostDefinition(what=definition.what, why=why, stands_in=False) for definition, why in refused
+                ]
+        pending = [definition for definition, _ in refused]
     return lost
 
 
 def _replace(
     connection: Connection, refused: Sequence[tuple[Definition, str]]
 ) -> tuple[list[tuple[Definition, str]], list[LostDefinition]]:
-    """Those that nothing can stand for, and those that something now does."""
+    """Creates substitutes; returns the definitions that have none, and those that were replaced."""
     rest, replaced = [], []
-    for each, why in refused:
-        if each.instead is not None and _refused(connection, each.instead) is None:
-            replaced.append(LostDefinition(what=each.what, why=why, stands_in=True))
+    for definition, why in refused:
+        if definition.instead is not None and _refused(connection, definition.instead) is None:
+            replaced.append(LostDefinition(what=definition.what, why=why, stands_in=True))
         else:
-            rest.append((each, why))
+            rest.append((definition, why))
     return rest, replaced
 
 
 def _refused(connection: Connection, statement: str) -> str | None:
-    """Runs a statement; what the server says when it refuses it."""
+    """Runs a statement; returns the server's message if it fails, otherwise None."""
     try:
         connection.execute(statement.encode())
     except psycopg.errors.Error as error:
         if connection.closed:
             raise
-        return explain(error.sqlstate, error.diag.message_primary or str(error), "making it again").message
+        return explain(error.sqlstate, error.diag.message_primary or str(error), "recreating it").message
     return None
 
 
 def _publication(connection: Connection, name: str) -> Iterator[Definition]:
-    """The publication with its tables, schemas and options; nothing when there is none."""
+    """The publication with its tables, schemas and options; nothing if it does not exist."""
     row = connection.execute(_PUBLICATION.encode(), [name]).fetchone()
     if row is None:
         return
@@ -108,7 +114,7 @@ SELECT 'schema ' || nspname, format('CREATE SCHEMA %I', nspname), NULL
 FROM pg_namespace AS n WHERE {_OURS} AND nspname <> 'public'
 """
 
-# Without the extension, its types are text: that is what they are published as, but for hstore.
+# If the extension is missing, its types become text, because that is how they are published (except hstore).
 _EXTENSIONS = """
 SELECT 'extension ' || x.extname, format('CREATE EXTENSION IF NOT EXISTS %I SCHEMA %I CASCADE', x.extname, n.nspname), (
     SELECT string_agg(format('CREATE DOMAIN %I.%I AS text', m.nspname, t.typname), '; ')
@@ -160,7 +166,8 @@ FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace JOIN pg_sequ
 WHERE {_OURS} AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.objid = c.oid AND d.deptype IN ('i', 'e'))
 """
 
-# Defaults follow on their own: what they call may be lost. Only what is text in place of its type takes no modifier.
+# Defaults follow separately, because the functions they call may be lost. Only a type that was replaced by text loses
+# its modifier.
 _TABLES = f"""
 SELECT 'table ' || c.oid::regclass, s.head || s.columns || s.tail, s.head || s.plain || s.tail
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -283,7 +290,7 @@ _DEFINITIONS = (
     _TRIGGERS,
 )
 
-# What older servers lack is asked for through to_jsonb, which does not name it.
+# Columns that older servers lack are read through to_jsonb, which does not have to name them.
 _PUBLICATION = """
 SELECT puballtables, concat_ws(
     ', ',

@@ -1,4 +1,4 @@
-"""Statements tried in a transaction that is rolled back, and what the catalogue says of some tables after each."""
+"""Runs statements in a transaction that is rolled back, and reads the catalogue after each of them."""
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,10 +13,10 @@ from connectors.sources.postgres.session.connection import Connection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnState:
-    """A column as the catalogue has it; `number` stays the same over a rename.
+    """A column in the catalogue; a rename keeps its `number`.
 
-    `type` is spelled with its modifiers. `holds` says that rows that were there before the column hold a value in it
-    all the same: that of its default, or what it is generated as.
+    `type` includes the modifiers. `holds` says that rows that are older than the column have a value in it: its default
+    or a generated value.
     """
 
     number: int
@@ -29,11 +29,11 @@ class ColumnState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """A table as the catalogue has it.
+    """A table in the catalogue.
 
-    `keys` are its unique indexes, spelled. `identities` are the replica identities of the table and its partitions.
-    `partitions` and `files` are by oid: their names, and what changes where rows are written anew. `access` says who
-    may do what with it, in the server's own words.
+    `keys` describes its unique indexes, and `identities` the replica identities of the table and its partitions.
+    `partitions` maps oids to names. `files` maps oids to file numbers, which change when rows are rewritten. `access`
+    is the server's text for who may do what with the table.
     """
 
     oid: int
@@ -50,9 +50,9 @@ class TableState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalScope:
-    """What is looked at: the tables with the oids `tables`, and any that is not among the `known` ones.
+    """The tables to read: those with the oids `tables`, and all that are not in `known`.
 
-    `publication` is the one that says whether a table is published.
+    `publication` decides whether a table is published.
     """
 
     tables: Collection[int]
@@ -62,14 +62,14 @@ class RehearsalScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsedStep:
-    """A statement that was tried, and the tables after it, by oid; one that is gone is missing."""
+    """A statement, and the tables after it, keyed by oid; a dropped table is missing."""
 
     statement: Statement
     looks: Mapping[int, TableState]
 
 
 class RehearsalError(Exception):
-    """The server refused a statement; the cause says why."""
+    """The server refused a statement; `error` says why."""
 
     def __init__(self, statement: Statement, error: psycopg.Error) -> None:
         super().__init__()
@@ -84,10 +84,10 @@ def rehearse(
     lock_timeout_s: float,
     statement_timeout_s: float,
 ) -> Iterator[RehearsedStep]:
-    """Runs the statements one by one in the transaction that is open; RehearsalError for the first that is refused.
+    """Runs the statements one by one in the open transaction. Raises RehearsalError for the first that fails.
 
-    Each goes to the server alone: one that holds another is a syntax error there. None waits for a lock, or runs,
-    longer than told, whatever the script sets.
+    Each statement goes to the server separately, so the server rejects a text that contains two. The timeouts hold
+    whatever the script sets.
     """
     bounds = (
         f"SET LOCAL lock_timeout = {round(lock_timeout_s * 1000)};"
@@ -108,12 +108,12 @@ def _run(link: pq.abc.PGconn, statement: Statement) -> None:
     if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.EMPTY_QUERY):
         raise errors.error_from_result(result, encoding="utf-8")
     if link.transaction_status != pq.TransactionStatus.INTRANS:
-        raise errors.InvalidTransactionTermination("the statement ended the transaction in which it was tried")
+        raise errors.InvalidTransactionTermination("the statement ended the transaction of the rehearsal")
 
 
 @contextlib.contextmanager
 def asking(connection: Connection) -> Iterator[None]:
-    """Around questions to the catalogue inside a transaction: what the script set does not matter, nor is it lost."""
+    """Reads the catalogue inside the transaction, independently of the script's settings, which stay as they are."""
     with connection.transaction(force_rollback=True):
         connection.execute("SET LOCAL SESSION AUTHORIZATION DEFAULT; SET LOCAL ROLE NONE")
         connection.execute("SET LOCAL search_path = pg_catalog; SET LOCAL quote_all_identifiers = off")
@@ -121,7 +121,7 @@ def asking(connection: Connection) -> Iterator[None]:
 
 
 def look(connection: Connection, watched: RehearsalScope) -> dict[int, TableState]:
-    """The tables as they are now, by oid."""
+    """Reads the present state of the tables, keyed by oid."""
     with asking(connection):
         given = {"name": watched.publication, "tables": list(watched.tables), "known": list(watched.known)}
         rows = connection.execute(_LOOK, given).fetchall()
@@ -143,7 +143,7 @@ def look(connection: Connection, watched: RehearsalScope) -> dict[int, TableStat
 
 
 def shared(connection: Connection, publication: str) -> str:
-    """What changes when something does that is no single table's: a type, or the publication."""
+    """A hash of the definitions that several tables share: types and the publication."""
     with asking(connection):
         row = connection.execute(_SHARED, {"name": publication}).fetchone()
     assert row is not None

@@ -1,7 +1,7 @@
-"""A file of SQL as its statements, each with its line, and what of it cannot be tried in a transaction. Pure.
+"""Splits a file of SQL into statements with line numbers, and finds those that cannot run in a transaction. Pure.
 
-Statements are parted as psql parts them (its psqlscan.l): at a semicolon outside of quotes, comments, parentheses and
-the body of a function in SQL (BEGIN ATOMIC … END).
+Statements are split as psql splits them (its psqlscan.l): at a semicolon outside quotes, comments, parentheses and the
+body of an SQL function (BEGIN ATOMIC … END).
 """
 
 import re
@@ -20,7 +20,7 @@ class Refusal:
     why: str
 
 
-# Each is a token that may hold a semicolon, or else one character. A quote that is not closed reaches to the end.
+# Each alternative is a token that can contain a semicolon, or a single character. An unclosed quote ends with the text.
 _TOKEN = re.compile(
     r"""
     (?P<line>--[^\n]*)
@@ -43,11 +43,11 @@ _KEYWORDS = re.compile(
     r"(?:(?:CREATE|DROP|ALTER|START|PREPARE)\s+)?(?:UNIQUE\s+)?\w+(?:\s+CONCURRENTLY\b)?", re.IGNORECASE
 )
 
-_ENDS = "would end the transaction in which the migration is tried; leave it out"
-_ALONE = "cannot run in a transaction, so it cannot be tried; leave it out"
-_STAYS = "does what no rollback undoes; try it with --embedded, or leave it out"
-_BEYOND = "reaches beyond the database; leave it out"
-_PSQL = "is for psql alone; write plain SQL"
+_ENDS = "would end the transaction of the rehearsal; leave it out"
+_ALONE = "cannot run in a transaction, so it cannot be rehearsed; leave it out"
+_STAYS = "has effects that a rollback does not undo; use --embedded, or leave it out"
+_BEYOND = "has effects outside the database; leave it out"
+_PSQL = "works only in psql; write plain SQL"
 
 _REFUSED: tuple[tuple[str, str], ...] = (
     (r"ROLLBACK\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b", ""),
@@ -60,21 +60,21 @@ _REFUSED: tuple[tuple[str, str], ...] = (
     (r"ALTER\s+TABLE\b.*\bDETACH\s+PARTITION\b.*\bCONCURRENTLY\b", _ALONE),
     (r"COPY\b.*\b(?:FROM\s+STDIN|TO\s+STDOUT)\b", _PSQL),
 )
-"""The first pattern that a statement begins with decides; an empty reason lets it pass."""
+"""The first pattern that matches the start of a statement decides; an empty reason accepts the statement."""
 
 _LASTING = re.compile(
     r"\b(setval|pg_(?:create|copy|drop)_\w*replication_slot|pg_replication_slot_advance|"
     r"pg_switch_wal|pg_create_restore_point|pg_reload_conf|pg_promote|pg_terminate_backend|pg_cancel_backend)\s*\(",
     re.IGNORECASE,
 )
-"""What a rollback does not undo."""
+"""Functions whose effects a rollback does not undo."""
 
 _OUTSIDE = re.compile(r"\b(dblink\w*|lo_export)\s*\(|\b(?:FROM|TO)\s+(PROGRAM)\b", re.IGNORECASE)
-"""What reaches beyond the database, whichever that is."""
+"""Functions and clauses with effects outside the database."""
 
 
 def statements(text: str) -> Iterator[Statement | Refusal]:
-    """The statements of `text`, in order; what is psql's own stands among them as refused, and ends them."""
+    """Yields the statements of `text` in order. A psql command yields a Refusal and ends the statements."""
     reader = _Reader(line=1)
     at = 0
     while at < len(text):
@@ -101,9 +101,9 @@ def statements(text: str) -> Iterator[Statement | Refusal]:
 
 
 def refusal(statement: Statement, *, lasting: bool) -> Refusal | None:
-    """Why the statement cannot be tried in a transaction that is rolled back; None when it can.
+    """Why the statement cannot be rehearsed in a transaction that is rolled back; None if it can.
 
-    `lasting` says that what a rollback does not undo is refused, too.
+    With `lasting`, statements with effects that a rollback does not undo are refused, too.
     """
     words = statement.words.strip()
     for pattern, why in _REFUSED:
@@ -120,14 +120,14 @@ def refusal(statement: Statement, *, lasting: bool) -> Refusal | None:
 
 
 def _spelled(words: str) -> str:
-    """The keywords by which a statement is known, as in COPY or CREATE INDEX CONCURRENTLY."""
+    """The keywords that name a statement, as in COPY or CREATE INDEX CONCURRENTLY."""
     known = _KEYWORDS.match(words)
     return " ".join((known[0] if known else words).upper().split())
 
 
 @dataclass(slots=True, kw_only=True)
 class _Reader:
-    """The statement that is being read; `line` is where the next token stands."""
+    """Collects the tokens of a statement; `line` is the line of the next token."""
 
     line: int
     first: int | None = None
@@ -138,7 +138,7 @@ class _Reader:
     atomic: int = 0
 
     def skip(self, blank: str) -> None:
-        """A comment or blanks: nothing before a statement, a blank in it."""
+        """Skips a comment or blanks. Inside a statement they become one blank; before it, nothing."""
         if self.first is not None:
             self.parts.append(blank)
             self.words.append(" ")
@@ -146,7 +146,7 @@ class _Reader:
         self.line += blank.count("\n")
 
     def take(self, match: re.Match[str]) -> Statement | None:
-        """The next token; the statement, if it ends one."""
+        """Takes the next token; returns the statement if the token ends it."""
         token, kind = match[0], match.lastgroup
         if kind in ("line", "space"):
             self.skip(token)
@@ -163,17 +163,17 @@ class _Reader:
         return None
 
     def rest(self) -> Statement | None:
-        """What was read since the last statement; None when that is none."""
-        found = None
+        """The statement read since the last one; None if nothing was read."""
+        statement = None
         if self.first is not None:
-            found = Statement(
+            statement = Statement(
                 line=self.first, text="".join(self.parts), words="".join(self.words), code="".join(self.code)
             )
         self.first, self.parts, self.words, self.code, self.depth, self.atomic = None, [], [], [], 0, 0
-        return found
+        return statement
 
     def _count(self, token: str, kind: str | None) -> None:
-        """Parentheses, and what opens and closes the body of a function in SQL."""
+        """Counts parentheses, and the keywords that open and close the body of an SQL function."""
         if token in "()":
             self.depth += 1 if token == "(" else -1
         elif kind == "word" and self.depth == 0 and _ROUTINE.match("".join(self.words[:_HEAD_TOKENS])):
@@ -185,7 +185,7 @@ class _Reader:
 
 
 def _comment_end(text: str, begin: int) -> int:
-    """Behind the comment that opens at `begin`; comments nest."""
+    """The offset after the comment that opens at `begin`; comments nest."""
     depth = 0
     for match in _COMMENT_END.finditer(text, begin):
         depth += 1 if match[0] == "/*" else -1

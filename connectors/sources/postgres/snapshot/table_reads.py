@@ -1,7 +1,7 @@
 """The table reads of one opening of the source: pages, requested keys, and keys that only the changelog still has.
 
 The reads are planned from a stored checkpoint and never change afterwards: if a signal changes the plan, the source is
-opened again. So every row that the changelog stored before the opening was written under an earlier plan.
+opened again. So the stored changelog contains every row from before the opening, and a sweep can search it.
 """
 
 import threading
