@@ -158,7 +158,7 @@ class _Fold:
         if len(self.entities) < len(self.names):
             kept = pc.index_in(pa.array(self.entities), self.names)
             stamped = stamped.filter(pc.is_in(stamped.column("entity"), kept))
-        if self._of == 1:
+        if self._of == 1 or not stamped.num_rows:  # a column of no rows may have no chunk, either
             return stamped
         keys = pa.concat_arrays(stamped.column("key").chunks)
         mine = pa.array(key.partitions(keys, self._of) == self._number)

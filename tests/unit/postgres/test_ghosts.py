@@ -133,6 +133,22 @@ def test_what_is_older_is_found_in_parts(
             assert (ghost.json_null, ghost.mask) == (("j",), "m")
 
 
+def test_a_batch_of_an_entity_that_was_left_to_another_part_gives_nothing() -> None:
+    """Two entities share a reading, are divided by entity and then by key, and batches of either one follow."""
+    records = [record(Op.CREATE, "k", 0, 1, "alone")]
+    at = 1
+    for names in ("aabb", "aaaa", "bbbb"):
+        for number, name in enumerate(names):
+            at += 1
+            records.append(record(Op.CREATE, f"k{at if len(set(names)) == 1 else number}", 0, at, name))
+    starts = {name: str(Position(1, 100, 0)) for name in ("alone", "a", "b")}
+    keys: dict[str, set[str]] = {name: set() for name in starts}
+    for some in older_than(stored(records, 0), starts, folded_max=1):
+        for name, ghosts in some.ghosts.items():
+            keys[name] |= {ghost.key for ghost in ghosts}
+    assert keys == {name: {each.place.key for each in records if each.entity == name} for name in starts}
+
+
 def test_small_entities_share_a_reading_and_a_large_one_has_its_own() -> None:
     """Twice as many each time, while what is folded stays small; what is too much of it is left to another reading."""
     names = [f"small_{number}" for number in range(6)]
