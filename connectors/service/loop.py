@@ -20,7 +20,7 @@ GATHER_S_MAX = 0.05
 """How long a read may gather transactions that are decoded together; this is part of the time that a commit gathers."""
 
 DRAIN_S_MAX = 10.0
-"""How long a stopping service may continue to read transactions that were committed before."""
+"""How long a stopping service may continue to read transactions that were committed before the stop."""
 
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.5, 30.0
 

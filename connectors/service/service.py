@@ -39,7 +39,7 @@ LAG_SAMPLES_MAX = 17_280  # a day
 STOPPED_AT_ONCE = 143
 RECONNECTING = "reconnecting"
 LOG_AGAIN_S = (SAMPLE_S, 300.0)
-"""When a wait of the server is logged again: first after the first interval, then in growing ones up to the second."""
+"""How often the same wait is logged: again after the first interval, then at growing intervals up to the second."""
 
 
 _UPDATE = pa.scalar(Op.UPDATE.value)
@@ -161,7 +161,7 @@ class Service:
             self._metrics.lag_seconds.set(lag.sample(time.monotonic(), status.end, self._watch.through))
 
     def _log_retained(self) -> None:
-        """Logs how much log the database retains for the stopped service; skipped if the database was lost anyway."""
+        """Logs how much of its log the database retains for the stopped service, unless the database is lost."""
         retained = None if self._state.phase == RECONNECTING else self._database.retained()
         if retained is not None:
             _log.info("service stopped", **retained.holder, retained=size(retained.nbytes), note=retained.note)
@@ -174,7 +174,7 @@ class Lag:
         self._ends: deque[tuple[float, str]] = deque(maxlen=LAG_SAMPLES_MAX)
 
     def sample(self, now: float, end: str, through: str) -> float:
-        """Seconds since the log ended where the changelog is now, as far as earlier samples show.
+        """The lag in seconds: how long ago the log ended where the changelog is now, as far as earlier samples show.
 
         `end` is the end of the log at the time `now`. `end` and `through` are a `Checkpoint.through`, or empty, which
         sorts before all others.

@@ -118,7 +118,7 @@ class Scan:
 
 
 def raw(texts: pa.StringArray) -> tuple[Ints, bytes]:
-    """The offsets of the texts, one more than texts, and the bytes that they refer to."""
+    """Where each text begins and the last one ends, and the bytes that these offsets refer to."""
     _, offsets_buffer, data = texts.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32, len(texts) + 1, texts.offset * 4).astype(np.int64)
     if data is None:

@@ -44,7 +44,7 @@ Segment = tuple[Offsets | int, Offsets | int]
 
 
 def gather(buffer: Bytes, rows: int, segments: Sequence[Segment]) -> tuple[Offsets, pa.Buffer]:
-    """Copies the slices, row by row, one after another. Returns their offsets, one more than slices, and the bytes.
+    """Copies the slices, row by row, one after another. Returns where each begins and the last ends, and the bytes.
 
     `buffer` ends in `INLINE` bytes of padding; slices and result have to stay below 2 GiB.
     """

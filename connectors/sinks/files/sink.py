@@ -3,7 +3,7 @@
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import structlog
 
+from connectors.failpoints import Reach, nowhere
 from connectors.permissions import DATA_FILE, make_file
 from connectors.sinks.files.fsync import make_folder, sync
 from connectors.sinks.files.layout import (
@@ -64,10 +65,6 @@ _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _log = structlog.get_logger()
 
 
-def _nowhere(point: str) -> None:
-    """No crash at `point`."""
-
-
 class FileSink:
     """The file log at `path`, written by one process at a time. Implements `Sink`.
 
@@ -76,7 +73,7 @@ class FileSink:
     rows are no reason to refuse, because the caller records the gap.
     """
 
-    def __init__(self, path: Path, *, over_gap: bool = False, reach: Callable[[str], None] = _nowhere) -> None:
+    def __init__(self, path: Path, *, over_gap: bool = False, reach: Reach = nowhere) -> None:
         self._path, self._over_gap = path, over_gap
         self._reach = reach
         self._lock: int | None = None

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from connectors.failpoints import Reach, nowhere
 from connectors.sinks.kafka.admin import topics
 from connectors.sinks.kafka.admin.names import dead_topic, gaps_topic, positions_topic, schemas_topic, topic
 from connectors.sinks.kafka.admin.topics import Topic, TopicSettings
@@ -32,8 +33,8 @@ FAIL_POINTS = ("kafka:recovered", "kafka:begun", "kafka:added", "kafka:positione
 """The boundaries between steps, at which tests make the process crash."""
 
 PATIENCE_S, PATIENCE_S_MAX = 60.0, 100.0
-"""The bounds of how long one call to Kafka is retried before the sink is recovered. Within them, the timeout of a
-transaction counts. The upper bound is below the 120 s after which `/live` reports a service as stuck."""
+"""One call to Kafka is retried for the timeout of a transaction, but for at least and at most these times; after that,
+the sink is recovered. The maximum is below the 120 s after which `/live` reports a service as stuck."""
 
 STOP_PATIENCE_S = 5.0
 """How long a call is retried once the service is stopping: enough for a call or two."""
@@ -51,10 +52,6 @@ _DEFAULTS = {
     "queue.buffering.max.messages": 200_000,
     "queue.buffering.max.kbytes": 32 << 10,
 }
-
-
-def _nowhere(point: str) -> None:
-    """Does not crash at `point`."""
 
 
 def _never() -> bool:
@@ -98,8 +95,8 @@ class KafkaSink:
 
     Added rows travel to the broker at once, inside a transaction. Readers of committed messages see them only after the
     commit. A commit whose outcome is unknown is retried as it is. If that does not help, a new producer asks the broker
-    to end the transaction (`init_transactions`), and then reads the checkpoint, which shows the outcome. The producer
-    that failed never aborts and sends rows again.
+    to end the transaction (`init_transactions`), and then reads the checkpoint, which shows the outcome. A producer
+    that failed never aborts a transaction in order to send its rows again.
 
     With `over_gap`, topics that are gone are created again, because the caller records the gap.
 
@@ -114,7 +111,7 @@ class KafkaSink:
         values: Values,
         *,
         over_gap: bool = False,
-        reach: Callable[[str], None] = _nowhere,
+        reach: Reach = nowhere,
         stopping: Callable[[], bool] = _never,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -334,7 +331,7 @@ class KafkaSink:
         return calls
 
     def _fitting(self, row: ProduceCall, op: str, position: str) -> Iterator[ProduceCall]:
-        """A row's message, or its parts or nothing if it is too large; after a delete, the tombstone."""
+        """The message of a row, followed by a tombstone for a delete. If it is too large: its parts, or nothing."""
         name, value, key, partition, _, _, at, heads = row
         message = oversized.Message(
             topic=name, partition=partition, key=key, value=value, headers=heads, timestamp_ms=at

@@ -61,7 +61,7 @@ class JsonValues:
         return values
 
     def decode(self, value: bytes) -> Envelope:
-        """See `Values`. The error for a value in Avro, which begins with a zero byte, says so."""
+        """See `Values`. A value that begins with a zero byte is Avro, and the error says so."""
         if value[:1] == b"\0":
             raise ChangelogError(
                 Kind.MALFORMED, "a message is in Avro, not in JSON", hint='set [sink] codec = "avro", and its registry'
