@@ -7,16 +7,21 @@ from pathlib import Path
 import psycopg
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 
 from connectors import config, gaps
+from connectors.capture.tables.repairs import Repairs
 from connectors.failpoints import nowhere
 from connectors.servers.kafka import Broker
 from connectors.sinks import Log
+from connectors.wiring import sources
 from connectors.wiring.sinks import open_log
 from connectors.wiring.sources import StoredChangelog
+from envelope.signal import Signal
 from tests.campaigns._service import is_read
 from tests.integration import site as of_files
 from tests.integration.kafka import site as of_kafka
+from tests.patience import PATIENCE_S
 
 NAMES = [f"small_{number:02}" for number in range(40)]
 LACKING = NAMES[1::7]
@@ -99,3 +104,26 @@ def test_they_are_looked_through_together_on_kafka(
 
     go_over_gap(site, site.log, repaired)
     check(readings)
+
+
+def test_an_entity_that_cannot_be_read_fails_alone(database: str, broker: Broker, tmp_path: Path) -> None:
+    """Those that share a reading with it are read again without it."""
+    names = NAMES[:5]
+    fill(database)
+    site = of_kafka.Site(database, broker, tmp_path, tables=dict.fromkeys(names, 1))
+    with site.running() as running:
+        running.until(site.is_read)
+        topic = f"{site.settings.prefix}.{names[3]}"
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        producer.produce(topic, b"this is no message of a changelog", b"1", 0)
+        assert producer.flush(PATIENCE_S) == 0
+        service = sources.database(site.settings)
+        service.send_signals([Signal(do="pause", id="first")])
+        running.until(lambda: site.ended("first"))
+        service.send_signals([Signal(do="rebuild", id=name, entity=name) for name in names])
+        service.send_signals([Signal(do="resume", id="then")])
+        running.until(lambda: all(map(site.ended, names)))
+    found = site.checkpoint
+    assert found is not None
+    ended = Repairs.parse(found.repairs).ended
+    assert {name: ended[name] for name in names} == dict.fromkeys(names, "done") | {names[3]: "failed"}
