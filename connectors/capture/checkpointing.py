@@ -201,6 +201,8 @@ class Checkpointing:
         self._plan(repairs)
 
     def _plan(self, repairs: Repairs) -> None:
+        if repairs is self._repairs:
+            return
         self.replanned |= repairs.changed(self._repairs)
         self._repairs = repairs
 

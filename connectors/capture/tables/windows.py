@@ -163,6 +163,8 @@ class Windows:
         self._kept_max = _KEPT_ROWS_MAX
         self._latest: Visibility | None = None
         self._last: tuple[Task, Any] | None = None
+        self.changes = 0
+        """Counts what may change a task, and so `progress`, `complete` and what is left of the lookups."""
         self._waiting: tuple[int, ...] = ()
         self._closed = False
 
@@ -188,6 +190,7 @@ class Windows:
         """The rows of the chunk whose message this is; None for a foreign message or a chunk to read again."""
         with self._changed:
             chunk = self._chunks.pop(payload.decode(errors="replace"), None)
+            self.changes += 1
             self._changed.notify_all()
             if chunk is None or chunk.rows is None or chunk.snapshot is None:
                 return None
@@ -213,6 +216,7 @@ class Windows:
         """The rows that `signal` gave last are not published after all: the changelog stops before them."""
         with self._changed:
             assert self._last is not None
+            self.changes += 1
             task, taken = self._last
             task.withdraw(taken)
 
@@ -273,6 +277,7 @@ class Windows:
         """Makes a change of a task that has more to hand out by it, or is complete."""
         with self._changed:
             change()
+            self.changes += 1
             self._changed.notify_all()
 
     def take(self, tables: Mapping[str, tuple[str, str]]) -> tuple[str, Chunk] | None:
@@ -305,6 +310,7 @@ class Windows:
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Any) -> bool:
         """Tells under which snapshot, and from what table, the chunk is read; False when it must not be."""
         with self._changed:
+            self.changes += 1
             chunk = self._chunks[nonce]
             chunk.snapshot = self._latest = snapshot
             task = chunk.task
@@ -325,6 +331,7 @@ class Windows:
             if chunk is None or chunk.rows is not None:
                 return
             del self._chunks[nonce]
+            self.changes += 1
             if chunk.generation == chunk.task.generation:
                 (chunk.task.divide if smaller else chunk.task.give_back)(chunk.taken)
             self._changed.notify_all()

@@ -12,6 +12,7 @@ from connectors.capture.assembly.assembled import Assembled, ColumnChanges
 from connectors.capture.checkpointing import Checkpointing, resumed
 from connectors.capture.rows.row_records import Origin
 from connectors.capture.settings_guard import check_settings, shapes_of
+from connectors.capture.tables.repairs import Repairs
 from connectors.capture.tables.survivors import Read
 from connectors.capture.tables.table_progress import was_complete
 from connectors.capture.throttled_warnings import Stamps
@@ -78,6 +79,7 @@ class PostgresSource:
         self._hurried = False
         self._looks: Noticed | None = None
         self._stamps = Stamps()
+        self._progressed: tuple[tuple[int, int], Repairs | None, Mapping[str, Any] | None] = (-1, -1), None, None
         try:
             with translated("opening the source"):
                 self._open(entities, recover)
@@ -336,9 +338,13 @@ class PostgresSource:
     def _progress(self) -> None:
         """How far the reading of tables is, and which composite types ended by now."""
         assert self._reading is not None
-        reached = self._reading.reached(self._state.replanned)
-        self._state.progress(self._reading.windows.progress(), reached)
-        self._state.remember("types", self._types.ends)
+        windows, state = self._reading.windows, self._state
+        changes = windows.changes, len(state.replanned)
+        repairs, stored = self._progressed[1:]
+        if changes != self._progressed[0] or state.repairs is not repairs or state.checkpoint.windows is not stored:
+            state.progress(windows.progress(), self._reading.reached(state.replanned))
+            self._progressed = changes, state.repairs, state.checkpoint.windows
+        state.remember("types", self._types.ends)
 
     def _settle(self) -> None:
         """What is left to do, now that the stream has passed what the looks at the catalogue noticed."""

@@ -20,6 +20,7 @@ import pytest
 
 from connectors.capture.rows.row_records import Change, Transaction
 from connectors.capture.tables import windows as windows_module
+from connectors.capture.tables.key_lookup import Lookup
 from connectors.capture.tables.windows import Chunk, Visibility, Windows
 from connectors.sources.postgres.snapshot.page_progress import (
     PAGE_SLOTS,
@@ -329,6 +330,21 @@ class _Service:
         return {key: version for key, version in self.published.items() if key not in self.gone}
 
 
+def progress_of(windows: Windows) -> list[object]:
+    """All that a source makes of windows for its checkpoint."""
+    lookups = [task for task in windows._tasks if isinstance(task, Lookup)]
+    return [
+        windows.progress(),
+        windows.complete,
+        *((each.left, each.absent, each.complete, each.more, each.failed) for each in lookups),
+    ]
+
+
+def check_counted(windows: Windows, before: Windows, changes: int, progress: Sequence[object]) -> None:
+    """A step that changed the progress was counted: a source looks at the progress only then."""
+    assert windows is not before or changes != windows.changes or progress_of(windows) == progress
+
+
 def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
     """Random steps; then everything ends, and the changelog must say what the table says."""
     dice = random.Random(seed)
@@ -337,7 +353,9 @@ def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
         _of_the_database(database, dice)
     service = _Service(database, make)
     for _ in range(steps):
+        before = service.windows, service.windows.changes, progress_of(service.windows)
         _step(service, database, dice)
+        check_counted(service.windows, *before)
     while database.writers or database.logged:
         (database.commit if database.writers else database.show)()
     for _ in range(200):

@@ -31,6 +31,8 @@ from tests.unit.postgres.test_windows import (
     _Logged,
     _of_the_database,
     _rows,
+    check_counted,
+    progress_of,
 )
 
 Mask = npt.NDArray[np.bool_]
@@ -215,6 +217,7 @@ def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
     service = _Sweep(database, base, make)
     reader = (service.take, service.look, service.send)
     for _ in range(steps):
+        before = service.windows, service.windows.changes, progress_of(service.windows)
         match dice.random():
             case chance if chance < 0.4:
                 _of_the_database(database, dice)
@@ -226,6 +229,7 @@ def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
                 dice.choice((service.commit, service.scan, service.glance))()
             case _:
                 service.start()
+        check_counted(service.windows, *before)
     while database.writers or database.logged:
         (database.commit if database.writers else database.show)()
     for _ in range(200):
