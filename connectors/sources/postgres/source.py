@@ -47,7 +47,7 @@ from envelope.signal import Signing
 from envelope.versions import Version, Versions
 
 Known = Callable[[], Iterable[Version]]
-"""Gives the versions of columns that the changelog holds, oldest first; called behind `Recover`."""
+"""Gives the versions of columns that the changelog holds, oldest first; called after `Recover`."""
 
 _FRAMES_MAX = 4096
 
@@ -157,7 +157,7 @@ class PostgresSource:
             alive=settings.alive,
         )
         if linked is None:
-            self._lineage = Lineage.anew(stored, system)
+            self._lineage = Lineage.unlinked(stored, system)
         else:
             history = replication.timeline_history(system.timeline)
             self._lineage = Lineage.trace(linked, system, history, slot.confirmed_flush)

@@ -112,7 +112,7 @@ def test_a_slot_beyond_the_changelog_is_a_gap() -> None:
 def test_another_cluster_is_a_gap_until_it_is_accepted() -> None:
     other = replace(FIRST, system_identifier="78")
     assert refusal(STORED, other).kind is Kind.GAP
-    assert Lineage.anew(STORED, other).epoch(0) == 5
+    assert Lineage.unlinked(STORED, other).epoch(0) == 5
 
 
 def test_a_history_file() -> None:

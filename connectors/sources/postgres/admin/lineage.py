@@ -46,7 +46,7 @@ class Lineage:
         available or the cluster is a different one, DIVERGED if the changelog has commits that this history lacks.
         """
         if stored is None:
-            return cls.anew(None, system)
+            return cls.unlinked(None, system)
         check_cluster(stored, system)
         forks = [fork for fork in history if fork[0] >= timeline_of(stored)]
         _check_history(stored, system, forks)
@@ -67,7 +67,7 @@ class Lineage:
         )
 
     @classmethod
-    def anew(cls, stored: Checkpoint | None, system: System) -> Self:
+    def unlinked(cls, stored: Checkpoint | None, system: System) -> Self:
         """A history without a link to an earlier one: for a new changelog, or after a new cluster was accepted."""
         epoch = FIRST_EPOCH if stored is None else stored.epoch + 1
         return cls(stretches=(Stretch(end_lsn=None, epoch=epoch, timeline=system.timeline),))
