@@ -24,6 +24,8 @@ KAFKA ?=
 NO_SPARK := $(if $(and $(filter command environment,$(firstword $(origin SPARK))),$(if $(SPARK),,empty)),--no-spark)
 SPARK ?= $(if $(KAFKA),,$(shell command -v java))
 SEED ?=
+# Tests that need servers wait for them half of their time: on two cores, three workers are busy.
+WORKERS ?= 3
 NAME ?= *
 
 define copy-jars
@@ -92,7 +94,7 @@ verdicts: .venv/.dev .cache/registry/.done
 # Tests that need a server which could not be fetched say so: they are skipped, and fail where CI=true.
 test: .venv/.dev
 	@$(MAKE) --no-print-directory --keep-going servers || true
-	@$(RUN) -m pytest -n 2 --dist loadgroup
+	@$(RUN) -m pytest -n $(WORKERS) --dist loadgroup
 
 # Which tests those are is found out at collection, by the fixtures that they request: tests/conftest.py.
 quick: .venv/.dev
