@@ -40,19 +40,19 @@ class Announcer:
 
     def firsts(self, rows: pa.RecordBatch) -> Sequence[First]:
         """Where a version is to be announced, in the order of the rows."""
-        found = [
+        firsts = [
             First(row=pc.index(rows.column("entity"), entity.name).as_py(), entity=entity, look=look)
             for entity, look in self._unannounced.values()
         ]
-        return sorted((each for each in found if each.row >= 0), key=lambda each: each.row)
+        return sorted((first for first in firsts if first.row >= 0), key=lambda first: first.row)
 
     def announce(self, first: First, provenance: str) -> Announced:
         """The version that the row with this provenance begins. Raises ChangelogError, at the row's position."""
         assert self._versions is not None
         del self._unannounced[first.entity.name]
-        told = json_codec.decode_provenance(provenance)
+        decoded = json_codec.decode_provenance(provenance)
         try:
-            return self._versions.announce(first.entity, first.look, told)
+            return self._versions.announce(first.entity, first.look, decoded)
         except ChangelogError as error:
-            error.position = told.source.position  # where the catalogue could not be asked, too
+            error.position = decoded.source.position  # where the catalogue could not be asked, too
             raise

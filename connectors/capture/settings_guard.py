@@ -1,4 +1,4 @@
-"""What shapes order and content of a changelog: it cannot change in mid-stream unsaid."""
+"""Settings that must not change silently while a changelog is being written: they shape its order or its content."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,9 +24,9 @@ def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, 
     changes = [
         f"entity {name} was removed"
         if name not in shapes
-        else f"entity {name} has another {_differences(kept, shapes[name])}"
-        for name, kept in stored.settings.items()
-        if shapes.get(name) != kept
+        else f"entity {name} has another {_differences(before, shapes[name])}"
+        for name, before in stored.settings.items()
+        if shapes.get(name) != before
     ]
     if not changes:
         return
@@ -38,7 +38,7 @@ def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, 
         )
     if not accept:
         parted = any(
-            shapes.get(name) and _places(kept) != _places(shapes[name]) for name, kept in stored.settings.items()
+            shapes.get(name) and _places(before) != _places(shapes[name]) for name, before in stored.settings.items()
         )
         also = (
             ", and a key's rows may be in two partitions, where only their positions tell the order" if parted else ""
@@ -55,5 +55,5 @@ def _places(shape: Mapping[str, object]) -> tuple[object, object]:
     return shape.get("partition_by"), shape.get("partitions")
 
 
-def _differences(kept: Mapping[str, object], wanted: Mapping[str, object]) -> str:
-    return ", ".join(name for name in dict.fromkeys([*wanted, *kept]) if kept.get(name) != wanted.get(name))
+def _differences(before: Mapping[str, object], now: Mapping[str, object]) -> str:
+    return ", ".join(name for name in dict.fromkeys([*now, *before]) if before.get(name) != now.get(name))

@@ -347,8 +347,8 @@ class _Value:
 def _escaped(buffer: Bytes, starts: Offsets, lengths: Offsets) -> Ints:
     """The values that hold a byte which JSON text escapes (RFC 8259, section 7)."""
     offsets, data = gather(buffer, len(starts), [(starts, lengths)])
-    found = np.frombuffer(data, np.uint8)
-    special = (found < 0x20) | (found == ord('"')) | (found == ord("\\"))
+    octets = np.frombuffer(data, np.uint8)
+    special = (octets < 0x20) | (octets == ord('"')) | (octets == ord("\\"))
     if not special.any():
         return np.empty(0, np.int64)
     return np.unique(np.searchsorted(offsets, np.flatnonzero(special), side="right") - 1)

@@ -42,13 +42,13 @@ class Span:
     published: int = -1
 
 
-def parted(spans: Sequence[Span], kept: int) -> tuple[list[Span], list[Span]]:
-    """Those spans but for their last `kept` rows, which are of one span, and these rows."""
-    if not kept:
+def parted(spans: Sequence[Span], count: int) -> tuple[list[Span], list[Span]]:
+    """Those spans but for their last `count` rows, which are of one span, and these rows."""
+    if not count:
         return [*spans], []
     *whole, last = spans
-    before = last.rows - kept
-    rest = [replace(last, ordinal=last.ordinal + before, rows=kept)]
+    before = last.rows - count
+    rest = [replace(last, ordinal=last.ordinal + before, rows=count)]
     return [*whole, replace(last, rows=before)] if before else whole, rest
 
 

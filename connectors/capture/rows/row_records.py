@@ -77,15 +77,15 @@ def records(origin: Origin, binding: Binding, row: Insert | Update | Delete, cha
     """
     _check_width(binding, row)
     try:
-        found = _published(origin, binding, row, change)
+        published = _published(origin, binding, row, change)
     except _NoPlaceError as missing:
         unplaced = [_unplaced(origin, binding, row, change)]
         return _decided(origin, change.position(), unplaced, missing.message, str(missing.hint))
     if binding.entity.immutable and not isinstance(row, Insert):
-        return _immutable(origin, binding, found, change)
+        return _immutable(origin, binding, published, change)
     if change.stamp is None and binding.entity.missing_stamp == "stop":
-        return _unstamped(origin, binding, found, change)
-    return found
+        return _unstamped(origin, binding, published, change)
+    return published
 
 
 def read(origin: Origin, binding: Binding, values: Tuple, change: Change) -> Record:
@@ -119,15 +119,15 @@ def truncates(origin: Origin, binding: Binding, change: Change) -> list[Record]:
     envelope = Envelope(
         provenance=provenance(origin, binding, Op.TRUNCATE, change, position), current=None, original=None
     )
-    found = [
+    messages = [
         Record(entity=binding.entity.name, place=Place(key=TRUNCATE_KEY, partition=number), envelope=envelope)
         for number in range(binding.entity.partitions)
     ]
     if binding.entity.on_truncate == "publish" or origin.decisions.at(position) == "default":
-        return found
+        return messages
     what = f"{binding.table} was truncated"
     choices = "default|skip|dead-letter"
-    return _decided(origin, position, found[:1], what, 'or set on_truncate = "publish"', choices=choices)
+    return _decided(origin, position, messages[:1], what, 'or set on_truncate = "publish"', choices=choices)
 
 
 def _check_width(binding: Binding, row: Insert | Update | Delete) -> None:
@@ -332,24 +332,24 @@ def provenance(origin: Origin, binding: Binding, op: Op, change: Change, positio
     )
 
 
-def _immutable(origin: Origin, binding: Binding, found: list[Record], change: Change) -> list[Record]:
+def _immutable(origin: Origin, binding: Binding, published: list[Record], change: Change) -> list[Record]:
     if binding.entity.on_change_of_immutable == "ignore":
         return []
     what = f"a row of {binding.table} was changed, and entity {binding.entity.name} is immutable"
-    return _decided(origin, change.position(), found, what, 'or set on_change_of_immutable = "ignore"')
+    return _decided(origin, change.position(), published, what, 'or set on_change_of_immutable = "ignore"')
 
 
-def _unstamped(origin: Origin, binding: Binding, found: list[Record], change: Change) -> list[Record]:
+def _unstamped(origin: Origin, binding: Binding, published: list[Record], change: Change) -> list[Record]:
     if origin.decisions.at(change.position()) == "default":
-        return found
+        return published
     what = f"a change of {binding.table} has no provenance stamp"
-    return _decided(origin, change.position(), found, what, "", choices="default|skip|dead-letter")
+    return _decided(origin, change.position(), published, what, "", choices="default|skip|dead-letter")
 
 
 def _decided(
     origin: Origin,
     position: Position,
-    found: list[Record],
+    published: list[Record],
     what: str,
     otherwise: str,
     *,
@@ -366,4 +366,4 @@ def _decided(
         )
     if decision == "skip":
         return []
-    return [replace(record, entity=DEAD, place=Place(key=record.entity, partition=0)) for record in found]
+    return [replace(record, entity=DEAD, place=Place(key=record.entity, partition=0)) for record in published]

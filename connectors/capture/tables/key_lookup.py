@@ -1,4 +1,9 @@
-"""Keys that are looked up in a table, part by part: asked for by a signal, or ghosts that a sweep found."""
+"""Keys that are looked up in a table, part by part: asked for by a signal, or offered by a sweep.
+
+A `Lookup` is a task of the windows, as a table is, with keys for parts: the rows of a part are published where its
+message arrives, and of keys that the table lacks, those that are ghosts are deleted there. A part that was handed out
+and not published is handed out again.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,8 +1,21 @@
 """What is being repaired, as a checkpoint keeps it, and what a signal changes of it. Pure.
 
-A repair has up to three parts, each taken up by an opening of the source from a stored checkpoint: the whole table is
-read again (`windows` says how far), asked keys are looked up in it, and at last what the changelog holds and the table
-lacks is deleted. `revision` counts the changes after which the source is opened anew.
+A repair makes the changelog of one entity equal to its table again. It has up to three stages:
+
+    signal ──▶ table ─────────────▶ sweep ─────────────────────────────▶ done
+               the whole table       what the changelog holds from before
+               is read again         `start`, and the table lacks, is deleted
+       └─────▶ keys ──────────────────┘  (of asked keys: only those that the table lacked)
+               asked keys are looked up
+
+**Why the sweep is exact.** After the table was read, every row that it holds has a row in the changelog at or after
+`start`. A key whose last row is older than `start` was therefore not in the table when it was read: it is a ghost,
+unless the stream touched it since. Each ghost is looked up in the table once more, under the rule of the windows, and
+deleted if it is gone.
+
+**Why a crash does no harm.** Each stage is taken up by an opening of the source from a stored checkpoint, and reading
+the same rows twice changes no state. `revision` counts the changes of the plan after which the source is opened again:
+a plan counts only once it is durable. What the old plan still reads counts for nothing (`checkpointing`).
 """
 
 from collections.abc import Collection, Mapping
@@ -66,7 +79,7 @@ class Repairs:
         """What `to_json` gave. Raises ChangelogError (MALFORMED)."""
         try:
             return cls(
-                open={entity: _parse(each) for entity, each in stored.get("open", {}).items()},
+                open={entity: _parse(repair) for entity, repair in stored.get("open", {}).items()},
                 paused=frozenset(stored.get("paused", ())),
                 ended=dict(stored.get("ended", {})),
                 revision=int(stored.get("revision", 0)),
@@ -95,8 +108,8 @@ class Repairs:
 
     def of(self, entities: Collection[str]) -> "Repairs":
         """Those of these entities alone."""
-        kept = {entity: repair for entity, repair in self.open.items() if entity in entities}
-        return replace(self, open=kept, paused=self.paused & set(entities))
+        left = {entity: repair for entity, repair in self.open.items() if entity in entities}
+        return replace(self, open=left, paused=self.paused & set(entities))
 
     def closed(self, ids: Collection[str], outcome: str) -> "Repairs":
         """These signals ended so."""
@@ -105,19 +118,19 @@ class Repairs:
 
     def progressed(self, windows: Windows, reached: "Reached") -> "Repairs":
         """What is left, by how far an opening of the source came; anew, where only another one can go on."""
-        found = self
+        repairs = self
         for entity, before in self.open.items():
             repair = _progressed(before, windows.get(entity), reached, entity)
             if repair.stage is None:
-                left = {name: each for name, each in found.open.items() if name != entity}
+                left = {name: other for name, other in repairs.open.items() if name != entity}
                 outcome = "failed" if entity in reached.failed else done(len(before.absent))
-                found = replace(found, open=left).closed(repair.ids, outcome)
+                repairs = replace(repairs, open=left).closed(repair.ids, outcome)
             elif repair != before:
-                found = replace(found, open={**found.open, entity: repair})
-        waiting = found.sweeps(windows) - reached.sweeping
-        if reached.idle and found.revision == reached.revision and (waiting or any(reached.swept.values())):
-            return found.anew()
-        return found
+                repairs = replace(repairs, open={**repairs.open, entity: repair})
+        waiting = repairs.sweeps(windows) - reached.sweeping
+        if reached.idle and repairs.revision == reached.revision and (waiting or any(reached.swept.values())):
+            return repairs.anew()
+        return repairs
 
     def changed(self, before: "Repairs") -> frozenset[str]:
         """The entities of which something else is to be done than before."""
@@ -156,15 +169,15 @@ class Reached:
 
 
 def _progressed(before: Repair, stored: Mapping[str, Any] | None, reached: Reached, entity: str) -> Repair:
-    found = before
-    if found.table and is_complete(stored):
-        found = replace(found, table=False)
+    repair = before
+    if repair.table and is_complete(stored):
+        repair = replace(repair, table=False)
     if entity in reached.looked_up:
         keys = reached.looked_up[entity]
-        found = replace(found, keys=keys.left, absent=_merged(before.absent, keys.absent))
+        repair = replace(repair, keys=keys.left, absent=_merged(before.absent, keys.absent))
     if reached.swept.get(entity) is False:
-        found = replace(found, sweep=False, absent=())
-    return found
+        repair = replace(repair, sweep=False, absent=())
+    return repair
 
 
 def obey(repairs: Repairs, windows: Windows, signal: Signal, position: Position) -> tuple[Repairs, Windows]:
@@ -220,12 +233,12 @@ def cancel(repairs: Repairs, windows: Windows, entity: str | None, id_: str) -> 
 
     Tables that were whole before are taken as whole again; a first reading goes on.
     """
-    named, found = _named(windows, entity), repairs
+    named, others = _named(windows, entity), repairs
     for entity in named & repairs.open.keys():
-        found = found.closed(repairs.open[entity].ids, "cancelled")
-    found = replace(found, open={name: each for name, each in repairs.open.items() if name not in named})
+        others = others.closed(repairs.open[entity].ids, "cancelled")
+    others = replace(others, open={name: repair for name, repair in repairs.open.items() if name not in named})
     left = {name: _left_alone(stored) if name in named else stored for name, stored in windows.items()}
-    return found.closed([id_], "done").anew(), left
+    return others.closed([id_], "done").anew(), left
 
 
 def _left_alone(stored: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,8 +1,16 @@
-"""What the changelog holds alive of entities, by its own rows: where a repair looks for what the tables lack.
+"""The keys that the changelog still has: where a repair looks for what the tables lack.
 
-The changelog is folded key by key, the last row by position counting; reading order does not matter, since a broker
-gives its partitions in any. Small entities are folded together, because what a reading of the store takes depends
-little on their rows. A large one is folded in parts by a hash of the key. Both bound memory.
+The changelog is folded key by key. A key is alive if its last row, by position, leaves a state, and if that row stands
+after the entity's last truncate. The order in which rows are read does not matter, because a broker gives its
+partitions in any order.
+
+**Memory is bounded.** A fold keeps a position for each key, and no states. What reading the store takes depends little
+on the rows asked for, so small entities are folded together. A large one is folded in parts by a hash of its key:
+
+    entities   a b c d e f g …   ──▶  [a]  [b c]  [d e f g]  …    twice as many each time, while they are small
+    too large  d                 ──▶  d by the hash of its keys:  d/2·0  d/2·1  and again by halves
+
+A second reading fetches the states of the ghosts alone, a limited number at a time.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -63,7 +71,7 @@ def of_keys(read: Read, entity: str, keys: Collection[str]) -> Sequence[Ghost]:
     """Those of the keys that the changelog holds alive."""
     names = pa.array([entity])
     if len(keys) == 1:  # a store may find one key without reading all
-        folded = _last((rows for each in (TRUNCATE_KEY, *keys) for rows in read([entity], each)), names)
+        folded = _last((rows for text in (TRUNCATE_KEY, *keys) for rows in read([entity], text)), names)
     else:
         folded = _last(_only(read([entity], None), pa.array(list(keys), pa.utf8())), names)
     return _read_ghosts(read, _alive(folded, names), names, None).get(entity, ())
@@ -156,8 +164,8 @@ class _Fold:
         if not stamped.num_rows:
             return stamped
         if len(self.entities) < len(self.names):
-            kept = pc.index_in(pa.array(self.entities), self.names)
-            stamped = stamped.filter(pc.is_in(stamped.column("entity"), kept))
+            places = pc.index_in(pa.array(self.entities), self.names)
+            stamped = stamped.filter(pc.is_in(stamped.column("entity"), places))
         if self._of == 1 or not stamped.num_rows:  # a column of no rows may have no chunk, either
             return stamped
         keys = pa.concat_arrays(stamped.column("key").chunks)
@@ -182,17 +190,17 @@ def _greatest(parts: Iterable[pa.Table]) -> pa.Table:
     return folded.select(["entity", "key", "stamp_max"]).rename_columns(["entity", "key", "stamp"])
 
 
-def _last(found: Iterable[pa.RecordBatch], names: pa.StringArray) -> pa.Table:
-    return _greatest([_EMPTY, *(_stamped(rows, names) for rows in found)])
+def _last(batches: Iterable[pa.RecordBatch], names: pa.StringArray) -> pa.Table:
+    return _greatest([_EMPTY, *(_stamped(rows, names) for rows in batches)])
 
 
-def _only(found: Iterable[pa.RecordBatch], keys: pa.StringArray) -> Iterator[pa.RecordBatch]:
+def _only(batches: Iterable[pa.RecordBatch], keys: pa.StringArray) -> Iterator[pa.RecordBatch]:
     """The rows of these keys, and the truncates."""
-    for rows in found:
-        wanted = pc.or_(pc.is_in(rows.column("key"), keys), pc.equal(rows.column("key"), TRUNCATE_KEY))
-        kept = rows.filter(wanted)
-        if kept.num_rows:
-            yield kept
+    for rows in batches:
+        is_asked = pc.or_(pc.is_in(rows.column("key"), keys), pc.equal(rows.column("key"), TRUNCATE_KEY))
+        asked = rows.filter(is_asked)
+        if asked.num_rows:
+            yield asked
 
 
 def _alive(folded: pa.Table, names: pa.StringArray) -> pa.Table:
@@ -231,19 +239,19 @@ def _ghosts(read: Read, alive: pa.Table, names: pa.StringArray) -> Iterator[tupl
     """The states of these keys, by another look at the changelog: a fold keeps none. Rows are found by their stamps."""
     if not alive.num_rows:
         return
-    wanted = set(zip(*(column.to_pylist() for column in alive.columns), strict=True))
+    missing = set(zip(*(column.to_pylist() for column in alive.columns), strict=True))
     stamps = pa.concat_arrays(alive.column("stamp").chunks)
     entities = pc.take(names, pc.unique(alive.column("entity"))).to_pylist()
     given = set()
-    for rows in read(entities, next(iter(wanted))[1] if len(wanted) == 1 else None):
+    for rows in read(entities, next(iter(missing))[1] if len(missing) == 1 else None):
         stamped = _stamped(rows, names)
         hits = pc.is_in(stamped.column("stamp"), stamps).combine_chunks()
         for number in pc.indices_nonzero(hits).to_pylist():
             row = tuple(column[number].as_py() for column in stamped.columns)
-            if row in wanted and row not in given:
+            if row in missing and row not in given:
                 given.add(row)
                 yield names[row[0]].as_py(), _ghost(rows, number)
-    for number, *_ in wanted - given:
+    for number, *_ in missing - given:
         raise ChangelogError(
             Kind.CONNECTION,
             f"rows of {names[number]} went away from the changelog while it was read; it is read again",

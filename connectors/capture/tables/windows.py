@@ -1,17 +1,33 @@
 """Windows: table rows read beside the stream, and published at one place in it.
 
-A chunk is read under a snapshot; then a logical message is written, and where that message arrives
-in the stream the chunk's rows are published. A row is left out if a transaction that the snapshot
-did not see touched its key and was delivered before. It goes by visibility and not by log position,
-because a database may deliver a commit before it makes it visible, as PostgreSQL and MySQL do. (The idea of
-reading between marks is from DBLog, arXiv:2010.12597; its marks by position would lose updates here.)
+A chunk is read under a snapshot; then a message is written into the database's log, and where that message arrives in
+the stream, the chunk's rows are published:
 
-What the changelog holds and the table lacks is deleted under the same rule, and only where nothing touched its key
-since the changelog was looked at: then the changelog's last row of the key is what the stream gave, and not a ghost.
+                     the chunk's rows are published here
+                                    │
+    stream    ──c1────c2──────c3────m───────c4──▶     c: a change    m: the chunk's message
+                                    ▲
+    snapshot         └─ the chunk ──┘
+                        is read       then the message is written
 
-A transaction below `horizon` (the ids that were given out when keeping began) may have been delivered
-earlier, unseen by us, or only in part, when its table joined the publication in its course: a chunk whose
-snapshot does not see one is read later. Its arrival alone would decide only the first case.
+**What stays true.** A published row is the state of its key at its place: every change delivered before is in it, and
+every later one follows. So a row is left out if its key was touched by a transaction that was delivered before the
+message and that the snapshot does not see (`_untouched`): the row lacks that change. A transaction that the snapshot
+sees was committed before the message was written, so it is delivered before the message, and the row has its change.
+
+**Why visibility, and not log positions.** A database may deliver a commit before it makes it visible, as PostgreSQL and
+MySQL do. By positions, such a change would count as older than the snapshot, and the row without it would overwrite it.
+(The idea of reading between marks is from DBLog, arXiv:2010.12597; its marks by position would lose updates here.)
+
+**Deletes.** What the changelog holds and the table lacks is deleted under the same rule, and only if nothing touched
+its key since the changelog was looked at (`_unmentioned`): otherwise its last row came from the stream and is no ghost.
+
+**The horizon.** A transaction below `horizon` (the ids given out before touched keys were tracked) may have been
+delivered earlier, unseen by us, or only in part, if its table joined the publication in its course. A chunk whose
+snapshot does not see one is read again later. That its commit arrives would decide only the first case.
+
+**Memory.** Touched keys are forgotten once every snapshot in use, and so every later one, sees their transactions; of
+entities that are swept, the keys themselves are remembered to the end.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -249,14 +265,14 @@ class Windows:
         if self._latest is None or any(chunk.snapshot is None for chunk in self._chunks.values()):
             return
         in_use = [self._latest, *(chunk.snapshot for chunk in self._chunks.values() if chunk.snapshot)]
-        kept = []
+        blocks = []
         for block in self._touched:
             needed = np.logical_or.reduce([snapshot.misses(block.xids) for snapshot in in_use])
             self._remember(block, ~needed)
             if needed.any():
-                kept.append(block if needed.all() else block.where(needed))
-        self._touched = kept
-        self._kept = sum(len(block.xids) for block in kept)
+                blocks.append(block if needed.all() else block.where(needed))
+        self._touched = blocks
+        self._kept = sum(len(block.xids) for block in blocks)
         self._kept_max = max(_KEPT_ROWS_MAX, 2 * self._kept)
 
     def _remember(self, block: _Touched, forgotten: Mask) -> None:
@@ -288,9 +304,9 @@ class Windows:
         """
         with self._changed:
             while not self._closed and not self.complete:
-                found = self._hand_out(tables) if self._has_room() else None
-                if found is not None:
-                    return found
+                handed_out = self._hand_out(tables) if self._has_room() else None
+                if handed_out is not None:
+                    return handed_out
                 self._changed.wait(timeout=1.0)
             return None
 
@@ -369,5 +385,5 @@ def _others(keys: pa.StringArray, touched: Sequence[pa.StringArray]) -> Mask:
     """Which of the keys are none of the touched ones."""
     if not touched:
         return np.ones(len(keys), bool)
-    found: Mask = pc.is_in(keys, pa.concat_arrays(touched)).to_numpy(zero_copy_only=False)
-    return ~found
+    is_touched: Mask = pc.is_in(keys, pa.concat_arrays(touched)).to_numpy(zero_copy_only=False)
+    return ~is_touched
