@@ -73,7 +73,7 @@ def newcomer(server: Server, tmp_path: Path) -> Iterator[Newcomer]:
 
 
 def test_a_newcomer_gets_what_the_page_shows(newcomer: Newcomer) -> None:
-    newcomer.sql("Make a table to play with")
+    newcomer.sql("Create a table to play with")
     assert "can run" in newcomer.shell("Configure and check").splitlines()[-1]
     [command] = blocks("Run", "sh")
     assert command == "changelog run\n"
