@@ -34,20 +34,37 @@ def script(name: str) -> ModuleType:
     return module
 
 
-UNSEEDED = re.compile(r"(?<![.\w])(random\.(?!Random\b)\w+\(|os\.urandom\(|secrets\.\w+\(|hash\((?!Decimal))")
-"""A draw that the seed does not repeat. Texts and paths have another hash in each process; numbers do not."""
+OF_THE_MODULE = re.compile(r"(?<![.\w])random\.(?!Random\b)\w+\(")
+UNSEEDED = re.compile(r"(?<![.\w])(os\.urandom\(|secrets\.\w+\(|hash\((?!Decimal))")
+"""Draws that the seed does not repeat. Texts and paths have another hash in each process; numbers do not."""
+
+
+def unseeded(path: Path) -> list[str]:
+    """The lines of a file that draw so; where the module `random` is not imported, that name is a generator's."""
+    lines = path.read_text("utf-8").splitlines()
+    patterns = [UNSEEDED, OF_THE_MODULE] if "import random" in lines else [UNSEEDED]
+    return [line.strip() for line in lines if any(pattern.search(line) for pattern in patterns)]
 
 
 def test_no_test_draws_what_the_seed_does_not_repeat() -> None:
-    draws_of_seeds = {"conftest.py", "__main__.py"}
-    unseeded = [
-        f"{path.relative_to(CHECKOUT)}: {line.strip()}"
-        for path in (CHECKOUT / "tests").rglob("*.py")
-        if path.name not in draws_of_seeds
-        for line in path.read_text("utf-8").splitlines()
-        if UNSEEDED.search(line)
-    ]
-    assert unseeded == []
+    draws_of_seeds = {"conftest.py", "__main__.py", Path(__file__).name}
+    paths = [path for path in (CHECKOUT / "tests").rglob("*.py") if path.name not in draws_of_seeds]
+    assert {path: lines for path in paths if (lines := unseeded(path))} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("import random\nn = random.randrange(9)", 1),
+        ("import random\nrng = random.Random(seed)\nn = rng.randrange(9)", 0),
+        ("from random import Random\nrandom = Random(seed)\nn = random.randrange(9)", 0),
+        ("name = abs(hash(path))", 1),
+        ("text = os.urandom(9)", 1),
+    ],
+)
+def test_a_draw_past_the_seed_is_found(tmp_path: Path, text: str, count: int) -> None:
+    (tmp_path / "drawn.py").write_text(text, "utf-8")
+    assert len(unseeded(tmp_path / "drawn.py")) == count
 
 
 @pytest.fixture(scope="module")
