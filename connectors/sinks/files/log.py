@@ -234,13 +234,14 @@ def _pass(path: Path, selection: _Selection) -> Generator[pa.RecordBatch, None, 
     reached = selection.after
     if selection.after is not None:
         live = live[bisect_right(live, selection.after, key=lambda sequence: _position(log_file(path, sequence))) :]
-    rare = selection.entities is not None and OF_CHANGELOG.issuperset(selection.entities)
-    marked = marked_sequences(path, live) if rare else live
-    for sequence in live:
-        if sequence not in marked:
-            continue
+    to_read = live
+    if selection.entities is not None and OF_CHANGELOG.issuperset(selection.entities):
+        marked = marked_sequences(path, live)
+        to_read = [sequence for sequence in live if sequence in marked]
+    for sequence in to_read:
         file = log_file(path, sequence)
-        reached = _position(file)
+        if sequence == to_read[-1]:  # a checkpoint of many tables takes longer to parse than the rows to read
+            reached = _position(file)
         yield from _rows(file, selection)
     return (live[-1] if live else 0), reached
 
