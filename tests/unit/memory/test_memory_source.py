@@ -175,8 +175,37 @@ def _json(edit: RowEdit) -> str | None:
     return None if edit.new is None else json.dumps({name: edit.new.get(name) for name in edit.columns})
 
 
+def read_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
+    """Rows of table reads that are not the state of their key at their place, where the log alone says what that is.
+
+    A row that was read, or deleted by a sweep, must agree with the last logged edit of its key before it; after an edit
+    outside the log, nobody but the table knows.
+    """
+    edits: dict[tuple[str, int], list[tuple[int, RowEdit | None]]] = {}
+    for logged in world.transactions():
+        for event in logged.events:
+            if isinstance(event, RowEdit):
+                edits.setdefault((event.table, event.key), []).append((logged.commit, event))
+    for place, table, key in world.unlogged:
+        edits.setdefault((table, key), []).append((place, None))
+    for of_key in edits.values():  # an edit outside the log came before the commit at the place where the log ended
+        of_key.sort(key=lambda edit: (edit[0], edit[1] is not None))
+    commits = {logged.commit for logged in world.transactions()}
+    errors = []
+    for row in rows:
+        commit = Position.parse(row["position"]).commit
+        before = [edit for place, edit in edits.get((row["entity"], int(row["key"])), []) if place < commit]
+        if commit in commits or not before or before[-1] is None:
+            continue
+        current = None if row["current"] is None else json.loads(row["current"])["status"]
+        if current != (before[-1].new and before[-1].new["status"]):
+            errors.append(f"{row['position']} {row['op']} {row['entity']} {row['key']}")
+    return errors
+
+
 def check(shop: Shop) -> None:
     rows = stored_rows(shop.path)
+    assert read_errors(shop.world, rows) == []
     positions = [row["position"] for row in rows]
     assert positions == sorted(set(positions)), "in order, and each once"
     commits = {str(Position(EPOCH, logged.commit, 0))[:25] for logged in shop.world.transactions()}

@@ -94,6 +94,8 @@ class World:
         self.tables = {name: Table(name) for name in tables}
         self.log: list[Logged] = []
         self.end = self.confirmed = 100
+        self.unlogged: list[tuple[int, str, int]] = []
+        """The edits outside the log: where the log ended then, the table and the key."""
         self._next_xid, self._counter = 700, 0
         self._open: dict[int, list[RowEdit | LogMessage]] = {}
         self._unseen: dict[int, tuple[RowEdit | LogMessage, ...]] = {}
@@ -180,6 +182,7 @@ class World:
     def _edit_unlogged(self) -> None:
         name, key = self._random.choice(list(self.tables)), self._random.randrange(KEYS)
         if not self._locked(name, key):
+            self.unlogged.append((self.end, name, key))
             before = self.tables[name].rows(self.snapshot()).get(key)
             self._put(name, key, 0, None if before is not None else {"id": key, "status": "unlogged"})
 
