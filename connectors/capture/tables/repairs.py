@@ -40,7 +40,7 @@ class Repair:
     """What is left to do of one entity; `ids` are the signals that asked for it, `start` where the table's begins.
 
     `table`: the whole table is read again. `keys` are to be looked up in it, `absent` were and are not there. `sweep`:
-    whatever the changelog holds from before `start` is looked up in the table, once that is read.
+    what the changelog holds from before `start`, or of `absent` keys, is looked up in the table, once that is read.
     """
 
     ids: tuple[str, ...]
@@ -256,18 +256,12 @@ def _repaired(
     sweeps = signal.do == "rebuild"
     if signal.keys is not None:
         asked = replace(before, ids=ids, keys=_merged(before.keys, signal.keys))
-        if before.table and before.sweep:
-            asked = replace(before, ids=ids)  # all of them are read, and looked for, anyway
-        elif _fits(repairs, entity, asked):
+        if _fits(repairs, entity, asked):
             return replace(repairs, open={**repairs.open, entity: asked}).anew(), windows
-        else:
-            sweeps = True
-    if before.table:
-        repair = replace(before, ids=ids, sweep=before.sweep or sweeps)
-        read = windows
-    else:
-        repair = replace(before, ids=ids, start=position, table=True, sweep=before.sweep or sweeps)
-        read = {**windows, entity: _read_again(windows[entity])}
+        sweeps = True
+    # What an earlier repair has read already is read again: the reason for this signal may be newer.
+    repair = replace(before, ids=ids, start=position, table=True, sweep=before.sweep or sweeps)
+    read = {**windows, entity: _read_again(windows[entity])}
     if repair.sweep:
         repair = replace(repair, keys=(), absent=())
     return replace(repairs, open={**repairs.open, entity: repair}).anew(), read

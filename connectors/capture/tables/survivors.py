@@ -78,9 +78,16 @@ def of_keys(read: Read, entity: str, keys: Collection[str]) -> Sequence[Ghost]:
 
 
 def older_than(
-    read: Read, starts: Mapping[str, str], *, folded_max: int = FOLDED_MAX, ghosts_max: int = GHOSTS_MAX
+    read: Read,
+    starts: Mapping[str, str],
+    asked: Mapping[str, Collection[str]],
+    *,
+    folded_max: int = FOLDED_MAX,
+    ghosts_max: int = GHOSTS_MAX,
 ) -> Iterator[Survivors]:
     """What is alive of each entity by a row before its position in `starts`, some of it at a time.
+
+    Of the keys in `asked`, by entity, it does not matter how old their rows are.
 
     Each entity is once `whole` or `cut`, and no ghost of it is given after that.
     """
@@ -93,7 +100,7 @@ def older_than(
         fold = _Fold(part, folded_max)
         for rows in read(part.entities, None):
             fold.add(rows)
-        older = _older(fold.result(), fold.names, starts)
+        older = _older(fold.result(), fold.names, starts, asked)
         together = max(together // 2, 1) if fold.rest else min(2 * together, TOGETHER_MAX)
         parts += fold.rest
         alone = len(fold.entities) == 1
@@ -215,12 +222,19 @@ def _alive(folded: pa.Table, names: pa.StringArray) -> pa.Table:
     return folded.filter(pc.and_(alive, later))
 
 
-def _older(folded: pa.Table, names: pa.StringArray, starts: Mapping[str, str]) -> pa.Table:
-    """The alive keys whose last row stands before the start of their entity."""
+def _older(
+    folded: pa.Table, names: pa.StringArray, starts: Mapping[str, str], asked: Mapping[str, Collection[str]]
+) -> pa.Table:
+    """The alive keys whose last row stands before the start of their entity, and those that were asked for."""
     alive = _alive(folded, names)
     start = pa.array([starts[name] for name in names.to_pylist()], pa.utf8())
     position = pc.utf8_slice_codeunits(alive.column("stamp"), 0, _POSITION_CHARS)
-    return alive.filter(pc.less(position, pc.take(start, alive.column("entity")))).sort_by("key")
+    older = pc.less(position, pc.take(start, alive.column("entity")))
+    for number, name in enumerate(names.to_pylist()):
+        if asked.get(name):
+            is_asked = pc.is_in(alive.column("key"), pa.array(list(asked[name]), pa.utf8()))
+            older = pc.or_(older, pc.and_(is_asked, pc.equal(alive.column("entity"), number)))
+    return alive.filter(older).sort_by("key")
 
 
 def _read_ghosts(read: Read, alive: pa.Table, names: pa.StringArray, nbytes_max: int | None) -> dict[str, list[Ghost]]:

@@ -254,7 +254,8 @@ class MemorySource:
             if name not in starts:
                 lookup.offer(survivors.of_keys(self._changelog.rows, name, repairs.open[name].absent))
         if starts:
-            for part in survivors.older_than(self._changelog.rows, starts):
+            asked = {name: repairs.open[name].absent for name in starts}
+            for part in survivors.older_than(self._changelog.rows, starts, asked):
                 for name, ghosts in part.ghosts.items():
                     self._unswept[name].offer(ghosts)
         for lookup in self._unswept.values():

@@ -129,7 +129,7 @@ class Shop:
                 self.world.settle()
             return
         self.world.show_all()
-        if source.idle and not self._rebuilt:
+        if not self._rebuilt:
             self.world.rebuild()
             self._rebuilt = True
         elif source.idle:

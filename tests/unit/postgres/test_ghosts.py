@@ -46,6 +46,7 @@ steps = st.lists(
     max_size=60,
 )
 starting = st.dictionaries(st.sampled_from("efgh"), st.integers(0, 60), min_size=1)
+asking = st.dictionaries(st.sampled_from("efgh"), st.sets(st.integers(0, 12).map(lambda number: f"k{number}")))
 
 
 def record(op: Op, key: str, partition: int, at: int, entity: str = "e") -> Record:
@@ -98,10 +99,15 @@ def stored(records: Sequence[Record], seed: int) -> Read:
     return read
 
 
-@given(steps, starting, st.integers(1, 6), st.integers(1, 5), st.integers())
+@given(steps, starting, asking, st.integers(1, 6), st.integers(1, 5), st.integers())
 @settings(deadline=None)
-def test_what_is_older_is_found_in_parts(
-    changes: list[tuple[Op, int, int]], named: dict[str, int], folded_max: int, ghosts_max: int, seed: int
+def test_what_is_older_or_asked_for_is_found_in_parts(
+    changes: list[tuple[Op, int, int]],
+    named: dict[str, int],
+    asked: dict[str, set[str]],
+    folded_max: int,
+    ghosts_max: int,
+    seed: int,
 ) -> None:
     records = written(changes, "efgh")
     starts = {name: str(Position(1, start, 0)) for name, start in named.items()}
@@ -109,13 +115,13 @@ def test_what_is_older_is_found_in_parts(
         name: {
             key: each
             for key, each in folded([each for each in records if each.entity == name]).items()
-            if str(each.envelope.provenance.source.position) < start
+            if str(each.envelope.provenance.source.position) < start or key in asked.get(name, ())
         }
         for name, start in starts.items()
     }
     found: dict[str, dict[str, Ghost]] = {name: {} for name in starts}
     ended: set[str] = set()
-    for some in older_than(stored(records, seed), starts, folded_max=folded_max, ghosts_max=ghosts_max):
+    for some in older_than(stored(records, seed), starts, asked, folded_max=folded_max, ghosts_max=ghosts_max):
         assert sum(map(len, some.ghosts.values())) <= ghosts_max
         assert not ended & (some.ghosts.keys() | some.whole | some.cut)
         assert not some.whole & some.cut
@@ -143,7 +149,7 @@ def test_a_batch_of_an_entity_that_was_left_to_another_part_gives_nothing() -> N
             records.append(record(Op.CREATE, f"k{at if len(set(names)) == 1 else number}", 0, at, name))
     starts = {name: str(Position(1, 100, 0)) for name in ("alone", "a", "b")}
     keys: dict[str, set[str]] = {name: set() for name in starts}
-    for some in older_than(stored(records, 0), starts, folded_max=1):
+    for some in older_than(stored(records, 0), starts, {}, folded_max=1):
         for name, ghosts in some.ghosts.items():
             keys[name] |= {ghost.key for ghost in ghosts}
     assert keys == {name: {each.place.key for each in records if each.entity == name} for name in starts}
@@ -162,7 +168,7 @@ def test_small_entities_share_a_reading_and_a_large_one_has_its_own() -> None:
         yield from read(entities, key)
 
     nothing = dict.fromkeys([*names[:4], "large", *names[4:]], str(Position(1, 0, 0)))
-    parts = list(older_than(counted, nothing, folded_max=5))
+    parts = list(older_than(counted, nothing, {}, folded_max=5))
     assert readings == [[names[0]], names[1:3], ["large", *sorted([names[3], *names[4:]])], ["large"]]
     assert [sorted(some.whole) for some in parts] == [[names[0]], names[1:3], names[3:], ["large"]]
 
@@ -171,7 +177,7 @@ def test_large_ghosts_of_several_entities_are_held_one_after_another(monkeypatch
     monkeypatch.setattr(survivors, "GHOSTS_BYTES_MAX", 300)
     records = [record(Op.CREATE, f"k{at}", 0, at, "abc"[at % 3]) for at in range(6)]
     starts = dict.fromkeys("abc", str(Position(2, 0, 0)))
-    parts = list(older_than(stored(records, 0), starts))
+    parts = list(older_than(stored(records, 0), starts, {}))
     assert [[len(ghosts) for ghosts in some.ghosts.values()] for some in parts] == [[2], [2], [2]]
     assert {name for some in parts for name in some.whole} == {"a", "b", "c"}
 
@@ -197,5 +203,5 @@ def test_rows_that_go_away_between_two_looks_have_it_looked_again() -> None:
         yield batch.from_records(looks.pop(0))
 
     with pytest.raises(ChangelogError) as caught:
-        list(older_than(read, {"e": str(Position(2, 0, 0))}))
+        list(older_than(read, {"e": str(Position(2, 0, 0))}, {}))
     assert caught.value.kind is Kind.CONNECTION

@@ -99,9 +99,28 @@ def test_signals_of_one_entity_are_merged() -> None:
     assert more[0].open["order"].ids == ("s", "t")
     rebuilt = told("rebuild", to=more, id_="u", at=LATER)
     assert rebuilt[0].open["order"] == Repair(ids=("s", "t", "u"), start=str(LATER), table=True, sweep=True)
-    again = told("republish", to=rebuilt, id_="v")
-    assert again[0].open["order"].start == str(LATER)  # what is read already need not be read once more
-    assert again[1] == rebuilt[1]
+
+
+@pytest.mark.parametrize("do", ["rebuild", "republish"])
+def test_a_signal_while_the_table_is_read_for_another_has_it_read_from_its_start(do: Do) -> None:
+    """Its reason may be newer than what is read already."""
+    first, windows = told("rebuild")
+    partly = {**windows, "order": {**windows["order"], "signature": "x", "leaves": {}}}
+    second, again = told(do, to=(first, partly), id_="t", at=LATER)
+    assert second.open["order"] == Repair(ids=("s", "t"), start=str(LATER), table=True, sweep=True)
+    assert again["order"] == {"complete": False, "again": ["*"]}
+    assert second.revision == first.revision + 1
+
+
+def test_keys_that_are_asked_for_during_a_rebuild_are_looked_up() -> None:
+    rebuilt = told("rebuild")
+    asked, windows = told("republish", keys=("1",), to=rebuilt, id_="t", at=LATER)
+    assert asked.open["order"] == Repair(ids=("s", "t"), start=str(AT), table=True, sweep=True, keys=("1",))
+    assert windows == rebuilt[1]
+    gone = asked.progressed(
+        WINDOWS, Reached(revision=2, idle=True, looked_up={"order": LookedUp(left=(), absent=("1",))})
+    )
+    assert gone.open["order"] == Repair(ids=("s", "t"), start=str(AT), sweep=True, absent=("1",))
 
 
 def test_a_rebuild_while_another_one_sweeps_begins_anew() -> None:

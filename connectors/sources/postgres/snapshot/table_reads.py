@@ -218,7 +218,8 @@ class TableReads:
         """Sweeps entities together. Where one of them cannot be read, the others are read again without it."""
         left, begun = dict(starts), set[str]()
         try:
-            for some in survivors.older_than(read, starts):
+            asked = {name: self._repairs[name].absent for name in starts}
+            for some in survivors.older_than(read, starts, asked):
                 self._hand_over(some.ghosts)
                 self._end(some.whole)
                 self._end(some.cut, more=True)
