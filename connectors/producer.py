@@ -24,10 +24,11 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import TopicMetadata
 from msgspec import Raw
 
 from connectors.sinks.kafka.admin.names import topic
-from connectors.sinks.kafka.client import Client, error_of, translated
+from connectors.sinks.kafka.client import UNKNOWN_TOPIC, Client, error_of, translated
 from envelope.codec import json_codec
 from envelope.entity import RESERVED
 from envelope.errors import ChangelogError, Kind
@@ -43,6 +44,10 @@ EVENTS_MAX = 10_000
 """The most events in one batch."""
 
 _CALL_S = 10.0
+_NEW_TOPIC_S = 5.0
+"""How long a topic may be unknown: a broker learns of a new one a moment after it was created."""
+
+_NEW_TOPIC_WAIT_S = 0.1
 _FULL_WAIT_S = 0.05
 _DEFAULTS = {"compression.type": "lz4", "linger.ms": 5}
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}(\.[A-Za-z0-9_-]{1,100})*")
@@ -216,11 +221,7 @@ class ChangelogProducer:
                     Kind.USAGE, f"{entity!r} cannot be the name of an entity", hint="use a-z, 0-9, - and _"
                 )
             name, expected = topic(self._prefix, entity), self._expected.get(entity)
-            with translated(f"asking Kafka for topic {name}"):
-                metadata = self._connected().list_topics(name, timeout=_CALL_S).topics[name]
-            if metadata.error is not None:
-                raise error_of(metadata.error, f"asking Kafka for topic {name}")
-            count = len(metadata.partitions)
+            count = len(self._described(name).partitions)
             if expected not in (None, count):
                 raise ChangelogError(
                     Kind.PRECONDITION,
@@ -230,6 +231,17 @@ class ChangelogProducer:
                 )
             self._counts[entity] = count
         return self._counts[entity]
+
+    def _described(self, name: str) -> TopicMetadata:
+        doing, deadline = f"asking Kafka for topic {name}", time.monotonic() + _NEW_TOPIC_S
+        while True:
+            with translated(doing):
+                metadata: TopicMetadata = self._connected().list_topics(name, timeout=_CALL_S).topics[name]
+            if metadata.error is None:
+                return metadata
+            if metadata.error.code() not in UNKNOWN_TOPIC or time.monotonic() > deadline:
+                raise error_of(metadata.error, doing)
+            time.sleep(_NEW_TOPIC_WAIT_S)
 
     def _store(self, producer: Producer, calls: Sequence[_Call]) -> None:
         """Runs one transaction. After any error, the next one uses a new producer, for which everything is settled."""

@@ -241,6 +241,19 @@ def test_another_number_of_partitions_is_refused(broker: Broker, prefix: str, op
     assert ids(read(broker, f"{prefix}.viewed")) == ["e-2"]
 
 
+def test_a_topic_that_is_being_created_is_waited_for(broker: Broker, prefix: str, opened: Open) -> None:
+    """Brokers learn of a new topic later than whoever created it."""
+    producer = opened()
+    producer.publish([event(1)])
+    creation = threading.Timer(1.0, create, [broker, f"{prefix}.new"])
+    creation.start()
+    try:
+        producer.publish([event(2, entity="new")])
+    finally:
+        creation.join()
+    assert ids(read(broker, f"{prefix}.new")) == ["e-2"]
+
+
 def test_a_missing_topic_is_said(opened: Open) -> None:
     with pytest.raises(ChangelogError, match=r"topic .*\.nothing") as caught:
         opened().publish([event(1, entity="nothing")])
