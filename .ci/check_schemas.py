@@ -6,9 +6,9 @@
 import sys
 from pathlib import Path
 
-from connectors import cli
-from connectors.schema_files.git import Repository
-from envelope.errors import ChangelogError
+from changelog.connectors import cli
+from changelog.connectors.schema_files.git import Repository
+from changelog.envelope.errors import ChangelogError
 
 
 def main() -> int:

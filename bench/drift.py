@@ -23,13 +23,13 @@ from pyspark.sql import SparkSession
 from bench.measure.options import Size
 from bench.measure.processes import cpu_seconds, peak_mib
 from bench.measure.session import in_turn, session
-from connectors.capture.tables.table_progress import is_complete
-from connectors.servers.postgres import temporary_server
-from connectors.sources.postgres.values.lsn import through_lsn
-from spark_jobs.changelog.read import read_changelog
-from spark_jobs.changelog.where import Files
-from spark_jobs.detect_drift import JOB
-from spark_jobs.runner.job import main as run_job
+from changelog.connectors.capture.tables.table_progress import is_complete
+from changelog.connectors.servers.postgres import temporary_server
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
+from changelog.spark_jobs.detect_drift import JOB
+from changelog.spark_jobs.reading.read import read_changelog
+from changelog.spark_jobs.reading.where import Files
+from changelog.spark_jobs.runner.job import main as run_job
 from tests.campaigns._service import Service
 from tests.servers import fresh_database
 

@@ -26,8 +26,8 @@ from bench.measure.paced import Latency, latency
 from bench.measure.processes import cpu_seconds, peak_mib
 from bench.measure.publishers import HEAP, Debezium, Ours, Place, Publisher, end, last_line
 from bench.measure.topic import Topic
-from connectors.servers.kafka import Broker, temporary_broker
-from connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.kafka import Broker, temporary_broker
+from changelog.connectors.servers.postgres import Server, temporary_server
 from tests.servers.registry import temporary_registry
 
 ROWS, QUICK_ROWS = 1_500_000, 300_000

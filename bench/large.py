@@ -20,10 +20,10 @@ import psycopg
 
 from bench.measure.processes import peak_mib
 from bench.measure.service import wait
-from connectors.servers.postgres import Server, temporary_server
-from connectors.sinks.files.log import counts
-from connectors.sources.postgres.values.lsn import parse_lsn, through_lsn
-from envelope.checkpoint import Checkpoint
+from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.sinks.files.log import counts
+from changelog.connectors.sources.postgres.values.lsn import parse_lsn, through_lsn
+from changelog.envelope.checkpoint import Checkpoint
 
 TRANSACTION_ROWS = 5_000_000
 SNAPSHOT_ROWS = 20_000_000
@@ -97,7 +97,7 @@ def _job(rows: int, *, before: bool) -> Figures:
             connection.execute("VACUUM (FREEZE, ANALYZE) orders")
         (Path(folder) / "changelog.toml").write_text(CONFIG.format(dsn=server.dsn()))
         log = Path(folder) / "log"
-        service = subprocess.Popen([sys.executable, "-m", "connectors", "run"], cwd=folder, stderr=subprocess.DEVNULL)
+        service = subprocess.Popen([sys.executable, "-m", "changelog", "run"], cwd=folder, stderr=subprocess.DEVNULL)
         try:
             if not before:
                 wait(service, log, _is_read, WAIT_S_MAX)

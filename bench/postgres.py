@@ -24,18 +24,18 @@ import psycopg
 import pyarrow as pa
 
 from bench.measure import backlog
-from connectors.servers.postgres import Server, temporary_server
-from connectors.service.loop import Cadence, Observer, publish
-from connectors.sinks import Sink
-from connectors.sinks.files.sink import FileSink
-from connectors.sources import Recover
-from connectors.sources.postgres.settings import Settings
-from connectors.sources.postgres.source import PostgresSource
-from connectors.sources.postgres.stream.replication import ReplicationConnection
-from connectors.sources.postgres.values.lsn import parse_lsn, through_lsn, through_text
-from envelope.checkpoint import Checkpoint
-from envelope.entity import Entity
-from envelope.model import Stamp
+from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.service.loop import Cadence, Observer, publish
+from changelog.connectors.sinks import Sink
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.connectors.sources import Recover
+from changelog.connectors.sources.postgres.settings import Settings
+from changelog.connectors.sources.postgres.source import PostgresSource
+from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
+from changelog.connectors.sources.postgres.values.lsn import parse_lsn, through_lsn, through_text
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.model import Stamp
 
 ROWS = 400_000
 ROUNDS = 3

@@ -19,12 +19,12 @@ import psycopg
 
 from bench.measure.processes import peak_mib
 from bench.measure.service import wait
-from connectors.capture.tables.repairs import Repairs
-from connectors.servers.postgres import Server, temporary_server
-from connectors.sources.postgres.admin.signals import send
-from connectors.sources.postgres.values.lsn import parse_lsn, through_lsn
-from envelope.checkpoint import Checkpoint
-from envelope.signal import Signal
+from changelog.connectors.capture.tables.repairs import Repairs
+from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.sources.postgres.admin.signals import send
+from changelog.connectors.sources.postgres.values.lsn import parse_lsn, through_lsn
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.signal import Signal
 
 ROW_MIB = 200
 WAIT_S_MAX = 900.0
@@ -98,7 +98,7 @@ def _peak_mib(before: str, then: str, mib: int) -> int:
         connection.execute(before.replace("{mib}", str(mib)).encode())
         (Path(folder) / "changelog.toml").write_text(CONFIG.format(dsn=server.dsn()))
         log = Path(folder) / "log"
-        command = [sys.executable, "-m", "connectors", "run"]
+        command = [sys.executable, "-m", "changelog", "run"]
         service = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
         try:
             wait(service, log, _is_read, WAIT_S_MAX)

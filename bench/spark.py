@@ -33,18 +33,18 @@ from bench.measure.changes import COLUMNS, updates
 from bench.measure.options import Size
 from bench.measure.processes import peak_mib
 from bench.measure.session import in_turn, session
-from connectors.sinks.files.layout import log_file
-from connectors.sinks.files.sink import FileSink
-from envelope.checkpoint import Checkpoint
-from envelope.columnar.batch import SCHEMA
-from envelope.position import Position, commit_text
-from spark_jobs.archiving.files import archive_log
-from spark_jobs.archiving.retention import KEPT
-from spark_jobs.archiving.write_files import ArchiveRun
-from spark_jobs.deltas.derive import deltas_of
-from spark_jobs.storage.local_store import local
-from spark_jobs.storage.manifest import ARCHIVE
-from spark_jobs.views.transforms import latest, live
+from changelog.connectors.sinks.files.layout import log_file
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar.batch import SCHEMA
+from changelog.envelope.position import Position, commit_text
+from changelog.spark_jobs.archiving.files import archive_log
+from changelog.spark_jobs.archiving.retention import KEPT
+from changelog.spark_jobs.archiving.write_files import ArchiveRun
+from changelog.spark_jobs.deltas.derive import deltas_of
+from changelog.spark_jobs.storage.local_store import local
+from changelog.spark_jobs.storage.manifest import ARCHIVE
+from changelog.spark_jobs.views.transforms import latest, live
 
 SIZE = Size(rows=1_500_000, quick_rows=300_000, rounds=5)
 FILES = 4

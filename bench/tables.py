@@ -24,12 +24,12 @@ import psycopg
 
 from bench.measure.processes import cpu_seconds, peak_mib
 from bench.measure.publishers import end, last_line
-from connectors.config import load
-from connectors.servers.kafka import temporary_broker
-from connectors.servers.postgres import temporary_server
-from connectors.servers.unprivileged import free_port
-from connectors.sinks import Log
-from connectors.wiring.sinks import open_log
+from changelog.connectors.config import load
+from changelog.connectors.servers.kafka import temporary_broker
+from changelog.connectors.servers.postgres import temporary_server
+from changelog.connectors.servers.unprivileged import free_port
+from changelog.connectors.sinks import Log
+from changelog.connectors.wiring.sinks import open_log
 
 TABLES, QUICK_TABLES = 1_000, 100
 ROWS = 5
@@ -180,7 +180,7 @@ class Site:
     @contextmanager
     def _running(self, name: str, arguments: tuple[str, ...]) -> Iterator["subprocess.Popen[bytes]"]:
         profiled = [] if self._profile is None else ["-m", "cProfile", "-o", str(self._profile.absolute() / name)]
-        command = [sys.executable, *profiled, "-m", "connectors", "run", *arguments]
+        command = [sys.executable, *profiled, "-m", "changelog", "run", *arguments]
         with (self._folder / "output").open("ab") as output:
             process = subprocess.Popen(command, cwd=self._folder, stdout=output, stderr=output)
         try:

@@ -6,7 +6,6 @@ Exit codes: 0 done or clean, 1 found something, 2 bad usage or configuration, 3 
 import argparse
 import difflib
 import importlib
-import importlib.util
 import os
 import re
 import sys
@@ -16,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from connectors.commands import Command, add_common_arguments
-from connectors.extras import installation, own_version
-from connectors.terminal import say
+from changelog.connectors.commands import Command, add_common_arguments
+from changelog.connectors.extras import installation, own_version
+from changelog.connectors.terminal import say
 
 COMMANDS = {
     "demo": "the whole story on this machine, over a PostgreSQL of its own (extra `embedded`)",
@@ -35,7 +34,7 @@ COMMANDS = {
     "accept": "let the service past a change that it stopped at",
     "drop": "remove what the service left behind in the database, and on Kafka",
 }
-"""Each is the module of this name in `connectors.commands`, loaded when it is asked for."""
+"""Each is the module of this name in `changelog.connectors.commands`, loaded when it is asked for."""
 
 SERVICE = "run"
 """The command whose standard error is a log."""
@@ -68,10 +67,6 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line, by default this process's, and gives its exit code."""
-    stranger = shadow()
-    if stranger:
-        print(f"changelog: {stranger}", file=sys.stderr)
-        return FAILED
     words = list(sys.argv[1:] if argv is None else argv)
     name = next((word for word in words if word in COMMANDS), None)
     try:
@@ -80,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
-        if missing in ("connectors", "envelope", "schemas"):
+        if missing == "changelog":
             raise
         needs = f"`changelog {name}` needs {missing}, which is not installed"
         print(f"changelog: {needs}; {installation('kafka')}", file=sys.stderr)
@@ -93,20 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return execute(command, arguments)
 
 
-def shadow() -> str | None:
-    """What is wrong when Python finds another package under the name of one of ours; else None."""
-    home = Path(__file__).resolve().parent.parent
-    for name in ("envelope", "schemas"):
-        spec = importlib.util.find_spec(name)
-        folders = [Path(folder).resolve() for folder in spec.submodule_search_locations or ()] if spec else []
-        if home / name not in folders[:1]:
-            found = f"is shadowed by {folders[0]}" if folders else "is missing"
-            return f"our package {name} {found}; run from another folder, or take that one off PYTHONPATH"
-    return None
-
-
 def _load(name: str) -> Command:
-    command: Command = importlib.import_module(f"connectors.commands.{name}")
+    command: Command = importlib.import_module(f"changelog.connectors.commands.{name}")
     return command
 
 
@@ -138,7 +121,7 @@ class _Completion(argparse.Action):
         value: str | Sequence[object] | None,
         _option: str | None = None,
     ) -> None:
-        from connectors import completion  # noqa: PLC0415, no other command line is to wait for it
+        from changelog.connectors import completion  # noqa: PLC0415, no other command line is to wait for it
 
         if value not in completion.SHELLS:
             parser.error(
@@ -159,8 +142,8 @@ def _loadable() -> dict[str, Command]:
 
 def execute(command: Command, arguments: argparse.Namespace) -> int:
     """Runs a command, and turns an error into one line; gives the exit code."""
-    from connectors import logs  # noqa: PLC0415, only once it is known that the packages are ours
-    from envelope.errors import EXIT_CODES, ChangelogError  # noqa: PLC0415
+    from changelog.connectors import logs  # noqa: PLC0415, no help and no completion is to wait for them
+    from changelog.envelope.errors import EXIT_CODES, ChangelogError  # noqa: PLC0415
 
     logs.configure(sys.stderr, verbose=arguments.verbose)
     try:

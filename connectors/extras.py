@@ -12,7 +12,7 @@ def own_version() -> str:
     try:
         return version(PACKAGE)
     except PackageNotFoundError:
-        project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+        project = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
         return str(project["version"])
 
 

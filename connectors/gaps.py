@@ -7,17 +7,17 @@ from datetime import datetime
 
 import structlog
 
-from connectors import show
-from connectors.config import Config
-from connectors.failpoints import Reach
-from connectors.sinks import Log, Sink
-from connectors.sources import ChangelogEnd, Database, Recover, Source
-from connectors.wiring.entities import resolve
-from connectors.wiring.sinks import open_log, open_sink, read_versions
-from connectors.wiring.sources import StoredChangelog, database, read_entities
-from envelope.checkpoint import Checkpoint
-from envelope.columnar import batch
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors import show
+from changelog.connectors.config import Config
+from changelog.connectors.failpoints import Reach
+from changelog.connectors.sinks import Log, Sink
+from changelog.connectors.sources import ChangelogEnd, Database, Recover, Source
+from changelog.connectors.wiring.entities import resolve
+from changelog.connectors.wiring.sinks import open_log, open_sink, read_versions
+from changelog.connectors.wiring.sources import StoredChangelog, database, read_entities
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar import batch
+from changelog.envelope.errors import ChangelogError, Kind
 
 _READ_TIMEOUT_S = 0.2
 _GAPS = frozenset({Kind.GAP, Kind.DIVERGED})

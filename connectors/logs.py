@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import structlog
 
-from connectors.terminal import safe
+from changelog.connectors.terminal import safe
 
 CLEAR_LINE = "\r\x1b[2K"
 

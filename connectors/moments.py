@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from envelope.position import Position
+from changelog.envelope.position import Position
 
 
 def moment(text: str) -> Position | datetime | None:

@@ -8,8 +8,8 @@
         ])
 
 An event is a `create` in JSON that never changes. It has no `original` and no position; readers derive a position from
-its partition and offset (`envelope.position.at_offset`). Its id is in `source.id` and in the header `id`: an event with
-an id that was seen before is a repeat.
+its partition and offset (`changelog.envelope.position.at_offset`). Its id is in `source.id` and in the header `id`: an
+event with an id that was seen before is a repeat.
 """
 
 import json
@@ -27,15 +27,15 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import TopicMetadata
 from msgspec import Raw
 
-from connectors.sinks.kafka.admin.names import topic
-from connectors.sinks.kafka.client import UNKNOWN_TOPIC, Client, error_of, translated
-from envelope.codec import json_codec
-from envelope.entity import RESERVED
-from envelope.errors import ChangelogError, Kind
-from envelope.key import key_text, partition
-from envelope.model import MISSING, Envelope, Op, Provenance, Source, Stamp
-from envelope.position import UNPLACED
-from envelope.stamp import context_problem
+from changelog.connectors.sinks.kafka.admin.names import topic
+from changelog.connectors.sinks.kafka.client import UNKNOWN_TOPIC, Client, error_of, translated
+from changelog.envelope.codec import json_codec
+from changelog.envelope.entity import RESERVED
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.key import key_text, partition
+from changelog.envelope.model import MISSING, Envelope, Op, Provenance, Source, Stamp
+from changelog.envelope.position import UNPLACED
+from changelog.envelope.stamp import context_problem
 
 CONNECTOR: Final = "producer"
 """The value of `source.connector` in these events."""

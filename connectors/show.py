@@ -15,11 +15,11 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from connectors.capture.tables.table_progress import pages_read
-from connectors.terminal import safe, safe_lines
-from envelope.codec.json_codec import members
-from envelope.entity import GAPS
-from envelope.model import MISSING, Envelope, Missing, Op, Record
+from changelog.connectors.capture.tables.table_progress import pages_read
+from changelog.connectors.terminal import safe, safe_lines
+from changelog.envelope.codec.json_codec import members
+from changelog.envelope.entity import GAPS
+from changelog.envelope.model import MISSING, Envelope, Missing, Op, Record
 
 VALUE_CHARS = 72
 """What of one value is shown; longer ones are cut around what differs."""

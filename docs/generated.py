@@ -11,8 +11,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # this checkout, installed or not
 
-from connectors import cli
-from spark_jobs.runner import job
+from changelog.connectors import cli
+from changelog.spark_jobs.runner import job
 
 REFERENCE = Path(__file__).parent / "reference"
 JOBS = ("archive", "derive_deltas", "rebuild_view", "detect_drift")
@@ -89,7 +89,7 @@ def commands_page() -> str:
     """The page of `changelog` and its commands."""
     parts = [COMMANDS_HEAD]
     for name, summary in cli.COMMANDS.items():
-        command = importlib.import_module(f"connectors.commands.{name}")
+        command = importlib.import_module(f"changelog.connectors.commands.{name}")
         parser = chosen(cli.parser_of({name: command}), name)
         parts.append(f"## `changelog {name}`\n\n{sentence(summary)}\n")
         verbs = list(subparsers(parser))
@@ -106,7 +106,7 @@ def jobs_page() -> str:
     """The page of the Spark jobs."""
     parts = [JOBS_HEAD]
     for name in JOBS:
-        made = importlib.import_module(f"spark_jobs.{name}").JOB
+        made = importlib.import_module(f"changelog.spark_jobs.{name}").JOB
         parts.append(f"## `{name}.py`\n\n{summary(made.description)}\n")
         parts.append(options(job._parser(made)))
     return "\n".join(part for part in parts if part)

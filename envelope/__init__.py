@@ -1,6 +1,6 @@
 """The messages of a changelog. This package is pure: it reads no socket, file, clock or environment."""
 
-from envelope.model import Envelope, Provenance
-from envelope.position import Position
+from changelog.envelope.model import Envelope, Provenance
+from changelog.envelope.position import Position
 
 __all__ = ["Envelope", "Position", "Provenance"]

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import Raw
 
-from envelope.errors import ChangelogError, Kind
+from changelog.envelope.errors import ChangelogError, Kind
 
 Value = Any
 """None, bool, str, list, dict, or a number: a Raw from `parse`, an int or a float."""

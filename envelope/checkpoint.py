@@ -11,8 +11,8 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position, commit_text
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position, commit_text
 
 FORMAT: Final = 2
 
@@ -21,7 +21,7 @@ _THROUGH = re.compile(r"([0-9A-F]{16}).*", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Where and why a service stopped, as its error said (`envelope.errors`)."""
+    """Where and why a service stopped, as its error said (`changelog.envelope.errors`)."""
 
     position: Position
     message: str
@@ -103,7 +103,7 @@ class Checkpoint:
     `position` is that of the last published row, None before the first. `through` says up to where the source's log is
     whole in the changelog: every transaction of `epoch` that was committed before it is stored, or had nothing to
     publish. It is a text of the source's own that compares as text, and it begins with a commit as positions write it
-    (`envelope.position.commit_text`), so that it can be compared with them without asking the source.
+    (`changelog.envelope.position.commit_text`), so that it can be compared with them without asking the source.
 
     `partial` says that `position` stands inside a transaction. `windows` is the progress of table reads by entity,
     `settings` what shapes order or content, `decisions` the stops that an operator passed, `accepted` the changes of

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from envelope.model import Stamp
-from schemas.compatibility import Mode
+from changelog.envelope.model import Stamp
+from changelog.schemas.compatibility import Mode
 
 TRUNCATE_KEY = "\0truncate"
 """The reserved key under which a truncate is published, once for each partition."""
@@ -14,10 +14,10 @@ DEAD = "dead"
 """The reserved entity that holds messages which an operator set aside."""
 
 SCHEMAS = "schemas"
-"""The reserved entity whose rows are the versions of other entities' columns (`envelope.versions`)."""
+"""The reserved entity whose rows are the versions of other entities' columns (`changelog.envelope.versions`)."""
 
 GAPS = "gaps"
-"""The reserved entity whose rows record where changes were lost (`envelope.gap`)."""
+"""The reserved entity whose rows record where changes were lost (`changelog.envelope.gap`)."""
 
 OF_CHANGELOG = frozenset({GAPS, SCHEMAS})
 """The reserved entities whose rows describe the changelog itself rather than a table; every copy of it keeps them."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from enum import StrEnum
 
-from envelope.position import Position
+from changelog.envelope.position import Position
 
 
 class Kind(StrEnum):

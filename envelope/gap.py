@@ -9,12 +9,12 @@ from typing import Self
 import msgspec
 from msgspec import Raw
 
-from envelope.entity import GAPS
-from envelope.errors import ChangelogError, Kind
-from envelope.key import key_text
-from envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source
-from envelope.position import Position
-from envelope.versions import PUBLISHER
+from changelog.envelope.entity import GAPS
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.key import key_text
+from changelog.envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source
+from changelog.envelope.position import Position
+from changelog.envelope.versions import PUBLISHER
 
 NO_TRANSACTION = "0"
 """PostgreSQL's invalid transaction id, because no transaction wrote the record."""

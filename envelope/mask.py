@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from envelope import canonical
+from changelog.envelope import canonical
 
 MaskKind = Literal["drop", "null", "sha256"]
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Raw
 
-from envelope.position import Position
+from changelog.envelope.position import Position
 
 
 class Op(StrEnum):
@@ -37,7 +37,7 @@ MISSING: Final = Missing.MISSING
 class Stamp:
     """Who made a change. The application sets it inside its own transaction; otherwise it is a configured default.
 
-    `context` is a JSON object as the application wrote it, or None. `envelope.stamp` has its size limits.
+    `context` is a JSON object as the application wrote it, or None. `changelog.envelope.stamp` has its size limits.
     """
 
     api_version: str
@@ -50,8 +50,8 @@ class Stamp:
 class Source:
     """Where a change was read.
 
-    An event that a service published itself (`connectors.producer`) was not read from any source. It has an `id`, and
-    its position is `UNPLACED` until a reader finds the event at its offset.
+    An event that a service published itself (`changelog.connectors.producer`) was not read from any source. It has an
+    `id`, and its position is `UNPLACED` until a reader finds the event at its offset.
     """
 
     connector: str

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from envelope.errors import ChangelogError, Kind
+from changelog.envelope.errors import ChangelogError, Kind
 
 PREFIX = "changelog"
 """The prefix of logical messages that carry signals, and of those that a service writes for itself."""

@@ -8,10 +8,10 @@ from itertools import accumulate
 import msgspec
 from msgspec import Raw
 
-from envelope import canonical
-from envelope.codec.json_codec import members
-from envelope.errors import ChangelogError
-from envelope.model import Stamp
+from changelog.envelope import canonical
+from changelog.envelope.codec.json_codec import members
+from changelog.envelope.errors import ChangelogError
+from changelog.envelope.model import Stamp
 
 PREFIX = "provenance"
 """The prefix of the logical messages that carry stamps."""

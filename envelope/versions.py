@@ -12,13 +12,13 @@ from typing import Any, Self
 import msgspec
 from msgspec import Raw
 
-from envelope.entity import SCHEMAS, Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source, Stamp
-from envelope.position import Position
-from schemas import avro, evolution, types
-from schemas.compatibility import Problem, problems
-from schemas.types import Struct
+from changelog.envelope.entity import SCHEMAS, Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source, Stamp
+from changelog.envelope.position import Position
+from changelog.schemas import avro, evolution, types
+from changelog.schemas.compatibility import Problem, problems
+from changelog.schemas.types import Struct
 
 PUBLISHER = Stamp(api_version="", service_name="changelog", identifier="")
 """The stamp of a version. The service announces it, because the log does not say who altered the table."""

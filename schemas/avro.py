@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 Schema = Any
 """A schema as JSON: a name, a list (a union) or an object."""
@@ -192,7 +192,7 @@ def _envelope() -> dict[str, Any]:
 
 @cache
 def _text(name: str) -> str:
-    return importlib.resources.files("schemas").joinpath(name).read_text("utf-8")
+    return importlib.resources.files("changelog.schemas").joinpath(name).read_text("utf-8")
 
 
 def _hex(code: int) -> str:

@@ -1,6 +1,7 @@
 """Decides whether a schema may follow earlier ones, by Avro's schema resolution and stricter rules for changelogs.
 
-`schemas.resolution` has the rules on types, this module those on an entity. `schemas.rules` lists all of them.
+`changelog.schemas.resolution` has the rules on types, this module those on an entity. `changelog.schemas.rules` lists
+all of them.
 
 A record names its key and its partition key in its properties `key` and `partitionBy`. If an older version lacks them,
 the rules on keys do not apply to it.
@@ -11,10 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from schemas.avro import TRUE_NAME, Schema, true_name
-from schemas.document import Document, Field, Type, branch_path, is_valid
-from schemas.resolution import Resolution, pairs
-from schemas.rules import Incompatibility, Rule, SideNames
+from changelog.schemas.avro import TRUE_NAME, Schema, true_name
+from changelog.schemas.document import Document, Field, Type, branch_path, is_valid
+from changelog.schemas.resolution import Resolution, pairs
+from changelog.schemas.rules import Incompatibility, Rule, SideNames
 
 __all__ = ["KEY", "PARTITION", "Mode", "Problem", "Rule", "problems"]
 

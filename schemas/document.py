@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from schemas.avro import Schema
+from changelog.schemas.avro import Schema
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "enum", "fixed"})
@@ -102,7 +102,9 @@ class Field:
 
 
 class Document:
-    """A whole schema. Raises ValueError for faults that break resolution; `schemas.validity` finds all faults."""
+    """A whole schema. Raises ValueError for faults that break resolution; `changelog.schemas.validity` finds all
+    faults.
+    """
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from schemas.types import ColumnType, Primitive, Struct
+from changelog.schemas.types import ColumnType, Primitive, Struct
 
 
 class ChangeKind(StrEnum):

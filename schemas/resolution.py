@@ -9,9 +9,9 @@ union is enough.
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from schemas.avro import Schema
-from schemas.document import NAMED, Document, Field, Type, branch_path
-from schemas.rules import Incompatibility, Rule, SideNames
+from changelog.schemas.avro import Schema
+from changelog.schemas.document import NAMED, Document, Field, Type, branch_path
+from changelog.schemas.rules import Incompatibility, Rule, SideNames
 
 PROMOTIONS: Final = {
     "int": {"long", "float", "double"},

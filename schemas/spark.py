@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from schemas.avro import Column
-from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct, from_json, to_json
+from changelog.schemas.avro import Column
+from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct, from_json, to_json
 
 COLUMN_TYPE: Final = "changelog"
-"""The member of a field's metadata that holds its column type, as `schemas.types.to_json` has it."""
+"""The member of a field's metadata that holds its column type, as `changelog.schemas.types.to_json` has it."""
 
 DIGITS_MAX: Final = 38
 """The most digits that a decimal of Spark's holds; a longer one becomes a string."""

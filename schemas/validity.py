@@ -1,7 +1,7 @@
 """Checks whether a JSON value is a valid Avro 1.12 schema, and reports each fault with its place.
 
-`schemas.compatibility` checks defaults against the types of their fields, because mostly a change makes them wrong.
-https://avro.apache.org/docs/1.12.0/specification/
+`changelog.schemas.compatibility` checks defaults against the types of their fields, because mostly a change makes them
+wrong. https://avro.apache.org/docs/1.12.0/specification/
 """
 
 import re

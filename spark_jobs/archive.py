@@ -16,24 +16,24 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from connectors import failpoints
-from connectors.config import Config, FilesConfig, KafkaConfig
-from connectors.sinks.files.layout import sequences
-from connectors.wiring.sinks import extra_needed
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.archiving.retention import closed_sequences, open_day, to_drop, to_merge
-from spark_jobs.runner.arguments import place, positive
-from spark_jobs.runner.job import DONE, Job, main
-from spark_jobs.storage.manifest import ARCHIVE, NOTHING, Manifest, newest
-from spark_jobs.storage.open_store import is_local, store_of
-from spark_jobs.storage.store import Store
+from changelog.connectors import failpoints
+from changelog.connectors.config import Config, FilesConfig, KafkaConfig
+from changelog.connectors.sinks.files.layout import sequences
+from changelog.connectors.wiring.sinks import extra_needed
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.archiving.retention import closed_sequences, open_day, to_drop, to_merge
+from changelog.spark_jobs.runner.arguments import place, positive
+from changelog.spark_jobs.runner.job import DONE, Job, main
+from changelog.spark_jobs.storage.manifest import ARCHIVE, NOTHING, Manifest, newest
+from changelog.spark_jobs.storage.open_store import is_local, store_of
+from changelog.spark_jobs.storage.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.archiving.files import Merged
-    from spark_jobs.archiving.write_files import ArchiveRun
-    from spark_jobs.changelog.kafka_offsets import Spans
+    from changelog.spark_jobs.archiving.files import Merged
+    from changelog.spark_jobs.archiving.write_files import ArchiveRun
+    from changelog.spark_jobs.reading.kafka_offsets import Spans
 
 CLOSED, ALL = "closed", "all"
 
@@ -108,8 +108,8 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
     """Archives what is new, then compacts, drops and deletes as the arguments say."""
-    from spark_jobs.archiving import clear, files  # noqa: PLC0415, --help and a dry run need no Spark
-    from spark_jobs.archiving.write_files import ArchiveRun  # noqa: PLC0415
+    from changelog.spark_jobs.archiving import clear, files  # noqa: PLC0415, --help and a dry run need no Spark
+    from changelog.spark_jobs.archiving.write_files import ArchiveRun  # noqa: PLC0415
 
     store = _store(arguments, config, spark)
     assert store is not None
@@ -185,8 +185,8 @@ def _origin(config: Config) -> str:
 def _unread(arguments: argparse.Namespace, config: Config, sink: KafkaConfig, manifest: Manifest) -> "Spans":
     """The committed messages past the manifest's offsets."""
     with extra_needed():
-        from connectors.wiring import kafka  # noqa: PLC0415
-        from spark_jobs.changelog import kafka_offsets  # noqa: PLC0415
+        from changelog.connectors.wiring import kafka  # noqa: PLC0415
+        from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
 
         return kafka_offsets.unread(
             kafka.client(sink), config.prefix, manifest.offsets, skip=arguments.skip, lost=arguments.accept_lost
@@ -199,10 +199,10 @@ def _count(spans: "Spans", topic: str) -> int:
 
 def _take(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> int:
     """Archives all that is committed now, in as many commits as it needs; returns the number of rows."""
-    from spark_jobs.archiving.files import land  # noqa: PLC0415
-    from spark_jobs.changelog import kafka_offsets  # noqa: PLC0415
-    from spark_jobs.changelog.read_kafka import decoded, kafka_options  # noqa: PLC0415
-    from spark_jobs.changelog.where import Kafka, where_of  # noqa: PLC0415
+    from changelog.spark_jobs.archiving.files import land  # noqa: PLC0415
+    from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
+    from changelog.spark_jobs.reading.read_kafka import decoded, kafka_options  # noqa: PLC0415
+    from changelog.spark_jobs.reading.where import Kafka, where_of  # noqa: PLC0415
 
     where = where_of(config)
     assert isinstance(where, Kafka)
@@ -225,9 +225,9 @@ def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, si
     The manifest says where to begin. Spark's checkpoint lives only as long as its query, and serves only to find the
     offsets of each micro-batch, which its rows do not show because offsets have gaps.
     """
-    from spark_jobs.changelog import kafka_offsets  # noqa: PLC0415
-    from spark_jobs.changelog.read_kafka import decoded, kafka_options  # noqa: PLC0415
-    from spark_jobs.changelog.where import Kafka, where_of  # noqa: PLC0415
+    from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
+    from changelog.spark_jobs.reading.read_kafka import decoded, kafka_options  # noqa: PLC0415
+    from changelog.spark_jobs.reading.where import Kafka, where_of  # noqa: PLC0415
 
     where = where_of(config)
     assert isinstance(where, Kafka)
@@ -269,8 +269,8 @@ class _MicroBatches:
 
     def land(self, rows: "DataFrame", number: int) -> None:
         """Archives one micro-batch; `failure` keeps an error that Spark would report as a Java stack trace."""
-        from spark_jobs.archiving.files import land  # noqa: PLC0415
-        from spark_jobs.changelog.kafka_offsets import ending  # noqa: PLC0415
+        from changelog.spark_jobs.archiving.files import land  # noqa: PLC0415
+        from changelog.spark_jobs.reading.kafka_offsets import ending  # noqa: PLC0415
 
         try:
             spans = ending(self._spans, self._ends(number))

@@ -16,21 +16,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from connectors import failpoints
-from connectors.config import Config, KafkaConfig
-from connectors.wiring.sinks import extra_needed
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
-from spark_jobs.runner.arguments import place, positive, seconds
-from spark_jobs.runner.job import DONE, Job, main
-from spark_jobs.storage.open_store import is_local, store_of
+from changelog.connectors import failpoints
+from changelog.connectors.config import Config, KafkaConfig
+from changelog.connectors.wiring.sinks import extra_needed
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
+from changelog.spark_jobs.runner.arguments import place, positive, seconds
+from changelog.spark_jobs.runner.job import DONE, Job, main
+from changelog.spark_jobs.storage.open_store import is_local, store_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.changelog.where import Archive, Files
-    from spark_jobs.deltas.files import DeltaRuns
-    from spark_jobs.deltas.topics import Topics
+    from changelog.spark_jobs.deltas.files import DeltaRuns
+    from changelog.spark_jobs.deltas.topics import Topics
+    from changelog.spark_jobs.reading.where import Archive, Files
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,12 +85,12 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
             "to": arguments.last,
         }
         if is_local(output):
-            from spark_jobs.deltas.files import newest  # noqa: PLC0415
+            from changelog.spark_jobs.deltas.files import newest  # noqa: PLC0415
 
             plan["behind"] = newest(store_of(output)).last
         return plan
     with extra_needed():
-        from spark_jobs.deltas.topics import committed  # noqa: PLC0415
+        from changelog.spark_jobs.deltas.topics import committed  # noqa: PLC0415
 
         topics = _topics(arguments, config)
         plan = {"reads": sorted(topics.changelog()), "writes": sorted(topics.names().values())}
@@ -136,9 +136,9 @@ def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
 
 
 def _run_files(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    from spark_jobs.changelog.read import refuse_beyond  # noqa: PLC0415, --help and most of a dry run need no Spark
-    from spark_jobs.changelog.where import Archive, Files  # noqa: PLC0415
-    from spark_jobs.deltas import files  # noqa: PLC0415, --help and most of a dry run need no Spark
+    from changelog.spark_jobs.deltas import files  # noqa: PLC0415, --help and most of a dry run need no Spark
+    from changelog.spark_jobs.reading.read import refuse_beyond  # noqa: PLC0415, --help and most of a dry run need no Spark
+    from changelog.spark_jobs.reading.where import Archive, Files  # noqa: PLC0415
 
     where: Files | Archive
     where = Archive(path=arguments.archive) if arguments.archive else Files(path=_path(config))
@@ -169,7 +169,7 @@ def _changes(
 ) -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    from spark_jobs.changelog.read import read_changelog, refuse_dropped  # noqa: PLC0415
+    from changelog.spark_jobs.reading.read import read_changelog, refuse_dropped  # noqa: PLC0415
 
     floor = None if before.floor is None else Position.parse(before.floor)
     if before.last is not None:
@@ -201,8 +201,8 @@ def _path(config: Config) -> Path:
 
 
 def _topics(arguments: argparse.Namespace, config: Config) -> "Topics":
-    from connectors.wiring import kafka  # noqa: PLC0415
-    from spark_jobs.deltas.topics import Topics  # noqa: PLC0415
+    from changelog.connectors.wiring import kafka  # noqa: PLC0415
+    from changelog.spark_jobs.deltas.topics import Topics  # noqa: PLC0415
 
     sink = config.sink
     assert isinstance(sink, KafkaConfig)
@@ -217,7 +217,7 @@ def _topics(arguments: argparse.Namespace, config: Config) -> "Topics":
 
 
 def _run_kafka(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    from spark_jobs.deltas.topics import committed, stream  # noqa: PLC0415
+    from changelog.spark_jobs.deltas.topics import committed, stream  # noqa: PLC0415
 
     topics = _topics(arguments, config)
     checkpoint = store_of(arguments.checkpoint, spark)

@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from connectors.config import Config, FilesConfig
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.runner.arguments import folder, moment, place, positive, seconds
-from spark_jobs.runner.job import Job, main
+from changelog.connectors.config import Config, FilesConfig
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.runner.arguments import folder, moment, place, positive, seconds
+from changelog.spark_jobs.runner.job import Job, main
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_jobs.drift.foreign_run import ForeignSource
-    from spark_jobs.drift.key_ranges import KeyRange
-    from spark_jobs.drift.report_json import Request
+    from changelog.spark_jobs.drift.foreign_run import ForeignSource
+    from changelog.spark_jobs.drift.key_ranges import KeyRange
+    from changelog.spark_jobs.drift.report_json import Request
 
 OUT = "drift"
 
@@ -105,7 +105,7 @@ def _option(text: str) -> tuple[str, str]:
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
     """Looks up the tables in the database, without taking a snapshot."""
-    from spark_jobs.drift.chosen_entities import entities_of  # noqa: PLC0415
+    from changelog.spark_jobs.drift.chosen_entities import entities_of  # noqa: PLC0415
 
     _refuse_several(arguments)
     if arguments.source is not None:
@@ -144,9 +144,9 @@ def _folder(arguments: argparse.Namespace) -> Path:
 
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    from spark_jobs.drift import foreign_run, run  # noqa: PLC0415, --help and a dry run need no Spark
-    from spark_jobs.drift.report import finish, policies, read_earlier, write  # noqa: PLC0415
-    from spark_jobs.drift.report_json import RunStart  # noqa: PLC0415
+    from changelog.spark_jobs.drift import foreign_run, run  # noqa: PLC0415, --help and a dry run need no Spark
+    from changelog.spark_jobs.drift.report import finish, policies, read_earlier, write  # noqa: PLC0415
+    from changelog.spark_jobs.drift.report_json import RunStart  # noqa: PLC0415
 
     _refuse_several(arguments)
     request, folder = _request(spark, arguments, config), _folder(arguments)
@@ -159,17 +159,17 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
     file = arguments.config.absolute()
     report = finish(compared, policies(config, compared["entities"]), earlier, folder=folder, config=file)
     if arguments.repair:
-        from spark_jobs.drift.repair import repair  # noqa: PLC0415
+        from changelog.spark_jobs.drift.repair import repair  # noqa: PLC0415
 
         report = repair(config, report, folder)
     return _summary(report, write(folder, report))
 
 
 def _request(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> "Request":
-    from spark_jobs.changelog.as_of import resolve  # noqa: PLC0415
-    from spark_jobs.changelog.where import Archive, where_of  # noqa: PLC0415
-    from spark_jobs.drift.compare import Scope  # noqa: PLC0415
-    from spark_jobs.drift.report_json import Request  # noqa: PLC0415
+    from changelog.spark_jobs.drift.compare import Scope  # noqa: PLC0415
+    from changelog.spark_jobs.drift.report_json import Request  # noqa: PLC0415
+    from changelog.spark_jobs.reading.as_of import resolve  # noqa: PLC0415
+    from changelog.spark_jobs.reading.where import Archive, where_of  # noqa: PLC0415
 
     where = where_of(config) if arguments.archive is None else Archive(path=arguments.archive)
     since = None if arguments.since is None else resolve(spark, where, arguments.since)
@@ -184,7 +184,7 @@ def _request(spark: "SparkSession", arguments: argparse.Namespace, config: Confi
 
 
 def _keys(arguments: argparse.Namespace) -> "KeyRange | None":
-    from spark_jobs.drift.key_ranges import KeyRange  # noqa: PLC0415
+    from changelog.spark_jobs.drift.key_ranges import KeyRange  # noqa: PLC0415
 
     if arguments.first is None and arguments.end is None:
         return None
@@ -192,7 +192,7 @@ def _keys(arguments: argparse.Namespace) -> "KeyRange | None":
 
 
 def _foreign_source(arguments: argparse.Namespace) -> "ForeignSource":
-    from spark_jobs.drift.foreign_run import ForeignSource  # noqa: PLC0415
+    from changelog.spark_jobs.drift.foreign_run import ForeignSource  # noqa: PLC0415
 
     return ForeignSource(format=arguments.source, options=dict(arguments.source_option), settle_s=arguments.settle)
 
@@ -216,7 +216,7 @@ def _summary(report: Mapping[str, Any], page: Path) -> Mapping[str, object]:
 
 def _figures(summary: Mapping[str, object]) -> str:
     """The report's figures, for --metrics."""
-    from spark_jobs.drift.report import prometheus  # noqa: PLC0415
+    from changelog.spark_jobs.drift.report import prometheus  # noqa: PLC0415
 
     if "report" not in summary:
         return ""

@@ -13,20 +13,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from connectors.config import Config, FilesConfig, ViewConfig, secret_of
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
-from spark_jobs.runner.arguments import folder, moment, place
-from spark_jobs.runner.job import DONE, Job, main
-from spark_jobs.storage.open_store import store_of
-from spark_jobs.views import to_postgres
+from changelog.connectors.config import Config, FilesConfig, ViewConfig, secret_of
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
+from changelog.spark_jobs.runner.arguments import folder, moment, place
+from changelog.spark_jobs.runner.job import DONE, Job, main
+from changelog.spark_jobs.storage.open_store import store_of
+from changelog.spark_jobs.views import to_postgres
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_jobs.changelog.where import Where
-    from spark_jobs.views.plan import ViewPlan
-    from spark_jobs.views.to_parquet import View
+    from changelog.spark_jobs.reading.where import Where
+    from changelog.spark_jobs.views.plan import ViewPlan
+    from changelog.spark_jobs.views.to_parquet import View
 
 
 FILES, DELTA, POSTGRES = OUTPUTS = ("files", "delta", "postgres")
@@ -123,11 +123,11 @@ def _choice(arguments: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    from spark_jobs.changelog.as_of import resolve  # noqa: PLC0415
-    from spark_jobs.changelog.read import read_changelog  # noqa: PLC0415
-    from spark_jobs.changelog.where import Archive, where_of  # noqa: PLC0415
-    from spark_jobs.views import plan  # noqa: PLC0415, --help and a dry run need no Spark
-    from spark_jobs.views.transforms import Chosen  # noqa: PLC0415
+    from changelog.spark_jobs.reading.as_of import resolve  # noqa: PLC0415
+    from changelog.spark_jobs.reading.read import read_changelog  # noqa: PLC0415
+    from changelog.spark_jobs.reading.where import Archive, where_of  # noqa: PLC0415
+    from changelog.spark_jobs.views import plan  # noqa: PLC0415, --help and a dry run need no Spark
+    from changelog.spark_jobs.views.transforms import Chosen  # noqa: PLC0415
 
     _refuse_mixed(arguments, config)
     changelog = Archive(path=arguments.archive) if arguments.archive else where_of(config)
@@ -148,7 +148,7 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
 def _written(
     spark: "SparkSession", changelog: "Where", view_plan: "ViewPlan", position: Position, arguments: argparse.Namespace
 ) -> Mapping[str, object]:
-    from spark_jobs.views import plan, to_delta_lake, to_parquet  # noqa: PLC0415
+    from changelog.spark_jobs.views import plan, to_delta_lake, to_parquet  # noqa: PLC0415
 
     view = to_parquet.View(definition=view_plan.definition(changelog), position=str(position))
     table = _table(arguments)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
-from connectors.servers.kafka import Broker, temporary_broker
-from connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.kafka import Broker, temporary_broker
+from changelog.connectors.servers.postgres import Server, temporary_server
 from tests.servers import SETTINGS, fetched, fresh_database, java_needed, kafka_lib, postgres_bin
 from tests.servers.registry import Registry, temporary_registry
 

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self
 
-from connectors.servers.unprivileged import free_port
+from changelog.connectors.servers.unprivileged import free_port
 
 CHUNK = 65_536
 ACCEPTED_TURNS = 5

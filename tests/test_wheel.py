@@ -12,20 +12,23 @@ import sysconfig
 import tarfile
 import threading
 import venv
+import zipfile
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from connectors.servers.postgres import Server
-from connectors.sinks.files.sink import FileSink
-from envelope.columnar import batch
-from envelope.model import Op
-from envelope.position import Position
+from changelog.connectors.servers.kafka import temporary_broker
+from changelog.connectors.servers.postgres import Server
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.envelope.columnar import batch
+from changelog.envelope.model import Op
+from changelog.envelope.position import Position
+from tests.integration.kafka.test_producer import create, ids, read
 from tests.integration.site import Site
 from tests.patience import PROGRAM_S
-from tests.servers import HASTY_JAVA, fresh_database, java_needed
+from tests.servers import HASTY_JAVA, fresh_database, java_needed, kafka_lib
 from tests.unit import records as made
 
 pytestmark = pytest.mark.xdist_group("wheel")  # it is built once
@@ -38,9 +41,57 @@ WORK = {
 }
 """What a job is asked to do with a file log; the others have tests of their own."""
 
+OURS = ("connectors", "envelope", "schemas", "spark_jobs")
+PUBLISHING = """
+import json, sys
+from datetime import UTC, datetime
+from pathlib import Path
 
-def run(*command: str | Path, cwd: Path) -> str:
-    environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONSAFEPATH": "1"}
+import connectors, envelope, schemas, spark_jobs
+from changelog.connectors.producer import ChangelogProducer, Event
+from changelog.connectors.sinks.files.log import read_log
+from changelog.envelope.model import Stamp
+from changelog.envelope.stamp import content
+
+servers, log = sys.argv[1:]
+event = Event(entity="viewed", id="e-1", key=("7",), state={"id": 7}, at=datetime.now(UTC))
+with ChangelogProducer(servers, prefix="application", service_name="web", instance="web-0") as producer:
+    producer.publish([event])
+print(json.dumps({
+    "owners": [package.OWNER for package in (connectors, envelope, schemas, spark_jobs)],
+    "stamp": json.loads(content(Stamp(service_name="web", api_version="v3", identifier="req-1"))),
+    "rows": sum(batch.num_rows for batch in read_log(Path(log))),
+}))
+"""
+"""A program of the application: it stamps, publishes and reads."""
+REPORTING = """
+import json, sys
+from pathlib import Path
+
+import schemas
+from pyspark.sql import SparkSession
+from changelog.envelope import Position
+from changelog.spark_jobs.reading import Files, read_changelog
+
+
+def ordinals(batches):
+    for batch in batches:
+        yield batch.from_pydict({
+            "ordinal": [Position.parse(text).ordinal for text in batch["position"].to_pylist()],
+            "owner": [schemas.OWNER] * batch.num_rows,
+        })
+
+
+spark = SparkSession.builder.getOrCreate()
+changes = read_changelog(spark, Files(path=Path(sys.argv[1])), entities=["order"]).select("position")
+rows = changes.mapInArrow(ordinals, "ordinal long, owner string").collect()
+print(json.dumps(sorted([row.ordinal, row.owner] for row in rows)))
+"""
+"""A Spark program of the application: its workers import packages of both."""
+
+
+def run(*command: str | Path, cwd: Path, **variables: str) -> str:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONSAFEPATH": "1", **variables}
     done = subprocess.run(
         command, check=False, cwd=cwd, env=environment, capture_output=True, text=True, timeout=PROGRAM_S
     )
@@ -68,17 +119,30 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def application(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an application that has packages of its own under the names of our folders."""
+    folder = tmp_path_factory.mktemp("application")
+    for name in OURS:
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text('OWNER = "the application"\n', "utf-8")
+    (folder / "publishing.py").write_text(PUBLISHING, "utf-8")
+    (folder / "reporting.py").write_text(REPORTING, "utf-8")
+    return folder
+
+
+@pytest.fixture
 def empty(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_wheel_holds_its_packages_typed_and_nothing_else(installed: Path, empty: Path) -> None:
-    packages = "connectors, envelope, schemas, spark_jobs"
-    code = f"import {packages}; print(*(p.__path__[0] for p in ({packages})))"
-    for place in map(Path, run(installed / "python", "-c", code, cwd=empty).split()):
-        assert place.is_relative_to(installed.parent)
-        assert (place / "py.typed").exists()
-        assert not (place.parent / "tests").exists()
+def test_the_wheel_holds_one_package_typed_and_nothing_else(installed: Path, empty: Path) -> None:
+    (wheel,) = installed.parents[1].glob("changelog_publisher-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"changelog", "changelog_publisher"}
+    assert {name.split("/")[1] for name in names if name.count("/") > 1 and "dist-info" not in name} == {*OURS}
+    assert "changelog/py.typed" in names
+    place = run(installed / "python", "-c", "import changelog; print(*changelog.__path__)", cwd=empty).strip()
+    assert Path(place).is_relative_to(installed.parent)
 
 
 def test_the_source_distribution_holds_the_packages_and_no_tests(empty: Path) -> None:
@@ -86,12 +150,12 @@ def test_the_source_distribution_holds_the_packages_and_no_tests(empty: Path) ->
     (archive,) = empty.glob("changelog_publisher-*.tar.gz")
     with tarfile.open(archive) as files:
         folders = {path.parts[1] for path in map(Path, files.getnames()) if len(path.parts) > 2}
-    assert folders == {"connectors", "envelope", "schemas", "spark_jobs"}
+    assert folders == {"changelog"}
 
 
 def test_the_command_says_what_it_can_do(installed: Path, empty: Path) -> None:
     assert "usage: changelog" in changelog(installed, "--help", cwd=empty)
-    assert "usage: changelog" in run(installed / "python", "-m", "connectors", "--help", cwd=empty)
+    assert "usage: changelog" in run(installed / "python", "-m", "changelog", "--help", cwd=empty)
     assert not list(empty.iterdir())
 
 
@@ -106,10 +170,22 @@ def test_the_demo_needs_nothing_but_the_wheel(installed: Path, empty: Path) -> N
     assert ".parquet" in told or "log/" in told
 
 
-def submit(installed: Path, job: str, *arguments: str, cwd: Path, terminal: int | None = None) -> str:
-    """What `spark-submit` of an installed job prints; with a `terminal`, it prints all of it there."""
-    purelib = run(installed / "python", "-c", "import spark_jobs; print(spark_jobs.__path__[0])", cwd=cwd).strip()
+def installed_job(installed: Path, name: str, cwd: Path) -> Path:
+    """The file of a job, found as docs/how-to/spark.md says."""
+    code = "import changelog.spark_jobs as jobs; print(jobs.__path__[0])"
+    return Path(run(installed / "python", "-c", code, cwd=cwd).strip(), f"{name}.py")
+
+
+def submit(
+    installed: Path, job: str | Path, *arguments: str, cwd: Path, terminal: int | None = None, path: Path | None = None
+) -> str:
+    """What `spark-submit` of an installed job, or of a file, prints; with a `terminal`, it prints all of it there.
+
+    `path` is a folder that Python looks into first, on the driver and on workers.
+    """
     environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYSPARK_PYTHON": str(installed / "python")}
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
     settings = (
         "spark.sql.shuffle.partitions=2",
         "spark.ui.enabled=false",
@@ -120,7 +196,7 @@ def submit(installed: Path, job: str, *arguments: str, cwd: Path, terminal: int 
         *(Path(sys.executable).with_name("spark-submit"), "--master", "local[2]", "--driver-memory", "1g"),
         *("--driver-java-options", HASTY_JAVA),
         *(word for setting in settings for word in ("--conf", setting)),
-        Path(purelib, f"{job}.py"),
+        job if isinstance(job, Path) else installed_job(installed, job, cwd),
         *arguments,
     ]
     done = subprocess.run(
@@ -154,12 +230,12 @@ def configuration(empty: Path) -> Path:
 
 @pytest.mark.usefixtures("starts_servers")
 @pytest.mark.parametrize("job", WORK)
-def test_a_job_is_submitted_from_an_empty_folder(
-    installed: Path, configuration: Path, empty: Path, tmp_path_factory: pytest.TempPathFactory, job: str
+def test_a_job_is_submitted_beside_an_application_with_packages_of_our_names(
+    installed: Path, configuration: Path, application: Path, tmp_path_factory: pytest.TempPathFactory, job: str
 ) -> None:
     java_needed()
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    told = submit(installed, job, "--config", str(configuration), *WORK[job], cwd=elsewhere)
+    told = submit(installed, job, "--config", str(configuration), *WORK[job], cwd=elsewhere, path=application)
     summary = json.loads(told.splitlines()[-1])
     assert (summary["job"], summary["verdict"]) == (job, "done")
 
@@ -205,6 +281,31 @@ def test_a_person_sees_how_far_a_job_is(installed: Path, configuration: Path, em
     text = b"".join(shown).decode()
     assert re.search(r"\[Stage \d+:", text), text
     assert json.loads(text.splitlines()[-1])["verdict"] == "done"
+
+
+@pytest.mark.usefixtures("starts_servers")
+def test_an_application_with_packages_of_our_names_stamps_publishes_and_reads(
+    installed: Path, configuration: Path, application: Path
+) -> None:
+    log = str(configuration.parent / "log")
+    with temporary_broker(kafka_lib()) as broker:  # not the one of `broker`, which another worker may have
+        create(broker, "application.viewed")
+        words = ("publishing.py", broker.bootstrap_servers, log)
+        printed = run(installed / "python", *words, cwd=application, PYTHONSAFEPATH="")
+        assert ids(read(broker, "application.viewed")) == ["e-1"]
+    stamp = {"serviceName": "web", "apiVersion": "v3", "identifier": "req-1"}
+    owners = ["the application"] * len(OURS)
+    assert json.loads(printed.splitlines()[-1]) == {"owners": owners, "stamp": stamp, "rows": 2}
+
+
+@pytest.mark.usefixtures("starts_servers")
+def test_an_application_with_packages_of_our_names_reads_in_spark(
+    installed: Path, configuration: Path, application: Path
+) -> None:
+    java_needed()
+    log = configuration.parent / "log"
+    printed = submit(installed, application / "reporting.py", str(log), cwd=application, path=application)
+    assert json.loads(printed.splitlines()[-1]) == [[2, "the application"], [4, "the application"]]
 
 
 def test_every_job_is_submitted() -> None:

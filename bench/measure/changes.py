@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 
-from envelope.columnar.batch import SCHEMA
-from schemas.avro import Column
-from schemas.types import ColumnType, Decimal, Primitive
+from changelog.envelope.columnar.batch import SCHEMA
+from changelog.schemas.avro import Column
+from changelog.schemas.types import ColumnType, Decimal, Primitive
 
 CHANGES_OF_A_KEY = 5
 """On average; they are spread over the whole changelog."""
@@ -46,7 +46,7 @@ _PROVENANCE = (
 
 
 def updates(rows: int, *, first: int = 0, at_us: int = _COMMITTED_AT_US, seed: int = 0) -> Iterator[pa.RecordBatch]:
-    """Batches of `envelope.columnar.batch.SCHEMA` of entity `order`, in the order of the log.
+    """Batches of `changelog.envelope.columnar.batch.SCHEMA` of entity `order`, in the order of the log.
 
     The same arguments give the same batches. Each row is a transaction, numbered from `first` and committed a
     microsecond after the one before it.

@@ -13,9 +13,9 @@ from typing import Protocol
 import psycopg
 
 from bench.measure.topic import Topic
-from connectors.servers.kafka import Broker, find_java
-from connectors.servers.unprivileged import free_port
-from connectors.sinks.kafka.admin import names
+from changelog.connectors.servers.kafka import Broker, find_java
+from changelog.connectors.servers.unprivileged import free_port
+from changelog.connectors.sinks.kafka.admin import names
 
 START_S_MAX = 120.0
 STOP_S_MAX = 60.0
@@ -127,7 +127,7 @@ class Ours:
         return self._run(self._profile)
 
     def _run(self, profile: list[str]) -> subprocess.Popen[bytes]:
-        return _launch([sys.executable, *profile, "-m", "connectors", "run"], self._place.folder)
+        return _launch([sys.executable, *profile, "-m", "changelog", "run"], self._place.folder)
 
     def _streams(self) -> bool:
         try:

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from connectors.sinks.files.log import read_checkpoint
-from envelope.checkpoint import Checkpoint
+from changelog.connectors.sinks.files.log import read_checkpoint
+from changelog.envelope.checkpoint import Checkpoint
 
 
 def wait(service: subprocess.Popen[bytes], log: Path, reached: Callable[[Checkpoint], bool], timeout_s: float) -> None:

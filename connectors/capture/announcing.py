@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from envelope.codec import json_codec
-from envelope.entity import Entity
-from envelope.errors import ChangelogError
-from envelope.versions import Announced, Look, Versions
+from changelog.envelope.codec import json_codec
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError
+from changelog.envelope.versions import Announced, Look, Versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

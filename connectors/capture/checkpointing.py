@@ -19,17 +19,17 @@ from typing import Any
 
 import structlog
 
-from connectors.capture.assembly.assembled import Assembled
-from connectors.capture.rows.row_records import Change
-from connectors.capture.tables.repairs import Reached, Repairs, obey
-from connectors.capture.tables.table_progress import from_start, is_complete, restated
-from connectors.capture.throttled_warnings import Ignored
-from envelope.checkpoint import Checkpoint
-from envelope.entity import Entity
-from envelope.errors import ChangelogError
-from envelope.position import Position
-from envelope.signal import Signing, parse
-from envelope.versions import Announced, Version
+from changelog.connectors.capture.assembly.assembled import Assembled
+from changelog.connectors.capture.rows.row_records import Change
+from changelog.connectors.capture.tables.repairs import Reached, Repairs, obey
+from changelog.connectors.capture.tables.table_progress import from_start, is_complete, restated
+from changelog.connectors.capture.throttled_warnings import Ignored
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError
+from changelog.envelope.position import Position
+from changelog.envelope.signal import Signing, parse
+from changelog.envelope.versions import Announced, Version
 
 _log = structlog.get_logger("source")
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from envelope.checkpoint import Checkpoint
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.mask import mask_id
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.mask import mask_id
 
 PLAIN_CODEC = "json"
 """The codec of a changelog whose settings name none."""

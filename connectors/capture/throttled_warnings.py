@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from envelope.errors import ChangelogError
+from changelog.envelope.errors import ChangelogError
 
 TELL_EVERY_S = 10.0
 """How often the log tells: any role may write signals and stamps that are none, and must not fill it."""

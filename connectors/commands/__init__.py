@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Command(Protocol):
-    """What a module in `connectors.commands` offers."""
+    """What a module in `changelog.connectors.commands` offers."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Adds what the command takes beside `--config` and `--verbose`."""

@@ -5,16 +5,16 @@ import os
 from contextlib import closing
 from dataclasses import replace
 
-from connectors import config
-from connectors.commands.status import probe
-from connectors.config import Config, FilesConfig
-from connectors.sinks.files.layout import find_recovery
-from connectors.terminal import say
-from connectors.wiring.sinks import open_log, open_sink
-from connectors.wiring.sources import database
-from envelope.checkpoint import Checkpoint, Stop
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
+from changelog.connectors import config
+from changelog.connectors.commands.status import probe
+from changelog.connectors.config import Config, FilesConfig
+from changelog.connectors.sinks.files.layout import find_recovery
+from changelog.connectors.terminal import say
+from changelog.connectors.wiring.sinks import open_log, open_sink
+from changelog.connectors.wiring.sources import database
+from changelog.envelope.checkpoint import Checkpoint, Stop
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
 
 DECISIONS = ("skip", "default", "dead-letter")
 

@@ -16,19 +16,19 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from connectors import config, show
-from connectors.commands.status import probe
-from connectors.config import Config, FilesConfig, KafkaConfig
-from connectors.findings import Finding, Status
-from connectors.sources import Database, TableInfo
-from connectors.terminal import safe
-from connectors.wiring import entities
-from connectors.wiring.entities import table_text
-from connectors.wiring.sinks import extra_needed, open_log
-from connectors.wiring.sources import database
-from envelope.checkpoint import Checkpoint
-from envelope.entity import Entity
-from envelope.errors import ChangelogError
+from changelog.connectors import config, show
+from changelog.connectors.commands.status import probe
+from changelog.connectors.config import Config, FilesConfig, KafkaConfig
+from changelog.connectors.findings import Finding, Status
+from changelog.connectors.sources import Database, TableInfo
+from changelog.connectors.terminal import safe
+from changelog.connectors.wiring import entities
+from changelog.connectors.wiring.entities import table_text
+from changelog.connectors.wiring.sinks import extra_needed, open_log
+from changelog.connectors.wiring.sources import database
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError
 
 REGISTER = "`changelog schemas register` says what would come of it, and with --yes does it"
 
@@ -136,7 +136,7 @@ def sink_findings(
         yield from folder_findings(settings.sink.path)
         return
     with extra_needed():
-        from connectors.wiring import kafka  # noqa: PLC0415
+        from changelog.connectors.wiring import kafka  # noqa: PLC0415
 
         yield from kafka.findings(settings, settings.sink, resolved, running=running, begun=begun, lag_s=lag_s)
         if settings.sink.registry is not None and resolved:
@@ -145,8 +145,8 @@ def sink_findings(
 
 def registry_findings(settings: Config, sink: KafkaConfig) -> Iterator[Finding]:
     """Whether the registry has the schemas of the live tables, or would take them."""
-    from connectors.commands.schemas import register  # noqa: PLC0415, it needs the extra
-    from connectors.sinks.kafka.encoding.registry import Registry  # noqa: PLC0415
+    from changelog.connectors.commands.schemas import register  # noqa: PLC0415, it needs the extra
+    from changelog.connectors.sinks.kafka.encoding.registry import Registry  # noqa: PLC0415
 
     assert sink.registry is not None
     with closing(Registry(sink.registry, sink.registry_client)) as registry:

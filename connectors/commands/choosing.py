@@ -4,10 +4,10 @@ import argparse
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
-from connectors import show
-from connectors.moments import moment
-from envelope.model import Record, position_of
-from envelope.position import Position
+from changelog.connectors import show
+from changelog.connectors.moments import moment
+from changelog.envelope.model import Record, position_of
+from changelog.envelope.position import Position
 
 Choice = Callable[[Record], bool]
 """Whether a change is shown."""

@@ -4,10 +4,10 @@ import argparse
 import os
 from pathlib import Path
 
-from connectors import config, demo, show
-from connectors.demo.stage import FileStage, Stage
-from connectors.wiring import sinks
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors import config, demo, show
+from changelog.connectors.demo.stage import FileStage, Stage
+from changelog.connectors.wiring import sinks
+from changelog.envelope.errors import ChangelogError, Kind
 
 SECONDS = 6.0
 SEED = 1
@@ -56,7 +56,7 @@ def _stage(arguments: argparse.Namespace) -> Stage:
             raise ChangelogError(Kind.USAGE, "--bootstrap-servers is for --kafka", hint="give both")
         return FileStage()
     with sinks.extra_needed():
-        from connectors.demo.kafka import KafkaStage  # noqa: PLC0415
+        from changelog.connectors.demo.kafka import KafkaStage  # noqa: PLC0415
 
         return KafkaStage(arguments.bootstrap_servers)
 

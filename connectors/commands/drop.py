@@ -5,14 +5,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from connectors import config, show
-from connectors.commands.accept import refuse_running
-from connectors.config import Config, FilesConfig, KafkaConfig
-from connectors.sources import Database, Remnant
-from connectors.terminal import say
-from connectors.wiring.sinks import extra_needed, open_log
-from connectors.wiring.sources import database, read_entities
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors import config, show
+from changelog.connectors.commands.accept import refuse_running
+from changelog.connectors.config import Config, FilesConfig, KafkaConfig
+from changelog.connectors.sources import Database, Remnant
+from changelog.connectors.terminal import say
+from changelog.connectors.wiring.sinks import extra_needed, open_log
+from changelog.connectors.wiring.sources import database, read_entities
+from changelog.envelope.errors import ChangelogError, Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def _read_kafka(settings: Config, source: Database) -> KafkaRemnants:
         checkpoint = open_log(settings).checkpoint()
         ours |= set() if checkpoint is None else checkpoint.settings.keys()
         with extra_needed():
-            from connectors.wiring import kafka  # noqa: PLC0415
+            from changelog.connectors.wiring import kafka  # noqa: PLC0415
 
             topics = kafka.topics_left(settings, settings.sink, sorted(ours))
     except ChangelogError as error:
@@ -86,7 +86,7 @@ def _read_kafka(settings: Config, source: Database) -> KafkaRemnants:
 
 def _drop_on_kafka(settings: Config, sink: KafkaConfig, there: KafkaRemnants, *, topics: bool, positions: bool) -> None:
     with extra_needed():
-        from connectors.wiring import kafka  # noqa: PLC0415
+        from changelog.connectors.wiring import kafka  # noqa: PLC0415
 
         if topics and there.topics:
             kafka.delete(sink, list(there.topics))

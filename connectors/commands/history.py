@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from connectors import config, show
-from connectors.commands import choosing
-from connectors.commands.tail import message_line
-from connectors.sinks import Log
-from connectors.terminal import safe
-from connectors.wiring.sinks import open_log, read_gaps
-from envelope.columnar import batch
-from envelope.entity import GAPS
-from envelope.errors import ChangelogError, Kind
-from envelope.key import key_text
-from envelope.model import Op, Record, position_of
+from changelog.connectors import config, show
+from changelog.connectors.commands import choosing
+from changelog.connectors.commands.tail import message_line
+from changelog.connectors.sinks import Log
+from changelog.connectors.terminal import safe
+from changelog.connectors.wiring.sinks import open_log, read_gaps
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import GAPS
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.key import key_text
+from changelog.envelope.model import Op, Record, position_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,15 +12,15 @@ from pathlib import Path
 from rich.table import Table as Grid
 from rich.text import Text
 
-from connectors import config, show
-from connectors.permissions import DATA_FILE, make_file
-from connectors.schema_files.generated import FOLDER, Outcome, generate
-from connectors.sources import TableInfo
-from connectors.terminal import safe
-from connectors.wiring.entities import entity_name, matches, resolve, table_text
-from connectors.wiring.sources import candidate, event_trigger_script
-from envelope.entity import RESERVED
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors import config, show
+from changelog.connectors.permissions import DATA_FILE, make_file
+from changelog.connectors.schema_files.generated import FOLDER, Outcome, generate
+from changelog.connectors.sources import TableInfo
+from changelog.connectors.terminal import safe
+from changelog.connectors.wiring.entities import entity_name, matches, resolve, table_text
+from changelog.connectors.wiring.sources import candidate, event_trigger_script
+from changelog.envelope.entity import RESERVED
+from changelog.envelope.errors import ChangelogError, Kind
 
 DSN_VARIABLE = "DATABASE_URL"
 """What the written configuration refers to, so that the password stays out of it."""

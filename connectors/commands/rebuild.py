@@ -3,8 +3,8 @@
 import argparse
 import os
 
-from connectors import config
-from connectors.commands import signalling
+from changelog.connectors import config
+from changelog.connectors.commands import signalling
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import msgspec
 
-from connectors import config
-from connectors.commands import signalling
-from connectors.terminal import say
-from envelope.errors import ChangelogError, Kind
-from envelope.signal import divide
+from changelog.connectors import config
+from changelog.connectors.commands import signalling
+from changelog.connectors.terminal import say
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.signal import divide
 
 KEYS_FILE = "keys.jsonl"
 """What a drift report has beside it: a line of JSON a drifted key."""

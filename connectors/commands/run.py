@@ -4,9 +4,9 @@ import argparse
 import gc
 import os
 
-from connectors import config, failpoints, gaps
-from connectors.service.service import Service
-from connectors.service.systemd import Manager
+from changelog.connectors import config, failpoints, gaps
+from changelog.connectors.service.service import Service
+from changelog.connectors.service.systemd import Manager
 
 COLLECT_EVERY = 50_000
 """New objects between two looks for cycles. A batch of rows makes tens of thousands, without any cycle, and lets go of

@@ -7,14 +7,14 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
-from connectors import config
-from connectors.capture.tables.repairs import Repairs, cancel
-from connectors.commands import signalling
-from connectors.commands.accept import refuse_unready
-from connectors.config import Config
-from connectors.wiring.sinks import open_sink
-from envelope.errors import ChangelogError, Kind
-from envelope.signal import Signal
+from changelog.connectors import config
+from changelog.connectors.capture.tables.repairs import Repairs, cancel
+from changelog.connectors.commands import signalling
+from changelog.connectors.commands.accept import refuse_unready
+from changelog.connectors.config import Config
+from changelog.connectors.wiring.sinks import open_sink
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.signal import Signal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

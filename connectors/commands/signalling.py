@@ -12,17 +12,17 @@ from typing import Any, Literal
 import msgspec
 from rich.console import Console
 
-from connectors.capture.tables.repairs import Repairs, absent_of
-from connectors.capture.tables.table_progress import pages_read
-from connectors.config import Config
-from connectors.sinks import Log, unknown_entity
-from connectors.sources import Database
-from connectors.terminal import say
-from connectors.wiring.sinks import open_log
-from connectors.wiring.sources import database
-from envelope.checkpoint import Checkpoint
-from envelope.errors import ChangelogError, Kind
-from envelope.signal import Do, Signal
+from changelog.connectors.capture.tables.repairs import Repairs, absent_of
+from changelog.connectors.capture.tables.table_progress import pages_read
+from changelog.connectors.config import Config
+from changelog.connectors.sinks import Log, unknown_entity
+from changelog.connectors.sources import Database
+from changelog.connectors.terminal import say
+from changelog.connectors.wiring.sinks import open_log
+from changelog.connectors.wiring.sources import database
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.signal import Do, Signal
 
 POLL_S = 0.3
 """Seconds between looks at the changelog's checkpoint."""

@@ -18,18 +18,18 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as Grid
 from rich.text import Text
 
-from connectors import config, show
-from connectors.capture.tables.table_progress import pages_read
-from connectors.commands import signalling
-from connectors.config import Config
-from connectors.sinks import MESSAGES
-from connectors.sources import Hold, SourceStatus
-from connectors.terminal import safe, say
-from connectors.wiring.sinks import open_log
-from connectors.wiring.sources import database
-from envelope.checkpoint import Checkpoint
-from envelope.errors import OVER_GAP, ChangelogError
-from envelope.model import Op
+from changelog.connectors import config, show
+from changelog.connectors.capture.tables.table_progress import pages_read
+from changelog.connectors.commands import signalling
+from changelog.connectors.config import Config
+from changelog.connectors.sinks import MESSAGES
+from changelog.connectors.sources import Hold, SourceStatus
+from changelog.connectors.terminal import safe, say
+from changelog.connectors.wiring.sinks import open_log
+from changelog.connectors.wiring.sources import database
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import OVER_GAP, ChangelogError
+from changelog.envelope.model import Op
 
 FAILED = 3
 

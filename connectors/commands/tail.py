@@ -11,14 +11,14 @@ from dataclasses import replace
 import msgspec
 from msgspec import Raw
 
-from connectors import config, show
-from connectors.commands import choosing
-from connectors.terminal import safe
-from connectors.wiring.sinks import open_log
-from envelope.codec import json_codec
-from envelope.codec.json_codec import members
-from envelope.columnar import batch
-from envelope.model import Envelope, Place, Record
+from changelog.connectors import config, show
+from changelog.connectors.commands import choosing
+from changelog.connectors.terminal import safe
+from changelog.connectors.wiring.sinks import open_log
+from changelog.envelope.codec import json_codec
+from changelog.envelope.codec.json_codec import members
+from changelog.envelope.columnar import batch
+from changelog.envelope.model import Envelope, Place, Record
 
 POLL_S = 0.2
 """Seconds between looks at the log."""

@@ -4,7 +4,7 @@
 message and no representation.
 """
 
-from connectors.config.entities import (
+from changelog.connectors.config.entities import (
     DriftConfig,
     EntityConfig,
     ProvenanceConfig,
@@ -12,12 +12,12 @@ from connectors.config.entities import (
     StampConfig,
     TablesConfig,
 )
-from connectors.config.files import FilesConfig
-from connectors.config.kafka import KafkaConfig
-from connectors.config.loading import load, raise_problems, secret_of
-from connectors.config.model import Config, MaskConfig, ServiceConfig, SignalsConfig, SinkConfig
-from connectors.config.postgres import PostgresConfig
-from connectors.config.views import NestedConfig, ViewConfig
+from changelog.connectors.config.files import FilesConfig
+from changelog.connectors.config.kafka import KafkaConfig
+from changelog.connectors.config.loading import load, raise_problems, secret_of
+from changelog.connectors.config.model import Config, MaskConfig, ServiceConfig, SignalsConfig, SinkConfig
+from changelog.connectors.config.postgres import PostgresConfig
+from changelog.connectors.config.views import NestedConfig, ViewConfig
 
 __all__ = [
     "Config",

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from connectors.config.fields import Columns, Section, Text
-from schemas.compatibility import Mode
+from changelog.connectors.config.fields import Columns, Section, Text
+from changelog.schemas.compatibility import Mode
 
 Mask = Literal["drop", "null", "sha256"]
 

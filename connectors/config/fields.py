@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from envelope.entity import RESERVED
+from changelog.envelope.entity import RESERVED
 
 
 def _entity_name(name: str) -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from connectors.config.fields import CommitBytes, CommitRows, CommitSeconds, Section
+from changelog.connectors.config.fields import CommitBytes, CommitRows, CommitSeconds, Section
 
 
 class FilesConfig(Section):

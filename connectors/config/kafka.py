@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from connectors.config.fields import CommitBytes, CommitRows, CommitSeconds, Prefix, Section, Text
+from changelog.connectors.config.fields import CommitBytes, CommitRows, CommitSeconds, Prefix, Section, Text
 
 TOPIC_KEYS = frozenset({"profile", "retention_days", "topic_settings"})
 """Keys of an entity that only a topic has."""

@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from connectors.config.files import FilesConfig
-from connectors.config.kafka import TOPIC_KEYS, KafkaConfig, codec_problems
-from connectors.config.model import Config
-from connectors.config.remedies import Loc, known_keys, place, remedy
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.config.files import FilesConfig
+from changelog.connectors.config.kafka import TOPIC_KEYS, KafkaConfig, codec_problems
+from changelog.connectors.config.model import Config
+from changelog.connectors.config.remedies import Loc, known_keys, place, remedy
+from changelog.envelope.errors import ChangelogError, Kind
 
 PREFIX = "CHANGELOG__"
 """What an overriding environment variable's name starts with; `__` parts the rest: CHANGELOG__SINK__PATH."""

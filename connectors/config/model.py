@@ -1,16 +1,22 @@
-"""The whole configuration, as `connectors.config.load` gives it."""
+"""The whole configuration, as `changelog.connectors.config.load` gives it."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag
 
-from connectors.config.entities import DriftConfig, EntityConfig, ProvenanceConfig, SchemasConfig, TablesConfig
-from connectors.config.fields import EntityName, Name, Section
-from connectors.config.files import FilesConfig
-from connectors.config.kafka import KafkaConfig
-from connectors.config.postgres import PostgresConfig
-from connectors.config.views import ViewConfig
+from changelog.connectors.config.entities import (
+    DriftConfig,
+    EntityConfig,
+    ProvenanceConfig,
+    SchemasConfig,
+    TablesConfig,
+)
+from changelog.connectors.config.fields import EntityName, Name, Section
+from changelog.connectors.config.files import FilesConfig
+from changelog.connectors.config.kafka import KafkaConfig
+from changelog.connectors.config.postgres import PostgresConfig
+from changelog.connectors.config.views import ViewConfig
 
 
 def _listen(text: str) -> str:

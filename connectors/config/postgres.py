@@ -6,7 +6,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import AfterValidator, Field
 
-from connectors.config.fields import Section, SlotName, Text
+from changelog.connectors.config.fields import Section, SlotName, Text
 
 
 def _dsn(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from connectors.config.model import Config
+from changelog.connectors.config.model import Config
 
 Loc = tuple[str | int, ...]
 """A place in the file: keys, and numbers of list items."""

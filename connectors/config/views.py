@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from connectors.config.fields import Columns, EntityName, Section, Text
+from changelog.connectors.config.fields import Columns, EntityName, Section, Text
 
 
 class NestedConfig(Section):

@@ -17,18 +17,18 @@ import psycopg
 from rich.console import Console
 from rich.text import Text
 
-from connectors import show
-from connectors.demo import booking
-from connectors.demo.interrupts import Interrupts
-from connectors.demo.reader import Reader, checkpoint_of
-from connectors.demo.screen import REFRESHES_PER_S, Screen
-from connectors.demo.service import ServiceProcess, serving
-from connectors.demo.stage import Stage
-from connectors.demo.stopwatch import Stopwatch
-from connectors.servers.postgres import Server, temporary_server
-from connectors.sinks import Log
-from envelope.columnar import batch
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors import show
+from changelog.connectors.demo import booking
+from changelog.connectors.demo.interrupts import Interrupts
+from changelog.connectors.demo.reader import Reader, checkpoint_of
+from changelog.connectors.demo.screen import REFRESHES_PER_S, Screen
+from changelog.connectors.demo.service import ServiceProcess, serving
+from changelog.connectors.demo.stage import Stage
+from changelog.connectors.demo.stopwatch import Stopwatch
+from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.sinks import Log
+from changelog.envelope.columnar import batch
+from changelog.envelope.errors import ChangelogError, Kind
 
 SNAPSHOT_TIMEOUT_S = 120.0
 CATCH_UP_TIMEOUT_S = 60.0
@@ -224,7 +224,7 @@ def _command() -> str:
     if called.name == "changelog":
         return called.name
     python = Path(sys.executable)
-    return f"{python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python} -m connectors"
+    return f"{python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python} -m changelog"
 
 
 def _new_folder(path: Path | None) -> Path:

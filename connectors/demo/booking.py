@@ -9,9 +9,9 @@ from typing import Any
 
 import psycopg
 
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Stamp
-from envelope.stamp import content
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Stamp
+from changelog.envelope.stamp import content
 
 GUESTS, ORDERS, SESSIONS, EVENTS = 4_000, 12_000, 4_000, 30_000
 ROWS = GUESTS + ORDERS + SESSIONS + EVENTS

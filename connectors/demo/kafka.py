@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from connectors.servers.kafka import Broker, find_java, find_lib, temporary_broker
-from connectors.sinks.kafka.admin.names import topic
-from connectors.sinks.kafka.admin.topics import read
-from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.reading.consume import Consumed, consumed
-from connectors.terminal import safe
-from envelope.codec import json_codec
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.servers.kafka import Broker, find_java, find_lib, temporary_broker
+from changelog.connectors.sinks.kafka.admin.names import topic
+from changelog.connectors.sinks.kafka.admin.topics import read
+from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.sinks.kafka.reading.consume import Consumed, consumed
+from changelog.connectors.terminal import safe
+from changelog.envelope.codec import json_codec
+from changelog.envelope.errors import ChangelogError, Kind
 
 SINK = """\
 [sink]

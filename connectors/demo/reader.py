@@ -7,10 +7,10 @@ from collections import Counter
 import msgspec
 import pyarrow as pa
 
-from connectors.sinks import Log
-from envelope.checkpoint import Checkpoint
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op
+from changelog.connectors.sinks import Log
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op
 
 POLL_S = 0.1
 

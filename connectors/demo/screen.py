@@ -10,9 +10,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from connectors.demo.booking import COMPARED, ROWS
-from connectors.demo.reader import Reader
-from envelope.model import Op
+from changelog.connectors.demo.booking import COMPARED, ROWS
+from changelog.connectors.demo.reader import Reader
+from changelog.envelope.model import Op
 
 REFRESHES_PER_S = 8
 LINE_EVERY_S = 1.0

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import connectors
-from envelope.errors import ChangelogError, Kind
+import changelog
+from changelog.envelope.errors import ChangelogError, Kind
 
 STOP_TIMEOUT_S = 20.0
 
@@ -18,8 +18,8 @@ class ServiceProcess:
 
     def __init__(self, config: Path) -> None:
         self._log = config.with_name("service.log")
-        command = [sys.executable, "-P", "-m", "connectors", "run", "--config", str(config)]
-        home = str(Path(connectors.__file__).parent.parent)
+        command = [sys.executable, "-P", "-m", "changelog", "run", "--config", str(config)]
+        home = str(Path(changelog.__file__).parent.parent)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(

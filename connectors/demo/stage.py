@@ -1,4 +1,4 @@
-"""Where the demo stores its changelog: in files here, on a broker in `connectors.demo.kafka`."""
+"""Where the demo stores its changelog: in files here, on a broker in `changelog.connectors.demo.kafka`."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -7,8 +7,8 @@ from typing import Protocol
 
 from rich.console import Console
 
-from connectors import show
-from connectors.sinks.files.layout import log_folder
+from changelog.connectors import show
+from changelog.connectors.sinks.files.layout import log_folder
 
 SINK = """\
 [sink]

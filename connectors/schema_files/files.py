@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from schemas import avro
-from schemas.validity import faults
+from changelog.schemas import avro
+from changelog.schemas.validity import faults
 
 SUFFIX = ".avsc"
 

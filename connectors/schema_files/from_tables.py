@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from connectors.config import Config
-from connectors.wiring.sources import database, read_entities
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from schemas.types import Struct
+from changelog.connectors.config import Config
+from changelog.connectors.wiring.sources import database, read_entities
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas.types import Struct
 
 
 def live_entities(settings: Config, names: Sequence[str]) -> list[tuple[Entity, Struct]]:

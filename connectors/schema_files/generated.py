@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from connectors.config import Config
-from connectors.permissions import PUBLIC_FILE, PUBLIC_FOLDER, make_file, make_folder
-from connectors.schema_files import files
-from connectors.schema_files.from_tables import live_entities
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from schemas import avro
-from schemas.types import Struct
+from changelog.connectors.config import Config
+from changelog.connectors.permissions import PUBLIC_FILE, PUBLIC_FOLDER, make_file, make_folder
+from changelog.connectors.schema_files import files
+from changelog.connectors.schema_files.from_tables import live_entities
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas import avro
+from changelog.schemas.types import Struct
 
 FOLDER = Path("schemas")
 

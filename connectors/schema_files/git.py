@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from connectors.schema_files import files
-from connectors.schema_files.files import Contract
-from connectors.schema_files.history import Earlier, past
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.schema_files import files
+from changelog.connectors.schema_files.files import Contract
+from changelog.connectors.schema_files.history import Earlier, past
+from changelog.envelope.errors import ChangelogError, Kind
 
 MAIN = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
 """Where the main branch is looked for, in this order."""

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from connectors.schema_files import files
-from connectors.schema_files.files import Contract
-from envelope.errors import ChangelogError, Kind
-from schemas import avro
+from changelog.connectors.schema_files import files
+from changelog.connectors.schema_files.files import Contract
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas import avro
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from connectors.schema_files import files
-from connectors.schema_files.files import Contract
-from connectors.schema_files.history import Earlier, Past, Version
-from connectors.sinks.kafka.admin.names import subject
-from connectors.sinks.kafka.encoding.registry import Registry
-from schemas import avro
+from changelog.connectors.schema_files import files
+from changelog.connectors.schema_files.files import Contract
+from changelog.connectors.schema_files.history import Earlier, Past, Version
+from changelog.connectors.sinks.kafka.admin.names import subject
+from changelog.connectors.sinks.kafka.encoding.registry import Registry
+from changelog.schemas import avro
 
 STATE_AT = "/fields/current"
 

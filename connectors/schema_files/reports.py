@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from xml.etree import ElementTree
 
-from connectors.schema_files.verdicts import Finding, State, Verdict
-from connectors.terminal import safe
+from changelog.connectors.schema_files.verdicts import Finding, State, Verdict
+from changelog.connectors.terminal import safe
 
 _GITHUB = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _GITHUB_PROPERTY = {**_GITHUB, **str.maketrans({":": "%3A", ",": "%2C"})}

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from connectors.schema_files.files import Contract
-from connectors.schema_files.history import Earlier, Past
-from schemas.compatibility import Mode, Problem, problems
+from changelog.connectors.schema_files.files import Contract
+from changelog.connectors.schema_files.history import Earlier, Past
+from changelog.schemas.compatibility import Mode, Problem, problems
 
 COMPATIBILITY = "compatibility"
 """The property by which a file chooses its mode."""

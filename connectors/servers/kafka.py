@@ -19,7 +19,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from connectors.servers.unprivileged import (
+from changelog.connectors.servers.unprivileged import (
     ServerProcess,
     free_port,
     give_away,
@@ -28,7 +28,7 @@ from connectors.servers.unprivileged import (
     run,
     temporary_folder,
 )
-from envelope.errors import ChangelogError, Kind
+from changelog.envelope.errors import ChangelogError, Kind
 
 DEFAULT_SETTINGS: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
@@ -62,7 +62,7 @@ def find_lib() -> Path:
     Raises ChangelogError (PRECONDITION) if neither has them.
     """
     chosen = os.environ.get(LIB_VARIABLE)
-    checkout = Path(__file__).parents[2]
+    checkout = Path(__file__).resolve().parents[2]
     for lib in [Path(chosen)] if chosen else [Path(".cache/kafka/lib"), checkout / ".cache/kafka/lib"]:
         if any(lib.glob("kafka_*.jar")):
             return lib.absolute()

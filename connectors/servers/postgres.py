@@ -15,8 +15,8 @@ from typing import Literal
 
 import psycopg
 
-from connectors.extras import installation
-from connectors.servers.unprivileged import (
+from changelog.connectors.extras import installation
+from changelog.connectors.servers.unprivileged import (
     ServerProcess,
     free_port,
     give_away,
@@ -25,7 +25,7 @@ from connectors.servers.unprivileged import (
     run,
     temporary_folder,
 )
-from envelope.errors import ChangelogError, Kind
+from changelog.envelope.errors import ChangelogError, Kind
 
 DEFAULT_SETTINGS: Mapping[str, str] = {
     "wal_level": "logical",

@@ -9,11 +9,11 @@ from threading import Event
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connectors.failpoints import Reach, nowhere
-from connectors.sinks import Sink
-from connectors.sources import Piece, Recover, Source
-from envelope.checkpoint import Checkpoint, Stop
-from envelope.errors import RETRIED, ChangelogError, Kind
+from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.sinks import Sink
+from changelog.connectors.sources import Piece, Recover, Source
+from changelog.envelope.checkpoint import Checkpoint, Stop
+from changelog.envelope.errors import RETRIED, ChangelogError, Kind
 
 READ_TIMEOUT_S = 0.2
 GATHER_S_MAX = 0.05

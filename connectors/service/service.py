@@ -16,23 +16,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from connectors import failpoints
-from connectors.capture.tables.table_progress import is_complete
-from connectors.config import Config
-from connectors.service.health import HealthServer, HealthState
-from connectors.service.loop import Cadence, Observer, publish
-from connectors.service.metrics import Metrics
-from connectors.service.snapshot_progress import SnapshotProgress
-from connectors.service.systemd import Manager
-from connectors.show import SnapshotBar, size
-from connectors.sinks import Sink
-from connectors.sources import Recover, Source
-from connectors.wiring import sources
-from connectors.wiring.sinks import open_sink
-from connectors.wiring.sources import StoredChangelog, read_entities
-from envelope.checkpoint import Checkpoint
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op
+from changelog.connectors import failpoints
+from changelog.connectors.capture.tables.table_progress import is_complete
+from changelog.connectors.config import Config
+from changelog.connectors.service.health import HealthServer, HealthState
+from changelog.connectors.service.loop import Cadence, Observer, publish
+from changelog.connectors.service.metrics import Metrics
+from changelog.connectors.service.snapshot_progress import SnapshotProgress
+from changelog.connectors.service.systemd import Manager
+from changelog.connectors.show import SnapshotBar, size
+from changelog.connectors.sinks import Sink
+from changelog.connectors.sources import Recover, Source
+from changelog.connectors.wiring import sources
+from changelog.connectors.wiring.sinks import open_sink
+from changelog.connectors.wiring.sources import StoredChangelog, read_entities
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op
 
 SAMPLE_S = 5.0
 LAG_SAMPLES_MAX = 17_280  # a day

@@ -6,8 +6,8 @@ from typing import Any
 
 import structlog
 
-from connectors.capture.tables.table_progress import pages_read
-from connectors.service.metrics import Metrics
+from changelog.connectors.capture.tables.table_progress import pages_read
+from changelog.connectors.service.metrics import Metrics
 
 LOG_AGAIN_S = 30.0
 """How often the progress is logged."""

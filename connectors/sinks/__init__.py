@@ -5,17 +5,18 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from envelope.checkpoint import Checkpoint
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
 
 
 class Sink(Protocol):
     """Stores rows, together with the checkpoint that belongs to them.
 
-    Every method raises ChangelogError. After an error of a kind that is retried (`envelope.errors.RETRIED`), rows that
-    were added and not committed are gone, and it is unknown whether a commit succeeded: only a new `recover` can tell.
+    Every method raises ChangelogError. After an error of a kind that is retried (`changelog.envelope.errors.RETRIED`),
+    rows that were added and not committed are gone, and it is unknown whether a commit succeeded: only a new `recover`
+    can tell.
     """
 
     def prepare(self, entities: Sequence[Entity]) -> None:
@@ -28,7 +29,7 @@ class Sink(Protocol):
         """
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
-        """Adds rows (`envelope.columnar.batch.SCHEMA`) to the open commit, which no reader sees yet.
+        """Adds rows (`changelog.envelope.columnar.batch.SCHEMA`) to the open commit, which no reader sees yet.
 
         Raises STOP, at the row's position, for a row that must not be stored: then none of `rows` is added.
         """
@@ -53,10 +54,10 @@ MESSAGES = "messages"
 class Log(Protocol):
     """Reads a store. Readers see only what is committed, never block the service, and claim nothing.
 
-    Rows come in batches of `envelope.columnar.batch.SCHEMA` that are never empty: those of `entity` and of the
-    canonical text `key`, if given. Without `entity`, they are the rows of every entity but `envelope.entity.SCHEMAS`,
-    which has to be named. Rows of one partition come in their order, and so do all rows of one key, even if it moved
-    between partitions.
+    Rows come in batches of `changelog.envelope.columnar.batch.SCHEMA` that are never empty: those of `entity` and of
+    the canonical text `key`, if given. Without `entity`, they are the rows of every entity but
+    `changelog.envelope.entity.SCHEMAS`, which has to be named. Rows of one partition come in their order, and so do all
+    rows of one key, even if it moved between partitions.
     Every method raises ChangelogError: USAGE if there is no such entity, PRECONDITION if there is no changelog.
     """
 

@@ -1,7 +1,7 @@
 """Sources: each reads one kind of database log. They know nothing of sinks.
 
-A kind of database implements `Database`, the one door to it for the service: `connectors.wiring.sources` maps the
-configuration to one, and nothing in the service knows which. What goes in and comes out is neutral.
+A kind of database implements `Database`, the one door to it for the service: `changelog.connectors.wiring.sources` maps
+the configuration to one, and nothing in the service knows which. What goes in and comes out is neutral.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,15 +12,15 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from connectors.failpoints import Reach, nowhere
-from connectors.findings import Finding
-from connectors.sources.fences import Fence
-from envelope.checkpoint import Checkpoint
-from envelope.entity import Entity
-from envelope.model import Record
-from envelope.signal import Signal
-from envelope.versions import Version
-from schemas.types import Struct
+from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.findings import Finding
+from changelog.connectors.sources.fences import Fence
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.model import Record
+from changelog.envelope.signal import Signal
+from changelog.envelope.versions import Version
+from changelog.schemas.types import Struct
 
 Recover = Callable[[], Checkpoint | None]
 """Gives the last checkpoint of the changelog, or None for a new one. A source calls it once it is alone with its log:
@@ -31,7 +31,7 @@ it takes the changelog away from whoever held it before."""
 class Piece:
     """A run of committed transactions, or one part of a large one, in the order of the log.
 
-    `rows` follow `envelope.columnar.batch.SCHEMA`; `checkpoint` is true once they are durable; `nbytes` is
+    `rows` follow `changelog.envelope.columnar.batch.SCHEMA`; `checkpoint` is true once they are durable; `nbytes` is
     what the rows hold in memory, and `log_bytes` how much of the database's log lies between the checkpoint and the one
     before it. `urgent` says that the database waits for the confirmation.
     """

@@ -12,10 +12,10 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from connectors.capture.rows.binding import Binding
-from envelope.checkpoint import Checkpoint
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.capture.rows.binding import Binding
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
 
 ROWS: Final = pa.schema(
     [

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from connectors.findings import Finding
-from connectors.sources import TableInfo, TableName
-from envelope.entity import Entity
-from schemas.types import Struct
+from changelog.connectors.findings import Finding
+from changelog.connectors.sources import TableInfo, TableName
+from changelog.envelope.entity import Entity
+from changelog.schemas.types import Struct
 
 
 class AlterationKind(StrEnum):

@@ -5,10 +5,10 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from connectors.config import Config, EntityConfig, raise_problems
-from connectors.sources import TableInfo
-from envelope.entity import RESERVED, Entity, Evolution
-from envelope.model import Stamp
+from changelog.connectors.config import Config, EntityConfig, raise_problems
+from changelog.connectors.sources import TableInfo
+from changelog.envelope.entity import RESERVED, Entity, Evolution
+from changelog.envelope.model import Stamp
 
 TableName = tuple[str, str]
 

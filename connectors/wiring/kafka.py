@@ -2,22 +2,22 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from connectors import failpoints
-from connectors.config import Config, KafkaConfig
-from connectors.findings import Finding, fail, ok
-from connectors.sinks.kafka.admin import cleanup, rights, topic_check, topics
-from connectors.sinks.kafka.admin.names import delta_topic, positions_topic, topic
-from connectors.sinks.kafka.admin.topics import TopicSettings
-from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.encoding.avro import AvroValues
-from connectors.sinks.kafka.encoding.messages import JSON, Values
-from connectors.sinks.kafka.encoding.registry import Registry
-from connectors.sinks.kafka.reading.log import KafkaLog
-from connectors.sinks.kafka.reading.offsets import begins, ends
-from connectors.sinks.kafka.reading.positions import refuse_shared
-from connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
-from envelope.entity import Entity
-from envelope.errors import ChangelogError
+from changelog.connectors import failpoints
+from changelog.connectors.config import Config, KafkaConfig
+from changelog.connectors.findings import Finding, fail, ok
+from changelog.connectors.sinks.kafka.admin import cleanup, rights, topic_check, topics
+from changelog.connectors.sinks.kafka.admin.names import delta_topic, positions_topic, topic
+from changelog.connectors.sinks.kafka.admin.topics import TopicSettings
+from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.sinks.kafka.encoding.avro import AvroValues
+from changelog.connectors.sinks.kafka.encoding.messages import JSON, Values
+from changelog.connectors.sinks.kafka.encoding.registry import Registry
+from changelog.connectors.sinks.kafka.reading.log import KafkaLog
+from changelog.connectors.sinks.kafka.reading.offsets import begins, ends
+from changelog.connectors.sinks.kafka.reading.positions import refuse_shared
+from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError
 
 
 def client(sink: KafkaConfig) -> Client:

@@ -6,11 +6,11 @@ Only `changelog schemas plan` comes here: the service imports neither this nor t
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from connectors.config import Config
-from connectors.servers.postgres import temporary_server
-from connectors.sources.migrations import Migrations
-from connectors.sources.postgres.planning import PostgresMigrations
-from connectors.wiring.sources import postgres_settings
+from changelog.connectors.config import Config
+from changelog.connectors.servers.postgres import temporary_server
+from changelog.connectors.sources.migrations import Migrations
+from changelog.connectors.sources.postgres.planning import PostgresMigrations
+from changelog.connectors.wiring.sources import postgres_settings
 
 
 def migrations(config: Config) -> Migrations:

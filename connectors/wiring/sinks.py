@@ -3,17 +3,17 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from connectors import failpoints
-from connectors.config import Config, FilesConfig
-from connectors.extras import installation
-from connectors.sinks import Log, Sink
-from connectors.sinks.files.log import FileLog
-from connectors.sinks.files.sink import FileSink
-from envelope.columnar import batch
-from envelope.entity import GAPS, SCHEMAS
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Record
-from envelope.versions import Version
+from changelog.connectors import failpoints
+from changelog.connectors.config import Config, FilesConfig
+from changelog.connectors.extras import installation
+from changelog.connectors.sinks import Log, Sink
+from changelog.connectors.sinks.files.log import FileLog
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import GAPS, SCHEMAS
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Record
+from changelog.envelope.versions import Version
 
 
 def open_sink(
@@ -30,7 +30,7 @@ def open_sink(
     if isinstance(config.sink, FilesConfig):
         return FileSink(config.sink.path, over_gap=over_gap, reach=reach)
     with extra_needed():
-        from connectors.wiring import kafka  # noqa: PLC0415
+        from changelog.connectors.wiring import kafka  # noqa: PLC0415
 
         return kafka.open_sink(config, config.sink, over_gap=over_gap, reach=reach, stopping=stopping)
 
@@ -40,7 +40,7 @@ def open_log(config: Config) -> Log:
     if isinstance(config.sink, FilesConfig):
         return FileLog(config.sink.path)
     with extra_needed():
-        from connectors.wiring import kafka  # noqa: PLC0415
+        from changelog.connectors.wiring import kafka  # noqa: PLC0415
 
         return kafka.open_log(config, config.sink)
 
@@ -63,12 +63,14 @@ def read_gaps(log: Log) -> list[Record]:
 
 @contextmanager
 def extra_needed() -> Iterator[None]:
-    """Around an import of `connectors.wiring.kafka`: raises ChangelogError (USAGE) where its extra is not installed."""
+    """Around an import of `changelog.connectors.wiring.kafka`: raises ChangelogError (USAGE) where its extra is not
+    installed.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing in ("connectors", "envelope", "schemas"):
+        if missing == "changelog":
             raise
         raise ChangelogError(
             Kind.USAGE,

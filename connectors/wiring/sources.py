@@ -4,14 +4,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import pyarrow as pa
 
-from connectors.config import Config
-from connectors.sources import Candidate, Database
-from connectors.sources.postgres.candidate import PostgresCandidate
-from connectors.sources.postgres.database import PostgresDatabase, Settings
-from connectors.wiring.entities import resolve
-from connectors.wiring.sinks import open_log, read_versions
-from envelope.entity import Entity
-from envelope.versions import Version
+from changelog.connectors.config import Config
+from changelog.connectors.sources import Candidate, Database
+from changelog.connectors.sources.postgres.candidate import PostgresCandidate
+from changelog.connectors.sources.postgres.database import PostgresDatabase, Settings
+from changelog.connectors.wiring.entities import resolve
+from changelog.connectors.wiring.sinks import open_log, read_versions
+from changelog.envelope.entity import Entity
+from changelog.envelope.versions import Version
 
 _SLOT_PATIENCE_S = 5.0
 
@@ -71,11 +71,11 @@ class StoredChangelog:
         self._config = config
 
     def versions(self) -> Sequence[Version]:
-        """See `connectors.sources.Changelog`."""
+        """See `changelog.connectors.sources.Changelog`."""
         return read_versions(open_log(self._config))
 
     def rows(self, entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
-        """See `connectors.sources.Changelog`."""
+        """See `changelog.connectors.sources.Changelog`."""
         log = open_log(self._config)
         if len(entities) > 1:
             return log.read_together(entities)

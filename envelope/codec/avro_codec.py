@@ -1,4 +1,5 @@
-"""Encodes envelopes in Avro, under a schema from `schemas.avro.value_schema`: message bodies, without a header.
+"""Encodes envelopes in Avro, under a schema from `changelog.schemas.avro.value_schema`: message bodies, without a
+header.
 
 Both states go from JSON text to Avro and back to JSON text with the same canonical text. An unavailable column is null
 in Avro; decoding omits it again, because `source.unavailable` names it.
@@ -11,8 +12,8 @@ from typing import Any, Final
 import fastavro
 from msgspec import Raw
 
-from envelope.codec import json_codec
-from envelope.codec.avro_values import (
+from changelog.envelope.codec import json_codec
+from changelog.envelope.codec.avro_values import (
     DAY_US,
     NULL,
     Encode,
@@ -23,10 +24,10 @@ from envelope.codec.avro_values import (
     quoted,
     renderer,
 )
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Envelope, Missing, Op, Provenance, Source, Stamp
-from envelope.position import Position
-from schemas import avro
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Envelope, Missing, Op, Provenance, Source, Stamp
+from changelog.envelope.position import Position
+from changelog.schemas import avro
 
 PRESENT: Final = long(1)
 """The union branch of a state or a text that is not null."""
@@ -38,7 +39,7 @@ class AvroCodec:
     """Encodes envelopes of one entity under `schema`, and decodes data that were written under it.
 
     A schema of an older version, whose provenance has no context, is for decoding only. Raises ValueError for a schema
-    that `schemas.avro.value_schema` did not make.
+    that `changelog.schemas.avro.value_schema` did not make.
     """
 
     def __init__(self, schema: avro.Schema) -> None:

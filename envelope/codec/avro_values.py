@@ -17,9 +17,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from envelope.codec import floats, json_codec
-from schemas.avro import has_outside, safe
-from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+from changelog.envelope.codec import floats, json_codec
+from changelog.schemas.avro import has_outside, safe
+from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 Encode = Callable[[bytes], bytes]
 """Encodes a JSON token in Avro; raises ValueError if the token does not fit the type."""
@@ -68,7 +68,7 @@ def decimal_bytes(unscaled: int) -> bytes:
 
 
 def encoder(type_: ColumnType, *, nullable: bool) -> Encode:
-    """The encoder for values of the Avro type `schemas.avro.to_avro(type_, nullable=…)`."""
+    """The encoder for values of the Avro type `changelog.schemas.avro.to_avro(type_, nullable=…)`."""
     inside = _inside(type_)
     lead = long(int(nullable)) if nullable or has_outside(type_) else b""
     last = long(int(nullable) + 1)

@@ -11,10 +11,10 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from envelope.codec import deep_json
-from envelope.errors import ChangelogError, Kind
-from envelope.model import MISSING, Envelope, Missing, Op, Provenance, Source, Stamp
-from envelope.position import UNPLACED, Position
+from changelog.envelope.codec import deep_json
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import MISSING, Envelope, Missing, Op, Provenance, Source, Stamp
+from changelog.envelope.position import UNPLACED, Position
 
 _ABSENT: Final = b""
 _UNPLACED: Final = ""

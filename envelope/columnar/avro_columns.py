@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from envelope.codec import json_codec
-from envelope.codec.avro_codec import PRESENT, AvroCodec, closing, opening, optional_text
-from envelope.codec.avro_values import NULL
-from envelope.columnar.avro_scan import Ints, Mask, Scan, Tokens, raw, windows
-from envelope.columnar.avro_shortcuts import BLANKS, ColumnStep, ColumnValues, long_segment
-from envelope.columnar.splice import INLINE, Offsets, Pool, Segment, gather, splice
-from envelope.model import Source
-from schemas.avro import Column
-from schemas.types import Array, Map, Primitive, Struct
+from changelog.envelope.codec import json_codec
+from changelog.envelope.codec.avro_codec import PRESENT, AvroCodec, closing, opening, optional_text
+from changelog.envelope.codec.avro_values import NULL
+from changelog.envelope.columnar.avro_scan import Ints, Mask, Scan, Tokens, raw, windows
+from changelog.envelope.columnar.avro_shortcuts import BLANKS, ColumnStep, ColumnValues, long_segment
+from changelog.envelope.columnar.splice import INLINE, Offsets, Pool, Segment, gather, splice
+from changelog.envelope.model import Source
+from changelog.schemas.avro import Column
+from changelog.schemas.types import Array, Map, Primitive, Struct
 
 FEW_ROWS: Final = 32
 """Up to this many rows are encoded one by one, which is faster."""
@@ -44,7 +44,9 @@ _CONTEXT = b',"context":'
 
 
 class ColumnarEncoder:
-    """Encodes batches (`envelope.columnar.batch.SCHEMA`) of one entity as `codec` does, each value after `header`."""
+    """Encodes batches (`changelog.envelope.columnar.batch.SCHEMA`) of one entity as `codec` does, each value after
+    `header`.
+    """
 
     def __init__(self, codec: AvroCodec, header: bytes) -> None:
         self._codec, self._header = codec, header

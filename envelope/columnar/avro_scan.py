@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from envelope.columnar.splice import INLINE, Bytes
+from changelog.envelope.columnar.splice import INLINE, Bytes
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

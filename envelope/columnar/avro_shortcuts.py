@@ -15,12 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from envelope.codec.avro_codec import encoded
-from envelope.codec.avro_values import NULL, Encode, long
-from envelope.columnar.avro_scan import Ints, Mask, Scan, Tokens
-from envelope.columnar.splice import Offsets, Pool, Segment, splice
-from schemas.avro import Column, has_outside
-from schemas.types import Decimal, Primitive
+from changelog.envelope.codec.avro_codec import encoded
+from changelog.envelope.codec.avro_values import NULL, Encode, long
+from changelog.envelope.columnar.avro_scan import Ints, Mask, Scan, Tokens
+from changelog.envelope.columnar.splice import Offsets, Pool, Segment, splice
+from changelog.schemas.avro import Column, has_outside
+from changelog.schemas.types import Decimal, Primitive
 
 Unsigned = npt.NDArray[np.uint8]
 

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Raw
 
-from envelope.codec import json_codec
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Envelope, Missing, Place, Record
-from schemas import types
-from schemas.types import Struct
+from changelog.envelope.codec import json_codec
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Envelope, Missing, Place, Record
+from changelog.schemas import types
+from changelog.schemas.types import Struct
 
 SCHEMA = pa.schema(
     [
@@ -139,7 +139,9 @@ def with_encoded_shapes(batch: pa.RecordBatch, encoded: bytes) -> pa.RecordBatch
 
 
 def encode_shapes(shapes: Mapping[str, Struct]) -> bytes:
-    """Encodes shapes as JSON: for each entity a list of `[name, type]`, with types as in `schemas.types.to_json`."""
+    """Encodes shapes as JSON: for each entity a list of `[name, type]`, with types as in
+    `changelog.schemas.types.to_json`.
+    """
     return msgspec.json.encode(
         {entity: [[name, types.to_json(type_)] for name, type_ in shape.fields] for entity, shape in shapes.items()}
     )
@@ -148,7 +150,7 @@ def encode_shapes(shapes: Mapping[str, Struct]) -> bytes:
 def shapes(batch: pa.RecordBatch) -> Mapping[str, Struct]:
     """The columns of the batch's entities, and perhaps of more; empty for a batch from storage, which has none.
 
-    Records that were set aside (`envelope.entity.DEAD`) have no shape.
+    Records that were set aside (`changelog.envelope.entity.DEAD`) have no shape.
     """
     metadata = batch.schema.metadata
     return _decode_shapes(metadata[_SHAPES]) if metadata and _SHAPES in metadata else _NO_SHAPES

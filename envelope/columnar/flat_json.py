@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from envelope.columnar.splice import INLINE, Bytes, splice
+from changelog.envelope.columnar.splice import INLINE, Bytes, splice
 
 Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]

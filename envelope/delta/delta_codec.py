@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Raw
 
-from envelope.canonical import dumps, parse
-from envelope.codec import json_codec
-from envelope.codec.avro_codec import provenance_bytes, texts
-from envelope.codec.avro_values import NULL, counted, long
-from envelope.delta.deltas import Delta
-from envelope.delta.patch import Operation
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Provenance
+from changelog.envelope.canonical import dumps, parse
+from changelog.envelope.codec import json_codec
+from changelog.envelope.codec.avro_codec import provenance_bytes, texts
+from changelog.envelope.codec.avro_values import NULL, counted, long
+from changelog.envelope.delta.deltas import Delta
+from changelog.envelope.delta.patch import Operation
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Provenance
 
 
 class _Delta(msgspec.Struct):

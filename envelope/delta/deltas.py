@@ -1,7 +1,8 @@
 """Deltas: a change as the patch from the state before it to the state after it.
 
-`envelope.delta.patch` has the operations. This module defines the patch of each kind of change, and how a reader folds
-deltas into states, forwards and back. `envelope.delta.patch_text` makes the same patches from JSON text, and faster.
+`changelog.envelope.delta.patch` has the operations. This module defines the patch of each kind of change, and how a
+reader folds deltas into states, forwards and back. `changelog.envelope.delta.patch_text` makes the same patches from
+JSON text, and faster.
 
 | change | patch |
 |---|---|
@@ -17,11 +18,11 @@ from dataclasses import dataclass
 from itertools import dropwhile
 from typing import Any
 
-from envelope.canonical import Value, text_of
-from envelope.delta.patch import Operation, apply, diff, invert, parse
-from envelope.errors import ChangelogError, Kind
-from envelope.model import MISSING, Envelope, Missing, Op, Provenance
-from envelope.position import UNPLACED
+from changelog.envelope.canonical import Value, text_of
+from changelog.envelope.delta.patch import Operation, apply, diff, invert, parse
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import MISSING, Envelope, Missing, Op, Provenance
+from changelog.envelope.position import UNPLACED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 Only `test`, `add`, `replace` and `remove` are written and read. Each `replace` and `remove` follows
 a `test` of the value that it removes, so that a patch verifies itself and can be inverted. Values
-are those of `envelope.canonical`, with its `parse` and `dumps`; numbers are equal by token, which
+are those of `changelog.envelope.canonical`, with its `parse` and `dumps`; numbers are equal by token, which
 is stricter than the RFC. Patches and results share structure with the arguments: do not change any
 of them in place.
 """
@@ -13,9 +13,9 @@ from typing import Any
 
 from msgspec import Raw
 
-from envelope.canonical import Value, dumps, parse, text_of
-from envelope.errors import ChangelogError, Kind
-from envelope.model import MISSING
+from changelog.envelope.canonical import Value, dumps, parse, text_of
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import MISSING
 
 __all__ = ["EDITS_MAX", "MISSING", "Operation", "apply", "diff", "dumps", "invert", "parse"]
 

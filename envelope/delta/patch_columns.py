@@ -1,4 +1,4 @@
-"""Makes the patches of `envelope.delta.patch_text` for many updates at once.
+"""Makes the patches of `changelog.envelope.delta.patch_text` for many updates at once.
 
 That module compares one pair of texts; here Arrow compares the pieces of all pairs of the same form, and only pieces
 that differ are processed further.
@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from envelope.columnar.flat_json import Form, Mask
-from envelope.delta.patch_text import pointer
+from changelog.envelope.columnar.flat_json import Form, Mask
+from changelog.envelope.delta.patch_text import pointer
 
 FORMS_MAX: Final = 16
 """How many forms of states are tried in one batch; each costs a pass over all remaining rows."""
@@ -23,7 +23,8 @@ _SCALAR: Final = r'\A(?:"[^"\\]*"|[-+.0-9A-Za-z]+)\z'
 def changes(original: pa.StringArray, current: pa.StringArray) -> tuple[pa.StringArray, Mask]:
     """The patches between flat states without nulls, and a mask of the pairs that they belong to.
 
-    The other pairs are not plain enough. Patches equal those of `envelope.delta.patch_text.changes` byte by byte.
+    The other pairs are not plain enough. Patches equal those of `changelog.envelope.delta.patch_text.changes` byte by
+    byte.
     """
     remaining = np.arange(len(original))
     patches: list[pa.StringArray] = []

@@ -1,8 +1,9 @@
-"""Makes patches, as JSON text, from JSON text: the same as `envelope.delta` defines, without parsing unchanged parts.
+"""Makes patches, as JSON text, from JSON text: the same as `changelog.envelope.delta` defines, without parsing
+unchanged parts.
 
 Most states are flat objects in which a few columns changed. Such texts are cut at `,"`, and the pieces are compared as
 text. If that is not conclusive, the objects are cut into their members; if two members differ and are not plain values,
-`envelope.delta.patch` compares them.
+`changelog.envelope.delta.patch` compares them.
 """
 
 import re
@@ -10,11 +11,11 @@ from functools import lru_cache
 
 import msgspec
 
-from envelope.canonical import dumps, parse
-from envelope.codec.json_codec import members
-from envelope.delta.patch import diff
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op
+from changelog.envelope.canonical import dumps, parse
+from changelog.envelope.codec.json_codec import members
+from changelog.envelope.delta.patch import diff
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op
 
 NONE = b"[]"
 
@@ -32,7 +33,8 @@ _PLAIN = re.compile(_SCALAR)
 def patch_text(
     op: str, current: bytes | None, original: bytes | None, *, unavailable: frozenset[str], unavailable_original: bool
 ) -> bytes:
-    """The patch of `envelope.delta.delta_of`, from the parts of an envelope: states as JSON, None if there is none.
+    """The patch of `changelog.envelope.delta.delta_of`, from the parts of an envelope: states as JSON, None if there is
+    none.
 
     `unavailable` names the columns that are unavailable on either side; `unavailable_original` says whether the
     original lacks any.

@@ -6,11 +6,11 @@ from datetime import UTC, timedelta
 from itertools import pairwise
 from pathlib import Path
 
-from connectors.sinks.files.layout import log_file, sequences
-from envelope.entity import OF_CHANGELOG
-from spark_jobs.archiving.retention import KEPT, to_drop
-from spark_jobs.archiving.write_files import ArchiveRun
-from spark_jobs.storage.manifest import ARCHIVE, FOLDER, Manifest, commit, number_of, path_of, read
+from changelog.connectors.sinks.files.layout import log_file, sequences
+from changelog.envelope.entity import OF_CHANGELOG
+from changelog.spark_jobs.archiving.retention import KEPT, to_drop
+from changelog.spark_jobs.archiving.write_files import ArchiveRun
+from changelog.spark_jobs.storage.manifest import ARCHIVE, FOLDER, Manifest, commit, number_of, path_of, read
 
 
 def drop_days(run: ArchiveRun, *, keep_days: int) -> Sequence[str]:

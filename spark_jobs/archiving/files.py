@@ -1,7 +1,7 @@
 """Adds files to an archive and compacts them (docs/how-to/archive.md).
 
 Files become visible all at once, through a manifest. A run that is killed before that leaves files that no manifest
-lists; `spark_jobs.archiving.clear` deletes them later, together with replaced files.
+lists; `changelog.spark_jobs.archiving.clear` deletes them later, together with replaced files.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,15 +11,15 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from connectors.sinks.files.layout import log_file
-from connectors.sinks.kafka.admin.names import topic as topic_of
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.archiving.retention import closed_sequences, to_merge
-from spark_jobs.archiving.write_files import ArchiveRun, WrittenFile, write_files
-from spark_jobs.changelog.kafka_offsets import Spans
-from spark_jobs.changelog.read_files import ROWS
-from spark_jobs.storage.manifest import ArchiveFile, Manifest, Replaced, commit
-from spark_jobs.storage.store import Store
+from changelog.connectors.sinks.files.layout import log_file
+from changelog.connectors.sinks.kafka.admin.names import topic as topic_of
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.archiving.retention import closed_sequences, to_merge
+from changelog.spark_jobs.archiving.write_files import ArchiveRun, WrittenFile, write_files
+from changelog.spark_jobs.reading.kafka_offsets import Spans
+from changelog.spark_jobs.reading.read_files import ROWS
+from changelog.spark_jobs.storage.manifest import ArchiveFile, Manifest, Replaced, commit
+from changelog.spark_jobs.storage.store import Store
 
 FAIL_POINTS = ("archive:written", "archive:moved", "archive:committed", "archive:dropped", "archive:cleared")
 """The boundaries between steps at which tests make a run crash."""
@@ -35,7 +35,7 @@ DAYS_AT_ONCE = 64
 def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str) -> int:
     """Commits the rows that were read from these spans, together with the spans' ends; returns the number of rows.
 
-    `rows` have the columns of `envelope.columnar.batch.SCHEMA`; `partition` is Kafka's. Raises ChangelogError
+    `rows` have the columns of `changelog.envelope.columnar.batch.SCHEMA`; `partition` is Kafka's. Raises ChangelogError
     (IN_USE) if another run archived the same span meanwhile.
     """
     with write_files(run, rows) as written:
@@ -140,7 +140,7 @@ def _offsets(old: Iterable[ArchiveFile], new: "WrittenFile") -> dict[str, tuple[
 def archive_log(run: ArchiveRun, path: Path, before: date | None = None) -> Merged:
     """Archives the days of the file log at `path` before a date, by default the closed days.
 
-    The log files themselves stay until `spark_jobs.archiving.clear` deletes them.
+    The log files themselves stay until `changelog.spark_jobs.archiving.clear` deletes them.
     """
     archived = run.manifest().log.last
     due = closed_sequences(path, archived, before)

@@ -8,10 +8,10 @@ from collections import defaultdict
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-from connectors.sinks.files.layout import NotWholeError, log_file, opened, refuse_holes, sequences
-from connectors.sinks.files.manifest import ArchiveFile, Manifest
-from envelope.columnar.batch import SCHEMA
-from envelope.entity import OF_CHANGELOG
+from changelog.connectors.sinks.files.layout import NotWholeError, log_file, opened, refuse_holes, sequences
+from changelog.connectors.sinks.files.manifest import ArchiveFile, Manifest
+from changelog.envelope.columnar.batch import SCHEMA
+from changelog.envelope.entity import OF_CHANGELOG
 
 CLOSES_AFTER = timedelta(hours=1)
 """How long after its end a day is closed."""

@@ -8,12 +8,12 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from connectors.failpoints import Reach, nowhere
-from envelope.columnar.batch import SCHEMA
-from spark_jobs.changelog.read_files import ROWS
-from spark_jobs.storage.manifest import ARCHIVE, NOTHING, ArchiveFile, Manifest, newest
-from spark_jobs.storage.records import run_name
-from spark_jobs.storage.store import Store
+from changelog.connectors.failpoints import Reach, nowhere
+from changelog.envelope.columnar.batch import SCHEMA
+from changelog.spark_jobs.reading.read_files import ROWS
+from changelog.spark_jobs.storage.manifest import ARCHIVE, NOTHING, ArchiveFile, Manifest, newest
+from changelog.spark_jobs.storage.records import run_name
+from changelog.spark_jobs.storage.store import Store
 
 FILE_ROWS = 5_000_000
 """The most rows in a file."""
@@ -76,7 +76,7 @@ class WrittenFile:
 def arranged(rows: DataFrame) -> DataFrame:
     """The rows as the files hold them: grouped by entity and day, sorted by key and position, without repeats.
 
-    Two columns beside those of `envelope.columnar.batch.SCHEMA` name the folder: `entity_` and `day_` (UTC).
+    Two columns beside those of `changelog.envelope.columnar.batch.SCHEMA` name the folder: `entity_` and `day_` (UTC).
     """
     day = F.expr("date_from_unix_date(cast(floor(unix_micros(committed_at) / 86400000000D) AS int))")
     placed = rows.select(

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from envelope.codec import json_codec
-from envelope.delta import delta_codec, patch_columns
-from envelope.delta.patch_text import patch_text
-from envelope.errors import ChangelogError
-from envelope.model import Op
-from envelope.position import Position
+from changelog.envelope.codec import json_codec
+from changelog.envelope.delta import delta_codec, patch_columns
+from changelog.envelope.delta.patch_text import patch_text
+from changelog.envelope.errors import ChangelogError
+from changelog.envelope.model import Op
+from changelog.envelope.position import Position
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -78,7 +78,8 @@ _HEADERS: Final = {"op": "op", "position": "position", "transaction": "transacti
 
 
 def derive(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The deltas (`SCHEMA`) of changes (`envelope.columnar.batch.SCHEMA`), one for each row, in the same order.
+    """The deltas (`SCHEMA`) of changes (`changelog.envelope.columnar.batch.SCHEMA`), one for each row, in the same
+    order.
 
     Raises ChangelogError (MALFORMED), naming entity and position, for a change whose state is missing or not JSON.
     """

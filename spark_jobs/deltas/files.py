@@ -12,13 +12,13 @@ from typing import Final, Literal
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from connectors.failpoints import Reach, nowhere
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.deltas.derive import KINDS, deltas_of
-from spark_jobs.storage.manifest import numbers
-from spark_jobs.storage.open_store import store_of
-from spark_jobs.storage.records import add_record, newest_record, outrun, run_name
-from spark_jobs.storage.store import Store
+from changelog.connectors.failpoints import Reach, nowhere
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.deltas.derive import KINDS, deltas_of
+from changelog.spark_jobs.storage.manifest import numbers
+from changelog.spark_jobs.storage.open_store import store_of
+from changelog.spark_jobs.storage.records import add_record, newest_record, outrun, run_name
+from changelog.spark_jobs.storage.store import Store
 
 FORMAT: Final = 1
 DELTAS: Final = "deltas"
@@ -121,7 +121,9 @@ def write(
 
 
 def read_deltas(spark: SparkSession, output: str) -> DataFrame:
-    """The deltas that an output of Parquet files holds, with the columns of `spark_jobs.deltas.derive.SCHEMA`."""
+    """The deltas that an output of Parquet files holds, with the columns of
+    `changelog.spark_jobs.deltas.derive.SCHEMA`.
+    """
     store = store_of(output, spark)
     record = newest(store)
     if not record.runs:

@@ -11,22 +11,22 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from connectors.config import Config, KafkaConfig
-from connectors.failpoints import Reach, nowhere
-from connectors.sinks.kafka.admin import topics as kafka_topics
-from connectors.sinks.kafka.admin.names import delta_subject, delta_topic, topic
-from connectors.sinks.kafka.admin.topics import Topic, TopicState
-from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.encoding.registry import Registry
-from envelope.entity import OF_CHANGELOG
-from envelope.errors import ChangelogError, Kind
-from schemas.avro import delta_schema
-from spark_jobs.changelog import kafka_offsets
-from spark_jobs.changelog.read import stream_changelog
-from spark_jobs.changelog.read_kafka import kafka_options
-from spark_jobs.changelog.where import Kafka, where_of
-from spark_jobs.deltas.derive import Values, avro_values, json_values, messages_of
-from spark_jobs.storage.store import Store
+from changelog.connectors.config import Config, KafkaConfig
+from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.sinks.kafka.admin import topics as kafka_topics
+from changelog.connectors.sinks.kafka.admin.names import delta_subject, delta_topic, topic
+from changelog.connectors.sinks.kafka.admin.topics import Topic, TopicState
+from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.sinks.kafka.encoding.registry import Registry
+from changelog.envelope.entity import OF_CHANGELOG
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas.avro import delta_schema
+from changelog.spark_jobs.deltas.derive import Values, avro_values, json_values, messages_of
+from changelog.spark_jobs.reading import kafka_offsets
+from changelog.spark_jobs.reading.read import stream_changelog
+from changelog.spark_jobs.reading.read_kafka import kafka_options
+from changelog.spark_jobs.reading.where import Kafka, where_of
+from changelog.spark_jobs.storage.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,1 +1,1 @@
-"""The demo on Spark: `python -m spark_jobs.demo`."""
+"""The demo on Spark: `python -m changelog.spark_jobs.demo`."""

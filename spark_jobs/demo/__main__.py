@@ -1,8 +1,8 @@
-"""`python -m spark_jobs.demo`: see `spark_jobs.demo.story`."""
+"""`python -m changelog.spark_jobs.demo`: see `changelog.spark_jobs.demo.story`."""
 
 import sys
 
-from spark_jobs.demo.story import run
+from changelog.spark_jobs.demo.story import run
 
 if __name__ == "__main__":
     sys.exit(run())

@@ -8,21 +8,21 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from connectors import show
-from connectors.demo import booking
-from connectors.sinks import Log
-from connectors.terminal import safe
-from envelope import canonical
-from envelope.canonical import Value
-from envelope.delta import Delta, delta_codec, fold, foldable
-from envelope.errors import ChangelogError, Kind
-from envelope.model import MISSING
-from envelope.position import Position
-from spark_jobs import archive, derive_deltas, rebuild_view
-from spark_jobs.demo.drift import drift
-from spark_jobs.demo.scene import Chapter, Scene, columns
-from spark_jobs.storage.local_store import local
-from spark_jobs.storage.manifest import NOTHING, newest
+from changelog.connectors import show
+from changelog.connectors.demo import booking
+from changelog.connectors.sinks import Log
+from changelog.connectors.terminal import safe
+from changelog.envelope import canonical
+from changelog.envelope.canonical import Value
+from changelog.envelope.delta import Delta, delta_codec, fold, foldable
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import MISSING
+from changelog.envelope.position import Position
+from changelog.spark_jobs import archive, derive_deltas, rebuild_view
+from changelog.spark_jobs.demo.drift import drift
+from changelog.spark_jobs.demo.scene import Chapter, Scene, columns
+from changelog.spark_jobs.storage.local_store import local
+from changelog.spark_jobs.storage.manifest import NOTHING, newest
 
 if TYPE_CHECKING:
     pass
@@ -64,7 +64,7 @@ def _archive(scene: Scene) -> Mapping[str, str]:
 
 def _deltas(scene: Scene) -> Mapping[str, str]:
     """Each change as a JSON Patch; folded, they are the rows again."""
-    from spark_jobs.deltas.files import read_deltas  # noqa: PLC0415
+    from changelog.spark_jobs.deltas.files import read_deltas  # noqa: PLC0415
 
     story = scene.story
     story.watch.say("What each change altered, as JSON Patches (RFC 6902):")

@@ -15,17 +15,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.text import Text
 
-from connectors import cli
-from connectors.demo.service import serving
-from connectors.sinks import Log
-from envelope import canonical
-from envelope.columnar.batch import SCHEMA
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op
-from spark_jobs import detect_drift
-from spark_jobs.demo.scene import Scene, columns
-from spark_jobs.storage.local_store import local
-from spark_jobs.storage.manifest import NOTHING, newest
+from changelog.connectors import cli
+from changelog.connectors.demo.service import serving
+from changelog.connectors.sinks import Log
+from changelog.envelope import canonical
+from changelog.envelope.columnar.batch import SCHEMA
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op
+from changelog.spark_jobs import detect_drift
+from changelog.spark_jobs.demo.scene import Scene, columns
+from changelog.spark_jobs.storage.local_store import local
+from changelog.spark_jobs.storage.manifest import NOTHING, newest
 
 DRIFT = "drift"
 """Where the reports go, in the demo's folder."""

@@ -13,9 +13,9 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from connectors.demo import Ending
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.runner.job import FAILED, Job, main
+from changelog.connectors.demo import Ending
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.runner.job import FAILED, Job, main
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""`python -m spark_jobs.demo`: runs `changelog demo`, then shows what the Spark jobs make of its changelog.
+"""`python -m changelog.spark_jobs.demo`: runs `changelog demo`, then shows what the Spark jobs make of its changelog.
 
 All chapters share one session. Each runs a job as a command line does, checks the result against the changelog read in
 plain Python, and shows it. Without Java or Spark the demo ends as `changelog demo` does, with a line that says how to
@@ -16,15 +16,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from connectors import cli, show
-from connectors.commands import add_common_arguments
-from connectors.commands import demo as command
-from connectors.demo import Ending
-from connectors.servers.kafka import find_java
-from envelope.errors import ChangelogError
-from spark_jobs.demo.chapters import CHAPTERS
-from spark_jobs.demo.scene import SAID, Scene
-from spark_jobs.runner.job import begin
+from changelog.connectors import cli, show
+from changelog.connectors.commands import add_common_arguments
+from changelog.connectors.commands import demo as command
+from changelog.connectors.demo import Ending
+from changelog.connectors.servers.kafka import find_java
+from changelog.envelope.errors import ChangelogError
+from changelog.spark_jobs.demo.chapters import CHAPTERS
+from changelog.spark_jobs.demo.scene import SAID, Scene
+from changelog.spark_jobs.runner.job import begin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,7 +117,7 @@ class _Demo:
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Runs the demo with these arguments, by default this process's; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m spark_jobs.demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m changelog.spark_jobs.demo", description=__doc__)
     add_common_arguments(parser)
     parser.set_defaults(command="demo", verbose=False)
     demo = _Demo()

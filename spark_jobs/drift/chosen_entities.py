@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from connectors.config import Config
-from connectors.wiring.sources import database, read_entities
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.config import Config
+from changelog.connectors.wiring.sources import database, read_entities
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
 
 
 def entities_of(config: Config, names: Sequence[str]) -> list[Entity]:

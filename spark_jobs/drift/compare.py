@@ -14,21 +14,21 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.storagelevel import StorageLevel
 
-from connectors.sinks import Log
-from connectors.sources.fences import Fence
-from envelope.checkpoint import Checkpoint
-from envelope.entity import SCHEMAS, TRUNCATE_KEY
-from envelope.position import Position
-from envelope.versions import Version
-from schemas.types import Struct
-from spark_jobs.changelog.read import read_changelog
-from spark_jobs.changelog.where import Kafka, Where
-from spark_jobs.drift import key_states
-from spark_jobs.drift.fenced.scan_tasks import source_rows, tasks_for
-from spark_jobs.drift.judge_task import JUDGED, Fetch, fetcher, judge
-from spark_jobs.drift.key_ranges import Bounds, KeyRange, bounds
-from spark_jobs.drift.key_states import Cut
-from spark_jobs.drift.row_diff import CHANGED, EXTRA, GONE, SAME, ColumnHistory, steps_of
+from changelog.connectors.sinks import Log
+from changelog.connectors.sources.fences import Fence
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import SCHEMAS, TRUNCATE_KEY
+from changelog.envelope.position import Position
+from changelog.envelope.versions import Version
+from changelog.schemas.types import Struct
+from changelog.spark_jobs.drift import key_states
+from changelog.spark_jobs.drift.fenced.scan_tasks import source_rows, tasks_for
+from changelog.spark_jobs.drift.judge_task import JUDGED, Fetch, fetcher, judge
+from changelog.spark_jobs.drift.key_ranges import Bounds, KeyRange, bounds
+from changelog.spark_jobs.drift.key_states import Cut
+from changelog.spark_jobs.drift.row_diff import CHANGED, EXTRA, GONE, SAME, ColumnHistory, steps_of
+from changelog.spark_jobs.reading.read import read_changelog
+from changelog.spark_jobs.reading.where import Kafka, Where
 
 FEW = 200_000
 """The most keys that are broadcast to every task."""

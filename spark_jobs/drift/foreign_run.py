@@ -13,21 +13,21 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from connectors.wiring.sinks import open_log
-from envelope.errors import ChangelogError, Kind
-from envelope.versions import Version
-from schemas.types import Primitive
-from spark_jobs.changelog.read import read_changelog
-from spark_jobs.changelog.where import Kafka
-from spark_jobs.drift.compare import Comparison, Counts, Sides, compare, read_versions, restricted
-from spark_jobs.drift.foreign_source import Masks, rows_of
-from spark_jobs.drift.judge_task import joined
-from spark_jobs.drift.key_ranges import bounds
-from spark_jobs.drift.key_states import EVERYTHING
-from spark_jobs.drift.report_json import Request, RunStart, entity_json, report_json
-from spark_jobs.drift.row_diff import ColumnHistory
-from spark_jobs.drift.run import say, written
-from spark_jobs.drift.summary import Tally
+from changelog.connectors.wiring.sinks import open_log
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.versions import Version
+from changelog.schemas.types import Primitive
+from changelog.spark_jobs.drift.compare import Comparison, Counts, Sides, compare, read_versions, restricted
+from changelog.spark_jobs.drift.foreign_source import Masks, rows_of
+from changelog.spark_jobs.drift.judge_task import joined
+from changelog.spark_jobs.drift.key_ranges import bounds
+from changelog.spark_jobs.drift.key_states import EVERYTHING
+from changelog.spark_jobs.drift.report_json import Request, RunStart, entity_json, report_json
+from changelog.spark_jobs.drift.row_diff import ColumnHistory
+from changelog.spark_jobs.drift.run import say, written
+from changelog.spark_jobs.drift.summary import Tally
+from changelog.spark_jobs.reading.read import read_changelog
+from changelog.spark_jobs.reading.where import Kafka
 
 JSON = dict[str, Any]
 
@@ -56,7 +56,7 @@ class ForeignSource:
 
 
 def detect(spark: SparkSession, request: Request, other: ForeignSource, start: RunStart) -> JSON:
-    """Like `spark_jobs.drift.run.detect`, for one entity. Raises ChangelogError."""
+    """Like `changelog.spark_jobs.drift.run.detect`, for one entity. Raises ChangelogError."""
     [name] = request.names
     versions = read_versions(open_log(request.config), [name])[name]
     if not versions:

@@ -14,12 +14,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql import types as spark
 
-from envelope.errors import ChangelogError, Kind
-from envelope.mask import MaskKind
-from envelope.versions import Version
-from schemas.types import ColumnType, Decimal, Primitive
-from spark_jobs.changelog.spark_types import quoted
-from spark_jobs.drift.mask_task import hashed
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.mask import MaskKind
+from changelog.envelope.versions import Version
+from changelog.schemas.types import ColumnType, Decimal, Primitive
+from changelog.spark_jobs.drift.mask_task import hashed
+from changelog.spark_jobs.reading.spark_types import quoted
 
 _TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _WHOLE: Final = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)

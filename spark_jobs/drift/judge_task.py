@@ -7,11 +7,11 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from connectors.sources.fences import Scan
-from envelope.codec import json_codec
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op
-from spark_jobs.drift.row_diff import EXTRA, MISSING, PENDING, ColumnHistory, Compared, State, compared
+from changelog.connectors.sources.fences import Scan
+from changelog.envelope.codec import json_codec
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op
+from changelog.spark_jobs.drift.row_diff import EXTRA, MISSING, PENDING, ColumnHistory, Compared, State, compared
 
 JUDGED: Final = pa.schema(
     [
@@ -51,7 +51,7 @@ Fetch = Callable[[Sequence[Mapping[str, Any]]], Texts]
 def judge(
     batches: Iterable[pa.RecordBatch], shapes: Mapping[str, ColumnHistory], fetch: Fetch
 ) -> Iterator[pa.RecordBatch]:
-    """From batches of `spark_jobs.drift.key_states.with_changes` to batches of `JUDGED`."""
+    """From batches of `changelog.spark_jobs.drift.key_states.with_changes` to batches of `JUDGED`."""
     samples: Counter[str] = Counter()
     for batch in batches:
         rows = batch.to_pylist()
@@ -80,7 +80,7 @@ def fetcher(reading: Scan) -> Fetch:
 
 
 def joined(rows: Sequence[Mapping[str, Any]]) -> Texts:
-    """The source's rows that `spark_jobs.drift.key_states.with_source` joined to the keys."""
+    """The source's rows that `changelog.spark_jobs.drift.key_states.with_source` joined to the keys."""
     return {
         (row["entity"], row["key"]): (row["source_current"], row["source_json_null"])
         for row in rows

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from connectors.sources.fences import KeyBounds
-from envelope.errors import ChangelogError, Kind
-from schemas.types import ColumnType, Primitive
+from changelog.connectors.sources.fences import KeyBounds
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas.types import ColumnType, Primitive
 
 _LONG = range(-(2**63), 2**63)
 

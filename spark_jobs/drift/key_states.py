@@ -13,11 +13,11 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from envelope.entity import TRUNCATE_KEY
-from envelope.model import Op
-from spark_jobs.changelog.provenance import source_text
-from spark_jobs.drift.key_ranges import Bounds
-from spark_jobs.drift.row_diff import CHANGED, EXTRA, GONE, MISSING, PENDING, SAME
+from changelog.envelope.entity import TRUNCATE_KEY
+from changelog.envelope.model import Op
+from changelog.spark_jobs.drift.key_ranges import Bounds
+from changelog.spark_jobs.drift.row_diff import CHANGED, EXTRA, GONE, MISSING, PENDING, SAME
+from changelog.spark_jobs.reading.provenance import source_text
 
 CLASSIFIED: Final = ("entity", "state", "key", "position", "leaf", "ctid", "rows")
 """The columns of `classify`: a row for each key that must be judged; `rows` counts all other keys by state."""

@@ -1,6 +1,6 @@
 """Masks a column's values on Spark's workers, as the service masks them before it publishes."""
 
-from envelope import mask
+from changelog.envelope import mask
 
 
 def hashed(token: str | None, hmac_key: bytes) -> str | None:

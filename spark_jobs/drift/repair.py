@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from connectors.config import Config
-from connectors.wiring.sources import database
-from envelope.signal import Signal, divide
-from spark_jobs.drift.report import repaired
-from spark_jobs.drift.report_json import KEYS_NAME
-from spark_jobs.drift.summary import time_text
+from changelog.connectors.config import Config
+from changelog.connectors.wiring.sources import database
+from changelog.envelope.signal import Signal, divide
+from changelog.spark_jobs.drift.report import repaired
+from changelog.spark_jobs.drift.report_json import KEYS_NAME
+from changelog.spark_jobs.drift.summary import time_text
 
 
 class _Line(msgspec.Struct):

@@ -9,16 +9,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from connectors.config import Config, FilesConfig
-from connectors.sources.fences import Fence
-from connectors.wiring.entities import table_text
-from envelope.entity import Entity
-from envelope.gap import Gap
-from envelope.model import Record
-from spark_jobs.changelog.where import Archive, Where, name_of
-from spark_jobs.drift.compare import Counts, Scope
-from spark_jobs.drift.fenced.catch_up import CaughtUp
-from spark_jobs.drift.summary import Tally, time_text
+from changelog.connectors.config import Config, FilesConfig
+from changelog.connectors.sources.fences import Fence
+from changelog.connectors.wiring.entities import table_text
+from changelog.envelope.entity import Entity
+from changelog.envelope.gap import Gap
+from changelog.envelope.model import Record
+from changelog.spark_jobs.drift.compare import Counts, Scope
+from changelog.spark_jobs.drift.fenced.catch_up import CaughtUp
+from changelog.spark_jobs.drift.summary import Tally, time_text
+from changelog.spark_jobs.reading.where import Archive, Where, name_of
 
 CLEAN, DRIFT, SCHEMA_CHANGED, SKIPPED = "clean", "drift", "schema changed", "skipped"
 

@@ -12,13 +12,13 @@ from typing import Final
 
 import msgspec
 
-from envelope import canonical
-from envelope.codec.json_codec import members
-from envelope.errors import ChangelogError
-from envelope.versions import Version
-from schemas import evolution
-from schemas.evolution import ChangeKind
-from schemas.types import Struct
+from changelog.envelope import canonical
+from changelog.envelope.codec.json_codec import members
+from changelog.envelope.errors import ChangelogError
+from changelog.envelope.versions import Version
+from changelog.schemas import evolution
+from changelog.schemas.evolution import ChangeKind
+from changelog.schemas.types import Struct
 
 MISSING: Final = "missing"
 EXTRA: Final = "extra"

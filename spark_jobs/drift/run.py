@@ -12,23 +12,22 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.capture.settings_guard import check_settings, shapes_of
-from connectors.config import KafkaConfig
-from connectors.permissions import DATA_FILE, DATA_FOLDER, make_file, make_folder
-from connectors.sinks import Log
-from connectors.sinks.kafka.admin.names import topic as topic_of
-from connectors.sources import Database
-from connectors.sources.fences import Fence
-from connectors.wiring.sinks import extra_needed, open_log, read_gaps
-from connectors.wiring.sources import database
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.changelog.where import Archive, name_of
-from spark_jobs.drift.chosen_entities import entities_of
-from spark_jobs.drift.compare import Comparison, Counts, under_fence
-from spark_jobs.drift.fenced import catch_up
-from spark_jobs.drift.fenced.catch_up import NOT_CAUGHT_UP, CaughtUp, NotComparedError
-from spark_jobs.drift.report_json import (
+from changelog.connectors.capture.settings_guard import check_settings, shapes_of
+from changelog.connectors.config import KafkaConfig
+from changelog.connectors.permissions import DATA_FILE, DATA_FOLDER, make_file, make_folder
+from changelog.connectors.sinks import Log
+from changelog.connectors.sinks.kafka.admin.names import topic as topic_of
+from changelog.connectors.sources import Database
+from changelog.connectors.sources.fences import Fence
+from changelog.connectors.wiring.sinks import extra_needed, open_log, read_gaps
+from changelog.connectors.wiring.sources import database
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.drift.chosen_entities import entities_of
+from changelog.spark_jobs.drift.compare import Comparison, Counts, under_fence
+from changelog.spark_jobs.drift.fenced import catch_up
+from changelog.spark_jobs.drift.fenced.catch_up import NOT_CAUGHT_UP, CaughtUp, NotComparedError
+from changelog.spark_jobs.drift.report_json import (
     JSON,
     KEYS_NAME,
     NOTHING,
@@ -42,9 +41,10 @@ from spark_jobs.drift.report_json import (
     gap_json,
     report_json,
 )
-from spark_jobs.drift.summary import Tally, tallied
-from spark_jobs.storage.manifest import newest
-from spark_jobs.storage.open_store import store_of
+from changelog.spark_jobs.drift.summary import Tally, tallied
+from changelog.spark_jobs.reading.where import Archive, name_of
+from changelog.spark_jobs.storage.manifest import newest
+from changelog.spark_jobs.storage.open_store import store_of
 
 _PAUSE_MAX_S = 10
 
@@ -176,8 +176,8 @@ def _until_archived(
     if not isinstance(sink, KafkaConfig):
         raise ChangelogError(Kind.USAGE, "a file log and its archive are read together", hint="leave out --archive")
     with extra_needed():
-        from connectors.wiring import kafka  # noqa: PLC0415, comparing files needs no Kafka client
-        from spark_jobs.changelog import kafka_offsets  # noqa: PLC0415
+        from changelog.connectors.wiring import kafka  # noqa: PLC0415, comparing files needs no Kafka client
+        from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
 
         spans = kafka_offsets.unread(kafka.client(sink), request.config.prefix, {}, lost=True)
     topics = {topic_of(request.config.prefix, name) for name in names}

@@ -10,9 +10,9 @@ from typing import Any, TextIO
 
 import msgspec
 
-from envelope.codec.json_codec import members
-from spark_jobs.drift.judge_task import SAMPLES_MAX
-from spark_jobs.drift.row_diff import CHANGED, EXTRA, MISSING
+from changelog.envelope.codec.json_codec import members
+from changelog.spark_jobs.drift.judge_task import SAMPLES_MAX
+from changelog.spark_jobs.drift.row_diff import CHANGED, EXTRA, MISSING
 
 BUCKET_S = 300
 """Drifted keys belong to one incident if their last changes were committed within about this many seconds of each
@@ -34,7 +34,7 @@ class Tally:
     _buckets: set[int] = field(default_factory=set)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Adds a row of `spark_jobs.drift.judge_task.JUDGED` that drifted."""
+        """Adds a row of `changelog.spark_jobs.drift.judge_task.JUDGED` that drifted."""
         self.kinds[row["kind"]] += 1
         self.columns.update(row["columns"])
         if row["committed_at"] is not None:

@@ -5,8 +5,8 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from connectors import moments
-from envelope.position import Position
+from changelog.connectors import moments
+from changelog.envelope.position import Position
 
 COUNT_MAX = 1_000_000_000
 SECONDS_MAX = 1_000_000

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from connectors.config import Config, load
-from connectors.extras import installation
-from envelope.errors import EXIT_CODES, ChangelogError, Kind
-from spark_jobs.runner.metrics import write_metrics
-from spark_jobs.runner.spark_errors import explain
+from changelog.connectors.config import Config, load
+from changelog.connectors.extras import installation
+from changelog.envelope.errors import EXIT_CODES, ChangelogError, Kind
+from changelog.spark_jobs.runner.metrics import write_metrics
+from changelog.spark_jobs.runner.spark_errors import explain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from connectors.permissions import PUBLIC_FILE, make_file
+from changelog.connectors.permissions import PUBLIC_FILE, make_file
 
 PREFIX = "changelog_job_"
 FINISHED = PREFIX + "finished_timestamp_seconds"

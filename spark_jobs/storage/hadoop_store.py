@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.runner import spark_errors
-from spark_jobs.storage.local_store import BESIDE
-from spark_jobs.storage.store import Store, StoredFile
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.runner import spark_errors
+from changelog.spark_jobs.storage.local_store import BESIDE
+from changelog.spark_jobs.storage.store import Store, StoredFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from connectors.permissions import PUBLIC_FILE, PUBLIC_FOLDER, make_file
-from connectors.sinks.files.fsync import make_folder, sync
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.storage.store import Store, StoredFile
+from changelog.connectors.permissions import PUBLIC_FILE, PUBLIC_FOLDER, make_file
+from changelog.connectors.sinks.files.fsync import make_folder, sync
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.storage.store import Store, StoredFile
 
 if TYPE_CHECKING:
     pass

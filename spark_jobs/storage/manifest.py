@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from connectors.sinks.files.manifest import (
+from changelog.connectors.sinks.files.manifest import (
     MANIFEST_FORMAT,
     ArchiveFile,
     Manifest,
@@ -19,8 +19,8 @@ from connectors.sinks.files.manifest import (
     newest_manifest,
     parse_manifest,
 )
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.storage.store import Store
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.storage.store import Store
 
 if TYPE_CHECKING:
     pass

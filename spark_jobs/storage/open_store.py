@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.storage.hadoop_store import hadoop
-from spark_jobs.storage.local_store import local
-from spark_jobs.storage.store import Store
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.storage.hadoop_store import hadoop
+from changelog.spark_jobs.storage.local_store import local
+from changelog.spark_jobs.storage.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.storage.manifest import numbers, path_of
-from spark_jobs.storage.store import Store
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.storage.manifest import numbers, path_of
+from changelog.spark_jobs.storage.store import Store
 
 if TYPE_CHECKING:
     pass

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from envelope.errors import ChangelogError, Kind
-from schemas.avro import Column
-from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas.avro import Column
+from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 Render = Callable[[Any], Any]
 """From Arrow's Python value, not null, to an object that msgspec writes as the published JSON."""

@@ -3,7 +3,7 @@
 A value that is unavailable in a change is taken from an earlier state. The input are rows of `CHANGES`: all rows of a
 key together, the newest first, back to the first that lacks nothing. This module folds and reads row by row: it is the
 definition, and handles everything unusual. Where one change is a complete state with values of the usual form,
-`spark_jobs.views.fold_batch` reads many of them at once.
+`changelog.spark_jobs.views.fold_batch` reads many of them at once.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from envelope.codec import json_codec
-from envelope.codec.json_codec import members
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op
-from envelope.position import Position
-from schemas.avro import Column
-from spark_jobs.views.fold_batch import BatchReader
-from spark_jobs.views.json_values import NULL, Read, reader, text
+from changelog.envelope.codec import json_codec
+from changelog.envelope.codec.json_codec import members
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op
+from changelog.envelope.position import Position
+from changelog.schemas.avro import Column
+from changelog.spark_jobs.views.fold_batch import BatchReader
+from changelog.spark_jobs.views.json_values import NULL, Read, reader, text
 
 _OF_CHANGE: Final = ("key", "position", "op", "committed_at", "api_version", "service_name", "identifier", "context")
 

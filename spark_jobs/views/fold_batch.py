@@ -1,4 +1,5 @@
-"""Reads states as columns, a batch at once: the same results as `spark_jobs.views.fold` row by row, but much faster.
+"""Reads states as columns, a batch at once: the same results as `changelog.spark_jobs.views.fold` row by row, but much
+faster.
 
 Only values of the usual form for their type are read here. A row with any other value is reported, and read row by row,
 which is the definition; a property test checks that both agree. Every number is read exactly: by msgspec (integers,
@@ -17,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Raw
 
-from schemas.avro import Column
-from schemas.spark import DIGITS_MAX
-from schemas.types import ColumnType, Decimal, Primitive
-from spark_jobs.views.json_values import NULL, Read, reader, text
+from changelog.schemas.avro import Column
+from changelog.schemas.spark import DIGITS_MAX
+from changelog.schemas.types import ColumnType, Decimal, Primitive
+from changelog.spark_jobs.views.json_values import NULL, Read, reader, text
 
 Texts = Sequence[str | None]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]

@@ -12,11 +12,11 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from envelope.codec import json_codec
-from envelope.codec.json_codec import members
-from schemas import types
-from schemas.spark import DIGITS_MAX
-from schemas.types import Array, ColumnType, Map, Primitive, Struct
+from changelog.envelope.codec import json_codec
+from changelog.envelope.codec.json_codec import members
+from changelog.schemas import types
+from changelog.schemas.spark import DIGITS_MAX
+from changelog.schemas.types import Array, ColumnType, Map, Primitive, Struct
 
 Read = Callable[[bytes], object]
 """From a JSON token that is not null to its value; raises ValueError if the type cannot hold it."""
@@ -33,7 +33,9 @@ _arrays = msgspec.json.Decoder(list[Raw])
 
 
 def reader(type_: ColumnType) -> Read:
-    """The function that reads values of this type, as Arrow takes them for `schemas.spark.to_spark(type_)`."""
+    """The function that reads values of this type, as Arrow takes them for
+    `changelog.schemas.spark.to_spark(type_)`.
+    """
     match type_:
         case Primitive():
             return _PRIMITIVES[type_]

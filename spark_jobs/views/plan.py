@@ -10,22 +10,22 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from connectors.config import NestedConfig, ViewConfig
-from envelope.entity import SCHEMAS
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
-from envelope.versions import Version
-from schemas.avro import Column
-from schemas.spark import struct
-from schemas.types import Array, ColumnType, Primitive, Struct
-from spark_jobs.changelog import spark_types
-from spark_jobs.changelog.read import read_changelog, refuse_dropped
-from spark_jobs.changelog.spark_types import quoted
-from spark_jobs.changelog.where import Kafka, Where, name_of
-from spark_jobs.views import fold
-from spark_jobs.views.copy_rows import ViewColumns
-from spark_jobs.views.to_parquet import View
-from spark_jobs.views.transforms import EVERYTHING, Chosen, chosen, followed, latest, live, nested, until
+from changelog.connectors.config import NestedConfig, ViewConfig
+from changelog.envelope.entity import SCHEMAS
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
+from changelog.envelope.versions import Version
+from changelog.schemas.avro import Column
+from changelog.schemas.spark import struct
+from changelog.schemas.types import Array, ColumnType, Primitive, Struct
+from changelog.spark_jobs.reading import spark_types
+from changelog.spark_jobs.reading.read import read_changelog, refuse_dropped
+from changelog.spark_jobs.reading.spark_types import quoted
+from changelog.spark_jobs.reading.where import Kafka, Where, name_of
+from changelog.spark_jobs.views import fold
+from changelog.spark_jobs.views.copy_rows import ViewColumns
+from changelog.spark_jobs.views.to_parquet import View
+from changelog.spark_jobs.views.transforms import EVERYTHING, Chosen, chosen, followed, latest, live, nested, until
 
 ALL = ("*",)
 """The value of `columns` that means all columns."""

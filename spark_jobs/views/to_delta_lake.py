@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.runner.spark_errors import PACKAGES
-from spark_jobs.views.to_parquet import FORMAT, View, counted
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.runner.spark_errors import PACKAGES
+from changelog.spark_jobs.views.to_parquet import FORMAT, View, counted
 
 _KEEPING: Final = frozenset(
     {"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "FSCK"}

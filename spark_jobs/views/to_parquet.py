@@ -12,10 +12,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.storage.manifest import numbers
-from spark_jobs.storage.records import add_record, newest_record, run_name
-from spark_jobs.storage.store import Store
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.storage.manifest import numbers
+from changelog.spark_jobs.storage.records import add_record, newest_record, run_name
+from changelog.spark_jobs.storage.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from psycopg import sql
 
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.views.copy_rows import COPIED, ViewColumns, copier
-from spark_jobs.views.postgres_session import Connection, connected
-from spark_jobs.views.to_parquet import FORMAT, View
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.views.copy_rows import COPIED, ViewColumns, copier
+from changelog.spark_jobs.views.postgres_session import Connection, connected
+from changelog.spark_jobs.views.to_parquet import FORMAT, View
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,8 +1,8 @@
 """Transforms changes into views: the typed last state of each key, as of a position, from selected changes.
 
 Every function here maps frames to frames, without reading, writing or counting. Frames of changes have the columns of
-`envelope.columnar.batch.SCHEMA`; frames of states have the entity's columns, then those of
-`spark_jobs.views.fold.ABOUT`.
+`changelog.envelope.columnar.batch.SCHEMA`; frames of states have the entity's columns, then those of
+`changelog.spark_jobs.views.fold.ABOUT`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from envelope.entity import TRUNCATE_KEY
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op
-from envelope.position import Position
-from schemas.avro import Column
-from spark_jobs.changelog.provenance import source_text
-from spark_jobs.changelog.spark_types import of_columns, quoted
-from spark_jobs.views import fold
+from changelog.envelope.entity import TRUNCATE_KEY
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op
+from changelog.envelope.position import Position
+from changelog.schemas.avro import Column
+from changelog.spark_jobs.reading.provenance import source_text
+from changelog.spark_jobs.reading.spark_types import of_columns, quoted
+from changelog.spark_jobs.views import fold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

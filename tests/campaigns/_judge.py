@@ -10,11 +10,11 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from connectors.capture.rows.codec import canonical
-from connectors.sinks.files.log import read_log
-from connectors.sources.postgres.values.text_to_json import SETTINGS, codec_for
-from connectors.sources.postgres.values.types import TypeCatalog
-from envelope.key import key_text
+from changelog.connectors.capture.rows.codec import canonical
+from changelog.connectors.sinks.files.log import read_log
+from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS, codec_for
+from changelog.connectors.sources.postgres.values.types import TypeCatalog
+from changelog.envelope.key import key_text
 from tests.campaigns._oracle import TABLES, TRUNCATE_KEY, Expected
 
 _COLUMNS = ("entity", "partition", "key", "op", "position", "transaction", "identifier", "current", "original", "moved")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from connectors.sources.postgres.values.lsn import parse_lsn
+from changelog.connectors.sources.postgres.values.lsn import parse_lsn
 
 WRITERS = 4
 

@@ -14,14 +14,14 @@ from typing import BinaryIO
 
 import psycopg
 
-from connectors.capture.rows import row_change
-from connectors.sources.postgres.decode import messages, pgoutput
-from connectors.sources.postgres.stream.pump import Stream
-from connectors.sources.postgres.stream.replication import ReplicationConnection
-from connectors.sources.postgres.values.lsn import parse_lsn
-from connectors.sources.postgres.values.text_to_json import SETTINGS
-from envelope.errors import ChangelogError, Kind
-from envelope.key import key_text, partition
+from changelog.connectors.capture.rows import row_change
+from changelog.connectors.sources.postgres.decode import messages, pgoutput
+from changelog.connectors.sources.postgres.stream.pump import Stream
+from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
+from changelog.connectors.sources.postgres.values.lsn import parse_lsn
+from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.key import key_text, partition
 
 TRUNCATE_KEY = "\0truncate"
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from connectors.sinks.files.layout import log_file, sequences
-from envelope.columnar.batch import SCHEMA
-from envelope.entity import TRUNCATE_KEY
+from changelog.connectors.sinks.files.layout import log_file, sequences
+from changelog.envelope.columnar.batch import SCHEMA
+from changelog.envelope.entity import TRUNCATE_KEY
 
 Row = dict[str, Any]
 Edit = Callable[[Row], Iterable[Row]]

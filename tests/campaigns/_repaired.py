@@ -15,16 +15,16 @@ import msgspec
 import psycopg
 from msgspec import Raw
 
-from connectors.capture.tables.repairs import Repairs
-from connectors.sinks.files.log import read_checkpoint, read_log
-from connectors.sinks.files.sink import FileSink
-from connectors.sources.postgres.admin.signals import send
-from connectors.sources.postgres.values.lsn import through_lsn
-from envelope.checkpoint import Checkpoint
-from envelope.columnar import batch
-from envelope.model import MISSING, Envelope, Op, Record
-from envelope.position import Position
-from envelope.signal import Signal
+from changelog.connectors.capture.tables.repairs import Repairs
+from changelog.connectors.sinks.files.log import read_checkpoint, read_log
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.connectors.sources.postgres.admin.signals import send
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar import batch
+from changelog.envelope.model import MISSING, Envelope, Op, Record
+from changelog.envelope.position import Position
+from changelog.envelope.signal import Signal
 from tests.campaigns._service import Service, is_read
 
 WRITERS = 3

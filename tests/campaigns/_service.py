@@ -10,11 +10,11 @@ from pathlib import Path
 
 import psycopg
 
-from connectors import failpoints
-from connectors.capture.tables.table_progress import is_complete
-from connectors.sinks.files.log import read_checkpoint
-from connectors.sources.postgres.values.lsn import parse_lsn
-from envelope.checkpoint import Checkpoint
+from changelog.connectors import failpoints
+from changelog.connectors.capture.tables.table_progress import is_complete
+from changelog.connectors.sinks.files.log import read_checkpoint
+from changelog.connectors.sources.postgres.values.lsn import parse_lsn
+from changelog.envelope.checkpoint import Checkpoint
 
 ROOT = Path(__file__).parents[2]
 STOP_TIMEOUT_S = 60.0
@@ -60,7 +60,7 @@ class Service:
         environment.pop(failpoints.VARIABLE, None)
         if fail_at is not None:
             environment[failpoints.VARIABLE] = fail_at
-        command = [sys.executable, "-m", "connectors", "run", "--config", str(self._config), "--verbose", *words]
+        command = [sys.executable, "-m", "changelog", "run", "--config", str(self._config), "--verbose", *words]
         with self.log.open("ab") as log:
             self._begun = log.tell()
             self._process = subprocess.Popen(

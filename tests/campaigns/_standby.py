@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 
-from connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import Server
 
 STANDBY = "held"
 """Its name, for `synchronous_standby_names`."""

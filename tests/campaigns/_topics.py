@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from envelope.checkpoint import Checkpoint
-from envelope.key import key_text, partition
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.key import key_text, partition
 from tests.campaigns._audit.topics import messages
 from tests.campaigns._judge import Row, Verdict
 from tests.campaigns._oracle import TABLES, TRUNCATE_KEY

@@ -27,11 +27,11 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from connectors import failpoints
-from connectors.servers.kafka import find_lib, temporary_broker
-from connectors.servers.postgres import temporary_server
-from connectors.sources.postgres.values.lsn import through_lsn
-from envelope.columnar.batch import SCHEMA
+from changelog.connectors import failpoints
+from changelog.connectors.servers.kafka import find_lib, temporary_broker
+from changelog.connectors.servers.postgres import temporary_server
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
+from changelog.envelope.columnar.batch import SCHEMA
 from tests.campaigns._judge import Row, Verdict, judge_rows
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import TABLES, Oracle

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 
-from connectors.capture.tables.table_progress import is_complete
-from connectors.servers.postgres import temporary_server
-from connectors.servers.unprivileged import temporary_folder
-from connectors.sinks.files.log import read_checkpoint
-from connectors.sources.postgres.values.lsn import through_lsn
-from envelope.checkpoint import Checkpoint
+from changelog.connectors.capture.tables.table_progress import is_complete
+from changelog.connectors.servers.postgres import temporary_server
+from changelog.connectors.servers.unprivileged import temporary_folder
+from changelog.connectors.sinks.files.log import read_checkpoint
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
+from changelog.envelope.checkpoint import Checkpoint
 from tests.campaigns._audit.block import Block
 from tests.campaigns._audit.losses import REFUSED
 from tests.campaigns._audit.rows import Gap, Row, gaps_of_files, of_files

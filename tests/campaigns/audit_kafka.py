@@ -16,12 +16,12 @@ from pathlib import Path
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from connectors.servers.kafka import Broker, find_lib
-from connectors.servers.postgres import Server, temporary_server
-from connectors.servers.unprivileged import reachable, temporary_folder
-from connectors.sinks.kafka.sink import FAIL_POINTS
-from connectors.sources.postgres.values.lsn import through_lsn
-from envelope.checkpoint import Checkpoint
+from changelog.connectors.servers.kafka import Broker, find_lib
+from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.unprivileged import reachable, temporary_folder
+from changelog.connectors.sinks.kafka.sink import FAIL_POINTS
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
+from changelog.envelope.checkpoint import Checkpoint
 from tests.campaigns._audit.block import Block
 from tests.campaigns._audit.history import place
 from tests.campaigns._audit.rows import Gap, Row

@@ -18,10 +18,10 @@ from pathlib import Path
 import psycopg
 from pyspark.sql import SparkSession
 
-from connectors.servers.postgres import temporary_server
-from connectors.sources.postgres.values.lsn import through_lsn
-from spark_jobs.detect_drift import JOB
-from spark_jobs.runner.job import main
+from changelog.connectors.servers.postgres import temporary_server
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
+from changelog.spark_jobs.detect_drift import JOB
+from changelog.spark_jobs.runner.job import main
 from tests.campaigns._load import CONFLICTS, ENTITIES, Load, Scale, prepare
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._plant import Edit, Row, last_only, latest, lost, rewrite, setting, tokens_of

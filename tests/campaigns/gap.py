@@ -16,13 +16,13 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from connectors.servers.postgres import temporary_server
-from connectors.sinks.files.layout import highest_epoch, log_file, sequences
-from connectors.sinks.files.log import read_log
-from connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
-from connectors.sources.postgres.values.lsn import through_lsn
-from envelope.checkpoint import Checkpoint
-from envelope.errors import OVER_GAP
+from changelog.connectors.servers.postgres import temporary_server
+from changelog.connectors.sinks.files.layout import highest_epoch, log_file, sequences
+from changelog.connectors.sinks.files.log import read_log
+from changelog.connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import OVER_GAP
 from tests.campaigns._consumer import ENTITY, TABLE, Consumer, Writer, check_order, table
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._service import FAIL_POINTS, Service, is_read

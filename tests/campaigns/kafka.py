@@ -17,12 +17,12 @@ from pathlib import Path
 
 import psycopg
 
-from connectors.servers.kafka import Broker, find_lib
-from connectors.servers.postgres import Server, temporary_server
-from connectors.servers.unprivileged import reachable, temporary_folder
-from connectors.sinks.kafka.sink import FAIL_POINTS as SINK_FAIL_POINTS
-from connectors.sources.postgres.values.lsn import through_lsn
-from envelope.checkpoint import Checkpoint
+from changelog.connectors.servers.kafka import Broker, find_lib
+from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.unprivileged import reachable, temporary_folder
+from changelog.connectors.sinks.kafka.sink import FAIL_POINTS as SINK_FAIL_POINTS
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
+from changelog.envelope.checkpoint import Checkpoint
 from tests.campaigns._hang import HANG_S, TIMEOUTS, hanging
 from tests.campaigns._judge import Verdict, judge_rows
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare

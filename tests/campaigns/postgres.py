@@ -11,8 +11,8 @@ import time
 from contextlib import closing, nullcontext
 from pathlib import Path
 
-from connectors.servers.postgres import Server, temporary_server
-from connectors.sources.postgres.values.lsn import through_lsn
+from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._hang import HANG_S, TIMEOUTS, hanging
 from tests.campaigns._judge import judge
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare

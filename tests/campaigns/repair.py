@@ -11,9 +11,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from connectors.servers.postgres import temporary_server
-from connectors.sources.postgres.snapshot.table_reads import FAIL_POINTS as READING_FAIL_POINTS
-from envelope.signal import Do, Signal
+from changelog.connectors.servers.postgres import temporary_server
+from changelog.connectors.sources.postgres.snapshot.table_reads import FAIL_POINTS as READING_FAIL_POINTS
+from changelog.envelope.signal import Do, Signal
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._repaired import Pair, written_to
 from tests.campaigns._service import FAIL_POINTS

@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 import psycopg
 
-from connectors.servers.postgres import temporary_server
-from connectors.sinks.files.log import read_checkpoint, read_log
-from connectors.sources.postgres.admin import ddl
-from connectors.sources.postgres.values.lsn import parse_lsn
-from envelope.checkpoint import Checkpoint
-from envelope.columnar import batch
+from changelog.connectors.servers.postgres import temporary_server
+from changelog.connectors.sinks.files.log import read_checkpoint, read_log
+from changelog.connectors.sources.postgres.admin import ddl
+from changelog.connectors.sources.postgres.values.lsn import parse_lsn
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar import batch
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._service import Service, is_read
 from tests.servers import fresh_database

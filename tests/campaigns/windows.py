@@ -16,8 +16,8 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from connectors.servers.postgres import temporary_server
-from connectors.sources.postgres.values.lsn import through_lsn
+from changelog.connectors.servers.postgres import temporary_server
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._judge import judge
 from tests.campaigns._load import CONFLICTS, ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import TABLES, Oracle

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from connectors.servers.postgres import temporary_server
+from changelog.connectors.servers.postgres import temporary_server
 from tests.golden.run import run_golden
 from tests.golden.script import parse, render
 from tests.servers import SETTINGS, fresh_database

@@ -11,19 +11,19 @@ import structlog
 from msgspec import Raw
 from psycopg.pq import TransactionStatus
 
-from connectors.config import Config
-from connectors.sources.postgres.admin.catalog import read_tables
-from connectors.sources.postgres.session.connection import connect
-from connectors.sources.postgres.settings import Settings
-from connectors.sources.postgres.source import PostgresSource
-from connectors.sources.postgres.values.lsn import parse_lsn, through_lsn
-from connectors.sources.postgres.values.text_to_json import SETTINGS
-from connectors.wiring import entities
-from envelope.checkpoint import Checkpoint
-from envelope.codec import json_codec
-from envelope.columnar import batch
-from envelope.errors import RETRIED, ChangelogError
-from envelope.model import Missing, Place, Record, Stamp
+from changelog.connectors.config import Config
+from changelog.connectors.sources.postgres.admin.catalog import read_tables
+from changelog.connectors.sources.postgres.session.connection import connect
+from changelog.connectors.sources.postgres.settings import Settings
+from changelog.connectors.sources.postgres.source import PostgresSource
+from changelog.connectors.sources.postgres.values.lsn import parse_lsn, through_lsn
+from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
+from changelog.connectors.wiring import entities
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.codec import json_codec
+from changelog.envelope.columnar import batch
+from changelog.envelope.errors import RETRIED, ChangelogError
+from changelog.envelope.model import Missing, Place, Record, Stamp
 from tests.golden.script import Script, Step, message_text
 from tests.message_schema import MESSAGE
 from tests.patience import PATIENCE_S

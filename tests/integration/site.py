@@ -16,13 +16,13 @@ from typing import Any
 import msgspec
 import psycopg
 
-from connectors import cli, config, logs
-from connectors.commands.tail import message_line
-from connectors.service.service import Service
-from connectors.sinks.files.log import read_checkpoint, read_log
-from envelope.checkpoint import Checkpoint
-from envelope.columnar import batch
-from envelope.errors import ChangelogError
+from changelog.connectors import cli, config, logs
+from changelog.connectors.commands.tail import message_line
+from changelog.connectors.service.service import Service
+from changelog.connectors.sinks.files.log import read_checkpoint, read_log
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar import batch
+from changelog.envelope.errors import ChangelogError
 from tests.campaigns._service import is_read
 from tests.patience import PATIENCE_S
 

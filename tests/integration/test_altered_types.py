@@ -8,11 +8,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from connectors import config
-from connectors.service.service import Service
-from connectors.sources.postgres.admin import ddl
-from connectors.sources.postgres.snapshot.chunk_reader import signature
-from envelope.entity import SCHEMAS
+from changelog.connectors import config
+from changelog.connectors.service.service import Service
+from changelog.connectors.sources.postgres.admin import ddl
+from changelog.connectors.sources.postgres.snapshot.chunk_reader import signature
+from changelog.envelope.entity import SCHEMAS
 from tests.integration.site import Running, Site
 from tests.servers import VERSIONS, fresh_database, server_name
 

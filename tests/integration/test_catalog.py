@@ -6,20 +6,20 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from connectors.servers.postgres import temporary_server
-from connectors.sources.postgres.admin.catalog import Table, read_tables
-from connectors.sources.postgres.admin.check import Finding, Requirements, findings, refuse
-from connectors.sources.postgres.admin.slot import ensure_publication, ensure_slot, slot_state
-from connectors.sources.postgres.session.connection import connect
-from connectors.sources.postgres.settings import Settings
-from connectors.sources.postgres.source import PostgresSource
-from connectors.sources.postgres.stream.replication import ReplicationConnection
-from connectors.sources.postgres.values.text_to_json import SETTINGS as SESSION
-from envelope.checkpoint import Checkpoint
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Stamp
-from envelope.position import commit_text
+from changelog.connectors.servers.postgres import temporary_server
+from changelog.connectors.sources.postgres.admin.catalog import Table, read_tables
+from changelog.connectors.sources.postgres.admin.check import Finding, Requirements, findings, refuse
+from changelog.connectors.sources.postgres.admin.slot import ensure_publication, ensure_slot, slot_state
+from changelog.connectors.sources.postgres.session.connection import connect
+from changelog.connectors.sources.postgres.settings import Settings
+from changelog.connectors.sources.postgres.source import PostgresSource
+from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
+from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS as SESSION
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Stamp
+from changelog.envelope.position import commit_text
 from tests.servers import SETTINGS
 
 Connection = psycopg.Connection[tuple[object, ...]]

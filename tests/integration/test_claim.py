@@ -9,13 +9,13 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from connectors.sources.postgres.admin.claim import claim_slot
-from connectors.sources.postgres.admin.slot import ensure_slot
-from connectors.sources.postgres.session.connection import connect
-from connectors.sources.postgres.stream.pump import Stream
-from connectors.sources.postgres.stream.replication import ReplicationConnection
-from connectors.sources.postgres.values.text_to_json import SETTINGS as SESSION
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.sources.postgres.admin.claim import claim_slot
+from changelog.connectors.sources.postgres.admin.slot import ensure_slot
+from changelog.connectors.sources.postgres.session.connection import connect
+from changelog.connectors.sources.postgres.stream.pump import Stream
+from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
+from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS as SESSION
+from changelog.envelope.errors import ChangelogError, Kind
 from tests.servers import VERSIONS, fresh_database, server_name
 
 Connection = psycopg.Connection[tuple[object, ...]]

@@ -11,13 +11,13 @@ import pytest
 import structlog
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from connectors import cli, config
-from connectors.servers.postgres import temporary_server
-from connectors.sinks.files.sink import FileSink
-from connectors.sources.postgres.admin.catalog import read_tables
-from connectors.sources.postgres.session.connection import connect
-from connectors.wiring import entities
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors import cli, config
+from changelog.connectors.servers.postgres import temporary_server
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.connectors.sources.postgres.admin.catalog import read_tables
+from changelog.connectors.sources.postgres.session.connection import connect
+from changelog.connectors.wiring import entities
+from changelog.envelope.errors import ChangelogError, Kind
 from tests.servers import SETTINGS
 from tests.unit.records import checkpoint
 

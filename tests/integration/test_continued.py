@@ -7,7 +7,7 @@ and a repair of two keys of `item` is open. Its cluster is gone, so the service 
 import shutil
 from pathlib import Path
 
-from connectors.capture.tables.repairs import Repairs
+from changelog.connectors.capture.tables.repairs import Repairs
 from tests.integration.site import Site
 
 STORED = Path(__file__).parent / "stored" / "changelog"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.servers.kafka import LIB_VARIABLE, Broker
-from spark_jobs.demo.story import lacking
+from changelog.connectors.servers.kafka import LIB_VARIABLE, Broker
+from changelog.spark_jobs.demo.story import lacking
 from tests.patience import PROGRAM_S
 from tests.servers import java_needed, kafka_lib
 
@@ -45,7 +45,7 @@ def temporary() -> Iterator[Path]:
 
 
 def demo(temporary: Path, *words: str) -> subprocess.Popen[str]:
-    return told(temporary, "-W", "error", "-m", "connectors", "demo", *words)
+    return told(temporary, "-W", "error", "-m", "changelog", "demo", *words)
 
 
 def told(temporary: Path, *words: str) -> subprocess.Popen[str]:
@@ -73,7 +73,7 @@ def refuse_leftovers(temporary: Path, told: str) -> None:
 def test_the_demo_tells_its_story(temporary: Path) -> None:
     """With what Spark makes of it, where Spark can be; and where not, how to see that."""
     folder = temporary / "told"
-    with told(temporary, "-m", "spark_jobs.demo", "--seconds", "1", "--path", str(folder)) as process:
+    with told(temporary, "-m", "changelog.spark_jobs.demo", "--seconds", "1", "--path", str(folder)) as process:
         said, _ = process.communicate(timeout=PROGRAM_S)
     assert process.returncode == 0, said
     for part in ("created  by web-booking v3", "changed  by unknown", "room 312", "equals the tables", str(folder)):
@@ -149,9 +149,9 @@ def test_over_a_kafka_that_runs_the_topics_stay(temporary: Path, broker: Broker)
     with demo(temporary, *words, "--path", str(temporary / "told")) as process:
         told, _ = process.communicate(timeout=PROGRAM_S)
     assert process.returncode == 0, told
-    history = re.search(r"connectors (history order \d+ --config \S+)", told)
+    history = re.search(r"changelog (history order \d+ --config \S+)", told)
     assert history is not None, told
-    command = [sys.executable, "-m", "connectors", *history[1].split()]
+    command = [sys.executable, "-m", "changelog", *history[1].split()]
     looked = subprocess.run(command, cwd=HOME, capture_output=True, text=True, timeout=PROGRAM_S, check=True)
     assert "by front-desk v5" in looked.stdout
 

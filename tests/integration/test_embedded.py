@@ -7,8 +7,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.servers.postgres import Server, find_bin, temporary_server
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.servers.postgres import Server, find_bin, temporary_server
+from changelog.envelope.errors import ChangelogError, Kind
 
 
 def test_a_server_is_ready_for_logical_decoding(database: str) -> None:

@@ -8,9 +8,9 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from connectors.servers.kafka import LIB_VARIABLE, Broker, find_java, find_lib
-from connectors.servers.unprivileged import temporary_folder
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.servers.kafka import LIB_VARIABLE, Broker, find_java, find_lib
+from changelog.connectors.servers.unprivileged import temporary_folder
+from changelog.envelope.errors import ChangelogError, Kind
 from tests.proxy import Proxy
 from tests.servers import kafka_lib
 from tests.servers.registry import Registry

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from connectors.sinks.files.log import FileLog, read_checkpoint
-from connectors.wiring.sinks import read_versions
-from envelope.entity import SCHEMAS
-from envelope.errors import Kind
+from changelog.connectors.sinks.files.log import FileLog, read_checkpoint
+from changelog.connectors.wiring.sinks import read_versions
+from changelog.envelope.entity import SCHEMAS
+from changelog.envelope.errors import Kind
 from tests.campaigns._service import Service
 from tests.integration.site import Site
 from tests.patience import PATIENCE_S

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.servers.postgres import Server
-from envelope.codec import floats
+from changelog.connectors.servers.postgres import Server
+from changelog.envelope.codec import floats
 
 POWERS = [2.0**power for power in range(-1074, 1024)] + [float(f"1e{power}") for power in range(-323, 309)]
 """Where neighbours lie unevenly, and where a short text can be just between two."""

@@ -10,19 +10,19 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.servers.postgres import Server, temporary_server
-from connectors.servers.unprivileged import give_away
-from connectors.sinks.files.layout import log_file, sequences
-from connectors.sinks.files.log import FileLog, read_checkpoint, read_log
-from connectors.sinks.files.sink import FileSink
-from connectors.sources.postgres import watch
-from connectors.sources.postgres.crossing import FAIL_POINTS
-from connectors.sources.postgres.values.lsn import parse_lsn, through_lsn
-from connectors.wiring.sinks import read_gaps
-from envelope.checkpoint import Checkpoint
-from envelope.errors import OVER_GAP, ChangelogError
-from envelope.gap import Gap
-from envelope.position import Position
+from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.unprivileged import give_away
+from changelog.connectors.sinks.files.layout import log_file, sequences
+from changelog.connectors.sinks.files.log import FileLog, read_checkpoint, read_log
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.connectors.sources.postgres import watch
+from changelog.connectors.sources.postgres.crossing import FAIL_POINTS
+from changelog.connectors.sources.postgres.values.lsn import parse_lsn, through_lsn
+from changelog.connectors.wiring.sinks import read_gaps
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import OVER_GAP, ChangelogError
+from changelog.envelope.gap import Gap
+from changelog.envelope.position import Position
 from tests.campaigns import gap as gap_campaign
 from tests.campaigns._consumer import ENTITY, TABLE, Consumer, Writer, check_order, table
 from tests.campaigns._pieces import run

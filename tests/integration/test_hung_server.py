@@ -14,19 +14,19 @@ import pytest
 import structlog
 from psycopg.conninfo import make_conninfo
 
-from connectors import config
-from connectors.capture.tables.repairs import Repairs
-from connectors.failpoints import Reach, nowhere
-from connectors.servers.postgres import Server, temporary_server
-from connectors.service import service
-from connectors.service.service import Service
-from connectors.sources.postgres.admin.signals import send
-from connectors.sources.postgres.session.connection import connect
-from connectors.sources.postgres.session.patience import Patience
-from connectors.sources.postgres.snapshot import table_reads
-from connectors.wiring import sources
-from envelope.errors import ChangelogError, Kind
-from envelope.signal import Signal
+from changelog.connectors import config
+from changelog.connectors.capture.tables.repairs import Repairs
+from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.service import service
+from changelog.connectors.service.service import Service
+from changelog.connectors.sources.postgres.admin.signals import send
+from changelog.connectors.sources.postgres.session.connection import connect
+from changelog.connectors.sources.postgres.session.patience import Patience
+from changelog.connectors.sources.postgres.snapshot import table_reads
+from changelog.connectors.wiring import sources
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.signal import Signal
 from tests.integration.site import Running, Site
 from tests.patience import PATIENCE_S
 from tests.proxy import Proxy

@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from connectors.sinks.files.log import read_checkpoint
-from connectors.sources.postgres.values.lsn import through_lsn
+from changelog.connectors.sinks.files.log import read_checkpoint
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._service import Service, is_read
 from tests.integration.site import Site
 from tests.integration.test_repair import repaired

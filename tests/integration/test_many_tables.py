@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from connectors import config, gaps
-from connectors.capture.tables.repairs import Repairs
-from connectors.failpoints import nowhere
-from connectors.servers.kafka import Broker
-from connectors.sinks import Log
-from connectors.wiring import sources
-from connectors.wiring.sinks import open_log
-from connectors.wiring.sources import StoredChangelog
-from envelope.signal import Signal
+from changelog.connectors import config, gaps
+from changelog.connectors.capture.tables.repairs import Repairs
+from changelog.connectors.failpoints import nowhere
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.sinks import Log
+from changelog.connectors.wiring import sources
+from changelog.connectors.wiring.sinks import open_log
+from changelog.connectors.wiring.sources import StoredChangelog
+from changelog.envelope.signal import Signal
 from tests.campaigns._service import is_read
 from tests.integration import site as of_files
 from tests.integration.kafka import site as of_kafka

@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 import psycopg
 
-from connectors import cli, config
-from connectors.servers.kafka import Broker
-from connectors.service.service import Service
-from connectors.sources.postgres.values.lsn import through_lsn
-from connectors.wiring.sinks import open_log, read_versions
-from envelope.columnar import batch
-from envelope.entity import SCHEMAS
-from envelope.model import Missing
+from changelog.connectors import cli, config
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.service.service import Service
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
+from changelog.connectors.wiring.sinks import open_log, read_versions
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import SCHEMAS
+from changelog.envelope.model import Missing
 from tests.integration.site import Running
 from tests.servers.registry import Registry
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import structlog
 
-from connectors import cli
-from connectors.sinks.files.sink import FileSink
-from spark_jobs.drift.report import Policy, finish, write
-from spark_jobs.runner.metrics import write_metrics
-from spark_jobs.storage import local_store, manifest
+from changelog.connectors import cli
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.spark_jobs.drift.report import Policy, finish, write
+from changelog.spark_jobs.runner.metrics import write_metrics
+from changelog.spark_jobs.storage import local_store, manifest
 from tests.integration.bad_input import GUEST, ONE
 from tests.integration.site import Site
 from tests.unit.drift.reports import entity, report

@@ -9,9 +9,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.servers.postgres import Server, find_bin, temporary_server
-from connectors.sources.postgres.decode.messages import Decoded, StreamStart, StreamStop
-from connectors.sources.postgres.decode.pgoutput import decode
+from changelog.connectors.servers.postgres import Server, find_bin, temporary_server
+from changelog.connectors.sources.postgres.decode.messages import Decoded, StreamStart, StreamStop
+from changelog.connectors.sources.postgres.decode.pgoutput import decode
 from tests.servers import SETTINGS, postgres_bin
 from tests.unit.postgres.pgoutput_encoder import encode
 

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from connectors.servers.postgres import Server, temporary_server
-from connectors.sources.postgres.values.lsn import through_lsn
+from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._judge import judge, rows
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import Oracle

@@ -12,15 +12,15 @@ import psycopg
 import pytest
 from msgspec import Raw
 
-from connectors.capture.tables.repairs import Repairs
-from connectors.sinks.files.layout import log_file, sequences
-from connectors.sinks.files.log import read_log
-from connectors.sinks.files.sink import FileSink
-from connectors.sources.postgres.admin.signals import send
-from envelope.columnar import batch
-from envelope.model import MISSING, Envelope, Op, Record
-from envelope.position import Position
-from envelope.signal import Do, Signal, Signing, encode
+from changelog.connectors.capture.tables.repairs import Repairs
+from changelog.connectors.sinks.files.layout import log_file, sequences
+from changelog.connectors.sinks.files.log import read_log
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.connectors.sources.postgres.admin.signals import send
+from changelog.envelope.columnar import batch
+from changelog.envelope.model import MISSING, Envelope, Op, Record
+from changelog.envelope.position import Position
+from changelog.envelope.signal import Do, Signal, Signing, encode
 from tests.integration.site import Running, Site
 
 ENTITIES = """

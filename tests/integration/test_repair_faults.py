@@ -7,10 +7,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.servers.postgres import Server, temporary_server
-from connectors.sinks.files.log import read_log
-from connectors.sources.postgres.snapshot.table_reads import FAIL_POINTS
-from envelope.signal import Do, Signal
+from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.sinks.files.log import read_log
+from changelog.connectors.sources.postgres.snapshot.table_reads import FAIL_POINTS
+from changelog.envelope.signal import Do, Signal
 from tests.campaigns._repaired import Pair, written_to
 from tests.patience import PATIENCE_S
 from tests.servers import SETTINGS, fresh_database

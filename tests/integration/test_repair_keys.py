@@ -7,16 +7,16 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.capture.rows.row_records import Origin
-from connectors.capture.tables.key_lookup import Keys
-from connectors.capture.tables.repairs import Repair, Repairs
-from connectors.sinks.files.sink import FileSink
-from connectors.sources.postgres.admin.signals import send
-from connectors.sources.postgres.session.connection import connect
-from connectors.sources.postgres.snapshot.key_rows import KeyedRows, read_keys
-from connectors.sources.postgres.snapshot.table_reads import read_table
-from connectors.sources.postgres.values.text_to_json import SETTINGS
-from envelope.signal import Signal
+from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.capture.tables.key_lookup import Keys
+from changelog.connectors.capture.tables.repairs import Repair, Repairs
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.connectors.sources.postgres.admin.signals import send
+from changelog.connectors.sources.postgres.session.connection import connect
+from changelog.connectors.sources.postgres.snapshot.key_rows import KeyedRows, read_keys
+from changelog.connectors.sources.postgres.snapshot.table_reads import read_table
+from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
+from changelog.envelope.signal import Signal
 from tests.integration.site import Running, Site
 from tests.unit.postgres.messages import entity as make_entity
 

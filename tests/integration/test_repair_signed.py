@@ -7,9 +7,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from connectors.capture.tables.repairs import ENDED_MAX, Repairs
-from connectors.sources.postgres.admin.signals import send
-from envelope.signal import Do, Signal
+from changelog.connectors.capture.tables.repairs import ENDED_MAX, Repairs
+from changelog.connectors.sources.postgres.admin.signals import send
+from changelog.envelope.signal import Do, Signal
 from tests.integration.site import Site
 
 SECRET = "sixteen characters"

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import structlog
 
-from connectors import config, failpoints, gaps
-from connectors.servers.postgres import Server, temporary_server
-from connectors.servers.unprivileged import give_away
-from connectors.sources.postgres import source
-from connectors.sources.postgres.values.lsn import lsn_text, through_lsn
-from envelope.errors import Kind
+from changelog.connectors import config, failpoints, gaps
+from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.unprivileged import give_away
+from changelog.connectors.sources.postgres import source
+from changelog.connectors.sources.postgres.values.lsn import lsn_text, through_lsn
+from changelog.envelope.errors import Kind
 from tests.integration.site import Site
 from tests.servers import SETTINGS, postgres_bin
 

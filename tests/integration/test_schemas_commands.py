@@ -15,12 +15,12 @@ import psycopg
 import pytest
 import structlog
 
-from connectors import cli
-from connectors.demo import booking
-from connectors.servers.unprivileged import free_port
-from connectors.sinks.kafka.encoding.registry import Registry
-from schemas import avro
-from schemas.types import Primitive, Struct
+from changelog.connectors import cli
+from changelog.connectors.demo import booking
+from changelog.connectors.servers.unprivileged import free_port
+from changelog.connectors.sinks.kafka.encoding.registry import Registry
+from changelog.schemas import avro
+from changelog.schemas.types import Primitive, Struct
 from tests.integration.site import Site
 from tests.servers.registry import Registry as Server
 

@@ -6,14 +6,14 @@ from functools import partial
 import psycopg
 import pytest
 
-from connectors.capture.rows.row_records import Origin
-from connectors.capture.tables.windows import Windows
-from connectors.sources.postgres.session.connection import Connection, connect
-from connectors.sources.postgres.snapshot.chunk_reader import ChunkReader, nonce
-from connectors.sources.postgres.snapshot.chunk_rows import ReadTable
-from connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress
-from connectors.sources.postgres.values.text_to_json import SETTINGS
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.capture.tables.windows import Windows
+from changelog.connectors.sources.postgres.session.connection import Connection, connect
+from changelog.connectors.sources.postgres.snapshot.chunk_reader import ChunkReader, nonce
+from changelog.connectors.sources.postgres.snapshot.chunk_rows import ReadTable
+from changelog.connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress
+from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
+from changelog.envelope.errors import ChangelogError, Kind
 from tests.patience import PATIENCE_S
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from connectors.sinks.files.log import read_log
+from changelog.connectors.sinks.files.log import read_log
 from tests.integration.site import Site
 from tests.unit.envelope.strategies import HOSTILE_CONTEXTS
 

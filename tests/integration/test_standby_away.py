@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from connectors.servers.postgres import Server, temporary_server
-from connectors.service import service
+from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.service import service
 from tests.integration.site import Running, Site
 from tests.servers import SETTINGS, postgres_bin
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import Server
 from tests.integration.site import Site
 from tests.patience import PATIENCE_S
 from tests.servers import fresh_database
@@ -39,7 +39,7 @@ class Newcomer:
         """What the step's commands print; `changelog` is the one that is tested."""
         lines = "".join(blocks(step, "sh")).splitlines()
         ours = [line for line in lines if not line.startswith("export DATABASE_URL=")]
-        spelt = [re.sub(r"^changelog", f"{sys.executable} -m connectors", line) for line in ours]
+        spelt = [re.sub(r"^changelog", f"{sys.executable} -m changelog", line) for line in ours]
         return self._run("sh", "-ec", "\n".join(spelt))
 
     def python(self, step: str) -> str:
@@ -79,7 +79,7 @@ def test_a_newcomer_gets_what_the_page_shows(newcomer: Newcomer) -> None:
     assert command == "changelog run\n"
     with (newcomer.folder / "service.log").open("wb") as log:
         service = subprocess.Popen(
-            [sys.executable, "-m", "connectors", "run"], cwd=newcomer.folder, env=newcomer.environment, stderr=log
+            [sys.executable, "-m", "changelog", "run"], cwd=newcomer.folder, env=newcomer.environment, stderr=log
         )
     try:
         newcomer.wait_for("read")

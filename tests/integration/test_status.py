@@ -9,8 +9,8 @@ import pytest
 import structlog
 from psycopg.conninfo import make_conninfo
 
-from connectors import cli
-from connectors.servers.unprivileged import free_port
+from changelog.connectors import cli
+from changelog.connectors.servers.unprivileged import free_port
 from tests.integration.site import Site
 
 GUEST = "[entities.guest]\ntable = 'public.guest'"

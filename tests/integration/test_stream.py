@@ -12,11 +12,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from connectors.servers.postgres import Server, temporary_server
-from connectors.sources.postgres.stream.pump import Stream
-from connectors.sources.postgres.stream.replication import ReplicationConnection
-from connectors.sources.postgres.values.lsn import parse_lsn
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.sources.postgres.stream.pump import Stream
+from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
+from changelog.connectors.sources.postgres.values.lsn import parse_lsn
+from changelog.envelope.errors import ChangelogError, Kind
 from tests.patience import PATIENCE_S
 from tests.servers import SETTINGS, fresh_database, postgres_bin
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from connectors.sources.postgres.admin import ddl
-from connectors.sources.postgres.values.lsn import parse_lsn
+from changelog.connectors.sources.postgres.admin import ddl
+from changelog.connectors.sources.postgres.values.lsn import parse_lsn
 from tests.integration.site import Running, Site
 
 ITEM = """

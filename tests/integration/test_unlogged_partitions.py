@@ -5,7 +5,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.sources.postgres.admin import ddl
+from changelog.connectors.sources.postgres.admin import ddl
 from tests.integration.site import Running, Site
 from tests.integration.test_unlogged import begun, told
 

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
-from connectors.capture.rows.codec import canonical
-from connectors.sources.postgres.values.text_to_json import SETTINGS, codec_for
-from connectors.sources.postgres.values.types import PgType, TypeCatalog
+from changelog.connectors.capture.rows.codec import canonical
+from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS, codec_for
+from changelog.connectors.sources.postgres.values.types import PgType, TypeCatalog
 from tests.servers import fresh_database
 
 DEFINITIONS = """

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from connectors.servers.kafka import BRIEF, find_java
-from connectors.servers.postgres import Server, find_bin
-from envelope.errors import ChangelogError
+from changelog.connectors.servers.kafka import BRIEF, find_java
+from changelog.connectors.servers.postgres import Server, find_bin
+from changelog.envelope.errors import ChangelogError
 
 CACHE = Path(__file__).parents[2] / ".cache"
 """Where make puts what it fetches."""

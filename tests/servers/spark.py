@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.runner.job import begin
+from changelog.spark_jobs.runner.job import begin
 
 
 @contextmanager

@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec import Raw
 
-from envelope.entity import TRUNCATE_KEY
-from envelope.key import partition
-from envelope.model import MISSING, Op, Place, Record
+from changelog.envelope.entity import TRUNCATE_KEY
+from changelog.envelope.key import partition
+from changelog.envelope.model import MISSING, Op, Place, Record
 from tests.unit.records import record
 
 PARTITIONS = 3

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.runner.job import Job, main
+from changelog.spark_jobs.runner.job import Job, main
 from tests.servers import CACHE, HASTY_JAVA, java_needed
 from tests.servers.spark import local_spark
 from tests.spark.ran import Ran, Run

@@ -9,23 +9,23 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.sinks.files.layout import sequences
-from connectors.sinks.files.log import counts
-from connectors.sinks.files.sink import FileSink
-from envelope.checkpoint import Checkpoint
-from envelope.columnar.batch import SCHEMA
-from envelope.entity import TRUNCATE_KEY
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position, commit_text
-from spark_jobs.archive import JOB
-from spark_jobs.archiving.clear import clear, drop_days
-from spark_jobs.archiving.files import FAIL_POINTS, Merged, archive_log, compact, land
-from spark_jobs.archiving.retention import closed_sequences, open_day
-from spark_jobs.archiving.write_files import ArchiveRun
-from spark_jobs.changelog.kafka_offsets import Span, slices
-from spark_jobs.changelog.read_files import ROWS as STRUCT
-from spark_jobs.runner.job import main
-from spark_jobs.storage.local_store import local
+from changelog.connectors.sinks.files.layout import sequences
+from changelog.connectors.sinks.files.log import counts
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar.batch import SCHEMA
+from changelog.envelope.entity import TRUNCATE_KEY
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position, commit_text
+from changelog.spark_jobs.archive import JOB
+from changelog.spark_jobs.archiving.clear import clear, drop_days
+from changelog.spark_jobs.archiving.files import FAIL_POINTS, Merged, archive_log, compact, land
+from changelog.spark_jobs.archiving.retention import closed_sequences, open_day
+from changelog.spark_jobs.archiving.write_files import ArchiveRun
+from changelog.spark_jobs.reading.kafka_offsets import Span, slices
+from changelog.spark_jobs.reading.read_files import ROWS as STRUCT
+from changelog.spark_jobs.runner.job import main
+from changelog.spark_jobs.storage.local_store import local
 from tests.unit.sinks.material import batch, read, row, store
 
 CONFIG = """

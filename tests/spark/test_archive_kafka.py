@@ -12,14 +12,14 @@ import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
-from connectors.sinks.kafka.admin.topics import TopicSettings
-from connectors.sinks.kafka.sink import KafkaSettings
-from envelope.columnar import batch
-from envelope.model import Op, Record
-from spark_jobs.archive import JOB
-from spark_jobs.runner.job import main
-from spark_jobs.storage.local_store import local
-from spark_jobs.storage.manifest import newest
+from changelog.connectors.sinks.kafka.admin.topics import TopicSettings
+from changelog.connectors.sinks.kafka.sink import KafkaSettings
+from changelog.envelope.columnar import batch
+from changelog.envelope.model import Op, Record
+from changelog.spark_jobs.archive import JOB
+from changelog.spark_jobs.runner.job import main
+from changelog.spark_jobs.storage.local_store import local
+from changelog.spark_jobs.storage.manifest import newest
 from tests.campaigns import archive as campaign
 from tests.campaigns._pieces import run
 from tests.integration.kafka.test_log import change, entity, raw, settings, store, writing

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import schemas
-from connectors.servers.kafka import Broker
-from connectors.sinks.files.layout import log_file
-from connectors.sinks.files.sink import FileSink
-from connectors.sinks.kafka import client
-from connectors.sinks.kafka.reading.consume import consumed
-from connectors.sinks.kafka.sink import KafkaSettings
-from envelope.position import Position
-from spark_jobs import archive, derive_deltas, rebuild_view
-from spark_jobs.runner.job import Job, main
+from changelog import schemas
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.sinks.files.layout import log_file
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.connectors.sinks.kafka import client
+from changelog.connectors.sinks.kafka.reading.consume import consumed
+from changelog.connectors.sinks.kafka.sink import KafkaSettings
+from changelog.envelope.position import Position
+from changelog.spark_jobs import archive, derive_deltas, rebuild_view
+from changelog.spark_jobs.runner.job import Job, main
 from tests.integration.kafka.test_log import change, entity, raw, store, writing
 from tests.servers import fetched
 from tests.servers.registry import Registry

@@ -12,16 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.sinks.files.layout import log_file
-from connectors.sinks.files.sink import FileSink
-from envelope.columnar.batch import SCHEMA
-from envelope.entity import GAPS, SCHEMAS
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
-from spark_jobs.changelog.read import end_of, read_changelog
-from spark_jobs.changelog.read_files import ROWS
-from spark_jobs.changelog.where import Archive, Files, Where
-from spark_jobs.runner.spark_errors import explain
+from changelog.connectors.sinks.files.layout import log_file
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.envelope.columnar.batch import SCHEMA
+from changelog.envelope.entity import GAPS, SCHEMAS
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
+from changelog.spark_jobs.reading.read import end_of, read_changelog
+from changelog.spark_jobs.reading.read_files import ROWS
+from changelog.spark_jobs.reading.where import Archive, Files, Where
+from changelog.spark_jobs.runner.spark_errors import explain
 from tests.unit.sinks.material import batch, checkpoint, read, row, store
 
 COMMITS = 6

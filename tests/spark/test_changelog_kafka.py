@@ -13,22 +13,22 @@ import structlog
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors import config
-from connectors.servers.kafka import Broker
-from connectors.service.service import Service
-from connectors.sinks.kafka import client
-from connectors.wiring.sinks import open_log
-from envelope import canonical
-from envelope.entity import SCHEMAS
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
-from spark_jobs.changelog.as_of import resolve
-from spark_jobs.changelog.decode_kafka import OFFSET, PARTITION
-from spark_jobs.changelog.read import end_of, read_changelog, stream_changelog
-from spark_jobs.changelog.read_kafka import kafka_options
-from spark_jobs.changelog.where import Kafka, Where, where_of
-from spark_jobs.runner.spark_errors import explain
-from spark_jobs.views import plan
+from changelog.connectors import config
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.service.service import Service
+from changelog.connectors.sinks.kafka import client
+from changelog.connectors.wiring.sinks import open_log
+from changelog.envelope import canonical
+from changelog.envelope.entity import SCHEMAS
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
+from changelog.spark_jobs.reading.as_of import resolve
+from changelog.spark_jobs.reading.decode_kafka import OFFSET, PARTITION
+from changelog.spark_jobs.reading.read import end_of, read_changelog, stream_changelog
+from changelog.spark_jobs.reading.read_kafka import kafka_options
+from changelog.spark_jobs.reading.where import Kafka, Where, where_of
+from changelog.spark_jobs.runner.spark_errors import explain
+from changelog.spark_jobs.views import plan
 from tests.integration.site import Running
 from tests.servers import fetched
 from tests.servers.registry import Registry

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sinks.kafka.encoding.messages import JSON, headers
-from envelope.codec.avro_codec import AvroCodec
-from envelope.columnar import batch
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op, Record
-from schemas.avro import value_schema
-from schemas.types import Primitive, Struct
-from spark_jobs.changelog.decode_kafka import DECODED, MESSAGES, OFFSET, PARTITION, decoder
-from spark_jobs.changelog.executor_registry import ExecutorRegistry
-from spark_jobs.changelog.java_client import java_options
+from changelog.connectors.sinks.kafka.encoding.messages import JSON, headers
+from changelog.envelope.codec.avro_codec import AvroCodec
+from changelog.envelope.columnar import batch
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op, Record
+from changelog.schemas.avro import value_schema
+from changelog.schemas.types import Primitive, Struct
+from changelog.spark_jobs.reading.decode_kafka import DECODED, MESSAGES, OFFSET, PARTITION, decoder
+from changelog.spark_jobs.reading.executor_registry import ExecutorRegistry
+from changelog.spark_jobs.reading.java_client import java_options
 from tests.unit import records as made
 from tests.unit.envelope.strategies import records
 

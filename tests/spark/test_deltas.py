@@ -8,17 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sinks.kafka.encoding.messages import headers
-from envelope.canonical import parse, text_of
-from envelope.columnar.batch import from_records
-from envelope.delta import delta_codec, delta_of
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op, Record
-from spark_jobs.deltas.derive import KINDS, MESSAGES, RESET, SCHEMA, avro_values, derive, json_values, messages
+from changelog.connectors.sinks.kafka.encoding.messages import headers
+from changelog.envelope.canonical import parse, text_of
+from changelog.envelope.columnar.batch import from_records
+from changelog.envelope.delta import delta_codec, delta_of
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op, Record
+from changelog.spark_jobs.deltas.derive import (
+    KINDS,
+    MESSAGES,
+    RESET,
+    SCHEMA,
+    avro_values,
+    derive,
+    json_values,
+    messages,
+)
 from tests.unit.envelope.strategies import records
 from tests.unit.records import record
 
-AVRO: Any = fastavro.parse_schema(json.loads(files("schemas").joinpath("delta.avsc").read_text()))
+AVRO: Any = fastavro.parse_schema(json.loads(files("changelog.schemas").joinpath("delta.avsc").read_text()))
 
 
 @given(st.lists(records(), max_size=3))

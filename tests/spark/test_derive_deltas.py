@@ -25,28 +25,28 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
-from connectors import failpoints
-from connectors.servers.kafka import Broker
-from connectors.sinks.files.sink import FileSink
-from connectors.sinks.kafka import client
-from connectors.sinks.kafka.admin.topics import Topic, read
-from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.encoding.messages import JSON
-from connectors.sinks.kafka.reading.consume import Consumed, consumed
-from connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
-from envelope.canonical import text_of
-from envelope.checkpoint import Checkpoint
-from envelope.columnar import batch
-from envelope.delta import Delta, delta_codec, delta_of, fold
-from envelope.entity import TRUNCATE_KEY, Entity
-from envelope.model import MISSING, Op, Record, Stamp
-from envelope.position import Position, commit_text
-from spark_jobs.changelog.read import read_changelog
-from spark_jobs.changelog.where import Files
-from spark_jobs.deltas.files import FAIL_POINTS, newest, read_deltas, write
-from spark_jobs.derive_deltas import JOB
-from spark_jobs.runner.job import main
-from spark_jobs.storage.local_store import local
+from changelog.connectors import failpoints
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.connectors.sinks.kafka import client
+from changelog.connectors.sinks.kafka.admin.topics import Topic, read
+from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.sinks.kafka.encoding.messages import JSON
+from changelog.connectors.sinks.kafka.reading.consume import Consumed, consumed
+from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
+from changelog.envelope.canonical import text_of
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar import batch
+from changelog.envelope.delta import Delta, delta_codec, delta_of, fold
+from changelog.envelope.entity import TRUNCATE_KEY, Entity
+from changelog.envelope.model import MISSING, Op, Record, Stamp
+from changelog.envelope.position import Position, commit_text
+from changelog.spark_jobs.deltas.files import FAIL_POINTS, newest, read_deltas, write
+from changelog.spark_jobs.derive_deltas import JOB
+from changelog.spark_jobs.reading.read import read_changelog
+from changelog.spark_jobs.reading.where import Files
+from changelog.spark_jobs.runner.job import main
+from changelog.spark_jobs.storage.local_store import local
 from tests.patience import PATIENCE_S, PROGRAM_S
 from tests.servers import CACHE, HASTY_JAVA
 from tests.servers.registry import Registry
@@ -308,7 +308,7 @@ class Topics:
         )
         submitted = f"--master local[2] --jars {jars} --driver-memory 1g {hasty} pyspark-shell"
         killed = subprocess.run(
-            [sys.executable, "-m", "spark_jobs.derive_deltas", *self.arguments],
+            [sys.executable, "-m", "changelog.spark_jobs.derive_deltas", *self.arguments],
             env={
                 **os.environ,
                 failpoints.VARIABLE: "deltas:sent",
@@ -422,7 +422,7 @@ def test_deltas_in_avro(spark: SparkSession, topics: Topics, registry: Registry)
     assert not any(True for _ in topics.messages())
     topics.sink = topics.sink.replace("false", "true")
     assert topics.run() == 0
-    read: Any = fastavro.parse_schema(json.loads(files("schemas").joinpath("delta.avsc").read_text()))
+    read: Any = fastavro.parse_schema(json.loads(files("changelog.schemas").joinpath("delta.avsc").read_text()))
     found = set()
     for entity, message in topics.messages():
         if message.value is not None:

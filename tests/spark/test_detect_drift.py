@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from connectors.servers.postgres import Server
-from spark_jobs.detect_drift import JOB
-from spark_jobs.runner.job import main
+from changelog.connectors.servers.postgres import Server
+from changelog.spark_jobs.detect_drift import JOB
+from changelog.spark_jobs.runner.job import main
 from tests.campaigns._plant import Edit, last_only, latest, lost, rewrite, setting
 from tests.integration.site import Running, Site
 from tests.servers import fresh_database

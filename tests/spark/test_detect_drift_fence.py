@@ -10,8 +10,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from connectors.servers.postgres import Server, temporary_server
-from spark_jobs.detect_drift import JOB
+from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.spark_jobs.detect_drift import JOB
 from tests.campaigns._plant import last_only, latest, lost, rewrite
 from tests.integration.site import Site
 from tests.servers import fresh_database

@@ -6,8 +6,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.servers.kafka import Broker
-from spark_jobs import archive, detect_drift
+from changelog.connectors.servers.kafka import Broker
+from changelog.spark_jobs import archive, detect_drift
 from tests.integration.kafka.site import Site
 from tests.servers import fetched
 from tests.servers.registry import Registry

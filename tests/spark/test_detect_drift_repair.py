@@ -10,11 +10,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from connectors.capture.tables.repairs import Repairs
-from connectors.servers.postgres import Server
-from connectors.sources.postgres.admin.signals import send
-from envelope.signal import Signal
-from spark_jobs.detect_drift import JOB
+from changelog.connectors.capture.tables.repairs import Repairs
+from changelog.connectors.servers.postgres import Server
+from changelog.connectors.sources.postgres.admin.signals import send
+from changelog.envelope.signal import Signal
+from changelog.spark_jobs.detect_drift import JOB
 from tests.campaigns._plant import Edit, last_only, latest, lost, rewrite, setting
 from tests.campaigns._service import Service, is_read
 from tests.integration.site import Site

@@ -10,9 +10,9 @@ from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from connectors.servers.postgres import Server
-from spark_jobs.detect_drift import JOB
-from spark_jobs.runner.job import main
+from changelog.connectors.servers.postgres import Server
+from changelog.spark_jobs.detect_drift import JOB
+from changelog.spark_jobs.runner.job import main
 from tests.campaigns._plant import last_only, latest, rewrite
 from tests.integration.site import Site
 from tests.servers import fetched, fresh_database

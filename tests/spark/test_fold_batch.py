@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envelope.errors import ChangelogError
-from schemas.avro import Column
-from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
-from spark_jobs.views import fold, fold_batch
-from spark_jobs.views.transforms import schema_of
+from changelog.envelope.errors import ChangelogError
+from changelog.schemas.avro import Column
+from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+from changelog.spark_jobs.views import fold, fold_batch
+from changelog.spark_jobs.views.transforms import schema_of
 
 P = Primitive
 

@@ -12,12 +12,12 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from connectors.config import Config
-from envelope.errors import ChangelogError, Kind
-from spark_jobs import archive, derive_deltas, detect_drift, rebuild_view
-from spark_jobs.runner import arguments, spark_errors
-from spark_jobs.runner.job import Job, main, session
-from spark_jobs.storage.open_store import store_of
+from changelog.connectors.config import Config
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs import archive, derive_deltas, detect_drift, rebuild_view
+from changelog.spark_jobs.runner import arguments, spark_errors
+from changelog.spark_jobs.runner.job import Job, main, session
+from changelog.spark_jobs.storage.open_store import store_of
 from tests.servers import promtool
 
 CONFIG = """
@@ -261,5 +261,5 @@ def test_where_it_happened_is_told_unless_java_says_it() -> None:
 @pytest.mark.parametrize("module", ["archive", "derive_deltas", "rebuild_view", "detect_drift", "demo"])
 def test_help_needs_no_spark(module: str) -> None:
     """Nor does a dry run, nor the demo, which says what is missing."""
-    code = f"import sys; sys.modules['pyspark'] = None; import spark_jobs.{module}"
+    code = f"import sys; sys.modules['pyspark'] = None; import changelog.spark_jobs.{module}"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

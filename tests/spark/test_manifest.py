@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from connectors.sinks.files.manifest import Manifest, Replaced, parse_manifest, read_manifest
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.storage.hadoop_store import hadoop
-from spark_jobs.storage.local_store import local
-from spark_jobs.storage.manifest import NOTHING, TRIES, ArchiveFile, commit, newest
-from spark_jobs.storage.open_store import store_of
-from spark_jobs.storage.store import Store, StoredFile
+from changelog.connectors.sinks.files.manifest import Manifest, Replaced, parse_manifest, read_manifest
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.storage.hadoop_store import hadoop
+from changelog.spark_jobs.storage.local_store import local
+from changelog.spark_jobs.storage.manifest import NOTHING, TRIES, ArchiveFile, commit, newest
+from changelog.spark_jobs.storage.open_store import store_of
+from changelog.spark_jobs.storage.store import Store, StoredFile
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ONE = ArchiveFile(

@@ -13,22 +13,22 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from connectors.sinks.files.sink import FileSink
-from envelope.columnar.batch import from_records
-from envelope.entity import Entity
-from envelope.model import Op, Record, Stamp
-from envelope.position import Position
-from envelope.versions import Look, Versions
-from schemas import avro
-from schemas.types import Struct
-from spark_jobs.archiving.clear import drop_days
-from spark_jobs.archiving.files import archive_log
-from spark_jobs.archiving.write_files import ArchiveRun
-from spark_jobs.rebuild_view import JOB
-from spark_jobs.runner.job import main
-from spark_jobs.storage.local_store import local
-from spark_jobs.views.to_parquet import CURRENT, newest
-from spark_jobs.views.transforms import Chosen
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.envelope.columnar.batch import from_records
+from changelog.envelope.entity import Entity
+from changelog.envelope.model import Op, Record, Stamp
+from changelog.envelope.position import Position
+from changelog.envelope.versions import Look, Versions
+from changelog.schemas import avro
+from changelog.schemas.types import Struct
+from changelog.spark_jobs.archiving.clear import drop_days
+from changelog.spark_jobs.archiving.files import archive_log
+from changelog.spark_jobs.archiving.write_files import ArchiveRun
+from changelog.spark_jobs.rebuild_view import JOB
+from changelog.spark_jobs.runner.job import main
+from changelog.spark_jobs.storage.local_store import local
+from changelog.spark_jobs.views.to_parquet import CURRENT, newest
+from changelog.spark_jobs.views.transforms import Chosen
 from tests.spark.test_views import COLUMNS, positions, replay, states_of, transactions
 from tests.unit.records import BEGIN, record
 from tests.unit.sinks.material import checkpoint

@@ -7,16 +7,16 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DecimalType, LongType, StringType, StructField, StructType
 
-from envelope.errors import ChangelogError
-from schemas.avro import Column
-from schemas.types import Array, Decimal, Primitive, Struct
-from spark_jobs.changelog import spark_types
+from changelog.envelope.errors import ChangelogError
+from changelog.schemas.avro import Column
+from changelog.schemas.types import Array, Decimal, Primitive, Struct
+from changelog.spark_jobs.reading import spark_types
 
 P = Primitive
 
 
 def test_a_packaged_schema_is_a_type_of_rows() -> None:
-    file = Path(str(importlib.resources.files("schemas").joinpath("order.avsc")))
+    file = Path(str(importlib.resources.files("changelog.schemas").joinpath("order.avsc")))
     order = spark_types.of_file(file)
     assert order["id"] == StructField("id", LongType(), nullable=False)
     assert order["amount"] == StructField("amount", DecimalType(10, 2), nullable=True)

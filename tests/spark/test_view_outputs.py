@@ -14,10 +14,10 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from envelope.model import Op, Record
-from schemas import avro
-from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
-from spark_jobs.views import to_postgres
+from changelog.envelope.model import Op, Record
+from changelog.schemas import avro
+from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+from changelog.spark_jobs.views import to_postgres
 from tests.servers import HASTY_JAVA, fetched, java_needed
 from tests.spark import test_rebuild_view
 from tests.spark.test_rebuild_view import CONFIG, Run, grow
@@ -254,7 +254,7 @@ def test_without_delta_lake_one_line_says_what_to_add(folder: Path) -> None:
     """In a Spark of its own: that of the other tests has it."""
     java_needed()
     job = ["rebuild_view", "--config", "changelog.toml", "--entity", "order", "--output", "delta", "--to", "delta"]
-    command = [sys.executable, "-m", f"spark_jobs.{job[0]}", *job[1:], "--schemas", "schemas"]
+    command = [sys.executable, "-m", f"changelog.spark_jobs.{job[0]}", *job[1:], "--schemas", "schemas"]
     environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f'--driver-java-options "{HASTY_JAVA}" pyspark-shell'}
     found = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
     assert found.returncode == 2, found.stderr

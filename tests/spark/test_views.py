@@ -15,19 +15,19 @@ from msgspec import Raw
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from connectors.sinks.files.sink import FileSink
-from envelope.codec.json_codec import provenance_json
-from envelope.columnar.batch import from_records
-from envelope.errors import ChangelogError
-from envelope.model import Op, Place, Record, Stamp
-from envelope.position import Position
-from schemas.avro import Column
-from schemas.types import Primitive
-from spark_jobs.changelog.provenance import source_text
-from spark_jobs.changelog.read import read_changelog
-from spark_jobs.changelog.read_files import ROWS
-from spark_jobs.changelog.where import Files
-from spark_jobs.views.transforms import Chosen, chosen, followed, latest, live, until
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.envelope.codec.json_codec import provenance_json
+from changelog.envelope.columnar.batch import from_records
+from changelog.envelope.errors import ChangelogError
+from changelog.envelope.model import Op, Place, Record, Stamp
+from changelog.envelope.position import Position
+from changelog.schemas.avro import Column
+from changelog.schemas.types import Primitive
+from changelog.spark_jobs.reading.provenance import source_text
+from changelog.spark_jobs.reading.read import read_changelog
+from changelog.spark_jobs.reading.read_files import ROWS
+from changelog.spark_jobs.reading.where import Files
+from changelog.spark_jobs.views.transforms import Chosen, chosen, followed, latest, live, until
 from tests.spark.changes import Workload
 from tests.unit.envelope.strategies import HOSTILE_CONTEXTS
 from tests.unit.records import record

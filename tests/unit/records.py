@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec import Raw
 
-from envelope.checkpoint import Checkpoint
-from envelope.model import MISSING, Envelope, Missing, Op, Place, Provenance, Record, Source, Stamp
-from envelope.position import Position, commit_text
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.model import MISSING, Envelope, Missing, Op, Place, Provenance, Record, Source, Stamp
+from changelog.envelope.position import Position, commit_text
 
 BEGIN = datetime(2026, 11, 21, 3, 10, 2, 886044, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.service.metrics import Metrics
+from changelog.connectors.service.metrics import Metrics
 from tests.servers import promtool
 
 RULES = Path(__file__).parents[2] / "docs/alerts.yml"

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 import structlog
 
-from connectors import cli, extras
-from connectors.commands import history, tail
-from connectors.commands import run as service
-from connectors.extras import installation
-from connectors.sinks.files.log import read_checkpoint
-from connectors.sinks.files.sink import FileSink
-from envelope.checkpoint import Stop
-from envelope.columnar import batch
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op, Record
-from envelope.position import Position
+from changelog.connectors import cli, extras
+from changelog.connectors.commands import history, tail
+from changelog.connectors.commands import run as service
+from changelog.connectors.extras import installation
+from changelog.connectors.sinks.files.log import read_checkpoint
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.envelope.checkpoint import Stop
+from changelog.envelope.columnar import batch
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op, Record
+from changelog.envelope.position import Position
 from tests.patience import PATIENCE_S
 from tests.unit.records import checkpoint, record
 
@@ -169,17 +169,6 @@ def test_a_service_fails_with_an_event_of_its_log(
     assert "Traceback" in json.loads(capsys.readouterr().err)["exception"]
 
 
-def test_a_stranger_under_our_name_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "schemas").mkdir()
-    (tmp_path / "schemas" / "__init__.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "schemas", raising=False)
-    assert cli.main(["tail"]) == 3
-    assert f"our package schemas is shadowed by {tmp_path / 'schemas'}" in capsys.readouterr().err
-
-
 def test_history_as_a_person_reads_it(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(config_file, "history", "order", "42") == 0
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
@@ -256,7 +245,9 @@ def test_tail_of_what_is_not_there(config_file: Path, log: Path, capsys: pytest.
 )
 def test_kafka_is_an_extra(config_file: Path, log: Path, sink: str, command: str, code: int, err: str) -> None:
     config_file.write_text(CONFIG.replace('path = "log"', sink))
-    script = "import sys; sys.modules['confluent_kafka'] = None; from connectors import cli; sys.exit(cli.main())"
+    script = (
+        "import sys; sys.modules['confluent_kafka'] = None; from changelog.connectors import cli; sys.exit(cli.main())"
+    )
     words = [sys.executable, "-c", script, *command.split(), "--config", str(config_file)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (code, err)
@@ -334,7 +325,7 @@ def test_tail_goes_on_with_what_comes(
 
 
 def test_tail_ends_once_its_reader_has_gone_though_nothing_new_comes(config_file: Path, log: Path) -> None:
-    command = [sys.executable, "-m", "connectors", "tail", "--config", str(config_file), "--json", "-n", "2"]
+    command = [sys.executable, "-m", "changelog", "tail", "--config", str(config_file), "--json", "-n", "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors import cli
+from changelog.connectors import cli
 from tests.servers import missing
 
 PATIENCE_S = 20.0
@@ -103,7 +103,7 @@ def test_a_shell_that_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_other_command_line_loads_what_makes_the_scripts() -> None:
-    look = "import sys; from connectors import cli; cli.main(['history', 'order', '1', '-c', 'none'])"
+    look = "import sys; from changelog.connectors import cli; cli.main(['history', 'order', '1', '-c', 'none'])"
     asked = f"{look}; sys.exit(any(name.startswith('shtab') for name in sys.modules))"
     subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True)
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from connectors.config import load
-from connectors.service.metrics import Metrics
+from changelog.connectors.config import load
+from changelog.connectors.service.metrics import Metrics
 
 CHECKOUT = Path(__file__).parents[2]
 SETUP = CHECKOUT / "docs" / "compose"

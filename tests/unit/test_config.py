@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from connectors import config
-from connectors.config import FilesConfig, KafkaConfig
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors import config
+from changelog.connectors.config import FilesConfig, KafkaConfig
+from changelog.envelope.errors import ChangelogError, Kind
 
 WHOLE = """
 name = "booking-eu"

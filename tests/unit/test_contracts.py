@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from connectors import cli
-from connectors.schema_files import files
-from connectors.schema_files.reports import FORMATS
-from schemas import avro
-from schemas.compatibility import Mode, Rule
+from changelog.connectors import cli
+from changelog.connectors.schema_files import files
+from changelog.connectors.schema_files.reports import FORMATS
+from changelog.schemas import avro
+from changelog.schemas.compatibility import Mode, Rule
 from tests.unit.schemas.strategies import names, shapes
 
 CHECKOUT = Path(__file__).parents[2]
@@ -170,7 +170,7 @@ BARE = """
 import sys
 for name in ("confluent_kafka", "fastavro"):
     sys.modules[name] = None
-from connectors import cli
+from changelog.connectors import cli
 sys.exit(cli.main(sys.argv[1:]))
 """
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from connectors import cli, config
-from connectors.commands import Command
-from connectors.service.metrics import Metrics
+from changelog.connectors import cli, config
+from changelog.connectors.commands import Command
+from changelog.connectors.service.metrics import Metrics
 
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"
@@ -63,7 +63,7 @@ SHOWN = sorted({command for command in shown() if command.split()[0] in cli.COMM
 
 def parse(command: str) -> None:
     words = [POSITION if word == "POSITION" else word for word in shlex.split(command)]
-    module: Command = importlib.import_module(f"connectors.commands.{words[0]}")
+    module: Command = importlib.import_module(f"changelog.connectors.commands.{words[0]}")
     assert cli.parser_of({words[0]: module}).parse_args(words).command == words[0]
 
 
@@ -118,11 +118,7 @@ def test_yaml_is_yaml(text: str) -> None:
 def test_python_compiles_and_imports_what_is_there(source: str) -> None:
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in (
-            "connectors",
-            "envelope",
-            "spark_jobs",
-        ):
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "changelog":
             module = importlib.import_module(str(node.module))
             assert all(hasattr(module, alias.name) for alias in node.names)
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 CHECKOUT = Path(__file__).parents[2]
-LISTED = {"spark_jobs.task"}
-ONE = "from spark_jobs.task import one\ndef run(rows): "
-OF_DRIVER = "ships a function of spark_jobs.driver"
+LISTED = {"changelog.spark_jobs.task"}
+ONE = "from changelog.spark_jobs.task import one\ndef run(rows): "
+OF_DRIVER = "ships a function of changelog.spark_jobs.driver"
 
 
 @pytest.fixture(scope="module")
@@ -37,31 +37,35 @@ def check() -> ModuleType:
         ),
         (
             "driver",
-            "from spark_jobs import task\ndef run(rows):\n  f = task.f(1)\n  return rows.mapInArrow(f, S)",
+            "from changelog.spark_jobs import task\ndef run(rows):\n  f = task.f(1)\n  return rows.mapInArrow(f, S)",
             None,
         ),
         ("task", "def run(rows):\n  def one(batch): ...\n  return rows.mapInArrow(one, S)", None),
         (
             "driver",
             "def one(batch): ...\ndef run(rows): return rows.mapInArrow(one, S)",
-            "ships a function of spark_jobs.driver",
+            "ships a function of changelog.spark_jobs.driver",
         ),
         ("driver", "def run(rows): return F.udf(lambda text: text)(rows)", OF_DRIVER),
         (
             "driver",
-            "from spark_jobs.other import one\ndef run(rows): rows.foreachPartition(one)",
-            "function of spark_jobs.other",
+            "from changelog.spark_jobs.other import one\ndef run(rows): rows.foreachPartition(one)",
+            "function of changelog.spark_jobs.other",
         ),
-        ("task", "from spark_jobs.driver import LIMIT", "runs on executors and imports spark_jobs.driver"),
+        (
+            "task",
+            "from changelog.spark_jobs.driver import LIMIT",
+            "runs on executors and imports changelog.spark_jobs.driver",
+        ),
     ],
 )
 def test_only_executor_code_is_shipped(
     check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str, problem: str | None
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    file = Path("spark_jobs", f"{name}.py")
-    file.parent.mkdir()
-    Path("spark_jobs", "task.py").touch()
+    file = Path("changelog", "spark_jobs", f"{name}.py")
+    file.parent.mkdir(parents=True)
+    Path("changelog", "spark_jobs", "task.py").touch()
     file.write_text(code, "utf-8")
     problems = list(check.Module(file).problems(LISTED))
     assert problems == [] if problem is None else [problem in line for line in problems] == [True]
@@ -73,7 +77,8 @@ def test_workers_load_no_connector_but_the_scan() -> None:
     contracts: list[dict[str, Any]] = project["tool"]["importlinter"]["contracts"]
     contract = next(contract for contract in contracts if contract["name"].startswith("executors "))
     scans = {rule.partition(" ")[0] for rule in contract["ignore_imports"]}
-    modules = sorted(set(contract["source_modules"]) - scans - {"spark_jobs.drift.judge_task"})  # which uses the scan
-    code = f"import sys, {', '.join(modules)}; print([name for name in sys.modules if name.startswith('connectors')])"
+    scans.add("changelog.spark_jobs.drift.judge_task")  # which uses the scan
+    modules = ", ".join(sorted(set(contract["source_modules"]) - scans))
+    code = f"import sys, {modules}; print([name for name in sys.modules if name.startswith('changelog.connectors')])"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=CHECKOUT)
     assert loaded.stdout.strip() == "[]"

@@ -8,14 +8,14 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
-from connectors.service.loop import BACKOFF_S_MAX, BACKOFF_S_MIN, DRAIN_S_MAX, Cadence, Observer, publish
-from connectors.sources import Activity, Piece, Recover
-from envelope.checkpoint import Checkpoint
-from envelope.columnar import batch
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op
-from envelope.position import commit_text
+from changelog.connectors.service.loop import BACKOFF_S_MAX, BACKOFF_S_MIN, DRAIN_S_MAX, Cadence, Observer, publish
+from changelog.connectors.sources import Activity, Piece, Recover
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op
+from changelog.envelope.position import commit_text
 from tests.unit.records import checkpoint, record
 
 MIB = 1 << 20

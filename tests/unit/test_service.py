@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from connectors import logs
-from connectors.service.health import LIVE_WITHIN_S, HealthServer, HealthState
-from connectors.service.metrics import Metrics
-from connectors.service.service import Lag
-from connectors.service.snapshot_progress import LOG_AGAIN_S, SnapshotProgress
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors import logs
+from changelog.connectors.service.health import LIVE_WITHIN_S, HealthServer, HealthState
+from changelog.connectors.service.metrics import Metrics
+from changelog.connectors.service.service import Lag
+from changelog.connectors.service.snapshot_progress import LOG_AGAIN_S, SnapshotProgress
+from changelog.envelope.errors import ChangelogError, Kind
 from tests.patience import PATIENCE_S
 
 

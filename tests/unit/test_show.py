@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 from rich.console import Console, ConsoleRenderable
 
-from connectors import show
-from connectors.capture.tables.table_progress import pages_read
-from connectors.commands.tail import message_line
-from envelope.model import MISSING, Op, Place, Record
+from changelog.connectors import show
+from changelog.connectors.capture.tables.table_progress import pages_read
+from changelog.connectors.commands.tail import message_line
+from changelog.envelope.model import MISSING, Op, Place, Record
 from tests.unit.envelope.strategies import HOSTILE_CONTEXTS
 from tests.unit.records import record
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.commands import signalling
-from connectors.config import Config
-from connectors.sources import Hold
+from changelog.connectors.commands import signalling
+from changelog.connectors.config import Config
+from changelog.connectors.sources import Hold
 
 FREE = Hold(name="app", reader=None, condition="reserved", is_lost=False, confirmed="0/1", nbytes=None, xids=None)
 READ = replace(FREE, reader=7)

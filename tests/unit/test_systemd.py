@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.service.systemd import Manager
+from changelog.connectors.service.systemd import Manager
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from connectors.capture.rows.render_rows import Span
-from connectors.capture.rows.row_records import Change, Transaction
-from envelope.errors import ChangelogError
-from envelope.position import Position
-from envelope.versions import Announced
+from changelog.connectors.capture.rows.render_rows import Span
+from changelog.connectors.capture.rows.row_records import Change, Transaction
+from changelog.envelope.errors import ChangelogError
+from changelog.envelope.position import Position
+from changelog.envelope.versions import Announced
 
 Ints = npt.NDArray[np.int64]
 
@@ -72,7 +72,7 @@ class ColumnChanges:
 class Assembled:
     """What a block gave. `through` is the end of the last whole transaction, None without one.
 
-    Each batch of `rows` carries the shapes of its entities (`envelope.columnar.batch.shapes`), which no table
+    Each batch of `rows` carries the shapes of its entities (`changelog.envelope.columnar.batch.shapes`), which no table
     alters inside one. `partial` says that the last row's transaction goes on. `signals` are the messages that may
     be signals, each where it stands. `fenced` says that somebody waits until the checkpoint is stored. `statements`
     are what the log has of statements that change tables, each with its commit; `described` is the last commit before

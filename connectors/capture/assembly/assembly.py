@@ -33,20 +33,27 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from connectors.capture.announcing import Announcer
-from connectors.capture.assembly.assembled import Assembled, ColumnChanges, Encode, EncodedRows, Ints, Listener
-from connectors.capture.rows.render_rows import Span, parted
-from connectors.capture.rows.row_records import Change, Transaction
-from envelope.columnar import batch
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Stamp
-from envelope.position import Position, commit_text
-from envelope.signal import FENCE_PREFIX, is_nonce
-from envelope.signal import PREFIX as SIGNAL_PREFIX
-from envelope.stamp import PREFIX as STAMP_PREFIX
-from envelope.stamp import parse
-from envelope.versions import Look, Versions
+from changelog.connectors.capture.announcing import Announcer
+from changelog.connectors.capture.assembly.assembled import (
+    Assembled,
+    ColumnChanges,
+    Encode,
+    EncodedRows,
+    Ints,
+    Listener,
+)
+from changelog.connectors.capture.rows.render_rows import Span, parted
+from changelog.connectors.capture.rows.row_records import Change, Transaction
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Stamp
+from changelog.envelope.position import Position, commit_text
+from changelog.envelope.signal import FENCE_PREFIX, is_nonce
+from changelog.envelope.signal import PREFIX as SIGNAL_PREFIX
+from changelog.envelope.stamp import PREFIX as STAMP_PREFIX
+from changelog.envelope.stamp import parse
+from changelog.envelope.versions import Look, Versions
 
 ORDINALS_MAX = 1 << 31
 """Changes of one transaction: a position counts each twice, in 32 bits."""

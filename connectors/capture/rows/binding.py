@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from connectors.capture.rows.codec import Codec
-from envelope.entity import Entity
-from schemas.types import Struct
+from changelog.connectors.capture.rows.codec import Codec
+from changelog.envelope.entity import Entity
+from changelog.schemas.types import Struct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

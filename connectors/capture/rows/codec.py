@@ -6,9 +6,9 @@ from enum import Enum, auto
 
 import msgspec
 
-from envelope import canonical as json_canonical
-from envelope.errors import ChangelogError, Kind
-from schemas.types import ColumnType, Primitive
+from changelog.envelope import canonical as json_canonical
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas.types import ColumnType, Primitive
 
 _PIECE_BYTES = 1 << 18
 

@@ -9,12 +9,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connectors.capture.rows.binding import Binding, Field
-from connectors.capture.rows.codec import Shape, canonical
-from connectors.capture.rows.row_change import LARGE_BYTES
-from envelope.columnar.splice import Bytes, Offsets, Pool, Segment, gather, splice
-from envelope.key import key_text, partitions
-from envelope.model import Op
+from changelog.connectors.capture.rows.binding import Binding, Field
+from changelog.connectors.capture.rows.codec import Shape, canonical
+from changelog.connectors.capture.rows.row_change import LARGE_BYTES
+from changelog.envelope.columnar.splice import Bytes, Offsets, Pool, Segment, gather, splice
+from changelog.envelope.key import key_text, partitions
+from changelog.envelope.model import Op
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from connectors.capture.rows.binding import Binding
-from connectors.capture.rows.json_columns import Texts
-from connectors.capture.rows.row_records import Change, Origin, Transaction, provenance
-from envelope.codec import json_codec
-from envelope.columnar import batch
-from envelope.columnar.splice import Pool, Segment, splice
-from envelope.model import Op, Stamp
-from envelope.position import Position
+from changelog.connectors.capture.rows.binding import Binding
+from changelog.connectors.capture.rows.json_columns import Texts
+from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction, provenance
+from changelog.envelope.codec import json_codec
+from changelog.envelope.columnar import batch
+from changelog.envelope.columnar.splice import Pool, Segment, splice
+from changelog.envelope.model import Op, Stamp
+from changelog.envelope.position import Position
 
 Ints = npt.NDArray[np.int64]
 

@@ -9,15 +9,15 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec import Raw
 
-from connectors.capture.rows.binding import Binding, Field
-from connectors.capture.rows.codec import Codec, Shape, canonical, string
-from connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update, Value
-from envelope.checkpoint import NO_DECISIONS, Decisions
-from envelope.entity import DEAD, TRUNCATE_KEY
-from envelope.errors import ChangelogError, Kind
-from envelope.key import key_text, partition
-from envelope.model import MISSING, Envelope, Missing, Op, Place, Provenance, Record, Source, Stamp
-from envelope.position import Position
+from changelog.connectors.capture.rows.binding import Binding, Field
+from changelog.connectors.capture.rows.codec import Codec, Shape, canonical, string
+from changelog.connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update, Value
+from changelog.envelope.checkpoint import NO_DECISIONS, Decisions
+from changelog.envelope.entity import DEAD, TRUNCATE_KEY
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.key import key_text, partition
+from changelog.envelope.model import MISSING, Envelope, Missing, Op, Place, Provenance, Record, Source, Stamp
+from changelog.envelope.position import Position
 
 JSON_BYTES_MAX = 7 << 28
 """The longest state: below the 2 GiB of a column of Arrow and a page of Parquet, with room for the rows beside it."""

@@ -6,13 +6,13 @@ from dataclasses import replace
 import msgspec
 from msgspec import Raw
 
-from connectors.capture.rows import row_records
-from connectors.capture.rows.binding import Binding
-from connectors.capture.rows.row_records import Change, Origin
-from connectors.capture.tables.key_lookup import Ghost
-from envelope.codec.avro_values import encoder
-from envelope.codec.json_codec import members
-from envelope.model import MISSING, Envelope, Missing, Op, Place, Record
+from changelog.connectors.capture.rows import row_records
+from changelog.connectors.capture.rows.binding import Binding
+from changelog.connectors.capture.rows.row_records import Change, Origin
+from changelog.connectors.capture.tables.key_lookup import Ghost
+from changelog.envelope.codec.avro_values import encoder
+from changelog.envelope.codec.json_codec import members
+from changelog.envelope.model import MISSING, Envelope, Missing, Op, Place, Record
 
 
 def deleted(origin: Origin, binding: Binding, ghost: Ghost, change: Change) -> Record:

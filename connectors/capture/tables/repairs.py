@@ -22,10 +22,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from connectors.capture.tables.table_progress import ALL_COLUMNS, COMPLETE, is_complete, was_complete
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
-from envelope.signal import KEYS_BYTES_MAX, KEYS_MAX, Signal
+from changelog.connectors.capture.tables.table_progress import ALL_COLUMNS, COMPLETE, is_complete, was_complete
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
+from changelog.envelope.signal import KEYS_BYTES_MAX, KEYS_MAX, Signal
 
 ENDED_MAX = 32
 """Signals of which a checkpoint keeps how they ended; so many ids a repair has at most, too."""

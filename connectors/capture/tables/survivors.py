@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connectors.capture.tables.key_lookup import Ghost
-from envelope import key
-from envelope.columnar import batch
-from envelope.entity import TRUNCATE_KEY
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op
+from changelog.connectors.capture.tables.key_lookup import Ghost
+from changelog.envelope import key
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import TRUNCATE_KEY
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op
 
 Read = Callable[[Collection[str], str | None], Iterator[pa.RecordBatch]]
 """Gives all rows of some entities that the changelog holds now, or of one entity those of one key."""

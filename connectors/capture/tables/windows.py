@@ -40,10 +40,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connectors.capture.rows.row_records import Change
-from connectors.capture.tables.key_lookup import Lookup
-from envelope.entity import TRUNCATE_KEY
-from envelope.errors import ChangelogError
+from changelog.connectors.capture.rows.row_records import Change
+from changelog.connectors.capture.tables.key_lookup import Lookup
+from changelog.envelope.entity import TRUNCATE_KEY
+from changelog.envelope.errors import ChangelogError
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -3,8 +3,8 @@
 import argparse
 from collections.abc import Mapping
 
-from connectors.commands import Command, add_common_arguments
-from connectors.commands.schemas import accept, check, generate, plan, register
+from changelog.connectors.commands import Command, add_common_arguments
+from changelog.connectors.commands.schemas import accept, check, generate, plan, register
 
 VERBS: Mapping[str, tuple[Command, str]] = {
     "generate": (generate, "write the files of entities, schemas/ENTITY.avsc, from the live tables"),

@@ -5,14 +5,14 @@ import os
 from contextlib import closing
 from dataclasses import replace
 
-from connectors import config
-from connectors.capture.tables.table_progress import ALL_COLUMNS, is_complete, restated
-from connectors.commands.accept import position_argument, refuse_unready, stop_ahead
-from connectors.terminal import say
-from connectors.wiring.sinks import open_log, open_sink
-from envelope.checkpoint import Checkpoint
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
+from changelog.connectors import config
+from changelog.connectors.capture.tables.table_progress import ALL_COLUMNS, is_complete, restated
+from changelog.connectors.commands.accept import position_argument, refuse_unready, stop_ahead
+from changelog.connectors.terminal import say
+from changelog.connectors.wiring.sinks import open_log, open_sink
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from connectors import config
-from connectors.commands.schemas import live
-from connectors.config import KafkaConfig
-from connectors.schema_files import git
-from connectors.schema_files.files import Contract
-from connectors.schema_files.generated import FOLDER
-from connectors.schema_files.history import Earlier, in_folder, read
-from connectors.schema_files.reports import FORMATS, Report
-from connectors.schema_files.verdicts import DEFAULT_MODE, Verdict, verdicts
-from connectors.terminal import say
-from connectors.wiring.sinks import extra_needed
-from envelope.errors import ChangelogError, Kind
-from schemas.compatibility import Mode
+from changelog.connectors import config
+from changelog.connectors.commands.schemas import live
+from changelog.connectors.config import KafkaConfig
+from changelog.connectors.schema_files import git
+from changelog.connectors.schema_files.files import Contract
+from changelog.connectors.schema_files.generated import FOLDER
+from changelog.connectors.schema_files.history import Earlier, in_folder, read
+from changelog.connectors.schema_files.reports import FORMATS, Report
+from changelog.connectors.schema_files.verdicts import DEFAULT_MODE, Verdict, verdicts
+from changelog.connectors.terminal import say
+from changelog.connectors.wiring.sinks import extra_needed
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas.compatibility import Mode
 
 INCOMPATIBLE, FAILED = 1, 3
 
@@ -107,7 +107,7 @@ def _in_registry(contracts: Sequence[Contract], url: str, file: Path) -> Earlier
             raise ChangelogError(Kind.USAGE, f"{file}: no registry is named", hint="say --against registry:URL")
         url, options = sink.registry, sink.registry_client
     with extra_needed():
-        from connectors.schema_files.registered import in_registry  # noqa: PLC0415
-        from connectors.sinks.kafka.encoding.registry import Registry  # noqa: PLC0415
+        from changelog.connectors.schema_files.registered import in_registry  # noqa: PLC0415
+        from changelog.connectors.sinks.kafka.encoding.registry import Registry  # noqa: PLC0415
     with closing(Registry(url, options)) as registry:
         return in_registry(contracts, registry)

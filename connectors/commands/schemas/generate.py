@@ -9,8 +9,8 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from connectors import config, show
-from connectors.schema_files.generated import FOLDER, Outcome, State, generate
+from changelog.connectors import config, show
+from changelog.connectors.schema_files.generated import FOLDER, Outcome, State, generate
 
 STATES: dict[State, tuple[str, str]] = {
     "written": ("green", "written"),

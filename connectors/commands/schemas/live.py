@@ -4,17 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from connectors.config import Config
-from connectors.schema_files import files
-from connectors.schema_files.files import Contract
-from connectors.schema_files.from_tables import live_entities
-from connectors.schema_files.history import Past, Version
-from connectors.schema_files.reports import Report
-from connectors.schema_files.verdicts import Finding, Verdict, judge
-from envelope.entity import Entity
-from schemas import avro
-from schemas.compatibility import Mode
-from schemas.types import ColumnType, Struct, to_json
+from changelog.connectors.config import Config
+from changelog.connectors.schema_files import files
+from changelog.connectors.schema_files.files import Contract
+from changelog.connectors.schema_files.from_tables import live_entities
+from changelog.connectors.schema_files.history import Past, Version
+from changelog.connectors.schema_files.reports import Report
+from changelog.connectors.schema_files.verdicts import Finding, Verdict, judge
+from changelog.envelope.entity import Entity
+from changelog.schemas import avro
+from changelog.schemas.compatibility import Mode
+from changelog.schemas.types import ColumnType, Struct, to_json
 
 AGAINST = "the live tables"
 

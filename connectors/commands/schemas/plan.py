@@ -6,19 +6,19 @@ import os
 import sys
 from pathlib import Path
 
-from connectors import config
-from connectors.config import Config
-from connectors.schema_files.generated import FOLDER
-from connectors.schema_files.history import read
-from connectors.schema_files.migrations.plan import plan
-from connectors.schema_files.migrations.planned import Contracts
-from connectors.schema_files.migrations.reports import FORMATS, Tried
-from connectors.terminal import say
-from connectors.wiring.migrations import empty_server, migrations
-from connectors.wiring.sinks import open_log, read_versions
-from envelope.errors import ChangelogError, Kind
-from schemas import avro
-from schemas.compatibility import PARTITION
+from changelog.connectors import config
+from changelog.connectors.config import Config
+from changelog.connectors.schema_files.generated import FOLDER
+from changelog.connectors.schema_files.history import read
+from changelog.connectors.schema_files.migrations.plan import plan
+from changelog.connectors.schema_files.migrations.planned import Contracts
+from changelog.connectors.schema_files.migrations.reports import FORMATS, Tried
+from changelog.connectors.terminal import say
+from changelog.connectors.wiring.migrations import empty_server, migrations
+from changelog.connectors.wiring.sinks import open_log, read_versions
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas import avro
+from changelog.schemas.compatibility import PARTITION
 
 FOUND = 1
 

@@ -11,17 +11,17 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from connectors import config, show
-from connectors.config import Config, KafkaConfig
-from connectors.schema_files.from_tables import live_entities
-from connectors.sinks.kafka.admin.names import delta_subject, subject
-from connectors.terminal import say
-from connectors.wiring.sinks import extra_needed
-from envelope.errors import ChangelogError, Kind
-from schemas import avro
+from changelog.connectors import config, show
+from changelog.connectors.config import Config, KafkaConfig
+from changelog.connectors.schema_files.from_tables import live_entities
+from changelog.connectors.sinks.kafka.admin.names import delta_subject, subject
+from changelog.connectors.terminal import say
+from changelog.connectors.wiring.sinks import extra_needed
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas import avro
 
 if TYPE_CHECKING:
-    from connectors.sinks.kafka.encoding.registry import Registry
+    from changelog.connectors.sinks.kafka.encoding.registry import Registry
 
 State = Literal["registered", "new", "compatible", "incompatible"]
 
@@ -63,7 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
             hint='set [sink] kind = "kafka", codec = "avro" and registry = "http://HOST:8081"',
         )
     with extra_needed():
-        from connectors.sinks.kafka.encoding.registry import Registry  # noqa: PLC0415
+        from changelog.connectors.sinks.kafka.encoding.registry import Registry  # noqa: PLC0415
     schemas = live_schemas(settings, arguments.entity)
     schemas += [(entity, delta_subject(settings.prefix, entity), avro.delta_schema()) for entity, *_ in schemas]
     registry = Registry(sink.registry, sink.registry_client)

@@ -5,16 +5,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from connectors.config import Config
-from connectors.findings import Finding
-from connectors.schema_files.migrations.planned import SEE_CHECK, Planned, Trouble, reasons, stop
-from connectors.schema_files.migrations.states import State
-from connectors.schema_files.verdicts import COMPATIBILITY
-from connectors.sources.migrations import Alteration, AlterationKind, Effects
-from envelope.entity import Entity
-from schemas import avro, evolution
-from schemas.compatibility import Mode, Rule, problems
-from schemas.types import ColumnType, Struct, to_json
+from changelog.connectors.config import Config
+from changelog.connectors.findings import Finding
+from changelog.connectors.schema_files.migrations.planned import SEE_CHECK, Planned, Trouble, reasons, stop
+from changelog.connectors.schema_files.migrations.states import State
+from changelog.connectors.schema_files.verdicts import COMPATIBILITY
+from changelog.connectors.sources.migrations import Alteration, AlterationKind, Effects
+from changelog.envelope.entity import Entity
+from changelog.schemas import avro, evolution
+from changelog.schemas.compatibility import Mode, Rule, problems
+from changelog.schemas.types import ColumnType, Struct, to_json
 
 _PASSED = "the service stops at the first row behind that, until `changelog schemas accept {} POSITION`"
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from connectors.config import Config
-from connectors.schema_files.migrations.judge import Judge, rule_of
-from connectors.schema_files.migrations.planned import SEE_CHECK, Contracts, Planned, reasons, stop
-from connectors.schema_files.migrations.states import State, read_state
-from connectors.sources.migrations import Effects, Rehearsal
-from connectors.wiring.entities import resolve
+from changelog.connectors.config import Config
+from changelog.connectors.schema_files.migrations.judge import Judge, rule_of
+from changelog.connectors.schema_files.migrations.planned import SEE_CHECK, Contracts, Planned, reasons, stop
+from changelog.connectors.schema_files.migrations.states import State, read_state
+from changelog.connectors.sources.migrations import Effects, Rehearsal
+from changelog.connectors.wiring.entities import resolve
 
 
 def plan(rehearsal: Rehearsal, settings: Config, contracts: Contracts) -> list[Planned]:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from connectors.sources.migrations import Alteration
-from envelope.errors import ChangelogError
-from schemas import avro
+from changelog.connectors.sources.migrations import Alteration
+from changelog.envelope.errors import ChangelogError
+from changelog.schemas import avro
 
 THE_SERVICE = "the service"
 """Whom a trouble breaks, when it is not readers."""

@@ -4,12 +4,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from connectors.schema_files import reports
-from connectors.schema_files.migrations.planned import THE_SERVICE, Planned, Trouble
-from connectors.schema_files.reports import Report
-from connectors.schema_files.verdicts import Finding, Verdict
-from connectors.sources.migrations import Alteration, AlterationKind, LostDefinition
-from connectors.terminal import safe
+from changelog.connectors.schema_files import reports
+from changelog.connectors.schema_files.migrations.planned import THE_SERVICE, Planned, Trouble
+from changelog.connectors.schema_files.reports import Report
+from changelog.connectors.schema_files.verdicts import Finding, Verdict
+from changelog.connectors.sources.migrations import Alteration, AlterationKind, LostDefinition
+from changelog.connectors.terminal import safe
 
 SPELLED: Mapping[AlterationKind, str] = {
     AlterationKind.GONE: "- table {0.before}",

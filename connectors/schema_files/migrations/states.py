@@ -3,15 +3,15 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from connectors.config import Config, EntityConfig
-from connectors.findings import Finding, fail
-from connectors.schema_files.migrations.planned import SEE_CHECK
-from connectors.sources import TableInfo, TableName
-from connectors.sources.migrations import Rehearsal
-from connectors.wiring.entities import entity_name, matches, resolve, table_text
-from envelope.entity import Entity
-from envelope.errors import ChangelogError
-from schemas.types import Struct
+from changelog.connectors.config import Config, EntityConfig
+from changelog.connectors.findings import Finding, fail
+from changelog.connectors.schema_files.migrations.planned import SEE_CHECK
+from changelog.connectors.sources import TableInfo, TableName
+from changelog.connectors.sources.migrations import Rehearsal
+from changelog.connectors.wiring.entities import entity_name, matches, resolve, table_text
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError
+from changelog.schemas.types import Struct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ import errno
 import os
 from pathlib import Path
 
-from connectors import permissions
+from changelog.connectors import permissions
 
 
 def make_folder(folder: Path, mode: int = permissions.DATA_FOLDER) -> None:

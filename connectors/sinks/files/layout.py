@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from connectors.sinks.files.manifest import read_manifest
-from envelope.checkpoint import Checkpoint
-from envelope.columnar.batch import is_stored
-from envelope.errors import OVER_GAP, ChangelogError, Kind
-from envelope.position import Position
+from changelog.connectors.sinks.files.manifest import read_manifest
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar.batch import is_stored
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
+from changelog.envelope.position import Position
 
 CHECKPOINT = b"changelog.checkpoint"
 """The footer metadata that holds the checkpoint, as JSON."""

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connectors.sinks import unknown_entity
-from connectors.sinks.files.layout import (
+from changelog.connectors.sinks import unknown_entity
+from changelog.connectors.sinks.files.layout import (
     NotWholeError,
     find_recovery,
     highest_epoch,
@@ -28,12 +28,12 @@ from connectors.sinks.files.layout import (
     resume_file,
     sequences,
 )
-from connectors.sinks.files.manifest import ArchiveFile, Manifest, read_manifest
-from envelope.checkpoint import Checkpoint
-from envelope.columnar.batch import SCHEMA, of_stored
-from envelope.entity import OF_CHANGELOG, SCHEMAS
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
+from changelog.connectors.sinks.files.manifest import ArchiveFile, Manifest, read_manifest
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar.batch import SCHEMA, of_stored
+from changelog.envelope.entity import OF_CHANGELOG, SCHEMAS
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
 
 _SCHEMAS = pa.scalar(SCHEMAS)
 
@@ -46,7 +46,8 @@ _DAMAGED = "a damaged newest file is set aside when the service starts; restore 
 def read_log(
     path: Path, *, entity: str | None = None, key: str | None = None, after: Position | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Reads the changelog's rows (`envelope.columnar.batch.SCHEMA`) in the order of their positions: archive, then log.
+    """Reads the changelog's rows (`changelog.envelope.columnar.batch.SCHEMA`) in the order of their positions: archive,
+    then log.
 
     `entity`, the canonical text `key` and the position `after` each restrict the rows. Batches are never empty and
     have at most `READ_ROWS` rows. Raises ChangelogError if there is no log, or if it cannot be read.

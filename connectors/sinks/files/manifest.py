@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from envelope.errors import ChangelogError, Kind
+from changelog.envelope.errors import ChangelogError, Kind
 
 MANIFEST_FORMAT = 1
 

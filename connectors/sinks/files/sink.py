@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import structlog
 
-from connectors.failpoints import Reach, nowhere
-from connectors.permissions import DATA_FILE, make_file
-from connectors.sinks.files.fsync import make_folder, sync
-from connectors.sinks.files.layout import (
+from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.permissions import DATA_FILE, make_file
+from changelog.connectors.sinks.files.fsync import make_folder, sync
+from changelog.connectors.sinks.files.layout import (
     NotWholeError,
     Recovery,
     Resume,
@@ -31,10 +31,10 @@ from connectors.sinks.files.layout import (
     verify,
     with_marked,
 )
-from envelope.checkpoint import Checkpoint
-from envelope.columnar.batch import SCHEMA
-from envelope.entity import OF_CHANGELOG, Entity
-from envelope.errors import OVER_GAP, ChangelogError, Kind
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar.batch import SCHEMA
+from changelog.envelope.entity import OF_CHANGELOG, Entity
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 FAIL_POINTS = (
     "files:written",
@@ -119,7 +119,9 @@ class FileSink:
         return self._end.checkpoint
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
-        """Holds `rows` (`envelope.columnar.batch.SCHEMA`, in the order of their positions) until the next commit."""
+        """Holds `rows` (`changelog.envelope.columnar.batch.SCHEMA`, in the order of their positions) until the next
+        commit.
+        """
         self._added += rows
 
     def commit(self, checkpoint: Checkpoint) -> None:

@@ -11,7 +11,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, TopicMetadata
 
-from envelope.errors import ChangelogError, Kind
+from changelog.envelope.errors import ChangelogError, Kind
 
 TIMEOUT_S = 15.0
 """How long one request to the cluster may take."""

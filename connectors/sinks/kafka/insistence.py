@@ -13,9 +13,9 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from connectors.sinks.kafka.admin.topics import IN_SYNC_HINT, Topic, TopicState, read
-from connectors.sinks.kafka.client import Client
-from envelope.errors import ChangelogError
+from changelog.connectors.sinks.kafka.admin.topics import IN_SYNC_HINT, Topic, TopicState, read
+from changelog.connectors.sinks.kafka.client import Client
+from changelog.envelope.errors import ChangelogError
 
 CALL_S = 4.0
 """How long one call waits for its answer; then the wait is logged."""

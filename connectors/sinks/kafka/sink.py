@@ -12,22 +12,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from connectors.failpoints import Reach, nowhere
-from connectors.sinks.kafka.admin import topics
-from connectors.sinks.kafka.admin.names import dead_topic, gaps_topic, positions_topic, schemas_topic, topic
-from connectors.sinks.kafka.admin.topics import Topic, TopicSettings
-from connectors.sinks.kafka.client import UNKNOWN_TOPIC, Client, error_of, translated
-from connectors.sinks.kafka.encoding import oversized
-from connectors.sinks.kafka.encoding.messages import Values, headers
-from connectors.sinks.kafka.insistence import Insistence, ProduceCall, queue
-from connectors.sinks.kafka.reading.offsets import Part
-from connectors.sinks.kafka.reading.positions import read_checkpoint, read_stored
-from connectors.sinks.kafka.reading.unchanged import TopicIds, read_ids, refuse_older, refuse_rows
-from envelope.checkpoint import Checkpoint
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op
-from envelope.position import Position
+from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.sinks.kafka.admin import topics
+from changelog.connectors.sinks.kafka.admin.names import dead_topic, gaps_topic, positions_topic, schemas_topic, topic
+from changelog.connectors.sinks.kafka.admin.topics import Topic, TopicSettings
+from changelog.connectors.sinks.kafka.client import UNKNOWN_TOPIC, Client, error_of, translated
+from changelog.connectors.sinks.kafka.encoding import oversized
+from changelog.connectors.sinks.kafka.encoding.messages import Values, headers
+from changelog.connectors.sinks.kafka.insistence import Insistence, ProduceCall, queue
+from changelog.connectors.sinks.kafka.reading.offsets import Part
+from changelog.connectors.sinks.kafka.reading.positions import read_checkpoint, read_stored
+from changelog.connectors.sinks.kafka.reading.unchanged import TopicIds, read_ids, refuse_older, refuse_rows
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op
+from changelog.envelope.position import Position
 
 FAIL_POINTS = ("kafka:recovered", "kafka:begun", "kafka:added", "kafka:positioned", "kafka:committed")
 """The boundaries between steps, at which tests make the process crash."""

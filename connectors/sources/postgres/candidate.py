@@ -1,12 +1,12 @@
-"""A PostgreSQL database before a configuration names it: `connectors.sources.Candidate`."""
+"""A PostgreSQL database before a configuration names it: `changelog.connectors.sources.Candidate`."""
 
 from collections.abc import Callable, Collection, Sequence
 
-from connectors.sources import TableName
-from connectors.sources.postgres.admin.catalog import Table, read_tables
-from connectors.sources.postgres.admin.ddl import SCRIPT
-from connectors.sources.postgres.admin.grants import grants, read_owned
-from connectors.sources.postgres.session.connection import connect
+from changelog.connectors.sources import TableName
+from changelog.connectors.sources.postgres.admin.catalog import Table, read_tables
+from changelog.connectors.sources.postgres.admin.ddl import SCRIPT
+from changelog.connectors.sources.postgres.admin.grants import grants, read_owned
+from changelog.connectors.sources.postgres.session.connection import connect
 
 
 class PostgresCandidate:

@@ -17,26 +17,32 @@ from typing import Any
 
 import psycopg
 
-from connectors.capture.settings_guard import check_settings, shapes_of
-from connectors.capture.tables.repairs import Repairs, over_gap
-from connectors.failpoints import Reach
-from connectors.sources import ChangelogEnd, CrossedGap
-from connectors.sources.postgres.admin import evidence
-from connectors.sources.postgres.admin.catalog import read_tables
-from connectors.sources.postgres.admin.check import Requirements, findings, refuse
-from connectors.sources.postgres.admin.claim import claim_slot
-from connectors.sources.postgres.admin.lineage import cluster_of, joins_on, timeline_of
-from connectors.sources.postgres.admin.slot import LOST, ensure_publication, ensure_slot, read_database, slot_state
-from connectors.sources.postgres.session.connection import connect, translated
-from connectors.sources.postgres.settings import CATALOG_SETTINGS, Settings
-from connectors.sources.postgres.stream.replication import ReplicationConnection, System
-from connectors.sources.postgres.values.lsn import lsn_text, through_lsn, through_text
-from connectors.sources.postgres.values.text_to_json import SETTINGS
-from envelope.checkpoint import Checkpoint
-from envelope.entity import TRUNCATE_KEY, Entity
-from envelope.gap import Gap, Side
-from envelope.model import Envelope, Op, Place, Record
-from envelope.position import Position
+from changelog.connectors.capture.settings_guard import check_settings, shapes_of
+from changelog.connectors.capture.tables.repairs import Repairs, over_gap
+from changelog.connectors.failpoints import Reach
+from changelog.connectors.sources import ChangelogEnd, CrossedGap
+from changelog.connectors.sources.postgres.admin import evidence
+from changelog.connectors.sources.postgres.admin.catalog import read_tables
+from changelog.connectors.sources.postgres.admin.check import Requirements, findings, refuse
+from changelog.connectors.sources.postgres.admin.claim import claim_slot
+from changelog.connectors.sources.postgres.admin.lineage import cluster_of, joins_on, timeline_of
+from changelog.connectors.sources.postgres.admin.slot import (
+    LOST,
+    ensure_publication,
+    ensure_slot,
+    read_database,
+    slot_state,
+)
+from changelog.connectors.sources.postgres.session.connection import connect, translated
+from changelog.connectors.sources.postgres.settings import CATALOG_SETTINGS, Settings
+from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection, System
+from changelog.connectors.sources.postgres.values.lsn import lsn_text, through_lsn, through_text
+from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import TRUNCATE_KEY, Entity
+from changelog.envelope.gap import Gap, Side
+from changelog.envelope.model import Envelope, Op, Place, Record
+from changelog.envelope.position import Position
 
 FAIL_POINTS = ("gap:claimed", "gap:slot-dropped", "gap:taken-over", "gap:slot-made", "gap:stored")
 """The boundaries between two steps at which tests crash; the caller passes the last one."""

@@ -1,13 +1,13 @@
-"""The door to PostgreSQL: `connectors.sources.Database` over a slot and a publication."""
+"""The door to PostgreSQL: `changelog.connectors.sources.Database` over a slot and a publication."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 
-from connectors.failpoints import Reach, nowhere
-from connectors.findings import Finding
-from connectors.sources import (
+from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.findings import Finding
+from changelog.connectors.sources import (
     Changelog,
     ChangelogEnd,
     CrossedGap,
@@ -19,28 +19,28 @@ from connectors.sources import (
     TableName,
     no_table,
 )
-from connectors.sources.postgres.admin import remnants
-from connectors.sources.postgres.admin.catalog import Table, read_tables
-from connectors.sources.postgres.admin.check import Requirements, findings, senders, unlogged
-from connectors.sources.postgres.admin.lineage import cluster_of, timeline_of
-from connectors.sources.postgres.admin.signals import send
-from connectors.sources.postgres.admin.slot import LOST, SlotState, slot_state
-from connectors.sources.postgres.crossing import crossing
-from connectors.sources.postgres.fence import PostgresFence, held
-from connectors.sources.postgres.session import waits
-from connectors.sources.postgres.session.connection import connect, translated
-from connectors.sources.postgres.session.patience import NO_LIMIT, Patience, PatientConnection
-from connectors.sources.postgres.settings import CATALOG_SETTINGS, Settings
-from connectors.sources.postgres.snapshot.table_reads import bind_table
-from connectors.sources.postgres.source import PostgresSource
-from connectors.sources.postgres.stream.replication import ReplicationConnection
-from connectors.sources.postgres.values.lsn import lsn_text, through_lsn, through_text
-from connectors.sources.postgres.values.text_to_json import SETTINGS
-from envelope.checkpoint import Checkpoint
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.signal import Signal
-from schemas.types import Struct
+from changelog.connectors.sources.postgres.admin import remnants
+from changelog.connectors.sources.postgres.admin.catalog import Table, read_tables
+from changelog.connectors.sources.postgres.admin.check import Requirements, findings, senders, unlogged
+from changelog.connectors.sources.postgres.admin.lineage import cluster_of, timeline_of
+from changelog.connectors.sources.postgres.admin.signals import send
+from changelog.connectors.sources.postgres.admin.slot import LOST, SlotState, slot_state
+from changelog.connectors.sources.postgres.crossing import crossing
+from changelog.connectors.sources.postgres.fence import PostgresFence, held
+from changelog.connectors.sources.postgres.session import waits
+from changelog.connectors.sources.postgres.session.connection import connect, translated
+from changelog.connectors.sources.postgres.session.patience import NO_LIMIT, Patience, PatientConnection
+from changelog.connectors.sources.postgres.settings import CATALOG_SETTINGS, Settings
+from changelog.connectors.sources.postgres.snapshot.table_reads import bind_table
+from changelog.connectors.sources.postgres.source import PostgresSource
+from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
+from changelog.connectors.sources.postgres.values.lsn import lsn_text, through_lsn, through_text
+from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.signal import Signal
+from changelog.schemas.types import Struct
 
 __all__ = ["PostgresDatabase", "Settings"]
 
@@ -48,7 +48,7 @@ _GLANCE_S = 3.0
 
 
 class PostgresDatabase:
-    """A database of PostgreSQL, as `settings` name it; see `connectors.sources.Database`.
+    """A database of PostgreSQL, as `settings` name it; see `changelog.connectors.sources.Database`.
 
     The sessions of all its openings are kept in `settings.sessions`, so that our own are told from others'.
     """

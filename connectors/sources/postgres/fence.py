@@ -12,19 +12,19 @@ from datetime import UTC, datetime
 import psycopg
 from psycopg import sql
 
-from connectors.sources.fences import FencedTable, NoFenceError
-from connectors.sources.postgres.admin.catalog import Table, read_tables
-from connectors.sources.postgres.admin.lineage import cluster_of, timeline_of
-from connectors.sources.postgres.scan import PostgresScan, ScannedTable, session
-from connectors.sources.postgres.session.connection import Connection, explain, translated
-from connectors.sources.postgres.session.quoting import identifier
-from connectors.sources.postgres.snapshot.table_reads import bind_table
-from connectors.sources.postgres.snapshot.visibility import Snapshot
-from connectors.sources.postgres.values.lsn import lsn_text, through_lsn
-from envelope.checkpoint import Checkpoint
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.signal import FENCE_PREFIX
+from changelog.connectors.sources.fences import FencedTable, NoFenceError
+from changelog.connectors.sources.postgres.admin.catalog import Table, read_tables
+from changelog.connectors.sources.postgres.admin.lineage import cluster_of, timeline_of
+from changelog.connectors.sources.postgres.scan import PostgresScan, ScannedTable, session
+from changelog.connectors.sources.postgres.session.connection import Connection, explain, translated
+from changelog.connectors.sources.postgres.session.quoting import identifier
+from changelog.connectors.sources.postgres.snapshot.table_reads import bind_table
+from changelog.connectors.sources.postgres.snapshot.visibility import Snapshot
+from changelog.connectors.sources.postgres.values.lsn import lsn_text, through_lsn
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.signal import FENCE_PREFIX
 
 _LOOK_S = 0.2
 """The pause between two attempts to lock the tables, in seconds."""
@@ -32,7 +32,9 @@ _LOOK_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresFence:
-    """See `connectors.sources.fences.Fence`. Every commit that it shows ends in the log at or before `lsn`."""
+    """See `changelog.connectors.sources.fences.Fence`. Every commit that it shows ends in the log at or before
+    `lsn`.
+    """
 
     text: str
     lsn: int

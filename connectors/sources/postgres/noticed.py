@@ -9,19 +9,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from connectors.capture.tables.repairs import Repairs, Windows, read_again
-from connectors.sources import Piece
-from connectors.sources.postgres.admin import evidence
-from connectors.sources.postgres.admin.check import Requirements
-from connectors.sources.postgres.admin.ddl import Statements
-from connectors.sources.postgres.admin.evidence import Evidence, Unlogged
-from connectors.sources.postgres.values.lsn import through_lsn
-from connectors.sources.postgres.watch import CatalogLook, Watch
-from envelope.checkpoint import Checkpoint
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op
-from envelope.position import Position
+from changelog.connectors.capture.tables.repairs import Repairs, Windows, read_again
+from changelog.connectors.sources import Piece
+from changelog.connectors.sources.postgres.admin import evidence
+from changelog.connectors.sources.postgres.admin.check import Requirements
+from changelog.connectors.sources.postgres.admin.ddl import Statements
+from changelog.connectors.sources.postgres.admin.evidence import Evidence, Unlogged
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
+from changelog.connectors.sources.postgres.watch import CatalogLook, Watch
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op
+from changelog.envelope.position import Position
 
 _TRUNCATE = pa.scalar(Op.TRUNCATE.value)
 

@@ -1,4 +1,4 @@
-"""The planning of migrations: `connectors.sources.migrations.Migrations` for PostgreSQL."""
+"""The planning of migrations: `changelog.connectors.sources.migrations.Migrations` for PostgreSQL."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from connectors.findings import Finding
-from connectors.sources import TableName
-from connectors.sources.migrations import Effects, LostDefinition, Script, Statement
-from connectors.sources.postgres.admin.catalog import Table, read_tables
-from connectors.sources.postgres.admin.check import Requirements, findings
-from connectors.sources.postgres.migration.alterations import alterations
-from connectors.sources.postgres.migration.recreate import definitions, recreate
-from connectors.sources.postgres.migration.rehearsal import (
+from changelog.connectors.findings import Finding
+from changelog.connectors.sources import TableName
+from changelog.connectors.sources.migrations import Effects, LostDefinition, Script, Statement
+from changelog.connectors.sources.postgres.admin.catalog import Table, read_tables
+from changelog.connectors.sources.postgres.admin.check import Requirements, findings
+from changelog.connectors.sources.postgres.migration.alterations import alterations
+from changelog.connectors.sources.postgres.migration.recreate import definitions, recreate
+from changelog.connectors.sources.postgres.migration.rehearsal import (
     RehearsalError,
     RehearsalScope,
     RehearsedStep,
@@ -23,14 +23,14 @@ from connectors.sources.postgres.migration.rehearsal import (
     rehearse,
     shared,
 )
-from connectors.sources.postgres.migration.script import Refusal, refusal, statements
-from connectors.sources.postgres.session.connection import Connection, connect, explain, translated
-from connectors.sources.postgres.settings import Settings
-from connectors.sources.postgres.snapshot.table_reads import bind_table
-from connectors.sources.postgres.values.text_to_json import SETTINGS
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from schemas.types import Struct
+from changelog.connectors.sources.postgres.migration.script import Refusal, refusal, statements
+from changelog.connectors.sources.postgres.session.connection import Connection, connect, explain, translated
+from changelog.connectors.sources.postgres.settings import Settings
+from changelog.connectors.sources.postgres.snapshot.table_reads import bind_table
+from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas.types import Struct
 
 # The first prefix of the SQLSTATE that fits says what to do (PostgreSQL, appendix A); the rest is for `explain`.
 _REMEDIES: tuple[tuple[str, Kind, str], ...] = (
@@ -92,7 +92,7 @@ class PostgresMigrations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresStage:
-    """See `connectors.sources.migrations.Stage`."""
+    """See `changelog.connectors.sources.migrations.Stage`."""
 
     connection: Connection
     settings: Settings
@@ -116,7 +116,7 @@ class PostgresStage:
 
 
 class PostgresRehearsal:
-    """See `connectors.sources.migrations.Rehearsal`; the transaction is open on `connection`."""
+    """See `changelog.connectors.sources.migrations.Rehearsal`; the transaction is open on `connection`."""
 
     def __init__(
         self,

@@ -17,18 +17,18 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from connectors.capture.rows import row_records
-from connectors.capture.rows.binding import Binding
-from connectors.capture.rows.json_columns import Columns, Template
-from connectors.capture.rows.row_records import Change, Origin, Transaction
-from connectors.sources.fences import ROWS, KeyBounds, Pages
-from connectors.sources.postgres.session.connection import Connection, connect, translated
-from connectors.sources.postgres.session.patience import Patience
-from connectors.sources.postgres.snapshot.copyout import copy_out, parse_copy, row_values
-from connectors.sources.postgres.values.text_to_json import SETTINGS
-from envelope.columnar.splice import splice
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op
+from changelog.connectors.capture.rows import row_records
+from changelog.connectors.capture.rows.binding import Binding
+from changelog.connectors.capture.rows.json_columns import Columns, Template
+from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
+from changelog.connectors.sources.fences import ROWS, KeyBounds, Pages
+from changelog.connectors.sources.postgres.session.connection import Connection, connect, translated
+from changelog.connectors.sources.postgres.session.patience import Patience
+from changelog.connectors.sources.postgres.snapshot.copyout import copy_out, parse_copy, row_values
+from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
+from changelog.envelope.columnar.splice import splice
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op
 
 PORTION_BYTES: Final = 8 << 20
 PORTION_ROWS: Final = 20_000
@@ -68,7 +68,7 @@ def session(dsn: str) -> Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresScan:
-    """See `connectors.sources.fences.Scan`; `snapshot` is an exported name, `text` what it shows.
+    """See `changelog.connectors.sources.fences.Scan`; `snapshot` is an exported name, `text` what it shows.
 
     The tables are by entity.
     """

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from connectors.capture.settings_guard import PLAIN_CODEC
-from connectors.sources.postgres.session.patience import ANSWER_S
-from connectors.sources.postgres.snapshot.chunk_reader import LOCK_TIMEOUT_S
-from connectors.sources.postgres.snapshot.page_progress import CHUNK_PAGES
-from connectors.sources.postgres.values.text_to_json import SETTINGS
+from changelog.connectors.capture.settings_guard import PLAIN_CODEC
+from changelog.connectors.sources.postgres.session.patience import ANSWER_S
+from changelog.connectors.sources.postgres.snapshot.chunk_reader import LOCK_TIMEOUT_S
+from changelog.connectors.sources.postgres.snapshot.page_progress import CHUNK_PAGES
+from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
 
 CATALOG_SETTINGS: Mapping[str, str] = {**SETTINGS, "lock_timeout": f"{LOCK_TIMEOUT_S}s"}
 """For the session that asks the catalogue: sizes wait for locks, and a long ALTER TABLE must not hold us up unsaid."""

@@ -8,43 +8,49 @@ from typing import Any
 import pyarrow as pa
 import structlog
 
-from connectors.capture.assembly.assembled import Assembled, ColumnChanges
-from connectors.capture.checkpointing import Checkpointing, resumed
-from connectors.capture.rows.row_records import Origin
-from connectors.capture.settings_guard import check_settings, shapes_of
-from connectors.capture.tables.repairs import Repairs
-from connectors.capture.tables.survivors import Read
-from connectors.capture.tables.table_progress import was_complete
-from connectors.capture.throttled_warnings import Stamps
-from connectors.failpoints import Reach, nowhere
-from connectors.sources import Activity, Piece, Recover
-from connectors.sources.postgres.admin.catalog import Table, filled_columns, newest_transaction, read_tables
-from connectors.sources.postgres.admin.check import Requirements, findings, refuse
-from connectors.sources.postgres.admin.claim import claim_slot
-from connectors.sources.postgres.admin.history import MEMBER as HISTORY
-from connectors.sources.postgres.admin.history import History, last_transaction
-from connectors.sources.postgres.admin.lineage import Lineage, check_cluster, check_database, cluster_of, is_elsewhere
-from connectors.sources.postgres.admin.slot import ensure_publication, ensure_slot, read_database, refuse_lost
-from connectors.sources.postgres.decode.assembler import Assembler
-from connectors.sources.postgres.decode.binder import Binder
-from connectors.sources.postgres.decode.xids import Xids
-from connectors.sources.postgres.noticed import Noticed
-from connectors.sources.postgres.session.connection import connect, translated
-from connectors.sources.postgres.session.patience import Patience
-from connectors.sources.postgres.settings import CATALOG_SETTINGS, Settings
-from connectors.sources.postgres.snapshot.table_reads import ReadContext, TableReads
-from connectors.sources.postgres.stream.pump import Stream
-from connectors.sources.postgres.stream.replication import ReplicationConnection, stream_options
-from connectors.sources.postgres.values.definitions import Definitions, look_at
-from connectors.sources.postgres.values.lsn import through_lsn, through_text
-from connectors.sources.postgres.values.text_to_json import SETTINGS
-from connectors.sources.postgres.watch import refuse_unpublished
-from envelope.checkpoint import Checkpoint
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
-from envelope.signal import Signing
-from envelope.versions import Version, Versions
+from changelog.connectors.capture.assembly.assembled import Assembled, ColumnChanges
+from changelog.connectors.capture.checkpointing import Checkpointing, resumed
+from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.capture.settings_guard import check_settings, shapes_of
+from changelog.connectors.capture.tables.repairs import Repairs
+from changelog.connectors.capture.tables.survivors import Read
+from changelog.connectors.capture.tables.table_progress import was_complete
+from changelog.connectors.capture.throttled_warnings import Stamps
+from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.sources import Activity, Piece, Recover
+from changelog.connectors.sources.postgres.admin.catalog import Table, filled_columns, newest_transaction, read_tables
+from changelog.connectors.sources.postgres.admin.check import Requirements, findings, refuse
+from changelog.connectors.sources.postgres.admin.claim import claim_slot
+from changelog.connectors.sources.postgres.admin.history import MEMBER as HISTORY
+from changelog.connectors.sources.postgres.admin.history import History, last_transaction
+from changelog.connectors.sources.postgres.admin.lineage import (
+    Lineage,
+    check_cluster,
+    check_database,
+    cluster_of,
+    is_elsewhere,
+)
+from changelog.connectors.sources.postgres.admin.slot import ensure_publication, ensure_slot, read_database, refuse_lost
+from changelog.connectors.sources.postgres.decode.assembler import Assembler
+from changelog.connectors.sources.postgres.decode.binder import Binder
+from changelog.connectors.sources.postgres.decode.xids import Xids
+from changelog.connectors.sources.postgres.noticed import Noticed
+from changelog.connectors.sources.postgres.session.connection import connect, translated
+from changelog.connectors.sources.postgres.session.patience import Patience
+from changelog.connectors.sources.postgres.settings import CATALOG_SETTINGS, Settings
+from changelog.connectors.sources.postgres.snapshot.table_reads import ReadContext, TableReads
+from changelog.connectors.sources.postgres.stream.pump import Stream
+from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection, stream_options
+from changelog.connectors.sources.postgres.values.definitions import Definitions, look_at
+from changelog.connectors.sources.postgres.values.lsn import through_lsn, through_text
+from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
+from changelog.connectors.sources.postgres.watch import refuse_unpublished
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
+from changelog.envelope.signal import Signing
+from changelog.envelope.versions import Version, Versions
 
 Known = Callable[[], Iterable[Version]]
 """Gives the versions of columns that the changelog holds, oldest first; called after `Recover`."""
@@ -55,7 +61,7 @@ _log = structlog.get_logger("postgres")
 
 
 class PostgresSource:
-    """Opened from the last checkpoint, asked for once the slot is claimed; see `connectors.sources.Source`.
+    """Opened from the last checkpoint, asked for once the slot is claimed; see `changelog.connectors.sources.Source`.
 
     Raises ChangelogError: GAP, DIVERGED or SETTINGS where going on would not be exact, and what the
     parts raise. `reach` is called with each of `reading.FAIL_POINTS` as it is passed, so that tests can crash there.

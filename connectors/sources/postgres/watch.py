@@ -12,20 +12,20 @@ from typing import Any
 
 import psycopg
 
-from connectors.sources.postgres.admin import evidence
-from connectors.sources.postgres.admin.catalog import Table, read_tables
-from connectors.sources.postgres.admin.check import Requirements, publication, rights, server
-from connectors.sources.postgres.admin.evidence import Evidence, Unlogged
-from connectors.sources.postgres.session.connection import connect, translated
-from connectors.sources.postgres.session.patience import Patience
-from connectors.sources.postgres.session.quoting import identifier
-from connectors.sources.postgres.snapshot.chunk_reader import LOCK_TIMEOUT_S, signature
-from connectors.sources.postgres.values.lsn import lsn_text
-from connectors.sources.postgres.values.text_to_json import SETTINGS
-from envelope.checkpoint import Checkpoint
-from envelope.entity import Entity
-from envelope.errors import OVER_GAP, ChangelogError, Kind
-from envelope.signal import FENCE_PREFIX
+from changelog.connectors.sources.postgres.admin import evidence
+from changelog.connectors.sources.postgres.admin.catalog import Table, read_tables
+from changelog.connectors.sources.postgres.admin.check import Requirements, publication, rights, server
+from changelog.connectors.sources.postgres.admin.evidence import Evidence, Unlogged
+from changelog.connectors.sources.postgres.session.connection import connect, translated
+from changelog.connectors.sources.postgres.session.patience import Patience
+from changelog.connectors.sources.postgres.session.quoting import identifier
+from changelog.connectors.sources.postgres.snapshot.chunk_reader import LOCK_TIMEOUT_S, signature
+from changelog.connectors.sources.postgres.values.lsn import lsn_text
+from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
+from changelog.envelope.signal import FENCE_PREFIX
 
 LOOK_S = 10.0
 """How often the thread looks at the catalogue, unless something in the stream requires a look sooner."""

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from connectors.capture.tables.repairs import Repairs
-from connectors.capture.tables.table_progress import is_complete
-from connectors.sinks import Log
-from connectors.sources import Database
-from connectors.sources.fences import Fence, NoFenceError
-from envelope.checkpoint import Checkpoint
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.capture.tables.repairs import Repairs
+from changelog.connectors.capture.tables.table_progress import is_complete
+from changelog.connectors.sinks import Log
+from changelog.connectors.sources import Database
+from changelog.connectors.sources.fences import Fence, NoFenceError
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
 
 Verdict = Literal["not caught up", "refused"]
 

@@ -7,9 +7,9 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from connectors.sources.fences import ROWS, FencedTable, Pages, Scan
-from spark_jobs.drift.fenced.source_scan import scan
-from spark_jobs.drift.key_ranges import Bounds
+from changelog.connectors.sources.fences import ROWS, FencedTable, Pages, Scan
+from changelog.spark_jobs.drift.fenced.source_scan import scan
+from changelog.spark_jobs.drift.key_ranges import Bounds
 
 TASK_PAGES: Final = 8192
 TASK_PAGES_MIN: Final = 128

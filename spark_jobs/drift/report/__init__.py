@@ -3,9 +3,9 @@
 No Spark and no network: everything here is from reports and the files of drifted keys beside them.
 """
 
-from spark_jobs.drift.report.figures import prometheus
-from spark_jobs.drift.report.finishing import finish, repaired
-from spark_jobs.drift.report.policy import Policy, policies
-from spark_jobs.drift.report.writing import read_earlier, write
+from changelog.spark_jobs.drift.report.figures import prometheus
+from changelog.spark_jobs.drift.report.finishing import finish, repaired
+from changelog.spark_jobs.drift.report.policy import Policy, policies
+from changelog.spark_jobs.drift.report.writing import read_earlier, write
 
 __all__ = ["Policy", "finish", "policies", "prometheus", "read_earlier", "repaired", "write"]

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from spark_jobs.drift.report.markup import Markup, element, together
-from spark_jobs.drift.report.shape import Point
-from spark_jobs.drift.report.spelling import count, day, plural
+from changelog.spark_jobs.drift.report.markup import Markup, element, together
+from changelog.spark_jobs.drift.report.shape import Point
+from changelog.spark_jobs.drift.report.spelling import count, day, plural
 
 HEIGHT = 32
 STEP, WIDTH = 8, 6

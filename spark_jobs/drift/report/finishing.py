@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spark_jobs.drift.report.history import histories, trend
-from spark_jobs.drift.report.policy import Policy, command, decide, entity_verdict, run_verdict
-from spark_jobs.drift.report.writing import JSON_NAME
+from changelog.spark_jobs.drift.report.history import histories, trend
+from changelog.spark_jobs.drift.report.policy import Policy, command, decide, entity_verdict, run_verdict
+from changelog.spark_jobs.drift.report.writing import JSON_NAME
 
 JSON = dict[str, Any]
 

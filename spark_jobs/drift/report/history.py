@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from spark_jobs.drift.report import keys
+from changelog.spark_jobs.drift.report import keys
 
 RUNS_MAX = 30
 """How many runs a report looks back on, itself included."""

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from envelope.errors import ChangelogError, Kind
+from changelog.envelope.errors import ChangelogError, Kind
 
 EntityKey = tuple[str, str]
 """An entity and the canonical text of a key."""

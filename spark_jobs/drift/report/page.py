@@ -2,11 +2,11 @@
 
 from importlib.resources import files
 
-from spark_jobs.drift.report import charts, sections
-from spark_jobs.drift.report.markup import Markup, element, together
-from spark_jobs.drift.report.sections import TONES, chip
-from spark_jobs.drift.report.shape import Entity, Fence, Lost, Report
-from spark_jobs.drift.report.spelling import count, moment, per_million, plural, seconds, transactions
+from changelog.spark_jobs.drift.report import charts, sections
+from changelog.spark_jobs.drift.report.markup import Markup, element, together
+from changelog.spark_jobs.drift.report.sections import TONES, chip
+from changelog.spark_jobs.drift.report.shape import Entity, Fence, Lost, Report
+from changelog.spark_jobs.drift.report.spelling import count, moment, per_million, plural, seconds, transactions
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """What a browser lets the page do: nothing but have its style."""
@@ -18,7 +18,7 @@ KINDS_OF_SOURCE = {"postgres": "PostgreSQL"}
 def page(report: Report) -> str:
     """The page of a report. Every text in it is escaped."""
     title = f"{_headline(report)} · {report.run.name}"
-    style = files("spark_jobs.drift.report").joinpath("page.css").read_text("utf-8")
+    style = files("changelog.spark_jobs.drift.report").joinpath("page.css").read_text("utf-8")
     head = element(
         "head",
         element("meta", charset="utf-8"),

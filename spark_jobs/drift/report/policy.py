@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from connectors.config import Config
+from changelog.connectors.config import Config
 
 Do = Literal["none", "republish", "rebuild", "stop"]
 

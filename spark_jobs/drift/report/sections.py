@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from spark_jobs.drift.report import charts
-from spark_jobs.drift.report.markup import Markup, element, together
-from spark_jobs.drift.report.shape import Entity, Incidents, Sample
-from spark_jobs.drift.report.spelling import count, day, key, moment, per_million, plural, sides
+from changelog.spark_jobs.drift.report import charts
+from changelog.spark_jobs.drift.report.markup import Markup, element, together
+from changelog.spark_jobs.drift.report.shape import Entity, Incidents, Sample
+from changelog.spark_jobs.drift.report.spelling import count, day, key, moment, per_million, plural, sides
 
 LABELS = {
     "clean": "no drift",

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from envelope.errors import ChangelogError, Kind
+from changelog.envelope.errors import ChangelogError, Kind
 
 FORMAT = 1
 FILE_NAME = r"^[0-9A-Za-z][0-9A-Za-z._-]*$"

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from spark_jobs.drift.report.markup import Markup, element, spelt, together, visible
+from changelog.spark_jobs.drift.report.markup import Markup, element, spelt, together, visible
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 

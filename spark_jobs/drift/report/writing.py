@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from connectors.permissions import DATA_FILE, DATA_FOLDER, make_file, make_folder
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.drift.report import shape
-from spark_jobs.drift.report.history import RUNS_MAX
-from spark_jobs.drift.report.page import page
+from changelog.connectors.permissions import DATA_FILE, DATA_FOLDER, make_file, make_folder
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.drift.report import shape
+from changelog.spark_jobs.drift.report.history import RUNS_MAX
+from changelog.spark_jobs.drift.report.page import page
 
 LATEST = "latest"
 JSON_NAME = "report.json"

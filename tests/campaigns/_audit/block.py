@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psycopg
 
-from connectors.servers.postgres import Server
-from connectors.sources.postgres.values.lsn import through_lsn
+from changelog.connectors.servers.postgres import Server
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._audit.faults import ROWS, Faults
 from tests.campaigns._audit.history import BRANCH, history, tables, with_lost
 from tests.campaigns._audit.judge import Since, judge

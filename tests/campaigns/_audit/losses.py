@@ -12,10 +12,10 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from connectors.servers.postgres import Server
-from connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
-from connectors.sources.postgres.values.lsn import through_lsn
-from envelope.checkpoint import Checkpoint
+from changelog.connectors.servers.postgres import Server
+from changelog.connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
+from changelog.envelope.checkpoint import Checkpoint
 from tests.campaigns._audit.history import Restored, history, place
 from tests.campaigns._audit.site import CATCH_UP_S, NAME, Sink, Site
 from tests.campaigns._audit.tables import table_of

@@ -15,8 +15,8 @@ from typing import Protocol
 import psycopg
 from psycopg import sql
 
-from connectors.servers.postgres import Server
-from envelope.checkpoint import Checkpoint
+from changelog.connectors.servers.postgres import Server
+from changelog.envelope.checkpoint import Checkpoint
 from tests.campaigns._audit.history import Restored, place
 from tests.campaigns._audit.judge import Since
 from tests.campaigns._audit.rows import Gap, Row
@@ -184,7 +184,7 @@ class Site:
 
     def command(self, *words: str, code: int = 0) -> str:
         """What `changelog WORDS` prints, which must end with this code."""
-        command = [sys.executable, "-m", "connectors", words[0], "--config", str(self._config), *words[1:]]
+        command = [sys.executable, "-m", "changelog", words[0], "--config", str(self._config), *words[1:]]
         environment = {**os.environ, **LEAN}
         ended = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, timeout=COMMAND_S, check=False, text=True

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from connectors.servers.postgres import Server, temporary_server
-from connectors.wiring import sources
+from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.wiring import sources
 from tests.integration.bad_input import GUEST, ONE
 from tests.integration.site import Site
 from tests.servers import SETTINGS

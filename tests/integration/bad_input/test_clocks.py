@@ -25,7 +25,7 @@ def _environment(clock: Path) -> dict[str, str]:
 
 
 def _command(site: Site, *words: str) -> list[str]:
-    return [sys.executable, "-m", "connectors", words[0], "--config", str(site.config), *words[1:]]
+    return [sys.executable, "-m", "changelog", words[0], "--config", str(site.config), *words[1:]]
 
 
 @contextmanager

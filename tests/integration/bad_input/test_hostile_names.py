@@ -10,9 +10,9 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from connectors import cli
-from connectors.servers.postgres import Server
-from connectors.terminal import safe
+from changelog.connectors import cli
+from changelog.connectors.servers.postgres import Server
+from changelog.connectors.terminal import safe
 from tests.integration.site import Site
 
 CONTROLS = "\x1b]0;owned\x07\x9b31m\u202e\x7f\r"

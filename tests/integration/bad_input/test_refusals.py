@@ -10,10 +10,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from connectors.servers.postgres import Server
-from connectors.sources.postgres import watch
-from connectors.sources.postgres.stream.replication import ReplicationConnection
-from envelope.errors import Kind
+from changelog.connectors.servers.postgres import Server
+from changelog.connectors.sources.postgres import watch
+from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
+from changelog.envelope.errors import Kind
 from tests.integration.bad_input import GUEST, ONE
 from tests.integration.site import Site
 from tests.servers import SETTINGS, fresh_database

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from connectors import failpoints
-from connectors.servers.postgres import Server
-from connectors.service import service
-from envelope.errors import Kind
+from changelog.connectors import failpoints
+from changelog.connectors.servers.postgres import Server
+from changelog.connectors.service import service
+from changelog.envelope.errors import Kind
 from tests.integration.bad_input import ONE
 from tests.integration.site import Site
 from tests.patience import PATIENCE_S
@@ -26,7 +26,7 @@ from tests.patience import PATIENCE_S
 
 @contextlib.contextmanager
 def _process(site: Site) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "connectors", "run", "--config", str(site.config)]
+    command = [sys.executable, "-m", "changelog", "run", "--config", str(site.config)]
     with (site.folder / "said").open("ab") as said:
         process = subprocess.Popen(command, stderr=said, stdin=subprocess.DEVNULL)
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
-from envelope.entity import TRUNCATE_KEY
+from changelog.envelope.entity import TRUNCATE_KEY
 from tests.integration.bad_input import ONE
 from tests.integration.site import Site
 

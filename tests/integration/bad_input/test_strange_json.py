@@ -2,8 +2,8 @@
 
 import pytest
 
-from connectors import cli
-from connectors.sinks.files.log import read_log
+from changelog.connectors import cli
+from changelog.connectors.sinks.files.log import read_log
 from tests.integration.site import Site
 
 DEEP = "(repeat('[', 2000) || repeat(']', 2000))::json"

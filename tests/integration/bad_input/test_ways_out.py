@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from connectors.servers.postgres import Server
-from envelope.errors import OVER_GAP
+from changelog.connectors.servers.postgres import Server
+from changelog.envelope.errors import OVER_GAP
 from tests.integration.bad_input import GUEST, ONE
 from tests.integration.site import Site
 from tests.servers import fresh_database

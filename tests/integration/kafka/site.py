@@ -14,20 +14,20 @@ import psycopg
 from msgspec import Raw
 from psycopg.rows import dict_row
 
-from connectors import config
-from connectors.capture.tables.repairs import Repairs
-from connectors.servers.kafka import Broker
-from connectors.service.service import Service
-from connectors.sinks import Log
-from connectors.sources.postgres.admin.catalog import read_tables
-from connectors.sources.postgres.session.connection import connect
-from connectors.wiring import entities
-from connectors.wiring.sinks import open_log, open_sink, read_versions
-from envelope.checkpoint import Checkpoint
-from envelope.columnar import batch
-from envelope.key import partition
-from envelope.model import MISSING, Envelope, Op, Place, Record
-from envelope.position import Position
+from changelog.connectors import config
+from changelog.connectors.capture.tables.repairs import Repairs
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.service.service import Service
+from changelog.connectors.sinks import Log
+from changelog.connectors.sources.postgres.admin.catalog import read_tables
+from changelog.connectors.sources.postgres.session.connection import connect
+from changelog.connectors.wiring import entities
+from changelog.connectors.wiring.sinks import open_log, open_sink, read_versions
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar import batch
+from changelog.envelope.key import partition
+from changelog.envelope.model import MISSING, Envelope, Op, Place, Record
+from changelog.envelope.position import Position
 from tests.campaigns._plant import tokens_of
 from tests.campaigns._service import is_read
 from tests.integration.site import Running

@@ -19,16 +19,16 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from connectors import cli, config
-from connectors.servers.kafka import Broker, temporary_broker
-from connectors.service.service import Service
-from connectors.sinks.kafka import client
-from connectors.sinks.kafka.admin.topics import Topic, delta_topics_of, ensure, read
-from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.encoding.messages import JSON
-from connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
-from connectors.wiring.sinks import open_log
-from envelope.errors import Kind
+from changelog.connectors import cli, config
+from changelog.connectors.servers.kafka import Broker, temporary_broker
+from changelog.connectors.service.service import Service
+from changelog.connectors.sinks.kafka import client
+from changelog.connectors.sinks.kafka.admin.topics import Topic, delta_topics_of, ensure, read
+from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.sinks.kafka.encoding.messages import JSON
+from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
+from changelog.connectors.wiring.sinks import open_log
+from changelog.envelope.errors import Kind
 from tests.integration.site import Running
 from tests.servers import kafka_lib
 from tests.servers.registry import Registry

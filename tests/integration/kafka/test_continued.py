@@ -16,13 +16,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from connectors.capture.tables.repairs import Repairs
-from connectors.servers.kafka import Broker
-from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.reading.unchanged import read_ids
-from connectors.wiring.sinks import read_versions
-from envelope.errors import ChangelogError
-from envelope.model import Record
+from changelog.connectors.capture.tables.repairs import Repairs
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.sinks.kafka.reading.unchanged import read_ids
+from changelog.connectors.wiring.sinks import read_versions
+from changelog.envelope.errors import ChangelogError
+from changelog.envelope.model import Record
 from tests.integration.kafka.site import Site
 from tests.patience import PATIENCE_S
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.servers.kafka import Broker
-from connectors.sinks.kafka.sink import FAIL_POINTS
-from connectors.sources.postgres.values.lsn import through_lsn
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.sinks.kafka.sink import FAIL_POINTS
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns import audit_kafka, kafka
 from tests.campaigns._judge import Verdict, judge_rows
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare

@@ -9,16 +9,16 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from connectors import cli
-from connectors.servers.kafka import Broker
-from connectors.sinks.kafka.admin.names import gaps_topic, positions_topic, topic
-from connectors.sinks.kafka.client import Client
-from connectors.sources.postgres.crossing import FAIL_POINTS
-from connectors.sources.postgres.values.lsn import through_lsn
-from connectors.wiring.sinks import read_gaps
-from envelope.checkpoint import Checkpoint
-from envelope.errors import ChangelogError
-from envelope.gap import Gap
+from changelog.connectors import cli
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.sinks.kafka.admin.names import gaps_topic, positions_topic, topic
+from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.sources.postgres.crossing import FAIL_POINTS
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
+from changelog.connectors.wiring.sinks import read_gaps
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import ChangelogError
+from changelog.envelope.gap import Gap
 from tests.campaigns._consumer import TABLE, Consumer, Writer, check_order, table
 from tests.campaigns._service import Service, is_read
 from tests.integration.kafka.site import Site

@@ -6,8 +6,8 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from connectors.servers.kafka import Broker
-from connectors.servers.postgres import Server
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.servers.postgres import Server
 from tests.integration.kafka.site import Site
 from tests.proxy import Proxy
 

@@ -12,18 +12,18 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from connectors.servers.kafka import Broker
-from connectors.sinks.kafka.admin.topics import TopicSettings
-from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.encoding.messages import JSON, headers
-from connectors.sinks.kafka.reading.log import KafkaLog
-from connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
-from envelope import key
-from envelope.columnar import batch
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op, Place, Record, Stamp
-from envelope.position import UNPLACED, at_offset
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.sinks.kafka.admin.topics import TopicSettings
+from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.sinks.kafka.encoding.messages import JSON, headers
+from changelog.connectors.sinks.kafka.reading.log import KafkaLog
+from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
+from changelog.envelope import key
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op, Place, Record, Stamp
+from changelog.envelope.position import UNPLACED, at_offset
 from tests.unit.records import checkpoint, record
 
 NAME = "app"
@@ -183,7 +183,7 @@ def test_who_follows_sees_what_is_committed_meanwhile(settings: KafkaSettings) -
 
 
 def test_who_follows_sees_new_entities(settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connectors.sinks.kafka.reading.log.TOPICS_S", 0.0)
+    monkeypatch.setattr("changelog.connectors.sinks.kafka.reading.log.TOPICS_S", 0.0)
     with writing(settings) as made:
         store(made, 1, change(1, "1"))
         seen: list[int] = []

@@ -8,11 +8,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from connectors.servers.kafka import Broker, temporary_broker
-from connectors.sinks.kafka.admin.topic_check import findings
-from connectors.sinks.kafka.admin.topics import ensure, missing, topics_of
-from connectors.sinks.kafka.client import Client
-from connectors.sources.postgres.values.lsn import through_lsn
+from changelog.connectors.servers.kafka import Broker, temporary_broker
+from changelog.connectors.sinks.kafka.admin.topic_check import findings
+from changelog.connectors.sinks.kafka.admin.topics import ensure, missing, topics_of
+from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._audit.topics import messages
 from tests.integration.kafka.site import Site
 from tests.integration.kafka.test_sink import entity

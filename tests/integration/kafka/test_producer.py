@@ -14,13 +14,13 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from connectors.producer import EVENTS_MAX, ChangelogProducer, Event
-from connectors.servers.kafka import Broker
-from connectors.servers.unprivileged import free_port, temporary_folder
-from envelope.codec import json_codec
-from envelope.errors import ChangelogError, Kind
-from envelope.key import partition
-from envelope.position import UNPLACED
+from changelog.connectors.producer import EVENTS_MAX, ChangelogProducer, Event
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.servers.unprivileged import free_port, temporary_folder
+from changelog.envelope.codec import json_codec
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.key import partition
+from changelog.envelope.position import UNPLACED
 from tests.message_schema import MESSAGE
 from tests.proxy import Proxy
 from tests.servers import kafka_lib

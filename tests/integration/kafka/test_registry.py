@@ -15,16 +15,16 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from connectors.servers.unprivileged import free_port
-from connectors.sinks.kafka.admin.names import subject
-from connectors.sinks.kafka.encoding.avro import AvroValues
-from connectors.sinks.kafka.encoding.registry import Registry
-from envelope.codec.avro_codec import AvroCodec
-from envelope.columnar import batch
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op
-from schemas import avro
-from schemas.types import Decimal, Primitive, Struct
+from changelog.connectors.servers.unprivileged import free_port
+from changelog.connectors.sinks.kafka.admin.names import subject
+from changelog.connectors.sinks.kafka.encoding.avro import AvroValues
+from changelog.connectors.sinks.kafka.encoding.registry import Registry
+from changelog.envelope.codec.avro_codec import AvroCodec
+from changelog.envelope.columnar import batch
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op
+from changelog.schemas import avro
+from changelog.schemas.types import Decimal, Primitive, Struct
 from tests.integration.site import Site
 from tests.servers.registry import Registry as Server
 from tests.unit.envelope.avro_states import before_contexts, written_before_contexts

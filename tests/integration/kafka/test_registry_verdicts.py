@@ -15,9 +15,9 @@ from itertools import count
 
 from hypothesis import HealthCheck, assume, given, settings
 
-from schemas.avro import Schema
-from schemas.compatibility import Mode, Problem, Rule, problems
-from schemas.document import Document, Type
+from changelog.schemas.avro import Schema
+from changelog.schemas.compatibility import Mode, Problem, Rule, problems
+from changelog.schemas.document import Document, Type
 from tests.patience import PATIENCE_S
 from tests.servers.registry import Registry
 from tests.unit.schemas.evolutions import ROUNDS, evolutions, histories

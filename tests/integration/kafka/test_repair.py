@@ -6,9 +6,9 @@ import psycopg
 import pytest
 from msgspec import Raw
 
-from connectors.servers.kafka import Broker
-from connectors.sources.postgres.admin.signals import send
-from envelope.signal import Signal
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.sources.postgres.admin.signals import send
+from changelog.envelope.signal import Signal
 from tests.integration.kafka.site import Site
 from tests.servers.registry import Registry
 

@@ -14,18 +14,18 @@ import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from structlog.testing import capture_logs
 
-from connectors.servers.kafka import Broker
-from connectors.servers.unprivileged import reachable, temporary_folder
-from connectors.sinks.kafka import insistence, sink
-from connectors.sinks.kafka.admin.topic_check import findings
-from connectors.sinks.kafka.admin.topics import topics_of
-from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.encoding.messages import JsonValues
-from connectors.sinks.kafka.reading import consume
-from connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
-from envelope.columnar import batch
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.servers.unprivileged import reachable, temporary_folder
+from changelog.connectors.sinks.kafka import insistence, sink
+from changelog.connectors.sinks.kafka.admin.topic_check import findings
+from changelog.connectors.sinks.kafka.admin.topics import topics_of
+from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.sinks.kafka.encoding.messages import JsonValues
+from changelog.connectors.sinks.kafka.reading import consume
+from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
+from changelog.envelope.columnar import batch
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op
 from tests.integration.kafka.test_silence import ORDER
 from tests.patience import PATIENCE_S
 from tests.servers import kafka_lib

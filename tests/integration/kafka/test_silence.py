@@ -15,22 +15,22 @@ import structlog
 from confluent_kafka import Producer
 from structlog.testing import capture_logs
 
-from connectors import config
-from connectors.config import Config
-from connectors.servers.kafka import Broker
-from connectors.servers.unprivileged import reachable, temporary_folder
-from connectors.service.service import Service
-from connectors.sinks.kafka import insistence, sink
-from connectors.sinks.kafka.admin.topics import Topic, ensure
-from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.encoding.messages import JsonValues
-from connectors.sinks.kafka.reading import consume
-from connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
-from connectors.sources.postgres.values.lsn import through_lsn
-from envelope.columnar import batch
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op, Stamp
+from changelog.connectors import config
+from changelog.connectors.config import Config
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.servers.unprivileged import reachable, temporary_folder
+from changelog.connectors.service.service import Service
+from changelog.connectors.sinks.kafka import insistence, sink
+from changelog.connectors.sinks.kafka.admin.topics import Topic, ensure
+from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.sinks.kafka.encoding.messages import JsonValues
+from changelog.connectors.sinks.kafka.reading import consume
+from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op, Stamp
 from tests.integration.site import Running
 from tests.proxy import Proxy
 from tests.servers import kafka_lib

@@ -13,22 +13,22 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 
-from connectors.servers.kafka import Broker, temporary_broker
-from connectors.sinks.kafka import client, insistence, sink
-from connectors.sinks.kafka.admin.cleanup import forget_checkpoint
-from connectors.sinks.kafka.admin.topic_check import findings
-from connectors.sinks.kafka.admin.topics import AHEAD, Topic, TopicSettings, ensure, topics_of
-from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.encoding import oversized
-from connectors.sinks.kafka.encoding.messages import JsonValues
-from connectors.sinks.kafka.reading import positions
-from connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
-from envelope.checkpoint import Checkpoint, Decisions
-from envelope.columnar import batch
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op, Record, Stamp
-from envelope.position import Position
+from changelog.connectors.servers.kafka import Broker, temporary_broker
+from changelog.connectors.sinks.kafka import client, insistence, sink
+from changelog.connectors.sinks.kafka.admin.cleanup import forget_checkpoint
+from changelog.connectors.sinks.kafka.admin.topic_check import findings
+from changelog.connectors.sinks.kafka.admin.topics import AHEAD, Topic, TopicSettings, ensure, topics_of
+from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.sinks.kafka.encoding import oversized
+from changelog.connectors.sinks.kafka.encoding.messages import JsonValues
+from changelog.connectors.sinks.kafka.reading import positions
+from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
+from changelog.envelope.checkpoint import Checkpoint, Decisions
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op, Record, Stamp
+from changelog.envelope.position import Position
 from tests.servers import kafka_lib
 from tests.unit.envelope.format_1 import reader
 from tests.unit.records import BEGIN, checkpoint, record

@@ -10,17 +10,17 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from connectors.servers.kafka import Broker
-from connectors.sinks.kafka import sink as sinks
-from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.encoding.messages import JsonValues
-from connectors.sinks.kafka.reading.unchanged import LOOK_S, read_ids
-from connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
-from envelope.checkpoint import Checkpoint
-from envelope.columnar import batch
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.sinks.kafka import sink as sinks
+from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.sinks.kafka.encoding.messages import JsonValues
+from changelog.connectors.sinks.kafka.reading.unchanged import LOOK_S, read_ids
+from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op
 from tests.integration.kafka.test_sink import entity, read
 from tests.patience import PATIENCE_S
 from tests.unit.records import checkpoint, record

@@ -5,11 +5,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.servers.postgres import Server
-from connectors.sources.postgres.admin.catalog import Table, read_tables
-from connectors.sources.postgres.migration.recreate import Definition, definitions, recreate
-from connectors.sources.postgres.session.connection import connect
-from connectors.sources.postgres.values.text_to_json import SETTINGS
+from changelog.connectors.servers.postgres import Server
+from changelog.connectors.sources.postgres.admin.catalog import Table, read_tables
+from changelog.connectors.sources.postgres.migration.recreate import Definition, definitions, recreate
+from changelog.connectors.sources.postgres.session.connection import connect
+from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
 from tests.integration.schemas_plan.planner import CONFIG, PUBLICATION, TABLES, Planner, summary
 from tests.integration.schemas_plan.test_columns import COLUMNS
 from tests.integration.site import Site

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from connectors.capture.assembly.assembled import Assembled
-from connectors.capture.checkpointing import Checkpointing, resumed
-from connectors.capture.rows.row_records import Change, Transaction
-from connectors.capture.tables.repairs import Reached
-from connectors.capture.tables.table_progress import COMPLETE
-from envelope.checkpoint import Checkpoint, Decisions
-from envelope.columnar import batch
-from envelope.model import Op
-from envelope.position import Position, commit_text
-from envelope.signal import Do, Signal, Signing, encode
+from changelog.connectors.capture.assembly.assembled import Assembled
+from changelog.connectors.capture.checkpointing import Checkpointing, resumed
+from changelog.connectors.capture.rows.row_records import Change, Transaction
+from changelog.connectors.capture.tables.repairs import Reached
+from changelog.connectors.capture.tables.table_progress import COMPLETE
+from changelog.envelope.checkpoint import Checkpoint, Decisions
+from changelog.envelope.columnar import batch
+from changelog.envelope.model import Op
+from changelog.envelope.position import Position, commit_text
+from changelog.envelope.signal import Do, Signal, Signing, encode
 from tests.unit.postgres.messages import entity
 from tests.unit.records import record
 

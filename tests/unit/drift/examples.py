@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from spark_jobs.drift.report import Policy, finish, repaired
+from changelog.spark_jobs.drift.report import Policy, finish, repaired
 from tests.unit.drift.reports import JSON, PROVENANCE, entity, report, skipped
 
 ORDER_ROWS, GUEST_ROWS, EVENT_ROWS, LINE_ROWS = 1_512_340, 204_911, 8_730_022, 4_018_557

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from spark_jobs.drift.report import Policy, finish, read_earlier, write
+from changelog.spark_jobs.drift.report import Policy, finish, read_earlier, write
 
 JSON = dict[str, Any]
 

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from envelope.versions import Version
-from schemas.types import ColumnType, Primitive, Struct
-from spark_jobs.drift.row_diff import ColumnHistory, Compared, State, Step, compared, steps_of
+from changelog.envelope.versions import Version
+from changelog.schemas.types import ColumnType, Primitive, Struct
+from changelog.spark_jobs.drift.row_diff import ColumnHistory, Compared, State, Step, compared, steps_of
 
 SHAPE = ColumnHistory(columns=("id", "a", "b"))
 

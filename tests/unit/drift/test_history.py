@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.drift.report import Policy, finish, keys, read_earlier, repaired, write
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.drift.report import Policy, finish, keys, read_earlier, repaired, write
 from tests.unit.drift.reports import entity, night, put_keys, report, skipped
 
 A, B, C = ("order", "1"), ("order", "2"), ("order", "3")

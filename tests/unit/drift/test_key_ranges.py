@@ -2,10 +2,10 @@
 
 import pytest
 
-from connectors.sources.postgres.scan import in_range
-from envelope.errors import ChangelogError, Kind
-from schemas.types import Array, ColumnType, Decimal, Primitive
-from spark_jobs.drift.key_ranges import KeyRange, bounds
+from changelog.connectors.sources.postgres.scan import in_range
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas.types import Array, ColumnType, Decimal, Primitive
+from changelog.spark_jobs.drift.key_ranges import KeyRange, bounds
 
 LOW, HIGH = "0197f0a0-0000-7000-8000-000000000000", "0197F0A0-FFFF-7000-8000-000000000000"
 

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, FloatRect, Page, expect, sync_playwright
 
-from spark_jobs.drift.report import write
+from changelog.spark_jobs.drift.report import write
 from tests.servers import missing
 from tests.unit.drift.examples import HARD, NIGHTS
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from connectors import cli
-from spark_jobs.detect_drift import JOB
-from spark_jobs.drift.report import finish, prometheus
-from spark_jobs.runner import job
+from changelog.connectors import cli
+from changelog.spark_jobs.detect_drift import JOB
+from changelog.spark_jobs.drift.report import finish, prometheus
+from changelog.spark_jobs.runner import job
 from tests.unit.drift.examples import NIGHTS
 from tests.unit.drift.reports import entity, report, skipped
 
@@ -92,7 +92,7 @@ def test_the_table_of_exit_codes_is_the_jobs() -> None:
 @pytest.mark.parametrize("command", re.findall(r"^(changelog .*?)(?: +#.*)?$", SHELL, re.MULTILINE))
 def test_commands_parse(command: str) -> None:
     words = shlex.split(command)[1:]
-    module: Any = importlib.import_module(f"connectors.commands.{words[0]}")
+    module: Any = importlib.import_module(f"changelog.connectors.commands.{words[0]}")
     assert cli.parser_of({words[0]: module}).parse_args(words).command == words[0]
 
 

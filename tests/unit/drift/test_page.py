@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.drift.report import finish, write
-from spark_jobs.drift.report.markup import element, visible
-from spark_jobs.drift.report.spelling import key, moment, per_million, seconds, sides, transactions
+from changelog.spark_jobs.drift.report import finish, write
+from changelog.spark_jobs.drift.report.markup import element, visible
+from changelog.spark_jobs.drift.report.spelling import key, moment, per_million, seconds, sides, transactions
 from tests.unit.drift.examples import HARD, NIGHTS, both
 from tests.unit.drift.reports import entity, report, skipped
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.drift.report import Policy, finish
+from changelog.spark_jobs.drift.report import Policy, finish
 from tests.unit.drift.reports import entity, report, skipped
 
 MANY: dict[str, Any] = {"changed": 1001, "sourceRows": 1000}

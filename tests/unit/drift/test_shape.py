@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.drift.report import finish, read_earlier, shape, write
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.drift.report import finish, read_earlier, shape, write
 from tests.unit.drift.examples import NIGHTS
 from tests.unit.drift.reports import night, report
 

@@ -5,8 +5,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from spark_jobs.drift.judge_task import SAMPLES_MAX
-from spark_jobs.drift.summary import BUCKET_S, Tally, tallied
+from changelog.spark_jobs.drift.judge_task import SAMPLES_MAX
+from changelog.spark_jobs.drift.summary import BUCKET_S, Tally, tallied
 
 AT = datetime(2026, 11, 21, 3, 10, tzinfo=UTC)
 

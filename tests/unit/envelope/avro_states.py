@@ -12,12 +12,12 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from envelope.codec import floats
-from envelope.codec.avro_values import json_object, quoted
-from envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source, Stamp
-from envelope.position import Position
-from schemas.avro import Schema
-from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+from changelog.envelope.codec import floats
+from changelog.envelope.codec.avro_values import json_object, quoted
+from changelog.envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source, Stamp
+from changelog.envelope.position import Position
+from changelog.schemas.avro import Schema
+from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 from tests.unit.envelope.strategies import contexts, values
 
 P = Primitive

@@ -7,7 +7,7 @@ SOURCE = Path(__file__).parent / "golden" / "checkpoint_format_1.py.txt"
 
 
 def reader() -> ModuleType:
-    """That program's `envelope.checkpoint`."""
-    module = ModuleType("envelope.checkpoint_format_1")
+    """That program's module of checkpoints."""
+    module = ModuleType("changelog.envelope.checkpoint_format_1")
     exec(compile(SOURCE.read_text(), SOURCE, "exec"), module.__dict__)
     return module

@@ -7,8 +7,8 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from envelope import Envelope, Position, Provenance
-from envelope.model import MISSING, Op, Place, Record, Source, Stamp
+from changelog.envelope import Envelope, Position, Provenance
+from changelog.envelope.model import MISSING, Op, Place, Record, Source, Stamp
 
 texts = st.text(max_size=4)
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts

@@ -14,15 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from envelope import canonical
-from envelope.codec.avro_codec import AvroCodec
-from envelope.columnar import avro_columns, batch
-from envelope.columnar.avro_columns import ColumnarEncoder
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Envelope, Missing, Op, Record
-from schemas import avro
-from schemas.compatibility import Mode, problems
-from schemas.types import Array, Decimal, Map, Primitive, Struct
+from changelog.envelope import canonical
+from changelog.envelope.codec.avro_codec import AvroCodec
+from changelog.envelope.columnar import avro_columns, batch
+from changelog.envelope.columnar.avro_columns import ColumnarEncoder
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Envelope, Missing, Op, Record
+from changelog.schemas import avro
+from changelog.schemas.compatibility import Mode, problems
+from changelog.schemas.types import Array, Decimal, Map, Primitive, Struct
 from tests.unit import records
 from tests.unit.envelope.avro_states import before_contexts, record, written_before_contexts
 from tests.unit.envelope.strategies import HOSTILE_CONTEXTS

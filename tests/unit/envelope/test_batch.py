@@ -3,12 +3,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envelope.codec import json_codec
-from envelope.columnar import batch
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Place, Record
-from schemas import types
-from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+from changelog.envelope.codec import json_codec
+from changelog.envelope.columnar import batch
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Place, Record
+from changelog.schemas import types
+from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 from tests.unit.envelope import strategies
 from tests.unit.envelope.test_json_codec import UPDATE
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from envelope import canonical
-from envelope.errors import ChangelogError, Kind
+from changelog.envelope import canonical
+from changelog.envelope.errors import ChangelogError, Kind
 from tests.unit.envelope.strategies import values
 
 

@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from envelope.checkpoint import NO_DECISIONS, Checkpoint, Decisions, Stop
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position, commit_text
+from changelog.envelope.checkpoint import NO_DECISIONS, Checkpoint, Decisions, Stop
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position, commit_text
 from tests.unit.envelope.format_1 import reader
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envelope.codec import json_codec
-from envelope.codec.deep_json import members
-from envelope.model import MISSING, Envelope, Op
+from changelog.envelope.codec import json_codec
+from changelog.envelope.codec.deep_json import members
+from changelog.envelope.model import MISSING, Envelope, Op
 from tests.unit.records import record
 
 VALUES = st.recursive(

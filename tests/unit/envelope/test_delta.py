@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from envelope.canonical import dumps, parse, text_of
-from envelope.delta import Delta, back, delta_codec, delta_of, fold, foldable, patch_columns
-from envelope.delta.patch import diff
-from envelope.delta.patch_text import changes, patch_text
-from envelope.errors import ChangelogError, Kind
-from envelope.model import MISSING, Envelope, Missing, Op
-from envelope.position import UNPLACED
+from changelog.envelope.canonical import dumps, parse, text_of
+from changelog.envelope.delta import Delta, back, delta_codec, delta_of, fold, foldable, patch_columns
+from changelog.envelope.delta.patch import diff
+from changelog.envelope.delta.patch_text import changes, patch_text
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import MISSING, Envelope, Missing, Op
+from changelog.envelope.position import UNPLACED
 from tests.unit.envelope.strategies import envelopes, values
 from tests.unit.records import record
 
@@ -365,7 +365,7 @@ def test_a_delta_survives_its_writing(envelope: Envelope) -> None:
     assert dumps(read.patch) == dumps(delta.patch)
 
 
-SCHEMA: Any = fastavro.parse_schema(json.loads(files("schemas").joinpath("delta.avsc").read_text()))
+SCHEMA: Any = fastavro.parse_schema(json.loads(files("changelog.schemas").joinpath("delta.avsc").read_text()))
 
 
 @given(envelopes())

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from envelope import Envelope, Position, Provenance
-from envelope.codec import json_codec
-from envelope.errors import ChangelogError, Kind
-from envelope.model import MISSING, Op, Source, Stamp
-from envelope.position import UNPLACED
+from changelog.envelope import Envelope, Position, Provenance
+from changelog.envelope.codec import json_codec
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import MISSING, Op, Source, Stamp
+from changelog.envelope.position import UNPLACED
 from tests.unit.envelope.strategies import HOSTILE_CONTEXTS, envelopes
 
 UPDATE = (

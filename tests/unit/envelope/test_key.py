@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envelope.key import key_text, murmur2, partition, partitions
+from changelog.envelope.key import key_text, murmur2, partition, partitions
 
 # Kafka's own: clients/src/test/java/org/apache/kafka/common/utils/UtilsTest.java
 JAVA = {

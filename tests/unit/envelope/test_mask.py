@@ -3,7 +3,7 @@ import hmac
 
 import pytest
 
-from envelope import mask
+from changelog.envelope import mask
 
 KEY = b"key"
 

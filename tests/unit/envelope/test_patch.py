@@ -8,9 +8,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from envelope.canonical import text_of
-from envelope.delta.patch import EDITS_MAX, MISSING, apply, diff, dumps, invert, parse
-from envelope.errors import ChangelogError, Kind
+from changelog.envelope.canonical import text_of
+from changelog.envelope.delta.patch import EDITS_MAX, MISSING, apply, diff, dumps, invert, parse
+from changelog.envelope.errors import ChangelogError, Kind
 from tests.unit.envelope.strategies import objects, values
 
 arrays = st.lists(st.integers(0, 3), max_size=12)

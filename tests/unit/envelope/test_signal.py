@@ -10,8 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envelope.errors import ChangelogError, Kind
-from envelope.signal import ID_MAX, KEYS_BYTES_MAX, KEYS_MAX, NBYTES_MAX, Do, Signal, Signing, divide, encode, parse
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.signal import (
+    ID_MAX,
+    KEYS_BYTES_MAX,
+    KEYS_MAX,
+    NBYTES_MAX,
+    Do,
+    Signal,
+    Signing,
+    divide,
+    encode,
+    parse,
+)
 
 SECRET = b"sixteen bytes and more"
 SIGNING = Signing(secret=SECRET, cluster="7594081", transaction=1 << 40)

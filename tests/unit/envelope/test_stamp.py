@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envelope import stamp
-from envelope.model import Stamp
-from envelope.stamp import ParsedStamp
+from changelog.envelope import stamp
+from changelog.envelope.model import Stamp
+from changelog.envelope.stamp import ParsedStamp
 from tests.unit.envelope.strategies import HOSTILE_CONTEXTS, stamps
 
 ONLY = Stamp(api_version="", service_name="s", identifier="")

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from envelope.entity import SCHEMAS, Entity, Evolution
-from envelope.errors import ChangelogError, Kind
-from envelope.model import MISSING, Missing, Op, Provenance, Stamp
-from envelope.position import Position
-from envelope.versions import PUBLISHER, Announced, Look, Version, Versions
-from schemas.compatibility import Mode
-from schemas.types import ColumnType, Primitive, Struct
+from changelog.envelope.entity import SCHEMAS, Entity, Evolution
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import MISSING, Missing, Op, Provenance, Stamp
+from changelog.envelope.position import Position
+from changelog.envelope.versions import PUBLISHER, Announced, Look, Version, Versions
+from changelog.schemas.compatibility import Mode
+from changelog.schemas.types import ColumnType, Primitive, Struct
 from tests.unit.records import record
 from tests.unit.schemas.strategies import shapes
 

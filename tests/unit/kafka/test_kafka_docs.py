@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from connectors import cli
-from connectors.commands import Command
-from connectors.sinks.kafka.admin.topics import TopicSettings
+from changelog.connectors import cli
+from changelog.connectors.commands import Command
+from changelog.connectors.sinks.kafka.admin.topics import TopicSettings
 
 TEXT = (Path(__file__).parents[3] / "docs" / "reference" / "kafka.md").read_text("utf-8")
 POSITION = "00000001/0000000000000001/00000002"
@@ -38,7 +38,7 @@ def test_the_aggressive_profile_differs_as_it_says() -> None:
 @pytest.mark.parametrize("command", ["".join(found) for found in COMMANDS])
 def test_commands_parse(command: str) -> None:
     words = [POSITION if word == "POSITION" else word for word in shlex.split(command)]
-    module: Command = importlib.import_module(f"connectors.commands.{words[0]}")
+    module: Command = importlib.import_module(f"changelog.connectors.commands.{words[0]}")
     shown = {"history": ["order", "42"], "schemas": ["register"]}
     complete = words if len(words) > 1 else [*words, *shown.get(words[0], [])]
     assert cli.parser_of({words[0]: module}).parse_args(complete).command == words[0]

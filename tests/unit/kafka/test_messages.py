@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sinks.kafka.encoding.messages import JSON, headers, record
-from envelope.codec import json_codec
-from envelope.columnar import batch
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op, Place, Record
+from changelog.connectors.sinks.kafka.encoding.messages import JSON, headers, record
+from changelog.envelope.codec import json_codec
+from changelog.envelope.columnar import batch
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op, Place, Record
 from tests.unit import records as made
 from tests.unit.envelope.strategies import records
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from connectors.servers.kafka import find_java
-from envelope.key import murmur2, partition, partitions
+from changelog.connectors.servers.kafka import find_java
+from changelog.envelope.key import murmur2, partition, partitions
 from tests.servers import kafka_lib
 
 KEYS = 5_000

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sinks.kafka.encoding import oversized
+from changelog.connectors.sinks.kafka.encoding import oversized
 
 MESSAGES = st.builds(
     oversized.Message,

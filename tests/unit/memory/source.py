@@ -1,4 +1,4 @@
-"""A source over a `World`: `connectors.sources.Source`, made of the capture core alone."""
+"""A source over a `World`: `changelog.connectors.sources.Source`, made of the capture core alone."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -6,29 +6,29 @@ from random import Random
 
 import numpy as np
 
-from connectors.capture.assembly.assembled import Assembled, ColumnChanges, EncodedRows
-from connectors.capture.assembly.assembly import Assembly, AssemblyRun
-from connectors.capture.checkpointing import Checkpointing, resumed
-from connectors.capture.rows import row_records
-from connectors.capture.rows.binding import Binding
-from connectors.capture.rows.render_rows import Meta, Span
-from connectors.capture.rows.row_change import Delete, Insert, Update
-from connectors.capture.rows.row_records import Origin, Transaction
-from connectors.capture.settings_guard import PLAIN_CODEC, check_settings, shapes_of
-from connectors.capture.tables import survivors
-from connectors.capture.tables.key_lookup import Keys, Lookup
-from connectors.capture.tables.repairs import LookedUp, Reached
-from connectors.capture.tables.table_progress import is_complete
-from connectors.capture.tables.windows import Chunk, Windows
-from connectors.failpoints import Reach
-from connectors.sources import Activity, Changelog, Piece, Recover
-from envelope.checkpoint import Checkpoint
-from envelope.columnar import batch
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position, commit_text
-from envelope.signal import PREFIX as SIGNAL_PREFIX
-from envelope.versions import Look, Versions
+from changelog.connectors.capture.assembly.assembled import Assembled, ColumnChanges, EncodedRows
+from changelog.connectors.capture.assembly.assembly import Assembly, AssemblyRun
+from changelog.connectors.capture.checkpointing import Checkpointing, resumed
+from changelog.connectors.capture.rows import row_records
+from changelog.connectors.capture.rows.binding import Binding
+from changelog.connectors.capture.rows.render_rows import Meta, Span
+from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
+from changelog.connectors.capture.rows.row_records import Origin, Transaction
+from changelog.connectors.capture.settings_guard import PLAIN_CODEC, check_settings, shapes_of
+from changelog.connectors.capture.tables import survivors
+from changelog.connectors.capture.tables.key_lookup import Keys, Lookup
+from changelog.connectors.capture.tables.repairs import LookedUp, Reached
+from changelog.connectors.capture.tables.table_progress import is_complete
+from changelog.connectors.capture.tables.windows import Chunk, Windows
+from changelog.connectors.failpoints import Reach
+from changelog.connectors.sources import Activity, Changelog, Piece, Recover
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position, commit_text
+from changelog.envelope.signal import PREFIX as SIGNAL_PREFIX
+from changelog.envelope.versions import Look, Versions
 from tests.unit.memory.tables import RangeTask, ReadRows, bind, values
 from tests.unit.memory.world import Logged, LogMessage, RowEdit, World
 

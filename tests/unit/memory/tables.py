@@ -6,16 +6,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from connectors.capture.rows import row_records
-from connectors.capture.rows.binding import Binding, Field
-from connectors.capture.rows.codec import Codec, Shape, string
-from connectors.capture.rows.row_records import Change, Origin
-from connectors.capture.tables.ghost_rows import deleted
-from connectors.capture.tables.key_lookup import Ghost
-from connectors.capture.tables.windows import Mask
-from envelope.columnar import batch
-from envelope.entity import Entity
-from schemas.types import Primitive
+from changelog.connectors.capture.rows import row_records
+from changelog.connectors.capture.rows.binding import Binding, Field
+from changelog.connectors.capture.rows.codec import Codec, Shape, string
+from changelog.connectors.capture.rows.row_records import Change, Origin
+from changelog.connectors.capture.tables.ghost_rows import deleted
+from changelog.connectors.capture.tables.key_lookup import Ghost
+from changelog.connectors.capture.tables.windows import Mask
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import Entity
+from changelog.schemas.types import Primitive
 from tests.unit.memory.world import KEYS, Row
 
 RANGE_KEYS = 5

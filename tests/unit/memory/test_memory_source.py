@@ -18,16 +18,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.service.loop import Cadence, publish
-from connectors.sinks.files.log import read_checkpoint, read_log, read_together
-from connectors.sinks.files.sink import FileSink
-from connectors.sources import Recover
-from envelope.columnar import batch
-from envelope.entity import SCHEMAS, Entity
-from envelope.model import Stamp
-from envelope.position import Position
-from envelope.stamp import PREFIX as STAMP_PREFIX
-from envelope.versions import Version
+from changelog.connectors.service.loop import Cadence, publish
+from changelog.connectors.sinks.files.log import read_checkpoint, read_log, read_together
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.connectors.sources import Recover
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import SCHEMAS, Entity
+from changelog.envelope.model import Stamp
+from changelog.envelope.position import Position
+from changelog.envelope.stamp import PREFIX as STAMP_PREFIX
+from changelog.envelope.versions import Version
 from tests.unit.memory.source import EPOCH, MemorySource
 from tests.unit.memory.world import LogMessage, RowEdit, World
 
@@ -247,5 +247,7 @@ def test_the_source_in_memory_imports_nothing_of_postgresql() -> None:
     root = Path(__file__).parents[3]
     answer = subprocess.run([sys.executable, "-c", script], cwd=root, check=True, capture_output=True, text=True)
     modules = answer.stdout.split()
-    assert "connectors.capture.assembly.assembly" in modules
-    assert not [name for name in modules if name.startswith("connectors.sources.postgres") or "psycopg" in name]
+    assert "changelog.connectors.capture.assembly.assembly" in modules
+    assert not [
+        name for name in modules if name.startswith("changelog.connectors.sources.postgres") or "psycopg" in name
+    ]

@@ -10,10 +10,10 @@ from random import Random
 
 import numpy as np
 
-from connectors.capture.tables.windows import Ints, Mask
-from envelope.signal import PREFIX as SIGNAL_PREFIX
-from envelope.signal import Signal, encode
-from envelope.stamp import PREFIX as STAMP_PREFIX
+from changelog.connectors.capture.tables.windows import Ints, Mask
+from changelog.envelope.signal import PREFIX as SIGNAL_PREFIX
+from changelog.envelope.signal import Signal, encode
+from changelog.envelope.stamp import PREFIX as STAMP_PREFIX
 
 KEYS = 24
 """Rows have the keys 0 to KEYS - 1."""

@@ -5,21 +5,28 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from connectors.capture.assembly.assembled import Assembled, Listener
-from connectors.capture.rows.row_change import Delete, Insert, Update
-from connectors.capture.rows.row_records import Origin
-from connectors.sources.postgres.decode.assembler import Assembler
-from connectors.sources.postgres.decode.binder import Binder
-from connectors.sources.postgres.decode.messages import Begin, Commit, Decoded, LogicalMessage, Relation, RelationColumn
-from connectors.sources.postgres.decode.xids import Xids
-from connectors.sources.postgres.values.definitions import Definitions
-from connectors.sources.postgres.values.types import Attribute, PgType, in_doubt
-from envelope.checkpoint import Decisions
-from envelope.columnar import batch
-from envelope.entity import Entity
-from envelope.model import Stamp
-from envelope.position import Position
-from envelope.versions import Versions
+from changelog.connectors.capture.assembly.assembled import Assembled, Listener
+from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
+from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.sources.postgres.decode.assembler import Assembler
+from changelog.connectors.sources.postgres.decode.binder import Binder
+from changelog.connectors.sources.postgres.decode.messages import (
+    Begin,
+    Commit,
+    Decoded,
+    LogicalMessage,
+    Relation,
+    RelationColumn,
+)
+from changelog.connectors.sources.postgres.decode.xids import Xids
+from changelog.connectors.sources.postgres.values.definitions import Definitions
+from changelog.connectors.sources.postgres.values.types import Attribute, PgType, in_doubt
+from changelog.envelope.checkpoint import Decisions
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import Entity
+from changelog.envelope.model import Stamp
+from changelog.envelope.position import Position
+from changelog.envelope.versions import Versions
 from tests.unit.postgres.pgoutput_encoder import encode
 
 DEFAULT_STAMP = Stamp(api_version="unknown", service_name="nobody", identifier="")

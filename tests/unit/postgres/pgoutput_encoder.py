@@ -1,10 +1,12 @@
-"""What a server would send for a decoded message: the other half of `connectors.sources.postgres.pgoutput`."""
+"""What a server would send for a decoded message: the other half of
+`changelog.connectors.sources.postgres.pgoutput`.
+"""
 
 import struct
 from collections.abc import Sequence
 
-from connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update, Value
-from connectors.sources.postgres.decode.messages import (
+from changelog.connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update, Value
+from changelog.connectors.sources.postgres.decode.messages import (
     Begin,
     BeginPrepare,
     Commit,

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.capture.assembly.assembled import Assembled
-from connectors.capture.rows.row_change import Delete, Insert, Update
-from connectors.capture.rows.row_records import Change
-from connectors.sources.postgres.decode.messages import (
+from changelog.connectors.capture.assembly.assembled import Assembled
+from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
+from changelog.connectors.capture.rows.row_records import Change
+from changelog.connectors.sources.postgres.decode.messages import (
     Begin,
     Commit,
     Decoded,
@@ -26,12 +26,12 @@ from connectors.sources.postgres.decode.messages import (
     Truncate,
     TypeName,
 )
-from connectors.sources.postgres.decode.xids import Xids
-from envelope.columnar import batch
-from envelope.entity import DEAD
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position, commit_text
-from schemas.types import Array, Primitive, Struct
+from changelog.connectors.sources.postgres.decode.xids import Xids
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import DEAD
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position, commit_text
+from changelog.schemas.types import Array, Primitive, Struct
 from tests.unit.postgres.messages import (
     INT,
     TEXT,

@@ -10,17 +10,17 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.capture.assembly.assembled import Assembled, Listener
-from connectors.capture.rows.row_change import Insert
-from connectors.capture.rows.row_records import Change
-from connectors.sources.postgres.decode.assembler import Assembler
-from connectors.sources.postgres.decode.messages import Decoded, LogicalMessage, Relation
-from envelope.columnar import batch
-from envelope.entity import SCHEMAS, Entity, Evolution
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position, commit_text
-from envelope.versions import Version, Versions
-from schemas.types import Primitive, Struct
+from changelog.connectors.capture.assembly.assembled import Assembled, Listener
+from changelog.connectors.capture.rows.row_change import Insert
+from changelog.connectors.capture.rows.row_records import Change
+from changelog.connectors.sources.postgres.decode.assembler import Assembler
+from changelog.connectors.sources.postgres.decode.messages import Decoded, LogicalMessage, Relation
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import SCHEMAS, Entity, Evolution
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position, commit_text
+from changelog.envelope.versions import Version, Versions
+from changelog.schemas.types import Primitive, Struct
 from tests.unit.postgres.messages import (
     INT,
     TEXT,

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update, Value
-from connectors.sources.postgres.decode import columnar
-from connectors.sources.postgres.decode.messages import (
+from changelog.connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update, Value
+from changelog.connectors.sources.postgres.decode import columnar
+from changelog.connectors.sources.postgres.decode.messages import (
     Decoded,
     LogicalMessage,
     Relation,
@@ -24,9 +24,9 @@ from connectors.sources.postgres.decode.messages import (
     Truncate,
     TypeName,
 )
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
 from tests.unit.postgres.messages import (
     INT,
     TEXT,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from connectors.sources.postgres.values.definitions import CompositeLook, Definitions
+from changelog.connectors.sources.postgres.values.definitions import CompositeLook, Definitions
 
 COMPOSITE, RELATION, INT = 100, 1, 23
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.sources.postgres.admin.ddl import Statements
-from connectors.sources.postgres.admin.evidence import (
+from changelog.connectors.sources.postgres.admin.ddl import Statements
+from changelog.connectors.sources.postgres.admin.evidence import (
     LEAVES_MAX,
     Evidence,
     LeafEvidence,
@@ -13,7 +13,7 @@ from connectors.sources.postgres.admin.evidence import (
     Unlogged,
     unlogged,
 )
-from envelope.errors import ChangelogError, Kind
+from changelog.envelope.errors import ChangelogError, Kind
 
 TABLE = TableEvidence(
     oid=1,

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from connectors.capture.tables import survivors
-from connectors.capture.tables.key_lookup import Ghost
-from connectors.capture.tables.survivors import Read, of_keys, older_than
-from envelope.columnar import batch
-from envelope.entity import TRUNCATE_KEY
-from envelope.errors import ChangelogError, Kind
-from envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source, Stamp
-from envelope.position import Position
+from changelog.connectors.capture.tables import survivors
+from changelog.connectors.capture.tables.key_lookup import Ghost
+from changelog.connectors.capture.tables.survivors import Read, of_keys, older_than
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import TRUNCATE_KEY
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source, Stamp
+from changelog.envelope.position import Position
 
 PARTITIONS = 3
 

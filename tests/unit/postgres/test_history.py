@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.capture.rows.row_records import Transaction
-from connectors.sources.postgres.admin.history import MEMBER, History, last_transaction
-from envelope.checkpoint import Checkpoint
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position, commit_text
+from changelog.connectors.capture.rows.row_records import Transaction
+from changelog.connectors.sources.postgres.admin.history import MEMBER, History, last_transaction
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position, commit_text
 
 LAST = Transaction(xid=(1 << 32) + 700, epoch=1, commit=0x900, committed_at=1_795_230_602_000_000)
 STORED = Checkpoint(

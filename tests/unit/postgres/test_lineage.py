@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sources.postgres.admin.lineage import Lineage
-from connectors.sources.postgres.stream.replication import System, parse_history
-from envelope.checkpoint import Checkpoint
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position, commit_text
+from changelog.connectors.sources.postgres.admin.lineage import Lineage
+from changelog.connectors.sources.postgres.stream.replication import System, parse_history
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position, commit_text
 
 STORED = Checkpoint(
     position=Position(epoch=4, commit=0x900, ordinal=0),

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update
-from connectors.sources.postgres.decode import pgoutput
-from connectors.sources.postgres.decode.messages import (
+from changelog.connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update
+from changelog.connectors.sources.postgres.decode import pgoutput
+from changelog.connectors.sources.postgres.decode.messages import (
     Begin,
     BeginPrepare,
     Commit,
@@ -30,8 +30,8 @@ from connectors.sources.postgres.decode.messages import (
     Truncate,
     TypeName,
 )
-from connectors.sources.postgres.decode.pgoutput import decode
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.sources.postgres.decode.pgoutput import decode
+from changelog.envelope.errors import ChangelogError, Kind
 from tests.unit.postgres.pgoutput_encoder import encode
 
 CAPTURED = Path(__file__).with_name("pgoutput_captured.txt")

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.capture.tables.repairs import ENDED_MAX, LookedUp, Reached, Repair, Repairs, obey
-from connectors.capture.tables.table_progress import COMPLETE
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
-from envelope.signal import Do, Signal
+from changelog.connectors.capture.tables.repairs import ENDED_MAX, LookedUp, Reached, Repair, Repairs, obey
+from changelog.connectors.capture.tables.table_progress import COMPLETE
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
+from changelog.envelope.signal import Do, Signal
 
 AT = Position(1, 100, 0)
 LATER = Position(1, 200, 0)

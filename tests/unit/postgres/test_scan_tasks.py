@@ -7,8 +7,8 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sources.fences import FencedTable
-from spark_jobs.drift.fenced.scan_tasks import ranges
+from changelog.connectors.sources.fences import FencedTable
+from changelog.spark_jobs.drift.fenced.scan_tasks import ranges
 
 PAGES = st.lists(st.lists(st.integers(0, 5_000), min_size=1, max_size=4), min_size=1, max_size=4)
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.sources.migrations import Statement
-from connectors.sources.postgres.migration.script import Refusal, refusal, statements
+from changelog.connectors.sources.migrations import Statement
+from changelog.connectors.sources.postgres.migration.script import Refusal, refusal, statements
 
 PIECES = [
     "SELECT 1",

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.capture.settings_guard import check_settings
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.capture.settings_guard import check_settings
+from changelog.envelope.errors import ChangelogError, Kind
 from tests.unit.records import checkpoint
 
 ORDER = {"key": ["id"], "partitions": 4}

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.capture.settings_guard import check_settings
-from envelope.checkpoint import Checkpoint
-from envelope.errors import ChangelogError, Kind
-from envelope.position import commit_text
+from changelog.connectors.capture.settings_guard import check_settings
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import commit_text
 
 SHAPE = {"key": ["id"], "partition_by": ["id"], "partitions": 6, "where": None}
 STORED = Checkpoint(

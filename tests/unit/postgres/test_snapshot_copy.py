@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.capture.rows import json_columns, row_records
-from connectors.capture.rows.json_columns import Template
-from connectors.capture.rows.row_records import Change, Origin, Transaction
-from connectors.sources.postgres.decode.binder import Binder
-from connectors.sources.postgres.decode.columnar import CompiledBinding
-from connectors.sources.postgres.decode.messages import Relation
-from connectors.sources.postgres.snapshot import copyout
-from connectors.sources.postgres.snapshot.chunk_rows import ChunkRows
-from connectors.sources.postgres.snapshot.copyout import parse_copy
-from envelope.columnar import batch
-from envelope.columnar.splice import INLINE
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.capture.rows import json_columns, row_records
+from changelog.connectors.capture.rows.json_columns import Template
+from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
+from changelog.connectors.sources.postgres.decode.binder import Binder
+from changelog.connectors.sources.postgres.decode.columnar import CompiledBinding
+from changelog.connectors.sources.postgres.decode.messages import Relation
+from changelog.connectors.sources.postgres.snapshot import copyout
+from changelog.connectors.sources.postgres.snapshot.chunk_rows import ChunkRows
+from changelog.connectors.sources.postgres.snapshot.copyout import parse_copy
+from changelog.envelope.columnar import batch
+from changelog.envelope.columnar.splice import INLINE
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
 from tests.unit.postgres.messages import TYPES, entity, relation
 from tests.unit.postgres.server_texts import SERVER_TEXTS
 

@@ -1,10 +1,10 @@
 """The threads that read tables."""
 
-from connectors.capture.rows.row_records import Origin
-from connectors.capture.tables.windows import Windows
-from connectors.sources.postgres.session.connection import Connection
-from connectors.sources.postgres.snapshot.chunk_reader import ChunkReader
-from connectors.sources.postgres.snapshot.chunk_rows import ReadTable
+from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.capture.tables.windows import Windows
+from changelog.connectors.sources.postgres.session.connection import Connection
+from changelog.connectors.sources.postgres.snapshot.chunk_reader import ChunkReader
+from changelog.connectors.sources.postgres.snapshot.chunk_rows import ReadTable
 
 
 def test_a_reader_that_fails_says_so_whatever_it_fails_with() -> None:

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sources.postgres.decode import pgoutput
-from connectors.sources.postgres.decode.frames import HEADER
-from connectors.sources.postgres.decode.messages import DDL_PREFIX, LogicalMessage
-from connectors.sources.postgres.stream.trimming import trimmed
-from envelope import signal, stamp
-from envelope.errors import ChangelogError
+from changelog.connectors.sources.postgres.decode import pgoutput
+from changelog.connectors.sources.postgres.decode.frames import HEADER
+from changelog.connectors.sources.postgres.decode.messages import DDL_PREFIX, LogicalMessage
+from changelog.connectors.sources.postgres.stream.trimming import trimmed
+from changelog.envelope import signal, stamp
+from changelog.envelope.errors import ChangelogError
 
 OURS = {stamp.PREFIX: stamp.MESSAGE_NBYTES_MAX, signal.PREFIX: signal.NBYTES_MAX, DDL_PREFIX: 1 << 20}
 LONG = 3 << 20

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.capture.rows import codec as codecs
-from connectors.capture.rows.codec import Shape, canonical, string
-from connectors.sources.postgres.values import literals
-from connectors.sources.postgres.values.text_to_json import SETTINGS, codec_for
-from connectors.sources.postgres.values.types import Attribute, PgType, TypeCatalog, TypeKind, in_doubt
-from envelope.errors import ChangelogError
-from envelope.errors import Kind as ErrorKind
-from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+from changelog.connectors.capture.rows import codec as codecs
+from changelog.connectors.capture.rows.codec import Shape, canonical, string
+from changelog.connectors.sources.postgres.values import literals
+from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS, codec_for
+from changelog.connectors.sources.postgres.values.types import Attribute, PgType, TypeCatalog, TypeKind, in_doubt
+from changelog.envelope.errors import ChangelogError
+from changelog.envelope.errors import Kind as ErrorKind
+from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 
 def base(name: str, kind: TypeKind = "base") -> PgType:

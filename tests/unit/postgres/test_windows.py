@@ -18,19 +18,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from connectors.capture.rows.row_records import Change, Transaction
-from connectors.capture.tables import windows as windows_module
-from connectors.capture.tables.key_lookup import Lookup
-from connectors.capture.tables.windows import Chunk, Visibility, Windows
-from connectors.sources.postgres.snapshot.page_progress import (
+from changelog.connectors.capture.rows.row_records import Change, Transaction
+from changelog.connectors.capture.tables import windows as windows_module
+from changelog.connectors.capture.tables.key_lookup import Lookup
+from changelog.connectors.capture.tables.windows import Chunk, Visibility, Windows
+from changelog.connectors.sources.postgres.snapshot.page_progress import (
     PAGE_SLOTS,
     Fingerprint,
     LeafProgress,
     Range,
     TableProgress,
 )
-from connectors.sources.postgres.snapshot.visibility import Snapshot
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.sources.postgres.snapshot.visibility import Snapshot
+from changelog.envelope.errors import ChangelogError, Kind
 
 ENTITY, TABLE, LEAF = "order", ("public", "orders"), "public.orders"
 KEYS = range(8)

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 from msgspec import Raw
 
-from connectors.capture.rows.row_records import Change
-from connectors.capture.tables import windows as windows_module
-from connectors.capture.tables.key_lookup import Ghost, Keys, Lookup
-from connectors.capture.tables.windows import Chunk, Windows
-from connectors.sources.postgres.snapshot.visibility import Snapshot
+from changelog.connectors.capture.rows.row_records import Change
+from changelog.connectors.capture.tables import windows as windows_module
+from changelog.connectors.capture.tables.key_lookup import Ghost, Keys, Lookup
+from changelog.connectors.capture.tables.windows import Chunk, Windows
+from changelog.connectors.sources.postgres.snapshot.visibility import Snapshot
 from tests.unit.postgres.test_windows import (
     ENTITY,
     KEYS,

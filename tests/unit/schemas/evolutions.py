@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from schemas.avro import Schema
-from schemas.document import NAMED, PRIMITIVES, Document, Type
+from changelog.schemas.avro import Schema
+from changelog.schemas.document import NAMED, PRIMITIVES, Document, Type
 
 ROUNDS = int(os.environ.get("CHANGELOG_TEST_ROUNDS", "0"))
 """How many changes are tried by each property over them, if not as many as take a moment."""

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from schemas.types import Array, Decimal, Map, Primitive, Struct
+from changelog.schemas.types import Array, Decimal, Map, Primitive, Struct
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=6) | st.text(
     "_x0123ABCDEF /~.", min_size=1, max_size=10

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas import avro
-from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
-from schemas.validity import faults
+from changelog.schemas import avro
+from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+from changelog.schemas.validity import faults
 from tests.unit.schemas.strategies import names, shapes, types
 
 P = Primitive
@@ -31,7 +31,7 @@ ORDER = Struct(
 
 
 def packaged(name: str) -> str:
-    return importlib.resources.files("schemas").joinpath(name).read_text("utf-8")
+    return importlib.resources.files("changelog.schemas").joinpath(name).read_text("utf-8")
 
 
 @pytest.mark.parametrize(

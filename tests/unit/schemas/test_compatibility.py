@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import avro
-from schemas.avro import Schema
-from schemas.compatibility import Mode, Problem, Rule, problems
-from schemas.resolution import unreadable
-from schemas.types import Decimal, Primitive, Struct
+from changelog.schemas import avro
+from changelog.schemas.avro import Schema
+from changelog.schemas.compatibility import Mode, Problem, Rule, problems
+from changelog.schemas.resolution import unreadable
+from changelog.schemas.types import Decimal, Primitive, Struct
 
 INT, LONG, FLOAT, DOUBLE, STRING, BYTES = "int", "long", "float", "double", "string", "bytes"
 

@@ -12,10 +12,10 @@ import pytest
 from fastavro.types import Schema as Parsed
 from hypothesis import HealthCheck, given, settings
 
-from schemas.avro import Schema
-from schemas.document import Document
-from schemas.resolution import unreadable
-from schemas.rules import Rule
+from changelog.schemas.avro import Schema
+from changelog.schemas.document import Document
+from changelog.schemas.resolution import unreadable
+from changelog.schemas.rules import Rule
 from tests.unit.schemas.evolutions import ROUNDS, evolutions, plain, values
 
 DEPENDS = {Rule.AMBIGUOUS, Rule.PROMOTION_LOSSY}

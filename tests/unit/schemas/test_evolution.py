@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.evolution import ChangeKind, changes, restated
-from schemas.types import ColumnType, Primitive, Struct
+from changelog.schemas.evolution import ChangeKind, changes, restated
+from changelog.schemas.types import ColumnType, Primitive, Struct
 
 _TYPES = {"": Primitive.INT, "+": Primitive.LONG, "'": Primitive.STRING}
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from schemas import avro, spark
-from schemas.avro import Column
-from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+from changelog.schemas import avro, spark
+from changelog.schemas.avro import Column
+from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 from tests.unit.schemas.strategies import shapes
 
 P = Primitive

@@ -6,7 +6,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from schemas.validity import NESTING_MAX, faults
+from changelog.schemas.validity import NESTING_MAX, faults
 
 
 def record(*fields: Any, **more: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from connectors.sinks.files.sink import FileSink
+from changelog.connectors.sinks.files.sink import FileSink
 from tests.unit.sinks.material import checkpoint, commit, store
 
 

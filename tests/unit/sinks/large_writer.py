@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from bench.measure.processes import peak_mib
-from connectors.sinks.files.sink import FileSink
-from envelope.position import Position
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.envelope.position import Position
 from tests.unit.sinks.material import batch, checkpoint, commit, row, store
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from connectors.sinks.files.log import read_log
-from connectors.sinks.files.sink import FileSink
-from envelope.checkpoint import Checkpoint
-from envelope.columnar.batch import SCHEMA
-from envelope.position import Position, commit_text
+from changelog.connectors.sinks.files.log import read_log
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar.batch import SCHEMA
+from changelog.envelope.position import Position, commit_text
 
 START = datetime(2026, 11, 21, 3, 10, 2, 886044, tzinfo=UTC)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.sinks.files.fsync import make_folder
+from changelog.connectors.sinks.files.fsync import make_folder
 
 
 def test_writers_at_once_make_one_folder(tmp_path: Path) -> None:

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.sinks.files import layout
-from connectors.sinks.files import sink as file_sink
-from connectors.sinks.files.layout import SEQUENCE, log_file
-from connectors.sinks.files.log import READ_ROWS, counts, follow, read_checkpoint, read_log
-from connectors.sinks.files.manifest import read_manifest
-from connectors.sinks.files.sink import ROW_GROUP_ROWS, FileSink
-from envelope.checkpoint import Checkpoint
-from envelope.columnar.batch import SCHEMA
-from envelope.entity import SCHEMAS, TRUNCATE_KEY
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position, commit_text
+from changelog.connectors.sinks.files import layout
+from changelog.connectors.sinks.files import sink as file_sink
+from changelog.connectors.sinks.files.layout import SEQUENCE, log_file
+from changelog.connectors.sinks.files.log import READ_ROWS, counts, follow, read_checkpoint, read_log
+from changelog.connectors.sinks.files.manifest import read_manifest
+from changelog.connectors.sinks.files.sink import ROW_GROUP_ROWS, FileSink
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar.batch import SCHEMA
+from changelog.envelope.entity import SCHEMAS, TRUNCATE_KEY
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position, commit_text
 from tests.unit.envelope.format_1 import reader
 from tests.unit.sinks.material import as_rows, batch, checkpoint, commit, expected, read, row, store
 

@@ -8,15 +8,15 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
-from connectors.sinks.files import sink as file_sink
-from connectors.sinks.files.layout import NotWholeError, Resume, log_file, resume_file, verify, with_marked
-from connectors.sinks.files.log import read_checkpoint
-from connectors.sinks.files.sink import FileSink
-from envelope.checkpoint import FORMAT, Decisions
-from envelope.columnar.batch import with_shapes
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
-from schemas.types import Struct
+from changelog.connectors.sinks.files import sink as file_sink
+from changelog.connectors.sinks.files.layout import NotWholeError, Resume, log_file, resume_file, verify, with_marked
+from changelog.connectors.sinks.files.log import read_checkpoint
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.envelope.checkpoint import FORMAT, Decisions
+from changelog.envelope.columnar.batch import with_shapes
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
+from changelog.schemas.types import Struct
 from tests.unit.sinks.material import batch, checkpoint, commit, expected, read, store
 
 
@@ -266,7 +266,7 @@ def test_a_hole_stops(sink: FileSink, path: Path) -> None:
 
 def test_a_newer_format_is_refused_not_set_aside(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr("envelope.checkpoint.FORMAT", FORMAT + 1)
+        newer.setattr("changelog.envelope.checkpoint.FORMAT", FORMAT + 1)
         store(sink, commit(1), checkpoint(1))
     sink.close()
     with pytest.raises(ChangelogError, match="run the newer version that wrote it") as refused:

@@ -13,11 +13,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from connectors.sinks.files.layout import Resume, log_file, resume_file
-from connectors.sinks.files.log import read_checkpoint
-from connectors.sinks.files.sink import FAIL_POINTS, FileSink
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
+from changelog.connectors.sinks.files.layout import Resume, log_file, resume_file
+from changelog.connectors.sinks.files.log import read_checkpoint
+from changelog.connectors.sinks.files.sink import FAIL_POINTS, FileSink
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
 from tests.patience import PATIENCE_S
 from tests.servers.disks import small_disk
 from tests.unit.sinks.doomed_writer import write

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from connectors.sinks.kafka.admin.names import positions_topic
-from connectors.sinks.kafka.client import TIMEOUT_S, Client, error_of, translated
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.sinks.kafka.admin.names import positions_topic
+from changelog.connectors.sinks.kafka.client import TIMEOUT_S, Client, error_of, translated
+from changelog.envelope.errors import ChangelogError, Kind
 
 
 def delete_topics(client: Client, names: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 """The names of topics (docs/reference/kafka.md)."""
 
-from envelope.entity import DEAD, GAPS, SCHEMAS
+from changelog.envelope.entity import DEAD, GAPS, SCHEMAS
 
 POSITIONS = "positions"
 

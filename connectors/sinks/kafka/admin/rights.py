@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AclOperation
 
-from connectors.findings import Finding, fail, ok
-from connectors.sinks.kafka.client import TIMEOUT_S, Client, translated
-from envelope.errors import ChangelogError
+from changelog.connectors.findings import Finding, fail, ok
+from changelog.connectors.sinks.kafka.client import TIMEOUT_S, Client, translated
+from changelog.envelope.errors import ChangelogError
 
 NEEDED = (AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE)
 

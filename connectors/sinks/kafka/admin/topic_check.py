@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from connectors.findings import Finding, fail, ok, warn
-from connectors.sinks.kafka.admin.names import topic as topic_name
-from connectors.sinks.kafka.admin.topics import (
+from changelog.connectors.findings import Finding, fail, ok, warn
+from changelog.connectors.sinks.kafka.admin.names import topic as topic_name
+from changelog.connectors.sinks.kafka.admin.topics import (
     AHEAD,
     IN_SYNC_HINT,
     MIN_IN_SYNC,
@@ -15,8 +15,8 @@ from connectors.sinks.kafka.admin.topics import (
     read,
     refuse_resized,
 )
-from connectors.sinks.kafka.client import Client
-from envelope.errors import ChangelogError
+from changelog.connectors.sinks.kafka.client import Client
+from changelog.envelope.errors import ChangelogError
 
 
 def findings(

@@ -9,19 +9,19 @@ from typing import Any, Literal
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType, TopicMetadata
 
-from connectors.sinks.kafka.admin.names import (
+from changelog.connectors.sinks.kafka.admin.names import (
     dead_topic,
     delta_topic,
     gaps_topic,
     positions_topic,
     schemas_topic,
 )
-from connectors.sinks.kafka.admin.names import (
+from changelog.connectors.sinks.kafka.admin.names import (
     topic as topic_name,
 )
-from connectors.sinks.kafka.client import TIMEOUT_S, Admin, Client, error_of
-from envelope.entity import Entity
-from envelope.errors import OVER_GAP, ChangelogError, Kind
+from changelog.connectors.sinks.kafka.client import TIMEOUT_S, Admin, Client, error_of
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 MESSAGE_BYTES_DEFAULT = 1_048_588
 """The largest batch by default, 1 MiB and its overhead (Kafka, `message.max.bytes`)."""

@@ -8,25 +8,25 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from connectors.sinks.kafka.admin.names import subject
-from connectors.sinks.kafka.encoding.registry import Registry
-from envelope.codec import json_codec
-from envelope.codec.avro_codec import AvroCodec
-from envelope.columnar import batch
-from envelope.columnar.avro_columns import ColumnarEncoder
-from envelope.entity import Entity
-from envelope.errors import RETRIED, ChangelogError, Kind
-from envelope.model import Envelope
-from envelope.position import Position
-from schemas.avro import value_schema
-from schemas.types import Struct
+from changelog.connectors.sinks.kafka.admin.names import subject
+from changelog.connectors.sinks.kafka.encoding.registry import Registry
+from changelog.envelope.codec import json_codec
+from changelog.envelope.codec.avro_codec import AvroCodec
+from changelog.envelope.columnar import batch
+from changelog.envelope.columnar.avro_columns import ColumnarEncoder
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import RETRIED, ChangelogError, Kind
+from changelog.envelope.model import Envelope
+from changelog.envelope.position import Position
+from changelog.schemas.avro import value_schema
+from changelog.schemas.types import Struct
 
 MAGIC = 0
 HEADER_BYTES = 5
 
 
 class AvroValues:
-    """Encodes values under the schema that follows from a batch's columns (`envelope.columnar.batch.shapes`).
+    """Encodes values under the schema that follows from a batch's columns (`changelog.envelope.columnar.batch.shapes`).
 
     `keys` are the key columns of each entity; `prepare` sets them, too. If columns change in the stream, the schema
     changes, and `registry` looks it up, registers or refuses it. Records that were set aside have no columns, and are
@@ -43,7 +43,7 @@ class AvroValues:
         self._keys = {entity.name: entity.key for entity in entities}
 
     def encode(self, rows: pa.RecordBatch) -> list[bytes]:
-        """The values of a batch of `envelope.columnar.batch.SCHEMA`, one for each row.
+        """The values of a batch of `changelog.envelope.columnar.batch.SCHEMA`, one for each row.
 
         Raises ChangelogError as `Registry.id_of` does, and MALFORMED for a state that does not fit its columns. An
         error of a kind that is not retried has the position of the first row that it concerns.

@@ -7,10 +7,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from envelope.codec import json_codec
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Envelope, Op, Place, Record
+from changelog.envelope.codec import json_codec
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Envelope, Op, Place, Record
 
 Headers = list[tuple[str, bytes]]
 

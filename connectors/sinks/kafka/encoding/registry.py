@@ -18,8 +18,8 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, Schema
 from confluent_kafka.schema_registry.common._httpx_compat import httpx
 from confluent_kafka.schema_registry.error import OAuthTokenError
 
-from envelope.errors import ChangelogError, Kind
-from schemas import avro
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas import avro
 
 COMMAND = "changelog schemas register"
 

@@ -8,9 +8,9 @@ from typing import cast
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from connectors.sinks.kafka.client import TIMEOUT_S, Client, error_of, translated
-from connectors.sinks.kafka.reading.positions import SILENCE_S
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.sinks.kafka.client import TIMEOUT_S, Client, error_of, translated
+from changelog.connectors.sinks.kafka.reading.positions import SILENCE_S
+from changelog.envelope.errors import ChangelogError, Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

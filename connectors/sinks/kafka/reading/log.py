@@ -14,22 +14,22 @@ from typing import cast
 import pyarrow as pa
 from confluent_kafka import Consumer, Message
 
-from connectors.sinks import MESSAGES, unknown_entity
-from connectors.sinks.kafka.admin import topics
-from connectors.sinks.kafka.admin.names import positions_topic, topic
-from connectors.sinks.kafka.client import Client
-from connectors.sinks.kafka.encoding import oversized
-from connectors.sinks.kafka.encoding.messages import Headers, Values, record
-from connectors.sinks.kafka.reading.offsets import Part, begins, ends
-from connectors.sinks.kafka.reading.positions import read_stored
-from connectors.sinks.kafka.reading.spans import Spans, committed, part_of
-from envelope.checkpoint import Checkpoint
-from envelope.columnar import batch
-from envelope.entity import DEAD, GAPS, OF_CHANGELOG, RESERVED
-from envelope.errors import ChangelogError, Kind
-from envelope.key import partition
-from envelope.model import Envelope, Place, Record, position_of
-from envelope.position import UNPLACED, Position, at_offset
+from changelog.connectors.sinks import MESSAGES, unknown_entity
+from changelog.connectors.sinks.kafka.admin import topics
+from changelog.connectors.sinks.kafka.admin.names import positions_topic, topic
+from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.sinks.kafka.encoding import oversized
+from changelog.connectors.sinks.kafka.encoding.messages import Headers, Values, record
+from changelog.connectors.sinks.kafka.reading.offsets import Part, begins, ends
+from changelog.connectors.sinks.kafka.reading.positions import read_stored
+from changelog.connectors.sinks.kafka.reading.spans import Spans, committed, part_of
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import DEAD, GAPS, OF_CHANGELOG, RESERVED
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.key import partition
+from changelog.envelope.model import Envelope, Place, Record, position_of
+from changelog.envelope.position import UNPLACED, Position, at_offset
 
 READ_ROWS = 8192
 """The most rows in a batch that a reader yields."""

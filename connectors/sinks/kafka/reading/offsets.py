@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from connectors.sinks.kafka.client import TIMEOUT_S, Admin, error_of
-from envelope.errors import Kind
+from changelog.connectors.sinks.kafka.client import TIMEOUT_S, Admin, error_of
+from changelog.envelope.errors import Kind
 
 Part = tuple[str, int]
 """A topic and one of its partitions."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from connectors.sinks.kafka.admin.names import positions_topic, topic
-from connectors.sinks.kafka.client import Client, error_of, translated
-from connectors.sinks.kafka.reading.offsets import written_end
-from envelope.checkpoint import Checkpoint
-from envelope.errors import OVER_GAP, ChangelogError, Kind
+from changelog.connectors.sinks.kafka.admin.names import positions_topic, topic
+from changelog.connectors.sinks.kafka.client import Client, error_of, translated
+from changelog.connectors.sinks.kafka.reading.offsets import written_end
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 SILENCE_S = 30.0
 """A broker that sends nothing for so long counts as gone."""

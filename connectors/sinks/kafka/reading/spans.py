@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from connectors.sinks.kafka.client import error_of, translated
-from connectors.sinks.kafka.reading.offsets import Part
-from connectors.sinks.kafka.reading.positions import SILENCE_S
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.sinks.kafka.client import error_of, translated
+from changelog.connectors.sinks.kafka.reading.offsets import Part
+from changelog.connectors.sinks.kafka.reading.positions import SILENCE_S
+from changelog.envelope.errors import ChangelogError, Kind
 
 READ_MESSAGES = 8192
 """The most messages that are read at once."""

@@ -10,14 +10,14 @@ from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, Uuid
 
-from connectors.sinks.kafka.admin.names import positions_topic
-from connectors.sinks.kafka.client import TIMEOUT_S, Admin, Client, error_of
-from connectors.sinks.kafka.encoding.messages import Headers, Values
-from connectors.sinks.kafka.reading.offsets import Part, begins, ends
-from connectors.sinks.kafka.reading.spans import Spans, committed, part_of
-from envelope.checkpoint import Checkpoint
-from envelope.errors import OVER_GAP, ChangelogError, Kind
-from envelope.position import Position
+from changelog.connectors.sinks.kafka.admin.names import positions_topic
+from changelog.connectors.sinks.kafka.client import TIMEOUT_S, Admin, Client, error_of
+from changelog.connectors.sinks.kafka.encoding.messages import Headers, Values
+from changelog.connectors.sinks.kafka.reading.offsets import Part, begins, ends
+from changelog.connectors.sinks.kafka.reading.spans import Spans, committed, part_of
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
+from changelog.envelope.position import Position
 
 LOOK_S = 10.0
 """How often a commit first checks that no topic was created again, because librdkafka silently writes to the new one.

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import psycopg
 
-from connectors.sources.postgres.session.connection import translated
-from envelope.entity import Entity
+from changelog.connectors.sources.postgres.session.connection import translated
+from changelog.envelope.entity import Entity
 
 ReplicaIdentity = Literal["d", "n", "f", "i"]
 """DEFAULT (the primary key), NOTHING, FULL or an index, by the letters of the catalogue."""

@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from connectors.sources.postgres.admin.slot import refuse_foreign, slot_state
-from connectors.sources.postgres.session.sessions import COLUMNS, Session
-from connectors.sources.postgres.stream.replication import ReplicationConnection
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.sources.postgres.admin.slot import refuse_foreign, slot_state
+from changelog.connectors.sources.postgres.session.sessions import COLUMNS, Session
+from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
+from changelog.envelope.errors import ChangelogError, Kind
 
 _RETRY_S = 0.1
 _NUMBERS = 1 << 31

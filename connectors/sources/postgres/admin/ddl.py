@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import psycopg
 
-from connectors.sources.postgres.admin.evidence import Unlogged
-from connectors.sources.postgres.decode.messages import DDL_PREFIX
-from connectors.sources.postgres.session.connection import translated
-from connectors.sources.postgres.values.lsn import lsn_text
+from changelog.connectors.sources.postgres.admin.evidence import Unlogged
+from changelog.connectors.sources.postgres.decode.messages import DDL_PREFIX
+from changelog.connectors.sources.postgres.session.connection import translated
+from changelog.connectors.sources.postgres.values.lsn import lsn_text
 
 NAME = "changelog_ddl"
 """The function, and the trigger on `ddl_command_end`; the trigger on `sql_drop` is NAME_drop."""

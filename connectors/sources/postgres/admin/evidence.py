@@ -15,10 +15,10 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
-from connectors.sources.postgres.session.connection import translated
-from connectors.sources.postgres.values.lsn import lsn_text, parse_lsn
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.sources.postgres.session.connection import translated
+from changelog.connectors.sources.postgres.values.lsn import lsn_text, parse_lsn
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
 
 LEAVES_MAX = 200
 """The most partitions of a table that a checkpoint lists; beyond that it stores a hash, because it is written often."""

@@ -6,10 +6,10 @@ from typing import Any
 
 import psycopg
 
-from connectors.sources.postgres.admin.catalog import Table
-from connectors.sources.postgres.session.connection import translated
-from connectors.sources.postgres.session.quoting import identifier
-from connectors.terminal import safe
+from changelog.connectors.sources.postgres.admin.catalog import Table
+from changelog.connectors.sources.postgres.session.connection import translated
+from changelog.connectors.sources.postgres.session.quoting import identifier
+from changelog.connectors.terminal import safe
 
 SETUP, RUN = "changelog_setup", "changelog_run"
 

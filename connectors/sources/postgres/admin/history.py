@@ -11,11 +11,11 @@ otherwise the server would not send it at the next start.
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from connectors.capture.rows.row_records import Transaction
-from connectors.sources.postgres.values.lsn import lsn_text, parse_lsn, through_lsn
-from envelope.checkpoint import Checkpoint
-from envelope.errors import OVER_GAP, ChangelogError, Kind
-from envelope.position import Position
+from changelog.connectors.capture.rows.row_records import Transaction
+from changelog.connectors.sources.postgres.values.lsn import lsn_text, parse_lsn, through_lsn
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
+from changelog.envelope.position import Position
 
 MEMBER = "history"
 """The member of a checkpoint's `source` that names the last transaction."""

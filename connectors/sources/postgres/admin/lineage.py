@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from connectors.sources.postgres.stream.replication import System
-from connectors.sources.postgres.values.lsn import lsn_text, through_lsn
-from envelope.checkpoint import Checkpoint
-from envelope.errors import OVER_GAP, ChangelogError, Kind
+from changelog.connectors.sources.postgres.stream.replication import System
+from changelog.connectors.sources.postgres.values.lsn import lsn_text, through_lsn
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 FIRST_EPOCH = 1
 

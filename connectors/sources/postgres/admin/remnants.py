@@ -3,10 +3,10 @@
 import psycopg
 from psycopg import sql
 
-from connectors.sources import Remnant
-from connectors.sources.postgres.admin.slot import slot_state
-from connectors.sources.postgres.session.connection import Connection, translated
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.sources import Remnant
+from changelog.connectors.sources.postgres.admin.slot import slot_state
+from changelog.connectors.sources.postgres.session.connection import Connection, translated
+from changelog.envelope.errors import ChangelogError, Kind
 
 SLOT, PUBLICATION = "slot", "publication"
 

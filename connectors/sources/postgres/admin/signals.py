@@ -1,10 +1,10 @@
 """Sends signals: writes them into the database's log as messages, which any role may do.
 
-Their form is in `envelope.signal`. `[signals] secret` says whose signals the service obeys.
+Their form is in `changelog.envelope.signal`. `[signals] secret` says whose signals the service obeys.
 """
 
-from connectors.sources.postgres.session.connection import Connection, translated
-from envelope.signal import PREFIX, Signal, Signing, encode
+from changelog.connectors.sources.postgres.session.connection import Connection, translated
+from changelog.envelope.signal import PREFIX, Signal, Signing, encode
 
 
 def send(connection: Connection, signal: Signal, secret: bytes | None) -> int:

@@ -7,16 +7,16 @@ from typing import Any
 
 import psycopg
 
-from connectors.sources.postgres.session.connection import translated
-from connectors.sources.postgres.session.patience import ANSWER_S
-from connectors.sources.postgres.session.quoting import identifier
-from connectors.sources.postgres.session.sessions import COLUMNS, Session
-from connectors.sources.postgres.session.waits import SlotCreationWait
-from connectors.sources.postgres.stream.replication import ReplicationConnection
-from connectors.sources.postgres.values.lsn import parse_lsn
-from envelope.checkpoint import Checkpoint
-from envelope.entity import Entity
-from envelope.errors import OVER_GAP, ChangelogError, Kind
+from changelog.connectors.sources.postgres.session.connection import translated
+from changelog.connectors.sources.postgres.session.patience import ANSWER_S
+from changelog.connectors.sources.postgres.session.quoting import identifier
+from changelog.connectors.sources.postgres.session.sessions import COLUMNS, Session
+from changelog.connectors.sources.postgres.session.waits import SlotCreationWait
+from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
+from changelog.connectors.sources.postgres.values.lsn import parse_lsn
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 OPERATIONS = "insert, update, delete, truncate"
 

@@ -4,23 +4,23 @@ import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from connectors.capture.assembly.assembled import Assembled, EncodedRows, Listener
-from connectors.capture.assembly.assembly import Assembly, AssemblyRun
-from connectors.capture.rows.render_rows import Span
-from connectors.capture.rows.row_records import Origin, Transaction
-from connectors.sources.postgres.decode import messages, pgoutput
-from connectors.sources.postgres.decode.binder import Binder
-from connectors.sources.postgres.decode.columnar import Block, encode
-from connectors.sources.postgres.decode.frames import Frames
-from connectors.sources.postgres.decode.messages import DDL_PREFIX, LogicalMessage, Relation
-from connectors.sources.postgres.decode.relations import Relations, altered, retyped
-from connectors.sources.postgres.decode.xids import Xids
-from connectors.sources.postgres.values.definitions import Definitions
-from envelope.columnar import batch
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
-from envelope.versions import Versions
+from changelog.connectors.capture.assembly.assembled import Assembled, EncodedRows, Listener
+from changelog.connectors.capture.assembly.assembly import Assembly, AssemblyRun
+from changelog.connectors.capture.rows.render_rows import Span
+from changelog.connectors.capture.rows.row_records import Origin, Transaction
+from changelog.connectors.sources.postgres.decode import messages, pgoutput
+from changelog.connectors.sources.postgres.decode.binder import Binder
+from changelog.connectors.sources.postgres.decode.columnar import Block, encode
+from changelog.connectors.sources.postgres.decode.frames import Frames
+from changelog.connectors.sources.postgres.decode.messages import DDL_PREFIX, LogicalMessage, Relation
+from changelog.connectors.sources.postgres.decode.relations import Relations, altered, retyped
+from changelog.connectors.sources.postgres.decode.xids import Xids
+from changelog.connectors.sources.postgres.values.definitions import Definitions
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
+from changelog.envelope.versions import Versions
 
 _POSTGRES_EPOCH_US = 946_684_800_000_000
 _BEGIN = struct.Struct("!xQqI")

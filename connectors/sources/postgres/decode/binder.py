@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from connectors.capture.rows.binding import Binding, Field
-from connectors.capture.rows.codec import Codec, Shape
-from connectors.sources.postgres.decode.messages import Relation
-from connectors.sources.postgres.values.text_to_json import codec_for
-from connectors.sources.postgres.values.types import PgType
-from envelope import mask
-from envelope.entity import Entity
-from schemas.types import Primitive
+from changelog.connectors.capture.rows.binding import Binding, Field
+from changelog.connectors.capture.rows.codec import Codec, Shape
+from changelog.connectors.sources.postgres.decode.messages import Relation
+from changelog.connectors.sources.postgres.values.text_to_json import codec_for
+from changelog.connectors.sources.postgres.values.types import PgType
+from changelog.envelope import mask
+from changelog.envelope.entity import Entity
+from changelog.schemas.types import Primitive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,19 +13,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from connectors.capture.assembly.assembled import EncodedRows
-from connectors.capture.rows import row_records
-from connectors.capture.rows.binding import Binding
-from connectors.capture.rows.json_columns import Columns, Template, Texts
-from connectors.capture.rows.render_rows import Meta, Span, render
-from connectors.capture.rows.row_change import Delete, Insert, Update
-from connectors.capture.rows.row_records import Origin
-from connectors.sources.postgres.decode import pgoutput
-from connectors.sources.postgres.decode.messages import Decoded, Truncate
-from envelope.columnar import batch
-from envelope.columnar.splice import Bytes
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Op, Record
+from changelog.connectors.capture.assembly.assembled import EncodedRows
+from changelog.connectors.capture.rows import row_records
+from changelog.connectors.capture.rows.binding import Binding
+from changelog.connectors.capture.rows.json_columns import Columns, Template, Texts
+from changelog.connectors.capture.rows.render_rows import Meta, Span, render
+from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
+from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.sources.postgres.decode import pgoutput
+from changelog.connectors.sources.postgres.decode.messages import Decoded, Truncate
+from changelog.envelope.columnar import batch
+from changelog.envelope.columnar.splice import Bytes
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op, Record
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -43,7 +43,8 @@ _TEXT, _NULL, _UNCHANGED = b"tnu"
 class Block:
     """Consecutive row messages (insert, update, delete, truncate), and the spans that they belong to.
 
-    `data` ends with `envelope.columnar.splice.INLINE` bytes of padding; message i is `data[starts[i]:ends[i]]`.
+    `data` ends with `changelog.envelope.columnar.splice.INLINE` bytes of padding; message i is
+    `data[starts[i]:ends[i]]`.
     """
 
     data: bytes

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from envelope.columnar.splice import INLINE
-from envelope.errors import ChangelogError, Kind
+from changelog.envelope.columnar.splice import INLINE
+from changelog.envelope.errors import ChangelogError, Kind
 
 HEADER = 25
 """Bytes before the payload of a frame: `w`, start, end, clock (protocol page *XLogData*)."""

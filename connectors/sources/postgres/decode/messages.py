@@ -5,7 +5,7 @@ Source: PostgreSQL's documentation, "Logical Replication Message Formats", proto
 
 from dataclasses import dataclass
 
-from connectors.capture.rows.row_change import Delete, Insert, Update
+from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
 
 DDL_PREFIX = "changelog-ddl"
 """The prefix of the logical messages that the event trigger of `admin.ddl` writes. Their content is a JSON object with

@@ -7,8 +7,8 @@ import struct
 from collections.abc import Callable
 from typing import TypeVar
 
-from connectors.capture.rows.row_change import LARGE_BYTES, UNCHANGED, Delete, Insert, Update, Value
-from connectors.sources.postgres.decode.messages import (
+from changelog.connectors.capture.rows.row_change import LARGE_BYTES, UNCHANGED, Delete, Insert, Update, Value
+from changelog.connectors.sources.postgres.decode.messages import (
     Begin,
     BeginPrepare,
     Commit,
@@ -28,7 +28,7 @@ from connectors.sources.postgres.decode.messages import (
     Truncate,
     TypeName,
 )
-from envelope.errors import ChangelogError, Kind
+from changelog.envelope.errors import ChangelogError, Kind
 
 
 def decode(payload: bytes, *, begin: int = 0, end: int | None = None, streaming: bool = False) -> Decoded:

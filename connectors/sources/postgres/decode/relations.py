@@ -4,19 +4,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from connectors.capture.assembly.assembled import ColumnChanges
-from connectors.capture.rows.json_columns import Template
-from connectors.sources.postgres.decode.binder import Binder
-from connectors.sources.postgres.decode.columnar import CompiledBinding
-from connectors.sources.postgres.decode.frames import Frames
-from connectors.sources.postgres.decode.messages import Relation
-from connectors.sources.postgres.values.definitions import Definitions
-from envelope.columnar import batch
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
-from envelope.versions import Look
-from schemas.types import Struct
+from changelog.connectors.capture.assembly.assembled import ColumnChanges
+from changelog.connectors.capture.rows.json_columns import Template
+from changelog.connectors.sources.postgres.decode.binder import Binder
+from changelog.connectors.sources.postgres.decode.columnar import CompiledBinding
+from changelog.connectors.sources.postgres.decode.frames import Frames
+from changelog.connectors.sources.postgres.decode.messages import Relation
+from changelog.connectors.sources.postgres.values.definitions import Definitions
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
+from changelog.envelope.versions import Look
+from changelog.schemas.types import Struct
 
 
 class Flush(Protocol):

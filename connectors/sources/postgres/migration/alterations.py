@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from connectors.sources.migrations import Alteration, AlterationKind
-from connectors.sources.postgres.migration.rehearsal import ColumnState, RehearsedStep, TableState
+from changelog.connectors.sources.migrations import Alteration, AlterationKind
+from changelog.connectors.sources.postgres.migration.rehearsal import ColumnState, RehearsedStep, TableState
 
 _COMPUTES = re.compile(r"\bTYPE\b.*\bUSING\b", re.IGNORECASE | re.DOTALL)
 _TRUNCATES = re.compile(r"TRUNCATE\b", re.IGNORECASE)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import psycopg
 
-from connectors.sources.migrations import LostDefinition
-from connectors.sources.postgres.session.connection import Connection, explain, translated
+from changelog.connectors.sources.migrations import LostDefinition
+from changelog.connectors.sources.postgres.session.connection import Connection, explain, translated
 
 _SCHEMAS_PUBLISHED = 150000
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import errors, pq
 
-from connectors.sources.migrations import Statement
-from connectors.sources.postgres.session.connection import Connection
+from changelog.connectors.sources.migrations import Statement
+from changelog.connectors.sources.postgres.session.connection import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

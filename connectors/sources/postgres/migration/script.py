@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from connectors.sources.migrations import Statement
+from changelog.connectors.sources.migrations import Statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

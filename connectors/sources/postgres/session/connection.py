@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from connectors.sources.postgres.session.patience import Patience, PatientConnection
-from connectors.sources.postgres.session.quoting import literal
-from envelope.errors import OVER_GAP, ChangelogError, Kind
+from changelog.connectors.sources.postgres.session.patience import Patience, PatientConnection
+from changelog.connectors.sources.postgres.session.quoting import literal
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 """A session whose rows are tuples: what `connect` gives, or a plain one of psycopg's."""

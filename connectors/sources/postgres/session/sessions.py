@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from envelope.errors import ChangelogError, Kind
+from changelog.envelope.errors import ChangelogError, Kind
 
 COLUMNS: Final = """
 a.application_name, a.usename::text, host(a.client_addr),

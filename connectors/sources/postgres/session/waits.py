@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 
-from connectors.sources.postgres.session.connection import translated
+from changelog.connectors.sources.postgres.session.connection import translated
 
 STANDBYS = "synchronized_standby_slots"
 

@@ -9,19 +9,19 @@ import psycopg
 import structlog
 from psycopg import sql
 
-from connectors.capture.rows.row_records import Origin
-from connectors.capture.tables.key_lookup import Keys
-from connectors.capture.tables.windows import Chunk, Windows
-from connectors.failpoints import Reach, nowhere
-from connectors.sources.postgres.session.connection import Connection, translated
-from connectors.sources.postgres.session.quoting import identifier
-from connectors.sources.postgres.snapshot.chunk_rows import ChunkRows, ReadTable
-from connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, TooLargeError, copy_rows
-from connectors.sources.postgres.snapshot.key_rows import KeyedRows, read_keys
-from connectors.sources.postgres.snapshot.page_progress import PAGE_SLOTS, Fingerprint, Range
-from connectors.sources.postgres.snapshot.visibility import Snapshot
-from envelope.errors import ChangelogError, Kind
-from envelope.signal import PREFIX
+from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.capture.tables.key_lookup import Keys
+from changelog.connectors.capture.tables.windows import Chunk, Windows
+from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.sources.postgres.session.connection import Connection, translated
+from changelog.connectors.sources.postgres.session.quoting import identifier
+from changelog.connectors.sources.postgres.snapshot.chunk_rows import ChunkRows, ReadTable
+from changelog.connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, TooLargeError, copy_rows
+from changelog.connectors.sources.postgres.snapshot.key_rows import KeyedRows, read_keys
+from changelog.connectors.sources.postgres.snapshot.page_progress import PAGE_SLOTS, Fingerprint, Range
+from changelog.connectors.sources.postgres.snapshot.visibility import Snapshot
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.signal import PREFIX
 
 LOCK_TIMEOUT_S = 2
 """How long a chunk waits for the lock on a table that is being altered before the thread reads another chunk."""

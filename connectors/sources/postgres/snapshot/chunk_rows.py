@@ -7,15 +7,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from connectors.capture.rows import row_records
-from connectors.capture.rows.binding import Binding
-from connectors.capture.rows.json_columns import Texts
-from connectors.capture.rows.render_rows import Meta, Span, render
-from connectors.capture.rows.row_records import Change, Origin, Transaction
-from connectors.sources.postgres.decode.columnar import CompiledBinding
-from connectors.sources.postgres.snapshot.copyout import parse_copy, row_values
-from envelope.columnar import batch
-from envelope.model import Op
+from changelog.connectors.capture.rows import row_records
+from changelog.connectors.capture.rows.binding import Binding
+from changelog.connectors.capture.rows.json_columns import Texts
+from changelog.connectors.capture.rows.render_rows import Meta, Span, render
+from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
+from changelog.connectors.sources.postgres.decode.columnar import CompiledBinding
+from changelog.connectors.sources.postgres.snapshot.copyout import parse_copy, row_values
+from changelog.envelope.columnar import batch
+from changelog.envelope.model import Op
 
 Mask = npt.NDArray[np.bool_]
 

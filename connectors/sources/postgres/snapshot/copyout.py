@@ -16,10 +16,10 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn
 from psycopg.waiting import Ready, Wait
 
-from connectors.capture.rows.json_columns import Columns
-from connectors.sources.postgres.session.connection import Connection
-from envelope.columnar.splice import INLINE, Bytes
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.capture.rows.json_columns import Columns
+from changelog.connectors.sources.postgres.session.connection import Connection
+from changelog.envelope.columnar.splice import INLINE, Bytes
+from changelog.envelope.errors import ChangelogError, Kind
 
 Ints = npt.NDArray[np.int64]
 

@@ -15,17 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
-from connectors.capture.rows.codec import Shape
-from connectors.capture.rows.row_records import Change, Origin, Transaction
-from connectors.capture.tables.ghost_rows import deleted
-from connectors.capture.tables.key_lookup import Ghost, Keys
-from connectors.sources.postgres.session.connection import Connection, explain
-from connectors.sources.postgres.snapshot.chunk_rows import ChunkRows, ReadTable, combined
-from connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, add, copy_rows, copying
-from connectors.sources.postgres.values.text_to_json import codec_for
-from connectors.sources.postgres.values.types import PgType
-from envelope.columnar import batch
-from envelope.errors import RETRIED
+from changelog.connectors.capture.rows.codec import Shape
+from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
+from changelog.connectors.capture.tables.ghost_rows import deleted
+from changelog.connectors.capture.tables.key_lookup import Ghost, Keys
+from changelog.connectors.sources.postgres.session.connection import Connection, explain
+from changelog.connectors.sources.postgres.snapshot.chunk_rows import ChunkRows, ReadTable, combined
+from changelog.connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, add, copy_rows, copying
+from changelog.connectors.sources.postgres.values.text_to_json import codec_for
+from changelog.connectors.sources.postgres.values.types import PgType
+from changelog.envelope.columnar import batch
+from changelog.envelope.errors import RETRIED
 
 Mask = npt.NDArray[np.bool_]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from connectors.capture.tables.table_progress import COMPLETE
+from changelog.connectors.capture.tables.table_progress import COMPLETE
 
 CHUNK_PAGES = 256
 """Heap pages that one chunk reads at first: 2 MiB of table."""

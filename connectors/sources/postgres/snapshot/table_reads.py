@@ -14,31 +14,31 @@ from typing import Any
 import pyarrow as pa
 import structlog
 
-from connectors.capture.rows.binding import Binding
-from connectors.capture.rows.json_columns import Template
-from connectors.capture.rows.row_records import Origin
-from connectors.capture.tables import survivors
-from connectors.capture.tables.key_lookup import Ghost, Lookup
-from connectors.capture.tables.repairs import LookedUp, Reached, Repairs
-from connectors.capture.tables.table_progress import is_complete
-from connectors.capture.tables.windows import Windows
-from connectors.failpoints import Reach, nowhere
-from connectors.sources.postgres.admin.catalog import Table, read_tables
-from connectors.sources.postgres.decode.binder import Binder
-from connectors.sources.postgres.decode.columnar import CompiledBinding
-from connectors.sources.postgres.decode.messages import Relation, RelationColumn
-from connectors.sources.postgres.session.connection import Connection, connect, translated
-from connectors.sources.postgres.session.patience import Patience
-from connectors.sources.postgres.session.quoting import identifier
-from connectors.sources.postgres.snapshot.chunk_reader import ChunkReader, nonce, signature, signatures
-from connectors.sources.postgres.snapshot.chunk_rows import ReadTable
-from connectors.sources.postgres.snapshot.key_rows import key_casts
-from connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress
-from connectors.sources.postgres.snapshot.visibility import Snapshot
-from connectors.sources.postgres.values.text_to_json import SETTINGS
-from connectors.sources.postgres.values.types import TypeCatalog
-from envelope.entity import Entity
-from envelope.errors import RETRIED, ChangelogError, Kind
+from changelog.connectors.capture.rows.binding import Binding
+from changelog.connectors.capture.rows.json_columns import Template
+from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.capture.tables import survivors
+from changelog.connectors.capture.tables.key_lookup import Ghost, Lookup
+from changelog.connectors.capture.tables.repairs import LookedUp, Reached, Repairs
+from changelog.connectors.capture.tables.table_progress import is_complete
+from changelog.connectors.capture.tables.windows import Windows
+from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.sources.postgres.admin.catalog import Table, read_tables
+from changelog.connectors.sources.postgres.decode.binder import Binder
+from changelog.connectors.sources.postgres.decode.columnar import CompiledBinding
+from changelog.connectors.sources.postgres.decode.messages import Relation, RelationColumn
+from changelog.connectors.sources.postgres.session.connection import Connection, connect, translated
+from changelog.connectors.sources.postgres.session.patience import Patience
+from changelog.connectors.sources.postgres.session.quoting import identifier
+from changelog.connectors.sources.postgres.snapshot.chunk_reader import ChunkReader, nonce, signature, signatures
+from changelog.connectors.sources.postgres.snapshot.chunk_rows import ReadTable
+from changelog.connectors.sources.postgres.snapshot.key_rows import key_casts
+from changelog.connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress
+from changelog.connectors.sources.postgres.snapshot.visibility import Snapshot
+from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
+from changelog.connectors.sources.postgres.values.types import TypeCatalog
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import RETRIED, ChangelogError, Kind
 
 FAIL_POINTS = (
     "signal:heard",

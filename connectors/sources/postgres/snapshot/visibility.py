@@ -1,4 +1,6 @@
-"""PostgreSQL's snapshots as a `Visibility` of `connectors.capture.tables.windows`: which transactions one sees."""
+"""PostgreSQL's snapshots as a `Visibility` of `changelog.connectors.capture.tables.windows`: which transactions one
+sees.
+"""
 
 from dataclasses import dataclass
 from typing import Self

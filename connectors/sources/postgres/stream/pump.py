@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from connectors.sources.postgres.session.patience import ANSWER_S
-from connectors.sources.postgres.stream.replication import ReplicationConnection
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.sources.postgres.session.patience import ANSWER_S
+from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
+from changelog.envelope.errors import ChangelogError, Kind
 
 DEFAULT_MAX_BYTES = 32 * 1024 * 1024
 DEFAULT_STATUS_INTERVAL_S = 10.0

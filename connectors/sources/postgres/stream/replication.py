@@ -14,13 +14,13 @@ from typing import Any, Self
 import psycopg
 from psycopg import generators, pq
 
-from connectors.sources.postgres.session.connection import connect, explain, translated
-from connectors.sources.postgres.session.patience import Patience, PatientConnection
-from connectors.sources.postgres.session.quoting import identifier, literal
-from connectors.sources.postgres.session.sessions import COLUMNS, Session
-from connectors.sources.postgres.stream.trimming import trimmed
-from connectors.sources.postgres.values.lsn import lsn_text, parse_lsn
-from envelope.errors import OVER_GAP, ChangelogError, Kind
+from changelog.connectors.sources.postgres.session.connection import connect, explain, translated
+from changelog.connectors.sources.postgres.session.patience import Patience, PatientConnection
+from changelog.connectors.sources.postgres.session.quoting import identifier, literal
+from changelog.connectors.sources.postgres.session.sessions import COLUMNS, Session
+from changelog.connectors.sources.postgres.stream.trimming import trimmed
+from changelog.connectors.sources.postgres.values.lsn import lsn_text, parse_lsn
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 _STATUS = struct.Struct("!cQQQq?")
 _POSTGRES_EPOCH_S = 946_684_800  # 2000-01-01

@@ -5,9 +5,9 @@ The server sends all of them. A long one is cut before it is copied out of libpq
 
 from collections.abc import Mapping
 
-from connectors.sources.postgres.decode.frames import HEADER
-from connectors.sources.postgres.decode.messages import DDL_PREFIX
-from envelope import signal, stamp
+from changelog.connectors.sources.postgres.decode.frames import HEADER
+from changelog.connectors.sources.postgres.decode.messages import DDL_PREFIX
+from changelog.envelope import signal, stamp
 
 _CONTENT_MAX: Mapping[bytes, int] = {
     stamp.PREFIX.encode(): stamp.MESSAGE_NBYTES_MAX,

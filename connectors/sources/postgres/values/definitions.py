@@ -16,8 +16,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from connectors.sources.postgres.session.connection import translated
-from connectors.sources.postgres.values.types import PgType, Query, TypeCatalog, composites, in_doubt
+from changelog.connectors.sources.postgres.session.connection import translated
+from changelog.connectors.sources.postgres.values.types import PgType, Query, TypeCatalog, composites, in_doubt
 
 GLANCE_S = 1.0
 """How often the catalogue is read even if no row needs it: the interval bounds how many values can be uncertain."""

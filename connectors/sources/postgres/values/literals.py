@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 
-from envelope.errors import ChangelogError, Kind
+from changelog.envelope.errors import ChangelogError, Kind
 
 Convert = Callable[[bytes], bytes]
 

@@ -5,8 +5,8 @@ sort: `9/0` is before `10/0`. In a checkpoint it therefore has the form of a pos
 digits. Their order as text is the order of the log.
 """
 
-from envelope.checkpoint import Checkpoint
-from envelope.position import commit_text
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.position import commit_text
 
 
 def lsn_text(lsn: int) -> str:

@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from connectors.capture.rows.codec import Codec, Shape, string
-from connectors.sources.postgres.values import literals
-from connectors.sources.postgres.values.printed import is_printed
-from connectors.sources.postgres.values.types import PgType
-from envelope.errors import ChangelogError, Kind
-from schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+from changelog.connectors.capture.rows.codec import Codec, Shape, string
+from changelog.connectors.sources.postgres.values import literals
+from changelog.connectors.sources.postgres.values.printed import is_printed
+from changelog.connectors.sources.postgres.values.types import PgType
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 SETTINGS: Mapping[str, str] = {
     "client_encoding": "UTF8",

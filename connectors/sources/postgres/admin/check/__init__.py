@@ -5,13 +5,13 @@ from typing import Any
 
 import psycopg
 
-from connectors.findings import Finding, fail
-from connectors.sources.postgres.admin.catalog import Table
-from connectors.sources.postgres.admin.check import publication, rights, server, tables
-from connectors.sources.postgres.admin.check.finding import Requirements
-from connectors.sources.postgres.admin.slot import slot_state
-from connectors.sources.postgres.session.connection import translated
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.findings import Finding, fail
+from changelog.connectors.sources.postgres.admin.catalog import Table
+from changelog.connectors.sources.postgres.admin.check import publication, rights, server, tables
+from changelog.connectors.sources.postgres.admin.check.finding import Requirements
+from changelog.connectors.sources.postgres.admin.slot import slot_state
+from changelog.connectors.sources.postgres.session.connection import translated
+from changelog.envelope.errors import ChangelogError, Kind
 
 __all__ = ["Finding", "Requirements", "findings", "refuse"]
 

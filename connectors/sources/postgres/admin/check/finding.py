@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from connectors.findings import Finding
-from envelope.entity import Entity
+from changelog.connectors.findings import Finding
+from changelog.envelope.entity import Entity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,16 +7,16 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from connectors.findings import Finding, fail, ok
-from connectors.sources.postgres.admin.catalog import Table
-from connectors.sources.postgres.admin.check.finding import mend
-from connectors.sources.postgres.admin.check.rights import RelationRights
-from connectors.sources.postgres.admin.check.server import ROW_FILTERS, Facts
-from connectors.sources.postgres.admin.slot import OPERATIONS, publication_sql, published_as
-from connectors.sources.postgres.session.connection import translated
-from connectors.sources.postgres.session.quoting import identifier
-from envelope.entity import Entity
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.findings import Finding, fail, ok
+from changelog.connectors.sources.postgres.admin.catalog import Table
+from changelog.connectors.sources.postgres.admin.check.finding import mend
+from changelog.connectors.sources.postgres.admin.check.rights import RelationRights
+from changelog.connectors.sources.postgres.admin.check.server import ROW_FILTERS, Facts
+from changelog.connectors.sources.postgres.admin.slot import OPERATIONS, publication_sql, published_as
+from changelog.connectors.sources.postgres.session.connection import translated
+from changelog.connectors.sources.postgres.session.quoting import identifier
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
 
 EntityTables = Sequence[tuple[Entity, Table]]
 

@@ -7,9 +7,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from connectors.findings import Finding, fail
-from connectors.sources.postgres.admin.catalog import Table
-from connectors.sources.postgres.session.quoting import identifier
+from changelog.connectors.findings import Finding, fail
+from changelog.connectors.sources.postgres.admin.catalog import Table
+from changelog.connectors.sources.postgres.session.quoting import identifier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Checks which other roles could send signals that the service obeys."""
 
-from connectors.findings import Finding, ok, warn
-from connectors.sources.postgres.session.connection import Connection, translated
+from changelog.connectors.findings import Finding, ok, warn
+from changelog.connectors.sources.postgres.session.connection import Connection, translated
 
 _OTHERS = """
 SELECT count(*) FROM pg_roles

@@ -7,11 +7,11 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from connectors.findings import Finding, fail, ok, warn
-from connectors.sources.postgres.admin.check.finding import Requirements
-from connectors.sources.postgres.admin.slot import LOST, SlotState
-from connectors.sources.postgres.session.quoting import identifier
-from envelope.errors import OVER_GAP
+from changelog.connectors.findings import Finding, fail, ok, warn
+from changelog.connectors.sources.postgres.admin.check.finding import Requirements
+from changelog.connectors.sources.postgres.admin.slot import LOST, SlotState
+from changelog.connectors.sources.postgres.session.quoting import identifier
+from changelog.envelope.errors import OVER_GAP
 
 OLDEST, NEWEST = 14, 18
 """The major versions that the source is tested with."""

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from connectors.findings import Finding, Status, fail, ok, warn
-from connectors.sources.postgres.admin.catalog import Leaf, Table, identity_problem
-from connectors.sources.postgres.admin.check.publication import Publication
-from connectors.sources.postgres.admin.check.rights import RelationRights, access
-from connectors.sources.postgres.admin.check.server import ROW_FILTERS, Facts
-from connectors.sources.postgres.session.quoting import identifier
-from envelope.entity import Entity
+from changelog.connectors.findings import Finding, Status, fail, ok, warn
+from changelog.connectors.sources.postgres.admin.catalog import Leaf, Table, identity_problem
+from changelog.connectors.sources.postgres.admin.check.publication import Publication
+from changelog.connectors.sources.postgres.admin.check.rights import RelationRights, access
+from changelog.connectors.sources.postgres.admin.check.server import ROW_FILTERS, Facts
+from changelog.connectors.sources.postgres.session.quoting import identifier
+from changelog.envelope.entity import Entity
 
 _STORED_GENERATED = 18
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import psycopg
 
-from connectors.findings import Finding, fail, ok, warn
-from connectors.sources.postgres.admin import ddl, evidence
-from connectors.sources.postgres.admin.check.finding import Requirements
-from connectors.sources.postgres.admin.evidence import Evidence
-from connectors.sources.postgres.admin.lineage import cluster_of
-from connectors.sources.postgres.admin.slot import read_database
-from connectors.sources.postgres.values.lsn import lsn_text
-from envelope.checkpoint import Checkpoint
+from changelog.connectors.findings import Finding, fail, ok, warn
+from changelog.connectors.sources.postgres.admin import ddl, evidence
+from changelog.connectors.sources.postgres.admin.check.finding import Requirements
+from changelog.connectors.sources.postgres.admin.evidence import Evidence
+from changelog.connectors.sources.postgres.admin.lineage import cluster_of
+from changelog.connectors.sources.postgres.admin.slot import read_database
+from changelog.connectors.sources.postgres.values.lsn import lsn_text
+from changelog.envelope.checkpoint import Checkpoint
 
 EXACT = "the event trigger is installed: edits are noticed at once, with exact bounds"
 COMPARED = "edits are noticed by comparing the catalogue; for exact bounds, see `changelog init --event-trigger`"

@@ -1,6 +1,6 @@
 """Reads a changelog into Spark from the file log, an archive or Kafka, always with the same rows and columns.
 
-The columns are those of `envelope.columnar.batch.SCHEMA` (docs/reference/file-log.md). Rows come in no order;
+The columns are those of `changelog.envelope.columnar.batch.SCHEMA` (docs/reference/file-log.md). Rows come in no order;
 sort them by `position`.
 """
 
@@ -9,16 +9,23 @@ from collections.abc import Iterable, Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from connectors.sinks.files.layout import find_recovery
-from envelope.checkpoint import Checkpoint
-from envelope.entity import OF_CHANGELOG
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
-from spark_jobs.changelog.read_files import ASIDE, manifest_of, paths_of_archive, paths_of_log, read_parquet
-from spark_jobs.changelog.read_kafka import decoded, kafka_log, kafka_options, read_topics, refuse_missing, subscription
-from spark_jobs.changelog.where import Archive, Files, Kafka, Where, name_of
-from spark_jobs.storage.manifest import newest
-from spark_jobs.storage.open_store import store_of
+from changelog.connectors.sinks.files.layout import find_recovery
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import OF_CHANGELOG
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
+from changelog.spark_jobs.reading.read_files import ASIDE, manifest_of, paths_of_archive, paths_of_log, read_parquet
+from changelog.spark_jobs.reading.read_kafka import (
+    decoded,
+    kafka_log,
+    kafka_options,
+    read_topics,
+    refuse_missing,
+    subscription,
+)
+from changelog.spark_jobs.reading.where import Archive, Files, Kafka, Where, name_of
+from changelog.spark_jobs.storage.manifest import newest
+from changelog.spark_jobs.storage.open_store import store_of
 
 
 def read_changelog(

@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from connectors.sinks.kafka.admin import topics
-from connectors.sinks.kafka.admin.names import topic
-from connectors.sinks.kafka.admin.topics import Topic
-from connectors.sinks.kafka.client import Admin, Client
-from connectors.sinks.kafka.reading.offsets import Part, begins, ends, since
-from envelope.entity import OF_CHANGELOG, RESERVED
-from envelope.errors import ChangelogError, Kind
+from changelog.connectors.sinks.kafka.admin import topics
+from changelog.connectors.sinks.kafka.admin.names import topic
+from changelog.connectors.sinks.kafka.admin.topics import Topic
+from changelog.connectors.sinks.kafka.client import Admin, Client
+from changelog.connectors.sinks.kafka.reading.offsets import Part, begins, ends, since
+from changelog.envelope.entity import OF_CHANGELOG, RESERVED
+from changelog.envelope.errors import ChangelogError, Kind
 
 Offsets = Mapping[str, Mapping[str, int]]
 """The next offset to read, by topic and partition (as text, for JSON)."""

@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from envelope.errors import ChangelogError, Kind
-from schemas.avro import Schema
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas.avro import Schema
 
 TIMEOUT_S = 10
 

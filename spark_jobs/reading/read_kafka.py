@@ -7,13 +7,13 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from envelope.entity import RESERVED
-from envelope.errors import ChangelogError, Kind
-from spark_jobs.changelog.decode_kafka import DECODED, OFFSET, PARTITION, decoder
-from spark_jobs.changelog.executor_registry import ExecutorRegistry
-from spark_jobs.changelog.java_client import java_options
-from spark_jobs.changelog.read_files import ASIDE, ROWS, nullable, refuse_unknown
-from spark_jobs.changelog.where import Kafka, name_of
+from changelog.envelope.entity import RESERVED
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.spark_jobs.reading.decode_kafka import DECODED, OFFSET, PARTITION, decoder
+from changelog.spark_jobs.reading.executor_registry import ExecutorRegistry
+from changelog.spark_jobs.reading.java_client import java_options
+from changelog.spark_jobs.reading.read_files import ASIDE, ROWS, nullable, refuse_unknown
+from changelog.spark_jobs.reading.where import Kafka, name_of
 
 ANSWER_MS: Final = "15000"
 """How long Kafka may take to answer a request, in milliseconds."""
@@ -76,7 +76,7 @@ def subscription(where: Kafka, entities: Sequence[str] | None) -> dict[str, str]
 
 def _topics(where: Kafka) -> list[str]:
     """The entities that have a topic. Raises ChangelogError (PRECONDITION) if there is none."""
-    from connectors.sinks.kafka.admin import topics  # noqa: PLC0415
+    from changelog.connectors.sinks.kafka.admin import topics  # noqa: PLC0415
 
     topic_entities = topics.entities(_client(where).admin(), where.prefix)
     names = [entity for entity in topic_entities if entity not in RESERVED - {*ASIDE}]
@@ -92,14 +92,14 @@ def refuse_missing(where: Kafka, entities: Sequence[str]) -> None:
 
 
 def _client(where: Kafka) -> Any:
-    from connectors.sinks.kafka.client import Client  # noqa: PLC0415, jobs over files need no Kafka client
+    from changelog.connectors.sinks.kafka.client import Client  # noqa: PLC0415, jobs over files need no Kafka client
 
     return Client(bootstrap_servers=where.bootstrap_servers, options=where.options)
 
 
 def kafka_log(where: Kafka) -> Any:
     """The changelog on Kafka as readers in plain Python have it."""
-    from connectors.sinks.kafka.encoding.messages import JSON  # noqa: PLC0415
-    from connectors.sinks.kafka.reading.log import KafkaLog  # noqa: PLC0415
+    from changelog.connectors.sinks.kafka.encoding.messages import JSON  # noqa: PLC0415
+    from changelog.connectors.sinks.kafka.reading.log import KafkaLog  # noqa: PLC0415
 
     return KafkaLog(_client(where), JSON, prefix=where.prefix, name=where.name or where.prefix)

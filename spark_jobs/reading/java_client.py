@@ -6,7 +6,7 @@ https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md · https
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from envelope.errors import ChangelogError, Kind
+from changelog.envelope.errors import ChangelogError, Kind
 
 _SAME = frozenset({"client.id", "sasl.kerberos.service.name", "security.protocol"})
 _RENAMED = {

@@ -1,4 +1,4 @@
-"""Reads the changelog into Spark: `from spark_jobs.changelog import Archive, Files, Kafka, read_changelog`.
+"""Reads the changelog into Spark: `from changelog.spark_jobs.reading import Archive, Files, Kafka, read_changelog`.
 
 Workers import modules of this folder, and this file with them. So it imports the names it offers only on first use.
 """
@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spark_jobs.changelog.read import read_changelog, stream_changelog
-    from spark_jobs.changelog.where import Archive, Files, Kafka
+    from changelog.spark_jobs.reading.read import read_changelog, stream_changelog
+    from changelog.spark_jobs.reading.where import Archive, Files, Kafka
 
 __all__ = ["Archive", "Files", "Kafka", "read_changelog", "stream_changelog"]
 
@@ -18,4 +18,4 @@ if not TYPE_CHECKING:
         """One of `__all__` (PEP 562)."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module("spark_jobs.changelog.read"), name)
+        return getattr(import_module("changelog.spark_jobs.reading.read"), name)

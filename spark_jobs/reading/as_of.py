@@ -5,10 +5,10 @@ from datetime import datetime
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
-from spark_jobs.changelog.read import end_of, read_changelog, refuse_beyond
-from spark_jobs.changelog.where import Where, name_of
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
+from changelog.spark_jobs.reading.read import end_of, read_changelog, refuse_beyond
+from changelog.spark_jobs.reading.where import Where, name_of
 
 
 def resolve(spark: SparkSession, changelog: Where, as_of: Position | datetime | None) -> Position:

@@ -1,4 +1,5 @@
-"""Decodes Kafka's messages into rows of `envelope.columnar.batch.SCHEMA`, in an Arrow function that runs on executors.
+"""Decodes Kafka's messages into rows of `changelog.envelope.columnar.batch.SCHEMA`, in an Arrow function that runs on
+executors.
 
 The first byte of a value tells Avro from JSON. The states and the provenance of a JSON value are copied as slices, and
 only members that have a column of their own are decoded; an unusual value goes through the codec, which defines the
@@ -14,13 +15,13 @@ import msgspec
 import pyarrow as pa
 from msgspec import Raw
 
-from envelope.codec import json_codec
-from envelope.codec.avro_codec import AvroCodec
-from envelope.columnar.batch import SCHEMA
-from envelope.errors import ChangelogError, Kind
-from envelope.model import Envelope, Missing
-from envelope.position import UNPLACED, at_offset
-from spark_jobs.changelog.executor_registry import ExecutorRegistry
+from changelog.envelope.codec import json_codec
+from changelog.envelope.codec.avro_codec import AvroCodec
+from changelog.envelope.columnar.batch import SCHEMA
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Envelope, Missing
+from changelog.envelope.position import UNPLACED, at_offset
+from changelog.spark_jobs.reading.executor_registry import ExecutorRegistry
 
 PARTITION: Final = "kafka_partition"
 OFFSET: Final = "offset"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from pyspark.sql.types import StructType
 
-from envelope.errors import ChangelogError, Kind
-from schemas import avro, spark
-from schemas.avro import Column
-from schemas.types import Struct
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas import avro, spark
+from changelog.schemas.avro import Column
+from changelog.schemas.types import Struct
 
 
 def of_shape(shape: Struct) -> StructType:

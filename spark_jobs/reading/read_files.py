@@ -10,16 +10,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from connectors.sinks.files.layout import find_recovery, log_file, read_checkpoint_of
-from connectors.sinks.files.log import counts
-from connectors.sinks.files.manifest import Manifest, read_manifest
-from envelope.columnar.batch import SCHEMA
-from envelope.entity import DEAD, OF_CHANGELOG
-from envelope.errors import ChangelogError, Kind
-from envelope.position import Position
-from spark_jobs.changelog.where import Archive, Files, Where, name_of
-from spark_jobs.storage.manifest import newest
-from spark_jobs.storage.open_store import store_of
+from changelog.connectors.sinks.files.layout import find_recovery, log_file, read_checkpoint_of
+from changelog.connectors.sinks.files.log import counts
+from changelog.connectors.sinks.files.manifest import Manifest, read_manifest
+from changelog.envelope.columnar.batch import SCHEMA
+from changelog.envelope.entity import DEAD, OF_CHANGELOG
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
+from changelog.spark_jobs.reading.where import Archive, Files, Where, name_of
+from changelog.spark_jobs.storage.manifest import newest
+from changelog.spark_jobs.storage.open_store import store_of
 
 ASIDE: Final = sorted({*OF_CHANGELOG, DEAD})
 """Reserved entities: they are read only if they are named."""

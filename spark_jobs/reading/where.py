@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from connectors.config import Config, FilesConfig
+from changelog.connectors.config import Config, FilesConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

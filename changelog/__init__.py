@@ -1,0 +1,4 @@
+"""The changelog publisher, under one name.
+
+In a checkout, the packages below are links to the folders of the same names at the top of the repository.
+"""

@@ -1,0 +1,7 @@
+"""`python -m changelog` is the command `changelog`."""
+
+import sys
+
+from changelog.connectors.cli import main
+
+sys.exit(main())
