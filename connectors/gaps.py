@@ -1,4 +1,4 @@
-"""A gap, from the configuration: what a start stops with, what is known of it, and how the changelog goes on."""
+"""Gaps, given a configuration: finds the gap that a start stops at, describes it, and continues past it."""
 
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -140,7 +140,7 @@ def cross(config: Config, gap: Gap, *, accept_settings: bool, reach: Reach) -> N
 
 
 def _checkpoint(log: Log) -> Checkpoint | None:
-    """The changelog's checkpoint; None where it cannot be read, which is what a gap may be about."""
+    """The changelog's checkpoint; None if it cannot be read, which may itself be the gap."""
     try:
         return log.checkpoint()
     except ChangelogError as error:

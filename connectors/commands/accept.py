@@ -20,7 +20,7 @@ DECISIONS = ("skip", "default", "dead-letter")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog accept` takes."""
+    """Adds the arguments of `changelog accept`."""
     parser.add_argument(
         "position", type=position_argument, metavar="POSITION", help="where the service stopped, as it says"
     )

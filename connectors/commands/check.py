@@ -42,7 +42,7 @@ MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog check` takes."""
+    """Adds the arguments of `changelog check`."""
     parser.add_argument("--fix", action="store_true", help="apply the fixes that are safe, and check again")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
@@ -178,7 +178,7 @@ def _stored(settings: Config) -> tuple[Checkpoint | None, float | None]:
 
 
 def folder_findings(path: Path) -> Iterator[Finding]:
-    """Whether the log can be written, and for how long."""
+    """Whether the log can be written, and whether enough space is free."""
     nearest = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     if not nearest.is_dir():
         yield Finding(name="sink", status="fail", message=f"{nearest} is not a folder", hint="set another [sink] path")
@@ -211,7 +211,7 @@ def fix(source: Database, findings: Sequence[Finding], console: Console) -> None
 
 
 def print_findings(console: Console, findings: Sequence[Finding]) -> None:
-    """One finding a line with its hint below, and a line that sums up."""
+    """Prints each finding on its own line, its hint below it, and a summary line at the end."""
     grid = Grid.grid(padding=(0, 1))
     grid.add_column()
     grid.add_column(style="bold", no_wrap=True)

@@ -1,4 +1,4 @@
-"""Which changes `tail` and `history` show: of a time, of a service, of a column."""
+"""Filters for the changes that `tail` and `history` show: by time, by service, by column."""
 
 import argparse
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ _UNITS: Mapping[str, timedelta] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What chooses changes."""
+    """Adds the arguments that filter changes."""
     moment_form = "a position, a time such as 2026-11-21T03:10:00Z, or so long ago: 90s, 15m, 6h, 2d"
     parser.add_argument("--since", type=when, metavar="WHEN", help=f"only changes from then on: {moment_form}")
     parser.add_argument("--until", type=when, metavar="WHEN", help="only changes up to then, in the same forms")

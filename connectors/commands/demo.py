@@ -14,7 +14,7 @@ SEED = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog demo` takes."""
+    """Adds the arguments of `changelog demo`."""
     parser.add_argument(
         "--path", type=Path, metavar="FOLDER", help="a new folder for its files; default: one among the temporary files"
     )

@@ -28,7 +28,7 @@ class KafkaRemnants:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog drop` takes."""
+    """Adds the arguments of `changelog drop`."""
     parser.add_argument("--slot", action="store_true", help="the replication slot: the service can then not go on")
     parser.add_argument("--publication", action="store_true", help="the publication")
     parser.add_argument(

@@ -20,7 +20,7 @@ from changelog.envelope.model import Op, Record, position_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog history` takes."""
+    """Adds the arguments of `changelog history`."""
     parser.add_argument("entity", metavar="ENTITY", help="of which entity")
     parser.add_argument("key", nargs="+", metavar="KEY", help="the key; of several columns, each in its turn")
     choosing.add_arguments(parser)

@@ -63,7 +63,7 @@ client = {{}}                     # options of librdkafka: {{ "security.protocol
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog init` takes."""
+    """Adds the arguments of `changelog init`."""
     parser.add_argument("--dsn", help=f"the database; default: the environment's {DSN_VARIABLE}")
     parser.add_argument("--name", help="the changelog's name; default: the database's")
     parser.add_argument("--tables", nargs="+", metavar="PATTERN", help="only tables like this, as in 'public.*'")

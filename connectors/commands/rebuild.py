@@ -8,7 +8,7 @@ from changelog.connectors.commands import signalling
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog rebuild` takes."""
+    """Adds the arguments of `changelog rebuild`."""
     parser.add_argument("entity", metavar="ENTITY", help="of which entity")
     signalling.add_arguments(parser)
 

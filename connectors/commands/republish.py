@@ -16,7 +16,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.signal import divide
 
 KEYS_FILE = "keys.jsonl"
-"""What a drift report has beside it: a line of JSON a drifted key."""
+"""The file next to a drift report: one line of JSON for each drifted key."""
 
 
 Shape = TypeVar("Shape")
@@ -33,7 +33,7 @@ class _Report(msgspec.Struct):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog republish` takes."""
+    """Adds the arguments of `changelog republish`."""
     parser.add_argument("entity", metavar="ENTITY", help="of which entity")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--keys", nargs="+", metavar="KEY", help="these keys, as the changelog spells them")

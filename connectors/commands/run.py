@@ -18,7 +18,7 @@ FOUND = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog run` takes."""
+    """Adds the arguments of `changelog run`."""
     parser.add_argument(
         "--accept-config",
         action="store_true",

@@ -18,7 +18,7 @@ from changelog.envelope.signal import Signal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog signal` takes."""
+    """Adds the arguments of `changelog signal`."""
     parser.add_argument(
         "do",
         choices=("pause", "resume", "cancel"),

@@ -40,7 +40,7 @@ _LAG = re.compile(r"^changelog_(lag_\w+) (\S+)$", re.MULTILINE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog status` takes."""
+    """Adds the arguments of `changelog status`."""
     parser.add_argument("--json", action="store_true", help="print it as a JSON object")
 
 

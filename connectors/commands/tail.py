@@ -29,7 +29,7 @@ _BLANKS = str.maketrans("\t\n\r", "   ")  # in JSON, these stand between tokens 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog tail` takes."""
+    """Adds the arguments of `changelog tail`."""
     parser.add_argument("entity", nargs="?", metavar="ENTITY", help="only this entity")
     parser.add_argument("--key", metavar="KEY", help="only this key")
     parser.add_argument(

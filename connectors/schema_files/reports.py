@@ -60,7 +60,7 @@ def json_(report: Report) -> str:
 
 
 def junit(report: Report) -> str:
-    """A test case a file."""
+    """JUnit XML with one test case for each file."""
     cases = report.verdicts
     failed = sum(bool(verdict.findings) and verdict.state != "invalid" for verdict in cases)
     invalid = sum(verdict.state == "invalid" for verdict in cases)

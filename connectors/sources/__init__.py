@@ -1,7 +1,8 @@
 """Sources: each reads one kind of database log. They know nothing of sinks.
 
-A kind of database implements `Database`, the one door to it for the service: `changelog.connectors.wiring.sources` maps
-the configuration to one, and nothing in the service knows which. What goes in and comes out is neutral.
+A kind of database implements `Database`, the one door to it for the service: `changelog.connectors.wiring.sources`
+chooses one from the configuration, and the rest of the service does not know which. Arguments and results do not depend
+on the kind of database.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,8 +24,8 @@ from changelog.envelope.versions import Version
 from changelog.schemas.types import Struct
 
 Recover = Callable[[], Checkpoint | None]
-"""Gives the last checkpoint of the changelog, or None for a new one. A source calls it once it is alone with its log:
-it takes the changelog away from whoever held it before."""
+"""Returns the last checkpoint of the changelog, or None for a new one. A source calls it as soon as nobody else reads
+its log. The call takes the changelog over from its earlier holder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +49,8 @@ class Activity:
     """What a source does beside the pieces that it gives, for metrics.
 
     `windows_open` counts the chunks of tables that were asked for and are not published yet; `waiting` are the
-    transactions whose end the reading of tables waits for. `invalid_stamps` and `ignored_signals` count what came
-    since they were asked for last: provenance stamps that were not valid, and signals that were not obeyed.
+    transactions whose end the reading of tables waits for. `invalid_stamps` and `ignored_signals` count since the last
+    call: provenance stamps that were invalid, and signals that were ignored.
     """
 
     windows_open: int = 0
@@ -65,10 +66,10 @@ class Source(Protocol):
     """
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
-        """The next piece; None when the timeout passes without one. A source may wait until what it was the first to
-        hear is `gather_s` old: a piece of many small transactions costs little more than a piece of one.
+        """The next piece; None when the timeout passes without one. A source may wait until the first data it received
+        is `gather_s` old, to gather more: a piece of many small transactions costs little more than a piece of one.
 
-        Raises ChangelogError; a deterministic stop only after everything before it was given.
+        Raises ChangelogError; a deterministic stop is raised only after everything before it was returned.
         """
 
     def end(self) -> str:
@@ -88,13 +89,13 @@ class Source(Protocol):
 
 
 class Changelog(Protocol):
-    """What is stored of the changelog, as a source may ask for it; called after `Recover` only."""
+    """Lets a source read what is stored of the changelog; only after it has called `Recover`."""
 
     def versions(self) -> Iterable[Version]:
         """The versions of columns that it holds, oldest first."""
 
     def rows(self, entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
-        """All rows of these entities that it holds now; of a single one, with `key`, those of that key."""
+        """All rows of these entities that it holds now. With `key`, which needs a single entity, only that key's."""
 
 
 class ColumnInfo(Protocol):
@@ -114,7 +115,7 @@ class TableInfo(Protocol):
 
     @property
     def schema(self) -> str:
-        """Where it is: the schema, or what the database calls it."""
+        """The schema that it is in, or what this database has in place of schemas."""
 
     @property
     def name(self) -> str:
@@ -138,20 +139,20 @@ class TableInfo(Protocol):
 
     @property
     def before_image(self) -> str:
-        """What the log tells of a row before a change, in a few words of the database: `full`, `primary key`."""
+        """What the log holds of a row before a change, in the database's own terms: `full`, `primary key`."""
 
     def key_problem(self, key: Sequence[str]) -> str | None:
         """Why these columns cannot identify its rows in a changelog, and what would help; None when they can."""
 
     def usable_key(self) -> tuple[str, ...] | None:
-        """The columns that identify its rows: the primary key, else the first unique index that may; else None."""
+        """The columns that identify its rows: the primary key, or else a unique index that fits; or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retained:
-    """What the server keeps for us: so many bytes of log, held by what `holder` names (as fields of a log event).
+    """The log that the server keeps for us: `nbytes` of it, because of what `holder` names, as fields of a log event.
 
-    `note` says how long it does, and how that is ended.
+    `note` says until when the server keeps the log, and how to end that.
     """
 
     nbytes: int
@@ -164,9 +165,10 @@ class Hold:
     """What holds the server's log for us under our name: a replication slot, or what another kind of database has.
 
     `reader` is the server's process that reads the log through it now. `condition` is the server's own word for how
-    well it holds; `is_lost` says that log which nobody has read yet is gone. `confirmed` is how far we confirmed, as
-    the database spells it. `nbytes` is the log that the server keeps because of it, and `xids` how many transaction ids
-    it holds the catalogue back by; both are None while unknown, or where the server does not count so.
+    well it holds; `is_lost` means that the server has removed log that nobody has read yet. `confirmed` is the place
+    up to which we confirmed the log, as the database spells it. `nbytes` is how much log the server keeps because of
+    the hold; `xids` is the age, in transaction ids, of the oldest state of the catalogue that it keeps. Both are None
+    if they are unknown, or if the server does not measure them.
     """
 
     name: str
@@ -193,9 +195,10 @@ class Remnant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangelogEnd:
-    """Where a changelog ends, for whoever goes over a gap: its last checkpoint, None where there is none that can be
-    read; the highest epoch of any row; when the last row was committed, where that is known; and the entities whose
-    stored rows are gone in part.
+    """Where a changelog ends, as crossing a gap needs it.
+
+    `checkpoint` is None if none can be read. `epoch` is the highest of any row. `committed_at` is when the last row was
+    committed, None if unknown. `lost` are the entities of which some stored rows are gone.
     """
 
     checkpoint: Checkpoint | None
@@ -244,7 +247,7 @@ class Candidate(Protocol):
         """What the server calls the database. Raises ChangelogError where it cannot be asked."""
 
     def tables(self, includes: Callable[[TableName], bool]) -> Sequence[TableInfo]:
-        """Those of the tables that can be published which `includes` chooses, by schema and name, with their sizes.
+        """The tables that can be published and that `includes` accepts, by schema and name, with their sizes.
 
         Raises ChangelogError.
         """
@@ -261,13 +264,13 @@ class Database(Protocol):
     def tables(self, *, sized: Callable[[TableName], bool] = no_table) -> Sequence[TableInfo]:
         """The tables that the database has now and that can be published, by schema and name.
 
-        `sized` says which ones to ask for their size, too, which may wait while a table is locked. May be called at any
+        `sized` chooses the tables whose size is read, too; that may wait while a table is locked. May be called at any
         time, beside an open source too; a wait for a lock ends with the service's stop. Raises ChangelogError.
         """
 
     def shapes(self, entities: Sequence[Entity]) -> Sequence[Struct]:
-        """For each entity, in their order, the columns and types that the service would publish, if the log's were
-        those that the catalogue has now: what schema files are made of.
+        """For each entity, in this order, the columns and types that the service would publish if the log had the same
+        ones as the catalogue has now. Schema files are made from these.
 
         May be called at any time. Raises ChangelogError, PRECONDITION where a table is gone or its key is lost.
         """
@@ -285,12 +288,13 @@ class Database(Protocol):
         """Opens the log where the changelog ends, and begins to read what is missing from tables.
 
         In this order: it makes sure that it alone reads the log under its name (IN_USE otherwise), calls `recover`,
-        which fences whoever wrote before, and streams from the checkpoint that this gives. It refuses where going on
-        would not be exact: GAP where the log does not reach back to the checkpoint, DIVERGED where it is another
-        log, SETTINGS where what shapes the changelog has changed. The two flags let those pass that an operator has
-        accepted. At most one source is open at a time; after `close`, the next may be opened.
+        which fences whoever wrote before, and streams from the checkpoint that `recover` returned. It refuses where
+        going on would not be exact: GAP where the log does not reach back to the checkpoint, DIVERGED where it is
+        another log, SETTINGS where what shapes the changelog has changed. With `accept_settings` and `accept_cluster`,
+        an operator has accepted changed settings, or another cluster. At most one source is open at a time; after
+        `close`, the next may be opened.
 
-        `reach` is called with the name of each step that a crash is tried at. Raises ChangelogError.
+        `reach` is called with the name of each step at which tests try a crash. Raises ChangelogError.
         """
 
     def status(self, through: str) -> SourceStatus:
@@ -303,7 +307,7 @@ class Database(Protocol):
     def retained(self) -> Retained | None:
         """What the server keeps for us; None where it keeps nothing, cannot be asked or does not answer soon.
 
-        For the end of a process, when nobody waits long any more. Raises nothing.
+        Used when a process ends and must not wait long. Raises nothing.
         """
 
     def refuse_if_read(self, *, must_answer: bool = False) -> None:
@@ -317,10 +321,10 @@ class Database(Protocol):
         """Every precondition of reading these entities: of the server, of what the service keeps in it, of each table,
         of what is known to have changed without a row event, and of who else may send signals.
 
-        `stored` is the changelog's checkpoint, None before it is begun: with it, the log must reach back to that. A
-        finding that fails is one that `open` refuses for; its `fix` is what `fix` may run, the way to mend it without
-        loss. Changes nothing, and may be called beside a running service. Raises ChangelogError where the database
-        cannot be asked.
+        `stored` is the changelog's checkpoint, None before the changelog begins; if there is one, the log must reach
+        back to it. `open` refuses for every finding with status `fail`. A finding's `fix` holds statements for the
+        method `fix`, which repair the cause without loss. Changes nothing, and may be called beside a running service.
+        Raises ChangelogError where the database cannot be asked.
         """
 
     def fix(self, statements: Iterable[str]) -> None:
@@ -345,8 +349,8 @@ class Database(Protocol):
 
     def send_signals(self, signals: Iterable[Signal]) -> str:
         """Writes signals into the database's log, each alone in a transaction and signed where the configuration has a
-        secret, in their order; gives where the log ends after the last one, as a `Checkpoint.through`; empty if there
-        was none.
+        secret, in their order. Returns where the log ends after the last one, as a `Checkpoint.through`; empty without
+        signals.
 
         The service has taken note of them once its checkpoint is past that place. Any role that may write to the log
         may send them, beside a running service or without one: they wait in the log until a service reads it. Raises
@@ -357,10 +361,10 @@ class Database(Protocol):
         """A place in the log, as a `Checkpoint.through`, the way the database's own tools spell it."""
 
     def log_facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
-        """What a person should know of the log before going over a gap: lines of a heading of one word and a text.
+        """What a person should know about the log before crossing a gap, as pairs of a heading (one word) and a text.
 
-        Where there is a checkpoint `stored`, the first line has an empty heading and says where that is in the log. The
-        others tell of the database now. Raises ChangelogError where it cannot be asked.
+        With `stored`, the first pair has an empty heading and says where that checkpoint is in the log. The other pairs
+        describe the database as it is now. Raises ChangelogError where it cannot be asked.
         """
 
     def cross_gap(
@@ -374,28 +378,29 @@ class Database(Protocol):
         accept_settings: bool,
         reach: Reach = nowhere,
     ) -> AbstractContextManager[CrossedGap]:
-        """Goes over a gap: finds where the changelog goes on that the log no longer joins on to.
+        """Crosses a gap: the log no longer continues the changelog, so this finds the place where it resumes.
 
         The changelog goes on in an epoch of its own, after the highest one that it holds; every table is read again,
         and keys that it lacks are deleted. `stored` is the checkpoint as readers see it, `reason` the message of the
-        error that a start stops with. `take_over` is called once, before the block and once the log is ours alone: it
-        takes hold of the sink and says where the changelog ends. What the block is given is to be stored in it, in one
-        commit; until that is done, every start finds the gap as before. Where the log still joins on and has only moved
-        past the changelog's end, what holds it stays if `keep_hold`; in every other case there is a new hold.
+        error that a start stops with. `take_over` is called one time, before the block, when nobody else can read the
+        log under our name: it takes hold of the sink and returns where the changelog ends. Inside the block, the caller
+        stores what it was given, in one commit; until that is done, every start finds the gap as before. If it is still
+        the same log and has only moved past the changelog's end, the hold stays with `keep_hold`; in every other case a
+        new one replaces it.
 
         Raises ChangelogError: SETTINGS and PRECONDITION as `open` does, IN_USE while another process reads the log.
         """
 
     def fence(self, entities: Sequence[Entity], *, deadline: float) -> AbstractContextManager[Fence]:
-        """Cuts the database and the changelog of these entities alike, for a comparison; holds the cut until the block
-        ends. The log then moves past the cut even where nobody writes. May be called beside a running service.
+        """Makes one cut through the database and the changelog of these entities, to compare both; holds it until the
+        block ends. The log then moves past the cut even where nobody writes. May be called beside a running service.
 
         `deadline` (of `time.monotonic`) limits the wait for tables that are locked. Raises NoFenceError where there is
         no such cut, ALTERED where a table is gone.
         """
 
     def remnants(self) -> Sequence[Remnant]:
-        """What the service leaves in the database, whether it exists or not, in the order in which people are told.
+        """What the service leaves in the database, whether it exists or not, in the order in which people read it.
 
         Raises ChangelogError where the database cannot be asked.
         """

@@ -1,4 +1,4 @@
-"""From what a decoder hears to pieces of the changelog: transactions, ordinals, stamps, versions, stops. Pure.
+"""Turns what a decoder reads into parts of the changelog: transactions, ordinals, stamps, versions, stops. Pure.
 
 A decoder reads a block of its log and tells an `AssemblyRun` what is in it, in the log's order:
 
@@ -6,25 +6,25 @@ A decoder reads a block of its log and tells an `AssemblyRun` what is in it, in 
        │         │                │                 │                                 │
     ordinal 0   0, 1              2              3, 4, 5                              6
 
-Rows are only counted at first. Rows in a row that share transaction and stamp are one `Span`; they are encoded together
-(`flush`), as late as possible: before something changes how rows are read, and at the end of the block. So many small
-transactions cost little more than a large one.
+Rows are only counted at first. Consecutive rows with the same transaction and stamp form one `Span`. Spans are encoded
+together (`flush`), as late as possible: before something changes how rows are read, and at the end of the block. Thus a
+block of small transactions costs little more than one large transaction.
 
 **Ordinals.** Rows and messages of a transaction are counted from 0, and a row's position has twice that number. The
 count depends on the transaction alone, never on where blocks are cut, so that a row that is read again after a crash
 has the position that it had before.
 
-**What was published before.** A log is read again from somewhere before the changelog's end. Transactions up to the
-last published one are dropped; of that one, where it was published in part, the rows after the last published ordinal
-are delivered. Table reads are different: their rows stand at the place of a signal, and which those were is not
-repeated, so a transaction of which anything was published brings none.
+**What was published before.** A log is read again from somewhere before the changelog's end. Transactions up to and
+including the last published one are dropped. If only part of that one was published, its rows after the last published
+ordinal are delivered. Table reads are different: their rows stand at the place of a signal, and reading again need not
+give the same rows. So if anything of a transaction was published, its signals bring no rows of table reads.
 
-**Stops.** A row that a policy does not let pass stops the changelog. What stands before its *transaction* is given,
-nothing of the transaction itself: an operator who decides about the stop decides before any of it is seen. An error in
-the bytes (MALFORMED) gives nothing.
+**Stops.** A row that a policy refuses stops the changelog. Everything before its *transaction* is published, and
+nothing of the transaction itself, so that an operator decides before readers see any of it. A block with an error in
+its bytes (MALFORMED) gives nothing at all.
 
-**Versions.** Where an entity looks otherwise than the changelog knows, the row that says so is put before the first row
-that looks so, in a batch of its own (`announcing`).
+**Versions.** When an entity's columns differ from those that the changelog knows, a row that announces the new version
+is put before the first row with the new columns, in a batch of its own (`announcing`).
 """
 
 from collections.abc import Callable, Mapping
@@ -63,7 +63,10 @@ _EVERYTHING = 1 << 62
 
 @dataclass(slots=True)
 class _OpenTransaction:
-    """The transaction that is being delivered: `ordinal` counts its records, `published` is what to drop."""
+    """The transaction that is being delivered.
+
+    `ordinal` counts its records; those up to the position ordinal `published` are dropped.
+    """
 
     transaction: Transaction
     stamp: Stamp | None = None
@@ -74,8 +77,9 @@ class _OpenTransaction:
 class Assembly:
     """The state between blocks: the open transaction, what was published before, the stop.
 
-    `published` is the position up to which the changelog holds everything, `partial` says that it stands inside its
-    transaction. `versions` knows what columns the changelog has; without it, none are announced.
+    `published` is the position up to which the changelog holds everything; `partial` is true if that is inside a
+    transaction, and not at its end. `versions` knows which columns the changelog has; without it, no version is
+    announced.
     """
 
     def __init__(
@@ -95,7 +99,7 @@ class Assembly:
         self._published, self._partial = published, partial
 
     def published(self, transaction: Transaction) -> int:
-        """Up to which position ordinal the transaction is in the changelog already; -1 for nothing of it."""
+        """The last position ordinal of the transaction that is in the changelog already; -1 if nothing of it is."""
         last = self._published
         if last is None or (transaction.epoch, transaction.commit) > (last.epoch, last.commit):
             return -1
@@ -104,11 +108,11 @@ class Assembly:
 
 
 class AssemblyRun:
-    """One block of the log. What the methods are told is in the log's order; `result` then has what it gave.
+    """Assembles one block of the log. Call the methods in the log's order; then `result` returns what the block gives.
 
-    `place_of` gives where a row has its log record, by the row's number; only a log needs it that may give a row before
-    a message that stands before it. `settle` is called before the rows of a table read are placed, so that a decoder
-    whose tables change without a message describes them as they are there.
+    `place_of` returns where a row's record is in the log, given the row's number. Only logs that may deliver a row
+    ahead of an earlier message need it. `settle` is called before the rows of a table read are placed, so that a
+    decoder whose tables change without a message can describe them as they are at that place.
     """
 
     def __init__(
@@ -150,7 +154,7 @@ class AssemblyRun:
         self._of.open = None
 
     def take(self, rows: int) -> None:
-        """The next rows belong to the open transaction; what only described a table does not part them."""
+        """The next rows belong to the open transaction. Descriptions of tables between them do not split a span."""
         if not rows:
             return
         opened = self._opened()
@@ -176,8 +180,8 @@ class AssemblyRun:
     def message(self, prefix: str, content: bytes, *, place: int = 0) -> Change | None:
         """A message stands in the open transaction: a stamp, a fence, or a signal, by its prefix.
 
-        Rows that were taken just before it and have their record at `place` follow it in the log. Gives where the
-        message stands if its prefix is another's and it was not published before.
+        Rows that were taken just before it, and whose record is at `place`, come after it in the log. If the prefix is
+        none of ours and the message was not published before, returns where it stands; otherwise None.
         """
         opened = self._opened()
         ordinal = opened.ordinal
@@ -198,12 +202,12 @@ class AssemblyRun:
         self._assembled.statements.append((content, change.transaction.commit))
 
     def describe(self, entity: Entity, look: Look) -> None:
-        """The log describes an entity's table: its next rows look so."""
+        """The log describes an entity's table: its next rows have the columns of `look`."""
         self._assembled.described = self._opened().transaction.commit
         self.look(entity, look)  # a window's rows may have looked otherwise in between
 
     def look(self, entity: Entity, look: Look) -> None:
-        """The entity's next rows look so."""
+        """The entity's next rows have the columns of `look`."""
         self._of.announcer.look(entity, look)
 
     def alter(self, table: tuple[str, str], changes: ColumnChanges) -> None:
@@ -218,7 +222,7 @@ class AssemblyRun:
         return Change(transaction=opened.transaction, ordinal=opened.ordinal, stamp=None).position()
 
     def flush(self, *, but_last: int = 0) -> None:
-        """Encodes the rows that were taken and not yet encoded, but for the last few, and tells the listener.
+        """Encodes the rows taken and not yet encoded, except the last `but_last`, and tells the listener.
 
         Call it before something changes how the rows after it are read.
         """
@@ -238,7 +242,7 @@ class AssemblyRun:
                 self._of.listener.touched(encoded.rows, encoded.xids)
 
     def fail(self, error: ChangelogError) -> None:
-        """A stop: keeps what stands before its transaction, and the block gives nothing after it."""
+        """Records a stop: keeps what comes before its transaction, and discards the rest of the block."""
         if error.position is None:
             error.position = self.here()
         commit = error.position.commit
@@ -294,7 +298,7 @@ class AssemblyRun:
             self._spans[-1:] = [*whole, replace(rest, stamp=reading.stamp)]
 
     def _signal(self, content: bytes, change: Change) -> None:
-        """A signal to the service; or the place of a window's rows, which is named by a nonce."""
+        """A signal to the service or, if its content is a nonce, the mark of the place of a window's rows."""
         listener = self._of.listener
         if not is_nonce(content):
             self._assembled.signals.append((content, change))
@@ -318,7 +322,7 @@ class AssemblyRun:
             raise
 
     def _publish_before(self, encoded: EncodedRows, stop: ChangelogError) -> None:
-        """Of rows that a stop cut short, those before its transaction: after that, some may be missing."""
+        """Publishes only the rows before the stop's transaction: from there on, some may be missing."""
         at = stop.position or self.here()
         whole = int(np.searchsorted(encoded.commits, at.commit))
         if whole:

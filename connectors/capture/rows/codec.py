@@ -52,7 +52,7 @@ def canonical(text: bytes, codec: Codec) -> str:
 
 
 def string(text: bytes | memoryview) -> bytes:
-    """Any text, in quotes. A long one goes piece by piece, so that it is not held once more as characters."""
+    """Any text, in quotes. A long one is converted in pieces, so that no decoded copy of all of it is in memory."""
     if len(text) <= _PIECE_BYTES:
         return _quoted(text, 0)
     # Twice, so that the memory is asked for at once: what grows a little each time is not given back afterwards.

@@ -1,16 +1,17 @@
-"""The keys that the changelog still has: where a repair looks for what the tables lack.
+"""Finds the keys that are alive in the changelog, so that a repair can delete those that the tables lack.
 
 The changelog is folded key by key. A key is alive if its last row, by position, leaves a state, and if that row stands
 after the entity's last truncate. The order in which rows are read does not matter, because a broker gives its
 partitions in any order.
 
-**Memory is bounded.** A fold keeps a position for each key, and no states. What reading the store takes depends little
-on the rows asked for, so small entities are folded together. A large one is folded in parts by a hash of its key:
+**Memory is bounded.** A fold keeps a position for each key, and no states. Reading a few rows of the store costs almost
+as much as reading many, so small entities are folded together. A large one is folded in parts by a hash of its key:
 
-    entities   a b c d e f g …   ──▶  [a]  [b c]  [d e f g]  …    twice as many each time, while they are small
-    too large  d                 ──▶  d by the hash of its keys:  d/2·0  d/2·1  and again by halves
+    entities   a b c d e f g …   ──▶  [a]  [b c]  [d e f g]  …    twice as many each time, while they stay small
+    too large  d                 ──▶  split by key hash:  d/2·0  d/2·1  each split in two again if needed
 
-A second reading fetches the states of the ghosts alone, a limited number at a time.
+A *ghost* is an alive key that its table may lack. A second reading fetches the states of ghosts alone, a limited number
+at a time.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,16 +28,16 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
 
 Read = Callable[[Collection[str], str | None], Iterator[pa.RecordBatch]]
-"""Gives all rows of some entities that the changelog holds now, or of one entity those of one key."""
+"""Reads from the changelog all rows of the given entities; with a key, only that key's rows of the one entity."""
 
 FOLDED_MAX = 2_000_000
-"""Keys that are folded at once: some 200 MB."""
+"""The most keys in memory during one fold: about 200 MB."""
 
 GHOSTS_MAX = 100_000
 """Ghosts that are held at once."""
 
 GHOSTS_BYTES_MAX = 64 << 20
-"""What held ghosts hold, roughly."""
+"""The most bytes that the ghosts in memory take, roughly."""
 
 TOGETHER_MAX = 512
 """Entities that are folded at once. The first is folded alone, then twice as many each time while they are small."""
@@ -50,7 +51,7 @@ _DEPTH_MAX = 24
 class Survivors:
     """The `ghosts` that one reading gave, by entity.
 
-    They are the last ones of the entities in `whole`; those in `cut` have more than can be given.
+    For entities in `whole`, these are the last ghosts; entities in `cut` have more, which are not given.
     """
 
     ghosts: Mapping[str, Sequence[Ghost]]
@@ -68,7 +69,7 @@ class _Part:
 
 
 def of_keys(read: Read, entity: str, keys: Collection[str]) -> Sequence[Ghost]:
-    """Those of the keys that the changelog holds alive."""
+    """Those of `keys` that are alive in the changelog, with their states."""
     names = pa.array([entity])
     if len(keys) == 1:  # a store may find one key without reading all
         folded = _last((rows for text in (TRUNCATE_KEY, *keys) for rows in read([entity], text)), names)
@@ -85,9 +86,9 @@ def older_than(
     folded_max: int = FOLDED_MAX,
     ghosts_max: int = GHOSTS_MAX,
 ) -> Iterator[Survivors]:
-    """What is alive of each entity by a row before its position in `starts`, some of it at a time.
+    """Yields, in portions, each entity's alive keys whose last row is before the entity's position in `starts`.
 
-    Of the keys in `asked`, by entity, it does not matter how old their rows are.
+    Keys in `asked`, by entity, are included at any position if they are alive.
 
     Each entity is once `whole` or `cut`, and no ghost of it is given after that.
     """
@@ -125,13 +126,13 @@ class _Fold:
     """The last row of each key of a part, as `entity` (its place in `names`), `key` and `stamp`.
 
     A stamp is the row's position, its op and its partition, `|` between them: the greatest one is the last row's.
-    Where there are more keys than `most`, what is largest is left to other parts, in `rest`: entity after entity, and
-    at last half of the keys of the one that remains.
+    If there are more keys than `most`, the fold gives up its largest entity, repeatedly; when one entity is left, it
+    gives up half of that entity's keys, repeatedly. `rest` has what was given up, as parts to be folded later.
     """
 
     def __init__(self, part: _Part, most: int) -> None:
         self.entities = sorted(part.entities)
-        """Those that are folded; they become fewer."""
+        """The entities that this fold still covers; those moved to `rest` are removed."""
         self.names = pa.array(self.entities)
         self.rest: list[_Part] = []
         self._number, self._of, self._most = part.number, part.of, most
@@ -167,13 +168,13 @@ class _Fold:
         self.rest.append(_Part(entities=[largest]))
 
     def _mine(self, stamped: pa.Table) -> pa.Table:
-        """A truncate is of every part."""
+        """The rows that belong to this fold. A truncate belongs to every part of its entity."""
         if not stamped.num_rows:
             return stamped
         if len(self.entities) < len(self.names):
             places = pc.index_in(pa.array(self.entities), self.names)
             stamped = stamped.filter(pc.is_in(stamped.column("entity"), places))
-        if self._of == 1 or not stamped.num_rows:  # a column of no rows may have no chunk, either
+        if self._of == 1 or not stamped.num_rows:  # without rows a column may have no chunk, and one is needed
             return stamped
         keys = pa.concat_arrays(stamped.column("key").chunks)
         mine = pa.array(key.partitions(keys, self._of) == self._number)
@@ -250,7 +251,7 @@ def _read_ghosts(read: Read, alive: pa.Table, names: pa.StringArray, nbytes_max:
 
 
 def _ghosts(read: Read, alive: pa.Table, names: pa.StringArray) -> Iterator[tuple[str, Ghost]]:
-    """The states of these keys, by another look at the changelog: a fold keeps none. Rows are found by their stamps."""
+    """Reads the states of `alive` keys from the changelog, because a fold keeps none; rows are matched by stamp."""
     if not alive.num_rows:
         return
     missing = set(zip(*(column.to_pylist() for column in alive.columns), strict=True))

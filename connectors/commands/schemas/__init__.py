@@ -16,7 +16,7 @@ VERBS: Mapping[str, tuple[Command, str]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog schemas` takes."""
+    """Adds the arguments of `changelog schemas`."""
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
     for name, (verb, summary) in VERBS.items():
         sub = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")

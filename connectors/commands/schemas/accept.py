@@ -16,7 +16,7 @@ from changelog.envelope.position import Position
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog schemas accept` takes."""
+    """Adds the arguments of `changelog schemas accept`."""
     parser.add_argument("entity", metavar="ENTITY", help="whose columns were altered")
     parser.add_argument(
         "position", nargs="?", type=position_argument, metavar="POSITION", help="where the service stopped, as it says"

@@ -26,7 +26,7 @@ GIT, REGISTRY = "git", "registry"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog schemas check` takes."""
+    """Adds the arguments of `changelog schemas check`."""
     parser.add_argument(
         "path", nargs="*", type=Path, help=f"files, or folders of them; default: {FOLDER} beside the configuration"
     )

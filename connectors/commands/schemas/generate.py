@@ -26,7 +26,7 @@ FOUND = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog schemas generate` takes."""
+    """Adds the arguments of `changelog schemas generate`."""
     parser.add_argument("entity", nargs="*", metavar="ENTITY", help="default: all entities")
     parser.add_argument("--out", type=Path, default=FOLDER, metavar="DIR", help=f"where to; default: {FOLDER}")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when a file would change")

@@ -27,7 +27,7 @@ STATEMENT_TIMEOUT_S = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog schemas plan` takes."""
+    """Adds the arguments of `changelog schemas plan`."""
     parser.add_argument("file", type=Path, metavar="FILE.sql", help="the migration, in plain SQL")
     parser.add_argument(
         "--embedded",
@@ -92,7 +92,7 @@ def _seconds(text: str) -> float:
 
 
 def _read(path: Path) -> str:
-    """The text of a file. Raises ChangelogError (USAGE) where it is none."""
+    """The text of a file. Raises ChangelogError (USAGE) if it cannot be read, is not UTF-8 or holds a NUL."""
     try:
         text = path.read_bytes().decode()
     except OSError as error:
@@ -105,7 +105,7 @@ def _read(path: Path) -> str:
 
 
 def _versions(settings: Config) -> dict[str, list[tuple[str, avro.Schema]]]:
-    """The versions of columns that the changelog holds, by entity; none where it is out of reach, in a pipeline say."""
+    """The versions of columns in the changelog, by entity; empty if it cannot be reached, for example from CI."""
     versions: dict[str, list[tuple[str, avro.Schema]]] = {}
     with contextlib.suppress(ChangelogError):
         for version in read_versions(open_log(settings)):

@@ -46,7 +46,7 @@ class Verdict:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `changelog schemas register` takes."""
+    """Adds the arguments of `changelog schemas register`."""
     parser.add_argument("entity", nargs="*", metavar="ENTITY", help="default: all entities")
     parser.add_argument("--yes", action="store_true", help="register them")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON, the schemas with them")
