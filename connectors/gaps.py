@@ -109,7 +109,7 @@ def _tables(config: Config, source: Database) -> Iterator[str]:
 def cross(config: Config, gap: Gap, *, accept_settings: bool, reach: Reach) -> None:
     """Stores the gap and the place where the changelog goes on, in one commit. Raises ChangelogError.
 
-    Cut off before, every start finds the gap as before; after it, every start goes on.
+    If it is cut off before that commit, every start finds the gap again; after it, every start goes on.
     """
     log, source = open_log(config), database(config)
     resolved = read_entities(config, source)

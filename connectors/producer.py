@@ -56,7 +56,7 @@ _AGAIN = "publish the same events again, with the same ids"
 _NEXT = "create a new producer, with an instance name that no other process uses"
 
 _Call = tuple[str, bytes, bytes, int, int, list[tuple[str, str | bytes | None]]]
-"""The arguments of a message: topic, value, key, partition, milliseconds, headers."""
+"""What `Producer.produce` takes for one message: topic, value, key, partition, timestamp in ms, headers."""
 
 _Delivered = Callable[[KafkaError | None, Message], None]
 
@@ -67,9 +67,9 @@ class Event:
 
     `id` is unique forever, for example a ULID or a UUID: readers drop an event whose id they have seen. `key` has the
     canonical texts of the entity key's columns, `partition_by` those of the columns that choose the partition, by
-    default the key. `state` is a JSON object. docs/reference/types.md has the forms of both. `at` (with a zone) is when
-    the event happened, and `identifier` the request or run in which it did. `context` holds further details, as a JSON
-    object within the limits of a stamp's context (docs/how-to/stamps.md).
+    default the key. `state` is a JSON object. docs/reference/types.md defines the canonical texts and the JSON values.
+    `at` (with a zone) is when the event happened. `identifier` names the request or run in which it happened. `context`
+    holds further details, as a JSON object within the limits of a stamp's context (docs/how-to/stamps.md).
     """
 
     entity: str
@@ -244,7 +244,7 @@ class ChangelogProducer:
             time.sleep(_NEW_TOPIC_WAIT_S)
 
     def _store(self, producer: Producer, calls: Sequence[_Call]) -> None:
-        """Runs one transaction. After any error, the next one uses a new producer, for which everything is settled."""
+        """Runs one transaction. After an error, the next uses a new producer, which ends what this one left open."""
         lost: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _: Message) -> None:

@@ -130,7 +130,7 @@ def sink_findings(
 ) -> Iterator[Finding]:
     """Whether the changelog can be stored.
 
-    `begun` are the entities it was begun with; `lag_s` is how far it is behind, as far as that is known.
+    `begun` are the entities that the changelog began with. `lag_s` is how far it is behind, None if unknown.
     """
     if isinstance(settings.sink, FilesConfig):
         yield from folder_findings(settings.sink.path)

@@ -45,7 +45,7 @@ def choice_of(arguments: argparse.Namespace) -> Choice | None:
 
 
 def when(text: str) -> Position | datetime:
-    """A position, a time with a zone, or how long ago."""
+    """Parses a position, a time with a zone, or an age such as 15m."""
     if text[-1:] in _UNITS and text[:-1].isdecimal():
         return datetime.now(UTC) - int(text[:-1]) * _UNITS[text[-1]]
     at = moment(text)

@@ -70,7 +70,7 @@ def _read_kafka(settings: Config, source: Database) -> KafkaRemnants:
         return KafkaRemnants()
     try:
         ours = {entity.name for entity in read_entities(settings, source)}
-    except ChangelogError:  # a table is gone, say
+    except ChangelogError:  # for example, because a table is gone
         ours = set(settings.entities)
     try:
         checkpoint = open_log(settings).checkpoint()

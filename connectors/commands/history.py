@@ -49,7 +49,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _with_gaps(log: Log, changes: Sequence[Record]) -> list[Record]:
-    """The changes of a key, and among them the gaps in which others of it may have been lost."""
+    """The changes of a key in order, with the gaps in which other changes of this key may have been lost."""
     if changes[0].entity == GAPS:
         return list(changes)
     begin = position_of(changes[0])
@@ -58,7 +58,7 @@ def _with_gaps(log: Log, changes: Sequence[Record]) -> list[Record]:
 
 
 def _refuse_part_of_a_key(log: Log, entity: str, values: Sequence[str]) -> None:
-    """Raises ChangelogError when the entity's key has more columns than values are given, or fewer."""
+    """Raises ChangelogError if the number of values is not the number of the key's columns."""
     checkpoint = log.checkpoint()
     columns = [] if checkpoint is None else checkpoint.settings.get(entity, {}).get("key", [])
     if columns and len(columns) != len(values):

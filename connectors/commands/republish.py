@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Asks the service for it, and waits until it is done. Keys that the table lacks become deletes."""
+    """Asks the service to republish, and waits until it has. Keys that the table lacks become deletes."""
     settings = config.load(arguments.config, os.environ)
     entity: str = arguments.entity
     if arguments.all:
@@ -63,9 +63,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def report_keys(file: Path, entity: str) -> Iterator[str]:
-    """The entity's keys in a drift report, named by its report.json or by its keys.jsonl.
+    """The entity's keys in a drift report; `file` is its report.json or its keys.jsonl.
 
-    Raises ChangelogError (USAGE) for a file that is none.
+    Raises ChangelogError (USAGE) if the file is neither of them.
     """
     if file.suffix == ".json":
         report = _decoded(file, file.read_bytes(), _Report)

@@ -95,7 +95,7 @@ class Reader:
 
 
 def checkpoint_of(log: Log) -> Checkpoint | None:
-    """The changelog's checkpoint; None also before there is a changelog."""
+    """The changelog's checkpoint; None if it has none, or if there is no changelog yet."""
     try:
         return log.checkpoint()
     except ChangelogError as error:

@@ -25,7 +25,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """The last line."""
+        """One line that counts the verdicts by state; text and log output end with it."""
         counts = Counter(verdict.state for verdict in self.verdicts)
         told = ", ".join(f"{counts[state]} {state}" for state in ORDER if counts[state])
         number = len(self.verdicts)
@@ -33,7 +33,7 @@ class Report:
 
 
 def text(report: Report) -> str:
-    """A finding a line, as compilers print them; behind a file's findings, which versions they speak of."""
+    """One line per finding, as compilers print them; after each file's findings, the versions that they are about."""
     return "\n".join(map(_printable, [*_lines(report), report.summary]))
 
 
@@ -83,7 +83,7 @@ def junit(report: Report) -> str:
 
 
 def github(report: Report) -> str:
-    """An annotation a finding, at its line, and the summary for the log."""
+    """One GitHub annotation for each finding, at its line; then the summary, for the log."""
     return "\n".join(map(_printable, [*_annotations(report), report.summary]))
 
 

@@ -79,7 +79,10 @@ class Server(ServerProcess):
         return psycopg.conninfo.make_conninfo(host="127.0.0.1", port=self.port, dbname=database, user=user)
 
     def start(self) -> None:
-        """Starts the server and returns when it answers a query; waits for remains of a crash to end."""
+        """Starts the server and returns when it answers a query.
+
+        It waits while processes of a crashed server, or another program, are in the way.
+        """
         if self.running:
             return
         if not (self.data_dir / "PG_VERSION").exists():

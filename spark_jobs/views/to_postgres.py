@@ -60,7 +60,7 @@ def parse(text: str) -> tuple[str | None, str]:
 
 
 def write(states: "DataFrame", shape: ViewColumns, view: View, table: Target) -> View:
-    """Makes `states` the table, and returns the record in its comment.
+    """Replaces the table's contents with `states`, and returns the record that its comment now holds.
 
     1. The name is claimed for this run; a name that belongs to anything but a view of this job is refused.
     2. A new table is created beside it, and what a killed run left is dropped.

@@ -67,7 +67,7 @@ def string(text: bytes | memoryview) -> bytes:
 
 
 def _pieces(text: bytes | memoryview) -> Iterator[tuple[int, bytes | memoryview]]:
-    """Text in parts that end with a whole character, and where each stands."""
+    """Splits text into pieces that end with a whole character; yields the offset of each, and the piece."""
     at = 0
     while at < len(text):
         end = at + _PIECE_BYTES
@@ -78,7 +78,7 @@ def _pieces(text: bytes | memoryview) -> Iterator[tuple[int, bytes | memoryview]
 
 
 def _quoted(text: bytes | memoryview, at: int) -> bytes:
-    """Text that stands at byte `at` of its value."""
+    """Text as a JSON string; `at` is its offset in the whole value, for the error message."""
     try:
         return msgspec.json.encode(str(text, "utf-8"))
     except UnicodeDecodeError as error:

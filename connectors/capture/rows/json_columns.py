@@ -22,7 +22,7 @@ Data = bytes | bytearray
 
 _SLICED = frozenset({Shape.RAW, Shape.PLAIN, Shape.TEXT})
 _QUOTED = frozenset({Shape.PLAIN, Shape.TEXT, Shape.TIMESTAMP, Shape.TIMESTAMPTZ})
-_VALUE, _NULL, _TOKEN = range(3)  # how a member is written: by its shape, as null, as a token made one by one
+_VALUE, _NULL, _TOKEN = range(3)  # as its column's shape says; as null; as text that Python converted for the row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """Rows of one kind of one relation, ready but for their provenance.
+    """Rows of one relation with the same op, complete except for their provenance.
 
     `places` are their numbers in the block; `left` those (among the rows asked for) that must go
     through `row_records`.
@@ -98,7 +98,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Marks:
-    """Where the constants inside values stand among a template's, each as start and length.
+    """Where a template's constants hold the texts that occur inside values, each as start and length.
 
     `fractions[n]` makes six digits of a fraction that has n bytes with its point; `fractions_z` ends them with Z.
     """
@@ -190,7 +190,7 @@ class Template:
         )
 
     def _keys(self, data: Data, buffer: Bytes, fields: Sequence[Field], columns: Columns) -> pa.StringArray:
-        """The canonical key texts: sliced where the server's text is canonical, else one by one."""
+        """The canonical key texts: slices where the server's text is canonical, otherwise converted row by row."""
         places = [field.index for field in fields]
         starts, lengths = columns.starts[places], columns.lengths[places]
         sliced = all(field.codec.shape in _SLICED and not field.json for field in fields)
@@ -277,7 +277,7 @@ class _Value:
             self.states = np.where(self._null, _NULL, _VALUE).astype(np.int8)
 
     def texts(self, marks: _Marks, base: int) -> list[Segment]:
-        """The segments of the values; empty where the member is null."""
+        """The segments of the values; those of a null value have length 0."""
         match self._field.codec.shape:
             case Shape.RAW | Shape.PLAIN:
                 return [(self._starts, self._lengths)]
@@ -345,7 +345,7 @@ class _Value:
 
 
 def _escaped(buffer: Bytes, starts: Offsets, lengths: Offsets) -> Ints:
-    """The values that hold a byte which JSON text escapes (RFC 8259, section 7)."""
+    """The indexes of the values with a byte that JSON must escape (RFC 8259, section 7)."""
     offsets, data = gather(buffer, len(starts), [(starts, lengths)])
     octets = np.frombuffer(data, np.uint8)
     special = (octets < 0x20) | (octets == ord('"')) | (octets == ord("\\"))

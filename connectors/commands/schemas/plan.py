@@ -110,7 +110,7 @@ def _versions(settings: Config) -> dict[str, list[tuple[str, avro.Schema]]]:
     with contextlib.suppress(ChangelogError):
         for version in read_versions(open_log(settings)):
             schema = avro.state_schema(version.entity, version.columns, version.key, settings.prefix)
-            del schema[PARTITION]  # which a version does not say
+            del schema[PARTITION]  # a version does not record the partition
             versions.setdefault(version.entity, []).append((f"version {version.number}", schema))
     return versions
 

@@ -22,7 +22,7 @@ _OF_TABLE = ("TABLE", (AlterationKind.IDENTITY, AlterationKind.KEYS))
 _RULES = {"publication": ("PUBLICATION", (AlterationKind.PUBLISHED,))}
 
 _PLACES = (Rule.KEY_CHANGED, Rule.PARTITION_CHANGED)
-"""What no service goes on with, whatever the policy."""
+"""Rules that stop the service whatever its policy."""
 
 LIVE = "the live table"
 """The label of the schema that the table has before the migration."""
@@ -98,7 +98,7 @@ class Judge:
         return stop("TABLE_DROPPED", gone.line, f"{table} is dropped", hint)
 
     def _replaced(self, changes: Sequence[evolution.ColumnChange]) -> Iterator[Alteration]:
-        """Another table takes the place: what is known of its columns is their names."""
+        """Another table takes this one's name: its columns can be matched with the old ones only by name."""
         line = self.effects.new_names.get(self.entity.table, self.effects.last_line)
         yield Alteration(kind=AlterationKind.REPLACED, line=line, name=".".join(self.entity.table))
         for change in changes:
@@ -113,7 +113,7 @@ class Judge:
                 yield Alteration(kind=AlterationKind.RETYPED, line=line, name=change.column, before=old, after=new)
 
     def _refusals(self) -> Iterator[Trouble]:
-        """What the configuration says of the table and no longer holds."""
+        """What the configuration says about the table that is no longer true."""
         error = self.after.refused.get(self.entity.name)
         if error is not None:
             placing = {*self.entity.key, *self.entity.partition_by}
@@ -194,7 +194,7 @@ class Judge:
                 )
 
     def _unseen(self, alteration: Alteration, again: Sequence[str]) -> str | None:
-        """What becomes of stored values that no message tells and the service cannot see."""
+        """How an alteration changes stored values without any message, unseen by the service; None if it does not."""
         if not alteration.restates or (alteration.name and alteration.name in again):
             return None
         published = {name for name, _ in self._new.fields}
