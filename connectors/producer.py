@@ -13,6 +13,7 @@ event with an id that was seen before is a repeat.
 """
 
 import json
+import logging
 import re
 import threading
 import time
@@ -49,7 +50,10 @@ _NEW_TOPIC_S = 5.0
 
 _NEW_TOPIC_WAIT_S = 0.1
 _FULL_WAIT_S = 0.05
-_DEFAULTS = {"compression.type": "lz4", "linger.ms": 5}
+
+_CLIENT_LOG = logging.getLogger("changelog.librdkafka")
+_CLIENT_LOG.addHandler(logging.NullHandler())  # a library is silent until the application asks for its log
+_DEFAULTS: Mapping[str, Any] = {"compression.type": "lz4", "linger.ms": 5, "logger": _CLIENT_LOG}
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}(\.[A-Za-z0-9_-]{1,100})*")
 _ENTITY = re.compile(r"[a-z0-9_-]+")
 _AGAIN = "publish the same events again, with the same ids"
@@ -88,7 +92,8 @@ class ChangelogProducer:
     `instance` identifies this process among those of the service, and stays the same after a restart: another process
     with the same `service_name` and `instance` takes over, and then this one can publish nothing more. `partitions` has
     the expected number of partitions by entity; other entities accept the number that their topic has. `client` has
-    options for librdkafka (TLS, SASL). A call to Kafka is retried for at most `timeout_s`.
+    options for librdkafka (TLS, SASL), which logs to the logger `changelog.librdkafka` of `logging`. A call to Kafka is
+    retried for at most `timeout_s`.
 
     It is a context manager. Any thread may call its methods, which run one at a time. The first `publish` connects.
     """

@@ -12,6 +12,9 @@ from changelog.connectors.terminal import safe
 _GITHUB = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _GITHUB_PROPERTY = {**_GITHUB, **str.maketrans({":": "%3A", ",": "%2C"})}
 
+_NOT_IN_XML = {0xFFFE: r"\ufffe", 0xFFFF: r"\uffff"}
+"""The characters that XML 1.0 forbids (2.2, Char) beside controls and surrogates."""
+
 ORDER: tuple[State, ...] = ("invalid", "incompatible", "removed", "compatible", "new", "unchanged")
 
 
@@ -105,5 +108,8 @@ def _said(finding: Finding) -> str:
 
 
 def _printable(line: str) -> str:
-    """Without what acts on a terminal, is not allowed in XML, or is half a character of a file's name."""
-    return safe(line).encode("utf-8", "backslashreplace").decode()
+    """The line with each character escaped that acts on a terminal, is forbidden in XML 1.0, or is not UTF-8.
+
+    A file's name has characters that are not UTF-8 if its bytes are not.
+    """
+    return safe(line).encode("utf-8", "backslashreplace").decode().translate(_NOT_IN_XML)

@@ -81,7 +81,8 @@ def _view(metadata: str | None, path: str) -> View:
         view = msgspec.json.decode(metadata or "", type=View)
     except msgspec.DecodeError:
         message = f"the rows of {path} are not a view that this job wrote"
-        raise ChangelogError(Kind.USAGE, message, hint="name another path: only views are replaced") from None
+        hint = "name another path: this job replaces only tables that it wrote"
+        raise ChangelogError(Kind.USAGE, message, hint=hint) from None
     if view.format > FORMAT:
         raise ChangelogError(Kind.PRECONDITION, f"{path} was written by a newer program", hint="upgrade this one")
     return view

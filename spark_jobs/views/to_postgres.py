@@ -131,7 +131,9 @@ def _refuse_taken(connection: Connection, place: _Place) -> None:
     if kind != _TABLE or not (comment or "").startswith(MARK):
         what = _KINDS.get(kind, "a table that this job did not make")
         raise ChangelogError(
-            Kind.USAGE, f"{place.schema}.{place.name} is {what}", hint="name another table: only views are replaced"
+            Kind.USAGE,
+            f"{place.schema}.{place.name} is {what}",
+            hint="name another table: this job replaces only tables that it wrote",
         )
 
 

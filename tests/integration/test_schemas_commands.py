@@ -497,7 +497,7 @@ def test_formats(repository: Repository, capsys: pytest.CaptureFixture[str]) -> 
 def test_what_acts_on_a_terminal_or_breaks_xml_is_spelled_out(
     repository: Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (repository.folder / "schemas" / "a\x1b[31m\n::error::.avsc").write_text("{", "utf-8")
+    (repository.folder / "schemas" / "a\x1b[31m\ufffe\uffff\n::error::.avsc").write_text("{", "utf-8")
     for name in ("text", "github"):
         lines = check(capsys, "--format", name, code=3)
         assert len(lines) == 2

@@ -60,8 +60,9 @@ class Columns:
 class Texts:
     """Rows of one relation with the same op, complete except for their provenance.
 
-    `places` are their numbers in the block; `left` those (among the rows asked for) that must go
-    through `row_records`.
+    `Template.texts` numbers the rows that it is given: `places` are the numbers of the rows here, `left` those of the
+    others, each of which must go through `row_records`. `keys` and the members after it have an element for each of
+    `places`; a member is None if its rows do not have it, or if there are no rows.
     """
 
     binding: Binding
@@ -79,20 +80,21 @@ class Texts:
         return len(self.places)
 
     def at(self, places: Ints) -> "Texts":
-        """The same rows, numbered by the block's places of the rows that were asked for."""
+        """The same rows, numbered by `places`: the number in the block of each row that `Template.texts` was given."""
         return replace(self, places=places[self.places])
 
-    def numbered(self, chosen: Ints) -> "Texts":
-        """The chosen rows, numbered from 0."""
-        if len(chosen) == self.size:
+    def numbered(self, index: Ints) -> "Texts":
+        """The rows at `index` (ascending, into `places`), numbered from 0."""
+        if len(index) == self.size:
             return replace(self, places=np.arange(self.size))
-        index = pa.array(chosen)
+        arrow_index = pa.array(index)
         return replace(
             self,
-            places=np.arange(len(chosen)),
-            keys=None if self.keys is None else self.keys.take(index),
-            partitions=None if self.partitions is None else self.partitions[chosen],
-            current=None if self.current is None else self.current.take(index),
+            places=np.arange(len(index)),
+            keys=None if self.keys is None else self.keys.take(arrow_index),
+            partitions=None if self.partitions is None else self.partitions[index],
+            current=None if self.current is None else self.current.take(arrow_index),
+            original=None if self.original is None else self.original.take(arrow_index),
         )
 
 

@@ -4,6 +4,8 @@ import contextlib
 import itertools
 import json
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -27,6 +29,21 @@ from tests.servers import kafka_lib
 
 AT = datetime(2026, 11, 21, 3, 10, 2, 886044, UTC)
 PARTITIONS = 3
+
+APPLICATION = """
+import logging, sys
+from datetime import UTC, datetime
+from changelog.connectors.producer import ChangelogProducer, Event
+
+servers, prefix, *logs = sys.argv[1:]
+if logs:
+    logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, format="%(name)s %(levelname)s")
+event = Event(entity="viewed", id="e-1", key=("1",), state={}, at=datetime.now(UTC))
+with ChangelogProducer(
+    servers, prefix=prefix, service_name="web", instance="web-0", client={"debug": "eos"}
+) as producer:
+    producer.publish([event])
+"""
 
 _numbers = itertools.count()
 
@@ -304,3 +321,13 @@ def test_a_closed_producer_says_so(opened: Open) -> None:
 def test_names_that_cannot_be_told_apart_are_refused() -> None:
     with pytest.raises(ChangelogError, match="instance should be made of"):
         ChangelogProducer("127.0.0.1:1", prefix="a", service_name="b", instance="c/d")
+
+
+@pytest.mark.parametrize(("words", "logged"), [([], set()), (["logs"], {"changelog.librdkafka DEBUG"})])
+def test_the_log_of_librdkafka_goes_where_the_applications_own_goes(
+    broker: Broker, prefix: str, words: list[str], logged: set[str]
+) -> None:
+    command = [sys.executable, "-c", APPLICATION, broker.bootstrap_servers, prefix, *words]
+    run = subprocess.run(command, capture_output=True, check=True, text=True)
+    assert run.stdout == ""
+    assert set(run.stderr.splitlines()) == logged

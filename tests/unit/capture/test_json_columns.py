@@ -1,0 +1,26 @@
+"""Some of the rows that were spliced together, with all that belongs to them."""
+
+import numpy as np
+
+from changelog.connectors.capture.rows.json_columns import Columns, Template
+from changelog.connectors.sources.postgres.decode.binder import Binder
+from changelog.envelope.columnar.splice import INLINE
+from changelog.envelope.model import Op
+from tests.unit.postgres.messages import TYPES, entity, relation
+
+
+def test_some_rows_keep_all_of_their_members() -> None:
+    binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)
+    data = b"123abc" + bytes(INLINE)
+    starts = np.array([[0, 1, 2], [3, 4, 5]], np.int32)
+    columns = Columns(starts=starts, lengths=np.ones_like(starts), null=np.zeros_like(starts, bool))
+    all_rows = np.ones(3, bool)
+    texts = Template(binding).texts(Op.UPDATE, data, np.frombuffer(data, np.uint8), columns, columns, all_rows)
+    assert texts.original is not None
+    some = texts.numbered(np.array([0, 2]))
+    assert some.places.tolist() == [0, 1]
+    assert some.keys is not None
+    assert some.keys.to_pylist() == ["1", "3"]
+    assert some.original is not None
+    assert some.current is not None
+    assert some.original.to_pylist() == some.current.to_pylist() == texts.original.take([0, 2]).to_pylist()
