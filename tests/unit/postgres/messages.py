@@ -17,6 +17,7 @@ from changelog.connectors.sources.postgres.decode.messages import (
     LogicalMessage,
     Relation,
     RelationColumn,
+    Truncate,
 )
 from changelog.connectors.sources.postgres.decode.xids import Xids
 from changelog.connectors.sources.postgres.values.definitions import Definitions
@@ -24,6 +25,7 @@ from changelog.connectors.sources.postgres.values.types import Attribute, PgType
 from changelog.envelope.checkpoint import Decisions
 from changelog.envelope.columnar import batch
 from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError
 from changelog.envelope.model import Stamp
 from changelog.envelope.position import Position
 from changelog.envelope.versions import Versions
@@ -166,3 +168,21 @@ def positions(*pieces: Assembled) -> list[str]:
     """Of each row, its commit and ordinal: `100/0`."""
     found = [Position.parse(text) for text in table(*pieces).column("position").to_pylist()]
     return [f"{position.commit}/{position.ordinal}" for position in found]
+
+
+TRUNCATE = Truncate(relids=(20_000,), cascade=False, restart_identity=False)
+FOREIGN = LogicalMessage(transactional=True, lsn=0, prefix="someone", content=b"else")
+UNBOUND = relation(30_000, "unbound")
+
+
+def ops(*pieces: Assembled) -> list[str]:
+    """`op key` of each row."""
+    rows = table(*pieces)
+    return [f"{op} {key}" for op, key in zip(rows["op"].to_pylist(), rows["key"].to_pylist(), strict=True)]
+
+
+def stopped_at(error: ChangelogError | None) -> str:
+    """`commit/ordinal` of the change that stopped the stream."""
+    assert error is not None
+    assert error.position is not None
+    return f"{error.position.commit}/{error.position.ordinal}"

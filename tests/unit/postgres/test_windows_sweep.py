@@ -1,4 +1,4 @@
-"""Keys looked up, and what the table lacks deleted, on the simulated database of `test_windows`.
+"""Keys looked up, and what the table lacks deleted, on the simulated database of `window_simulation`.
 
 What is published is held against the truth of its place: what the stream's own changes make of the table's first
 state. A row that is read there must be the true one, a delete must be of a key that is not there, and of one that the
@@ -22,17 +22,17 @@ from changelog.connectors.capture.tables import windows as windows_module
 from changelog.connectors.capture.tables.key_lookup import Ghost, Keys, Lookup
 from changelog.connectors.capture.tables.windows import Chunk, Windows
 from changelog.connectors.sources.postgres.snapshot.visibility import Snapshot
-from tests.unit.postgres.test_windows import (
+from tests.unit.postgres.window_simulation import (
     ENTITY,
     KEYS,
     TABLE,
-    _change,
-    _Database,
-    _Logged,
-    _of_the_database,
-    _rows,
+    Database,
+    Logged,
+    change_of,
     check_counted,
     progress_of,
+    rows_of,
+    step_of_the_database,
 )
 
 Mask = npt.NDArray[np.bool_]
@@ -65,7 +65,7 @@ class _LookedUp:
             for key, wanted in zip(self.gone.to_pylist(), delete, strict=True)
             if wanted and key in self.taken.ghosts
         ]
-        deletes = _rows(dead, [DELETED] * len(dead))
+        deletes = rows_of(dead, [DELETED] * len(dead))
         return pa.concat_batches([self.found.filter(pa.array(keep)), deletes])
 
 
@@ -88,7 +88,7 @@ class _Changelog:
 class _Sweep:
     """A service whose changelog holds rows that no table has; each opening looks all that is older up."""
 
-    def __init__(self, database: _Database, base: Mapping[int, int], make: Callable[..., Windows]) -> None:
+    def __init__(self, database: Database, base: Mapping[int, int], make: Callable[..., Windows]) -> None:
         self.database, self.make = database, make
         dice = database.dice
         read_to = dice.randint(0, len(database.log))
@@ -153,7 +153,7 @@ class _Sweep:
     def send(self) -> None:
         if self.unsent:
             xid = self.database.new_xid()
-            self.database.log.append(_Logged(xid, nonce=self.unsent.pop()))
+            self.database.log.append(Logged(xid, nonce=self.unsent.pop()))
             self.database.over.add(xid)
 
     def deliver(self) -> None:
@@ -163,7 +163,7 @@ class _Sweep:
         entry = self.database.log[now.read_to]
         now.read_to += 1
         if entry.nonce is not None:
-            found = self.windows.signal(entry.nonce.encode(), _change(entry.xid))
+            found = self.windows.signal(entry.nonce.encode(), change_of(entry.xid))
             for row in [] if found is None else found.to_pylist():
                 self._publish(int(row["key"]), row["version"])
             return
@@ -175,7 +175,7 @@ class _Sweep:
                 now.alive[key] = version, self.opening
         if entry.changes:
             keys = [key for key, _, _ in entry.changes]
-            self.windows.touched(_rows(keys, [0] * len(keys)), np.full(len(keys), entry.xid))
+            self.windows.touched(rows_of(keys, [0] * len(keys)), np.full(len(keys), entry.xid))
 
     def _publish(self, key: int, version: int) -> None:
         now = self.now
@@ -190,7 +190,7 @@ class _Sweep:
             now.alive[key] = version, self.opening
 
 
-def _apply(truth: dict[int, int], entry: _Logged) -> None:
+def _apply(truth: dict[int, int], entry: Logged) -> None:
     for key, version, deleted in entry.changes:
         if deleted:
             truth.pop(key, None)
@@ -202,25 +202,25 @@ def _ghost(key: int) -> Ghost:
     return Ghost(key=str(key), partition=0, position="", current=Raw(b"{}"), unavailable=(), json_null=(), mask=None)
 
 
-def _found(database: _Database, snapshot: Snapshot, taken: Keys) -> pa.RecordBatch:
+def _found(database: Database, snapshot: Snapshot, taken: Keys) -> pa.RecordBatch:
     wanted = {int(key) for key in taken.keys}
     found = [each for each in database.heap if each.key in wanted and database._sees(snapshot, each)]
-    return _rows([each.key for each in found], [each.version for each in found])
+    return rows_of([each.key for each in found], [each.version for each in found])
 
 
 def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
     dice = random.Random(seed)
-    database = _Database(dice)
+    database = Database(dice)
     base = {each.key: each.version for each in database.heap}
     for _ in range(dice.randrange(12)):
-        _of_the_database(database, dice)
+        step_of_the_database(database, dice)
     service = _Sweep(database, base, make)
     reader = (service.take, service.look, service.send)
     for _ in range(steps):
         before = service.windows, service.windows.changes, progress_of(service.windows)
         match dice.random():
             case chance if chance < 0.4:
-                _of_the_database(database, dice)
+                step_of_the_database(database, dice)
             case chance if chance < 0.6:
                 service.deliver()
             case chance if chance < 0.9:

@@ -1,0 +1,168 @@
+"""Which columns rows are read with, what a listener hears of them, and the shapes that batches carry."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from changelog.connectors.capture.assembly.assembled import Assembled
+from changelog.connectors.capture.rows.row_change import Delete, Insert
+from changelog.connectors.capture.rows.row_records import Change
+from changelog.connectors.sources.postgres.decode.messages import (
+    Decoded,
+    LogicalMessage,
+)
+from changelog.envelope.columnar import batch
+from changelog.envelope.position import Position, commit_text
+from changelog.schemas.types import Array, Primitive, Struct
+from tests.unit.postgres.messages import (
+    INT,
+    TEXT,
+    TRUNCATE,
+    UNBOUND,
+    assembler,
+    entity,
+    frames,
+    insert,
+    ops,
+    positions,
+    relation,
+    table,
+    transaction,
+    update,
+)
+
+
+def test_what_is_passed_over_neither_stops_nor_signals() -> None:
+    listener = _Listener()
+    signal = LogicalMessage(transactional=True, lsn=0, prefix="changelog", content=b"0" * 32)
+    sent = [*transaction(100, [relation(), TRUNCATE]), *transaction(200, [signal])]
+    fed = assembler(published=Position(1, 200, 2), listener=listener)
+    assert fed.feed(frames(sent)).through == commit_text(201)
+    assert fed.stop is None
+    assert listener.heard == []
+
+
+# Relations
+
+
+def test_rows_are_read_with_the_relation_that_came_before_them() -> None:
+    wider = relation(columns={"id": INT, "status": TEXT, "note": TEXT})
+    changed: list[Decoded] = [insert(1), wider, Insert(relid=20_000, new=(b"2", b"NEW", b"!")), relation(), insert(3)]
+    given_ = assembler().feed(frames(transaction(100, [relation(), *changed])))
+    assert table(given_)["current"].to_pylist() == [
+        '{"id":1,"status":"NEW"}',
+        '{"id":2,"status":"NEW","note":"!"}',
+        '{"id":3,"status":"NEW"}',
+    ]
+    assert positions(given_) == ["100/0", "100/2", "100/4"]
+    assert [(each.added, each.dropped, str(each.position)[-8:]) for each in given_.altered] == [
+        (("note",), (), "00000002"),
+        ((), ("note",), "00000004"),
+    ]
+
+
+def test_a_retyped_column_is_said() -> None:
+    retyped = relation(columns={"id": INT, "status": 3802})
+    given_ = assembler().feed(frames(transaction(100, [relation(), insert(1), retyped])))
+    assert [each.retyped for each in given_.altered] == [("status",)]
+
+
+def test_a_relation_said_again_changes_nothing() -> None:
+    listener = _Listener()
+    given_ = assembler(listener=listener).feed(frames(transaction(100, [relation(), insert(1), relation(), insert(2)])))
+    assert (given_.altered, listener.heard) == ([], [("touched", ["1", "2"], [700, 700])])
+
+
+# The listener
+
+
+@dataclass(slots=True)
+class _Listener:
+    """Writes down what it is told; a signal brings rows of its own."""
+
+    heard: list[object] = field(default_factory=list)
+    brings: pa.RecordBatch | None = None
+
+    def touched(self, rows: pa.RecordBatch, xids: npt.NDArray[np.int64]) -> None:
+        self.heard.append(("touched", rows.column("key").to_pylist(), xids.tolist()))
+
+    def discard(self, table: tuple[str, str]) -> None:
+        self.heard.append(("discard", table))
+
+    def signal(self, payload: bytes, change: Change) -> pa.RecordBatch | None:
+        self.heard.append(("signal", payload, str(change.position())[-8:]))
+        return self.brings
+
+    def withdraw(self) -> None:
+        self.heard.append("withdraw")
+
+
+def test_the_listener_hears_everything_in_the_order_of_the_stream() -> None:
+    wider = relation(columns={"id": INT, "status": TEXT, "note": TEXT})
+    signal = LogicalMessage(transactional=True, lsn=0, prefix="changelog", content=b"0" * 32)
+    brought = table(assembler().feed(frames(transaction(150, [relation(), insert(9)])))).to_batches()[0]
+    listener = _Listener(brings=brought)
+    sent = [
+        *transaction(100, [relation(), insert(1), update(1, 2)], xid=701),
+        *transaction(150, [signal], xid=702),
+        *transaction(200, [wider, Delete(relid=20_000, old_kind="O", old=(b"2", b"NEW", None))], xid=703),
+        *transaction(250, [replace(signal, transactional=False), replace(signal, prefix="other")], xid=704),
+    ]
+    given_ = assembler(listener=listener).feed(frames(sent))
+    assert listener.heard == [
+        ("touched", ["1", "1", "2"], [701, 701, 701]),
+        ("signal", b"0" * 32, "00000000"),
+        ("discard", ("public", "orders")),
+        ("touched", ["2"], [703]),
+    ]
+    assert ops(given_) == ["create 1", "delete 1", "create 2", "create 9", "delete 2"]
+    assert [rows.schema for rows in given_.rows] == [batch.SCHEMA] * 3
+
+
+# Shapes
+
+
+def _told(given_: Assembled) -> list[tuple[list[str], list[str]]]:
+    """Of each batch, its keys, and the columns that it says its orders have."""
+    return [(rows["key"].to_pylist(), [name for name, _ in batch.shapes(rows)["order"].fields]) for rows in given_.rows]
+
+
+def test_every_batch_says_which_columns_its_rows_have() -> None:
+    wider = relation(columns={"id": INT, "status": TEXT, "note": TEXT})
+    row = Insert(relid=20_000, new=(b"3", b"NEW", None))
+    given_ = assembler().feed(frames(transaction(100, [UNBOUND, relation(), insert(1), insert(2), wider, row])))
+    assert _told(given_) == [(["1", "2"], ["id", "status"]), (["3"], ["id", "status", "note"])]
+    assert batch.shapes(given_.rows[0]) == {
+        "order": Struct(fields=(("id", Primitive.INT), ("status", Primitive.STRING)))
+    }
+
+
+def test_the_shapes_of_several_entities_stand_beside_each_other() -> None:
+    entities = [entity(), entity("refund", "refunds", masks={"note": "sha256", "secret": "drop", "gone": "null"})]
+    columns = {"id": INT, "note": 3802, "secret": TEXT, "gone": 1007}
+    sent: list[Decoded] = [relation(), relation(20_001, "refunds", columns), insert(1)]
+    [rows] = assembler(entities).feed(frames(transaction(100, sent))).rows
+    shape = batch.shapes(rows)["refund"]
+    assert shape.fields == (
+        ("id", Primitive.INT),
+        ("note", Primitive.STRING),
+        ("gone", Array(element=Primitive.INT)),
+    )
+    assert batch.shapes(rows).keys() == {"order", "refund"}
+
+
+def test_a_table_that_takes_the_name_of_another_has_a_shape_of_its_own() -> None:
+    """Made anew under another number, in the very transaction: there is no batch of both."""
+    anew = relation(20_001, columns={"id": INT})
+    sent: list[Decoded] = [relation(), insert(1), anew, Insert(relid=20_001, new=(b"2",))]
+    given_ = assembler().feed(frames(transaction(100, sent)))
+    assert _told(given_) == [(["1"], ["id", "status"]), (["2"], ["id"])]
+
+
+def test_what_a_stop_leaves_keeps_its_shape() -> None:
+    stopped = assembler([entity(immutable=True)])
+    given_ = stopped.feed(frames([*transaction(100, [relation(), insert(1)]), *transaction(200, [update(1, 1)])]))
+    assert stopped.stop is not None
+    assert _told(given_) == [(["1"], ["id", "status"])]

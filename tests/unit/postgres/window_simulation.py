@@ -1,0 +1,402 @@
+"""A simulated database, and the real windows over it, one step at a time.
+
+The simulation has what makes this hard in PostgreSQL: a commit is in the log before it is visible, rows move between
+pages, transactions run when the service starts, and the service starts again. A *version* is a number that grows with
+each write; a published state that is older than one published before it for the same key is the fault looked for.
+"""
+
+import copy
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from changelog.connectors.capture.rows.row_records import Change, Transaction
+from changelog.connectors.capture.tables.key_lookup import Lookup
+from changelog.connectors.capture.tables.windows import Chunk, Windows
+from changelog.connectors.sources.postgres.snapshot.page_progress import (
+    PAGE_SLOTS,
+    Fingerprint,
+    LeafProgress,
+    Range,
+    TableProgress,
+)
+from changelog.connectors.sources.postgres.snapshot.visibility import Snapshot
+
+ENTITY, TABLE, LEAF = "order", ("public", "orders"), "public.orders"
+KEYS = range(8)
+PAGES = 6
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+def change_of(xid: int = 1) -> Change:
+    return Change(transaction=Transaction(xid=xid, epoch=1, commit=1, committed_at=0), ordinal=0, stamp=None)
+
+
+def rows_of(keys: Sequence[int], versions: Sequence[int]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "entity": pa.array([ENTITY] * len(keys), pa.utf8()),
+            "key": pa.array([str(key) for key in keys], pa.utf8()),
+            "version": pa.array(versions, pa.int64()),
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A chunk's rows, as `windows.Rows` asks for them."""
+
+    found: pa.RecordBatch
+    nbytes: int = 1
+
+    @property
+    def keys(self) -> pa.StringArray:
+        return self.found.column("key")
+
+    @property
+    def gone(self) -> pa.StringArray:
+        return pa.array([], pa.utf8())
+
+    def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
+        return self.found.filter(pa.array(keep))
+
+
+# The simulated database
+
+
+@dataclass(slots=True)
+class _Tuple:
+    """A row version at a place in the file; `ended_by` is the transaction that replaced or deleted it."""
+
+    key: int
+    version: int
+    place: int
+    made_by: int
+    ended_by: int | None = None
+
+
+@dataclass(slots=True)
+class _Writer:
+    """A transaction that runs: its changes as (key, version, deleted), and the tuples that it holds."""
+
+    xid: int
+    changes: list[tuple[int, int, bool]] = field(default_factory=list)
+    held: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """An entry of the log: a committed transaction, or the message of a window."""
+
+    xid: int
+    changes: Sequence[tuple[int, int, bool]] = ()
+    nonce: str | None = None
+    altered: bool = False
+
+
+class Database:
+    """One table under multi-version concurrency control, and its log in commit order."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        self.log: list[Logged] = []
+        self.writers: list[_Writer] = []
+        self.logged: list[_Writer] = []  # committed in the log, not yet visible
+        self.over: set[int] = {0}  # visible, or rolled back
+        self.rolled_back: set[int] = set()
+        self.filenode = 1
+        self.locks = 0
+        self._xids, self._versions = count(1), count(1)
+        self.next_xid = 1
+        self.heap = [_Tuple(key, next(self._versions), self._place(), 0) for key in KEYS if dice.random() < 0.7]
+
+    def _place(self) -> int:
+        """One of a few rows of a page."""
+        return self.dice.randrange(PAGES) * PAGE_SLOTS + self.dice.randrange(1, 4)
+
+    def begin(self) -> None:
+        self.writers.append(_Writer(self.new_xid()))
+
+    def new_xid(self) -> int:
+        xid = next(self._xids)
+        self.next_xid = xid + 1
+        return xid
+
+    def write(self) -> None:
+        """Inserts, updates or deletes a key that nobody else holds; or moves it to another key."""
+        writer = self.dice.choice(self.writers)
+        held = {key for other in (*self.writers, *self.logged) if other is not writer for key in other.held}
+        key = self.dice.choice([key for key in KEYS if key not in held] or [-1])
+        if key < 0:
+            return
+        live = self._live(key)
+        if live is not None:
+            live.ended_by = writer.xid
+            if self.dice.random() < 0.3:
+                writer.changes.append((key, next(self._versions), True))
+                key = self.dice.choice([other for other in KEYS if other not in held])
+                if self._live(key) is not None or self.dice.random() < 0.5:
+                    writer.held |= {key, live.key}
+                    return
+                writer.held.add(live.key)
+        made = _Tuple(key, next(self._versions), self._place(), writer.xid)
+        self.heap.append(made)
+        writer.changes.append((key, made.version, False))
+        writer.held.add(key)
+
+    def _live(self, key: int) -> _Tuple | None:
+        """The newest version of a key, as its writer sees it."""
+        return next(
+            (
+                each
+                for each in self.heap
+                if each.key == key and each.ended_by is None and each.made_by not in self.rolled_back
+            ),
+            None,
+        )
+
+    def commit(self) -> None:
+        """Into the log; others do not see it yet."""
+        writer = self._pop(self.writers)
+        self.log.append(Logged(writer.xid, tuple(writer.changes)))
+        self.logged.append(writer)
+
+    def show(self) -> None:
+        self.over.add(self._pop(self.logged).xid)
+
+    def roll_back(self) -> None:
+        writer = self._pop(self.writers)
+        self.over.add(writer.xid)
+        self.rolled_back.add(writer.xid)
+        for each in self.heap:
+            if each.ended_by == writer.xid:
+                each.ended_by = None
+
+    def _pop(self, writers: list[_Writer]) -> _Writer:
+        return writers.pop(self.dice.randrange(len(writers)))
+
+    def snapshot(self) -> Snapshot:
+        running = [writer.xid for writer in (*self.writers, *self.logged)]
+        return Snapshot(
+            xmin=min([*running, self.next_xid]), xmax=self.next_xid, running=np.array(sorted(running), np.int64)
+        )
+
+    def read(self, snapshot: Snapshot, taken: Range) -> pa.RecordBatch:
+        found = [each for each in self.heap if self._sees(snapshot, each) and _within(each.place, taken)]
+        return rows_of([each.key for each in found], [each.version for each in found])
+
+    def _sees(self, snapshot: Snapshot, each: _Tuple) -> bool:
+        def seen(xid: int) -> bool:
+            return xid not in self.rolled_back and not snapshot.misses(np.array([xid]))[0]
+
+        return seen(each.made_by) and (each.ended_by is None or not seen(each.ended_by))
+
+    def rewrite(self) -> None:
+        """VACUUM FULL: every row on another page, in another file."""
+        self.filenode += 1
+        for each in self.heap:
+            each.place = self._place()
+
+    def state(self) -> dict[int, int]:
+        """Once every transaction is over."""
+        return {
+            each.key: each.version
+            for each in self.heap
+            if each.ended_by is None and each.made_by not in self.rolled_back
+        }
+
+
+def _within(place: int, taken: Range) -> bool:
+    return taken.first <= place and (taken.end is None or place < taken.end)
+
+
+# The simulated service
+
+
+class StaleError(AssertionError):
+    """A state was published that is older than one published before it."""
+
+
+class _Service:
+    """A reader of the log and of the table around the real `Windows`, one step at a time."""
+
+    def __init__(self, database: Database, make: Callable[..., Windows]) -> None:
+        self.database, self.make = database, make
+        self.read_to = database.dice.randint(0, len(database.log))
+        self.published: dict[int, int] = {}
+        self.gone: set[int] = set()
+        self.signature = 0
+        self._nonces = count()
+        self.stored: dict[str, object] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """A new process: what was read and not published is forgotten."""
+        database = self.database
+        leaves = {LEAF: LeafProgress(filenode=database.filenode, pages=PAGES - 1, left=[(0, None)])}
+        self.progress = TableProgress.resume(ENTITY, str(self.signature), leaves, self.stored)
+        self.progress.chunk_pages = 2
+        horizon = database.new_xid()
+        database.over.add(horizon)
+        self.windows = self.make({ENTITY: self.progress}, horizon=horizon, nonces=lambda: str(next(self._nonces)))
+        self.taken: list[tuple[str, Chunk]] = []
+        self.locked: list[tuple[str, Chunk, Snapshot]] = []
+        self.unsent: list[str] = []
+        database.locks = 0
+
+    # Steps of the reader threads
+
+    def take(self) -> None:
+        if not self.windows.complete and copy.deepcopy(self.progress).next_range() is not None:
+            found = self.windows.take({ENTITY: TABLE})
+            assert found is not None
+            self.taken.append(found)
+
+    def lock(self) -> None:
+        if not self.taken:
+            return
+        nonce, chunk = self.taken.pop(self.database.dice.randrange(len(self.taken)))
+        snapshot = self.database.snapshot()
+        if self.windows.reading(nonce, snapshot, Fingerprint(str(self.signature), self.database.filenode)):
+            self.database.locks += 1
+            self.locked.append((nonce, chunk, snapshot))
+        else:
+            self.windows.give_back_unread(nonce)
+
+    def copy(self) -> None:
+        if not self.locked:
+            return
+        nonce, chunk, snapshot = self.locked.pop(self.database.dice.randrange(len(self.locked)))
+        fate = self.database.dice.random()
+        if fate < 0.1:
+            self.windows.give_back_unread(nonce, smaller=True)
+            self.database.locks -= 1
+        else:
+            assert isinstance(chunk.taken, Range)
+            self.windows.read(nonce, Read(self.database.read(snapshot, chunk.taken)))
+            self.windows.give_back_unread(nonce)
+            self.unsent.append(nonce)
+
+    def send(self) -> None:
+        """The message is in the log; then the lock goes."""
+        if self.unsent:
+            nonce = self.unsent.pop()
+            xid = self.database.new_xid()
+            self.database.log.append(Logged(xid, nonce=nonce))
+            self.database.over.add(xid)
+            self.database.locks -= 1
+
+    # Steps of the stream
+
+    def deliver(self) -> None:
+        if self.read_to == len(self.database.log):
+            return
+        entry = self.database.log[self.read_to]
+        self.read_to += 1
+        if entry.altered:
+            self.windows.discard(TABLE)
+        if entry.nonce is not None:
+            found = self.windows.signal(entry.nonce.encode(), change_of(entry.xid))
+            if found is not None:
+                keys = [int(key) for key in found.column("key").to_pylist()]
+                for key, version in zip(keys, found.column("version").to_pylist(), strict=True):
+                    self._publish(key, version, deleted=False, read=True)
+        elif entry.changes:
+            for key, version, deleted in entry.changes:
+                self._publish(key, version, deleted=deleted, read=False)
+            keys = [key for key, _, _ in entry.changes]
+            self.windows.touched(rows_of(keys, [0] * len(keys)), np.full(len(keys), entry.xid))
+        self.stored = self.windows.progress()[ENTITY]
+
+    def _publish(self, key: int, version: int, *, deleted: bool, read: bool) -> None:
+        last = self.published.get(key, 0)
+        if version < last or (read and key in self.gone):
+            raise StaleError(f"key {key}: version {version} behind {last}")
+        self.published[key] = version
+        (self.gone.add if deleted else self.gone.discard)(key)
+
+    def state(self) -> dict[int, int]:
+        return {key: version for key, version in self.published.items() if key not in self.gone}
+
+
+def progress_of(windows: Windows) -> list[object]:
+    """All that a source makes of windows for its checkpoint."""
+    lookups = [task for task in windows._tasks if isinstance(task, Lookup)]
+    return [
+        windows.progress(),
+        windows.complete,
+        *((each.left, each.absent, each.complete, each.more, each.failed) for each in lookups),
+    ]
+
+
+def check_counted(windows: Windows, before: Windows, changes: int, progress: Sequence[object]) -> None:
+    """A step that changed the progress was counted: a source looks at the progress only then."""
+    assert windows is not before or changes != windows.changes or progress_of(windows) == progress
+
+
+def run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
+    """Random steps; then everything ends, and the changelog must say what the table says."""
+    dice = random.Random(seed)
+    database = Database(dice)
+    for _ in range(dice.randrange(12)):
+        step_of_the_database(database, dice)
+    service = _Service(database, make)
+    for _ in range(steps):
+        before = service.windows, service.windows.changes, progress_of(service.windows)
+        _step(service, database, dice)
+        check_counted(service.windows, *before)
+    while database.writers or database.logged:
+        (database.commit if database.writers else database.show)()
+    for _ in range(200):
+        for step in (service.send, service.copy, service.lock, service.take, service.deliver):
+            step()
+        if service.windows.complete and service.read_to == len(database.log):
+            break
+    assert service.windows.complete
+    if service.state() != database.state():
+        raise StaleError(f"the changelog says {service.state()} and the table {database.state()}")
+
+
+def _step(service: _Service, database: Database, dice: random.Random) -> None:
+    reader = (service.take, service.take, service.lock, service.lock, service.copy, service.send)
+    match dice.random():
+        case chance if chance < 0.45:
+            step_of_the_database(database, dice)
+        case chance if chance < 0.65:
+            service.deliver()
+        case chance if chance < 0.98:
+            dice.choice(reader)()
+        case chance if chance < 0.985:
+            service.start()
+        case _ if not database.locks:
+            _altered(service, dice)
+
+
+def step_of_the_database(database: Database, dice: random.Random) -> None:
+    step = dice.choice(["begin", "write", "write", "write", "commit", "commit", "show", "show", "roll back"])
+    if step == "begin" and len(database.writers) < 4:
+        database.begin()
+    elif step == "write" and database.writers:
+        database.write()
+    elif step == "commit" and database.writers:
+        database.commit()
+    elif step == "show" and database.logged:
+        database.show()
+    elif step == "roll back" and database.writers and dice.random() < 0.3:
+        database.roll_back()
+
+
+def _altered(service: _Service, dice: random.Random) -> None:
+    """What needs the table alone: it is rewritten, or has other columns from here on."""
+    if dice.random() < 0.5:
+        service.database.rewrite()
+    else:
+        service.signature += 1
+        service.database.log.append(Logged(service.database.new_xid(), altered=True))
+        service.database.over.add(service.database.next_xid - 1)
