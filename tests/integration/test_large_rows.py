@@ -14,8 +14,8 @@ import pytest
 from changelog.connectors.sinks.files.log import read_checkpoint
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._service import Service, is_read
+from tests.integration.repairs import repaired
 from tests.integration.site import Site
-from tests.integration.test_repair import repaired
 from tests.patience import PATIENCE_S
 
 ENTITIES = """

@@ -1,0 +1,91 @@
+"""A changelog of one table, rows planted in it that the table never had, and signals that have it repaired."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from msgspec import Raw
+
+from changelog.connectors.capture.tables.repairs import Repairs
+from changelog.connectors.sinks.files.log import read_log
+from changelog.connectors.sinks.files.sink import FileSink
+from changelog.connectors.sources.postgres.admin.signals import send
+from changelog.envelope.columnar import batch
+from changelog.envelope.model import MISSING, Envelope, Op, Record
+from changelog.envelope.position import Position
+from changelog.envelope.signal import Do, Signal
+from tests.integration.site import Running, Site
+
+ENTITIES = """
+[entities.item]
+table = "public.item"
+"""
+
+ROWS = 50
+
+
+def items(dsn: str, folder: Path) -> Site:
+    """A table of `ROWS` rows, and the configuration of a service that publishes it."""
+    found = Site(dsn, folder)
+    found.sql(
+        "CREATE TABLE item (id int PRIMARY KEY, name text, amount int)",
+        "ALTER TABLE item REPLICA IDENTITY FULL",
+        f"INSERT INTO item SELECT n, 'item ' || n, n FROM generate_series(1, {ROWS}) AS n",
+    )
+    found.configure(ENTITIES)
+    return found
+
+
+def table(site: Site) -> dict[str, Any]:
+    return {str(row["id"]): row for (row,) in site.sql("SELECT to_json(item) FROM item")}
+
+
+def begun(site: Site) -> None:
+    """A changelog that has the table, and no service."""
+    with site.running() as service:
+        service.until(site.is_read)
+
+
+def plant(site: Site, *changes: tuple[str, Any]) -> None:
+    """Rows that no source ever had, or states that it never had, at the end of the log: by the sink itself.
+
+    A change is a key and a state, None for a delete.
+    """
+    last = [record for rows in read_log(site.log, entity="item") for record in batch.records(rows)][-1]
+    sink = FileSink(site.log)
+    checkpoint = sink.recover()
+    assert checkpoint is not None
+    assert checkpoint.position is not None
+    position, forged = checkpoint.position, []
+    for key, state in changes:
+        position = Position(position.epoch, position.commit, position.ordinal + 2)
+        forged.append(like(last, key, state, position))
+    sink.add([batch.from_records(forged)])
+    sink.commit(replace(checkpoint, position=position))
+    sink.close()
+
+
+def like(record: Record, key: str, state: Any, position: Position) -> Record:
+    """A record as this one, of another key and state, at another position."""
+    told = record.envelope.provenance
+    source = replace(told.source, op=Op.DELETE if state is None else Op.UPDATE, position=position)
+    current = None if state is None else Raw(json.dumps(state).encode())
+    envelope = Envelope(provenance=replace(told, source=source), current=current, original=MISSING)
+    return replace(record, place=replace(record.place, key=key), envelope=envelope)
+
+
+def signal(site: Site, do: Do, entity: str | None = "item", keys: tuple[str, ...] | None = None, id_: str = "s") -> str:
+    with psycopg.connect(site.dsn, autocommit=True) as connection:
+        send(connection, Signal(do=do, id=id_, entity=entity, keys=keys), None)
+    return id_
+
+
+def ended(site: Site, id_: str = "s") -> bool:
+    return id_ in Repairs.parse(site.checkpoint.repairs).ended
+
+
+def repaired(site: Site, service: Running, do: Do, keys: tuple[str, ...] | None = None, id_: str = "s") -> None:
+    signal(site, do, keys=keys, id_=id_)
+    service.until(lambda: ended(site, id_))

@@ -1,0 +1,82 @@
+"""Replication connections and streams of a table `t`, and what is taken from them."""
+
+import contextlib
+import struct
+import time
+from collections.abc import Callable, Iterator
+
+import psycopg
+
+from changelog.connectors.sources.postgres.stream.pump import Stream
+from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
+from changelog.connectors.sources.postgres.values.lsn import parse_lsn
+from tests.patience import PATIENCE_S
+
+OPTIONS = {"proto_version": "1", "publication_names": '"p"', "messages": "true"}
+COMMIT = struct.Struct("!x8x8x8xcBQQq")
+
+
+@contextlib.contextmanager
+def connected(dsn: str) -> Iterator[ReplicationConnection]:
+    connection = ReplicationConnection.connect(dsn)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def stream(dsn: str, slot: str, **options: int) -> Stream:
+    return Stream(ReplicationConnection.connect(dsn), slot=slot, start_lsn=0, options=OPTIONS, **options)
+
+
+def execute(dsn: str, *statements: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def ask(dsn: str, query: str) -> object:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        row = connection.execute(query.encode()).fetchone()
+        return row and row[0]
+
+
+def confirmed(dsn: str, slot: str) -> int:
+    found = ask(dsn, f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{slot}'")
+    return parse_lsn(str(found))
+
+
+def take_until(open_stream: Stream, enough: Callable[[list[bytes]], bool]) -> list[bytes]:
+    frames: list[bytes] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while not enough(frames):
+        assert time.monotonic() < deadline, f"only {kinds(frames)[-50:]}"
+        frames += open_stream.take(0.1)
+    return frames
+
+
+def take_first(open_stream: Stream, *, gather_s: float, gather_frames: int) -> list[bytes]:
+    """The first frames that are taken at once; a keepalive may end a wait without any."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (frames := open_stream.take(30, gather_s, gather_frames)):
+        assert time.monotonic() < deadline
+    return frames
+
+
+def kinds(frames: list[bytes]) -> str:
+    return "".join(chr(frame[25]) for frame in frames)
+
+
+def commits(count: int) -> Callable[[list[bytes]], bool]:
+    return lambda frames: kinds(frames).count("C") >= count
+
+
+def end_of_commit(frame: bytes) -> int:
+    return int(COMMIT.unpack(frame)[3])
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,182 @@
+"""`changelog schemas generate` against real tables: a file for each entity, and what people added to it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import structlog
+
+from changelog.connectors import cli
+from changelog.connectors.demo import booking
+from tests.integration.site import Site
+
+SCHEMAS = Path(__file__).parents[2] / "schemas"
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def site(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A database with orders; the working folder is that of its configuration."""
+    monkeypatch.chdir(tmp_path)
+    found = Site(database, tmp_path)
+    found.sql(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, guest_id int NOT NULL, amount numeric(10,2), secret text)",
+        "CREATE TABLE rooms (no text PRIMARY KEY, doors int[])",
+    )
+    found.configure(
+        '[entities.rooms]\ntable = "rooms"\n'
+        '[entities.order]\ntable = "orders"\npartition_by = ["guest_id"]\nmask = { secret = "drop" }\n'
+    )
+    return found
+
+
+def told(site: Site, capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> list[str]:
+    """What `changelog schemas WORDS` prints."""
+    capsys.readouterr()
+    found, lines = site.call("schemas", *words)
+    assert found == code, lines
+    return capsys.readouterr().out.splitlines()
+
+
+def schema(site: Site, entity: str = "order") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((site.folder / "schemas" / f"{entity}.avsc").read_text("utf-8"))
+    return found
+
+
+def put(site: Site, changed: dict[str, Any], entity: str = "order") -> Path:
+    file = site.folder / "schemas" / f"{entity}.avsc"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(changed), "utf-8")
+    return file
+
+
+def test_the_demos_files_are_those_of_its_tables(
+    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(booking.TABLES.encode())
+    config = tmp_path / "changelog.toml"
+    config.write_text(booking.CONFIG.format(dsn=database, sink='[sink]\npath = "log"'), "utf-8")
+    assert cli.main(["schemas", "generate", "--config", str(config), "--out", str(SCHEMAS), "--check"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{SCHEMAS}/{entity}.avsc: unchanged" for entity in sorted(booking.COMPARED)
+    ]
+
+
+def test_a_file_an_entity_and_no_difference_where_nothing_changed(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told(site, capsys, "generate") == ["schemas/order.avsc: written", "schemas/rooms.avsc: written"]
+    order = schema(site)
+    assert (order["namespace"], order["key"], order["partitionBy"]) == (
+        f"{site.name}.order",
+        ["id"],
+        ["guest_id"],
+    )
+    assert [field["name"] for field in order["fields"]] == ["id", "guest_id", "amount"]
+    files = {file: file.read_bytes() for file in (site.folder / "schemas").iterdir()}
+    assert all(content.endswith(b"}\n") for content in files.values())
+    assert told(site, capsys, "generate") == ["schemas/order.avsc: unchanged", "schemas/rooms.avsc: unchanged"]
+    assert {file: file.read_bytes() for file in (site.folder / "schemas").iterdir()} == files
+    assert told(site, capsys, "generate", "rooms", "--out", "a/b") == ["a/b/rooms.avsc: written"]
+
+
+def test_a_look_writes_nothing_and_finds_what_would_change(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    told(site, capsys, "generate")
+    before = (site.folder / "schemas" / "order.avsc").read_bytes()
+    assert told(site, capsys, "generate", "--check")[0] == "schemas/order.avsc: unchanged"
+    site.sql("ALTER TABLE orders ADD note text")
+    assert told(site, capsys, "generate", "--check", code=1) == [
+        "schemas/order.avsc: would change",
+        "schemas/rooms.avsc: unchanged",
+        "",
+        "nothing was written; `changelog schemas generate` does it",
+    ]
+    assert (site.folder / "schemas" / "order.avsc").read_bytes() == before
+    (found,) = json.loads(told(site, capsys, "generate", "order", "--json")[0])
+    assert found == {"entity": "order", "file": "schemas/order.avsc", "state": "written"}
+    assert schema(site)["fields"][-1]["name"] == "note"
+
+
+def test_what_people_added_stays_unless_it_contradicts(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    told(site, capsys, "generate")
+    mine = schema(site)
+    mine |= {"doc": "What a guest booked.", "compatibility": "BACKWARD", "key": ["amount"], "namespace": "elsewhere.x"}
+    fields = {field["name"]: field for field in mine["fields"]}
+    fields["id"] |= {"doc": "of the booking", "default": 0, "owner": "billing"}
+    fields["amount"] |= {"aliases": ["price", "guest_id"], "type": "string"}
+    mine["fields"].append({"name": "gone", "type": "int"})
+    put(site, mine)
+    assert told(site, capsys, "generate")[0] == "schemas/order.avsc: written"
+    order = schema(site)
+    assert (order["doc"], order["compatibility"]) == ("What a guest booked.", "BACKWARD")
+    assert (order["key"], order["namespace"]) == (["id"], f"{site.name}.order")
+    assert order["fields"][0] == {"name": "id", "type": "long", "doc": "of the booking", "owner": "billing"}
+    assert order["fields"][2]["aliases"] == ["price"]
+    assert order["fields"][2]["type"][0] == "null"
+    assert [field["name"] for field in order["fields"]] == ["id", "guest_id", "amount"]
+    assert list(order)[-1] == "fields"
+    assert told(site, capsys, "generate")[0] == "schemas/order.avsc: unchanged"
+
+
+def test_what_people_said_of_a_composite_stays(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    site.sql("CREATE TYPE bed AS (width int, soft bool)", "ALTER TABLE rooms ADD beds bed[]")
+    told(site, capsys, "generate")
+    mine = schema(site, "rooms")
+    bed = mine["fields"][2]["type"][1]["items"][1]
+    assert bed["name"] == "State_x002F_beds"
+    bed["doc"] = "A place to sleep."
+    bed["fields"][0]["doc"] = "in cm"
+    put(site, mine, "rooms")
+    told(site, capsys, "generate")
+    assert schema(site, "rooms") == mine
+
+
+def test_a_file_without_an_entity_is_named(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    told(site, capsys, "generate")
+    put(site, {**schema(site), "namespace": f"{site.name}.bill"}, "bill")
+    put(site, {**schema(site), "namespace": "another.bill"}, "other")
+    assert told(site, capsys, "generate", "--check") == [
+        "schemas/order.avsc: unchanged",
+        "schemas/rooms.avsc: unchanged",
+        "schemas/bill.avsc: warning: there is no entity bill; remove the file once nobody reads its topic",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "trouble"),
+    [
+        ("<<<<<<< HEAD\n{}", "is not JSON: Expecting value: line 1 column 1 (char 0); mend it"),
+        ('{"type": "record", "name": "State", "fields": [], "fields": []}', 'an object has the member "fields" twice'),
+        ('{"type": "record", "name": "State"}', "is no schema of Avro: a record has no fields; mend it"),
+        (
+            '{"type": "record", "name": "Delta", "fields": []}',
+            "is not the file of an entity; move it, or give another --out",
+        ),
+    ],
+)
+def test_a_file_that_is_in_the_way_is_left_alone(site: Site, content: str, trouble: str) -> None:
+    file = site.folder / "schemas" / "rooms.avsc"
+    file.parent.mkdir()
+    file.write_text(content, "utf-8")
+    said = site.refused("schemas", "generate")
+    assert said.startswith("schemas/rooms.avsc ")
+    assert trouble in said
+    assert file.read_text("utf-8") == content
+    assert not (file.parent / "order.avsc").exists()
+
+
+def test_generate_refuses_what_is_no_entity_and_what_cannot_be_written(site: Site) -> None:
+    assert "there is no entity nothing; there are: order, rooms" in site.refused(
+        "schemas", "generate", "nothing", code=2
+    )
+    (site.folder / "schemas").write_text("", "utf-8")
+    assert "schemas" in site.refused("schemas", "generate")
