@@ -1,102 +1,28 @@
-"""The job: deltas of a file log as files, and of topics as topics; killed, run again, and told what it cannot do."""
+"""The job over a file log: deltas as files; stopped, run again, and told what it cannot do."""
 
-import io
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
-from changelog.connectors import failpoints
-from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.sinks.files.sink import FileSink
-from changelog.connectors.sinks.kafka import client
-from changelog.connectors.sinks.kafka.admin.topics import Topic, read
-from changelog.connectors.sinks.kafka.client import Client
-from changelog.connectors.sinks.kafka.encoding.messages import JSON
-from changelog.connectors.sinks.kafka.reading.consume import Consumed, consumed
-from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
-from changelog.envelope.canonical import text_of
-from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar import batch
-from changelog.envelope.delta import Delta, delta_codec, delta_of, fold
-from changelog.envelope.entity import TRUNCATE_KEY, Entity
-from changelog.envelope.model import MISSING, Op, Record, Stamp
-from changelog.envelope.position import Position, commit_text
+from changelog.envelope.delta import delta_codec, delta_of
+from changelog.envelope.model import Record
 from changelog.spark_jobs.deltas.files import FAIL_POINTS, newest, read_deltas, write
 from changelog.spark_jobs.derive_deltas import JOB
 from changelog.spark_jobs.reading.read import read_changelog
 from changelog.spark_jobs.reading.where import Files
 from changelog.spark_jobs.runner.job import main
 from changelog.spark_jobs.storage.local_store import local
-from tests.patience import PATIENCE_S, PROGRAM_S
-from tests.servers import CACHE, HASTY_JAVA
-from tests.servers.registry import Registry
-from tests.spark.changes import PARTITIONS, Workload
-
-CONFIG = """
-name = "booking"
-source = {{ kind = "postgres", dsn = "postgresql://nowhere" }}
-tables = {{ include = ["*"] }}
-sink = {sink}
-"""
-
-
-def config(folder: Path, sink: str) -> Path:
-    file = folder / "changelog.toml"
-    file.write_text(CONFIG.format(sink=sink), "utf-8")
-    return file
-
-
-def checkpoint(records: list[Record]) -> Checkpoint:
-    last = records[-1].envelope.provenance.source.position
-    return Checkpoint(position=last, through=commit_text(last.commit), epoch=1)
-
-
-def tables(deltas: Iterable[tuple[str, str, Delta]]) -> dict[str, dict[str, Any]]:
-    """What a reader makes of (entity, key, delta), in order for each key, some of them twice."""
-    by_key: dict[tuple[str, str], list[Delta]] = defaultdict(list)
-    for entity, key, delta in deltas:
-        if key == TRUNCATE_KEY:
-            for (other, _), found in by_key.items():
-                if other == entity:
-                    found.append(delta)
-        else:
-            by_key[entity, key].append(delta)
-    states = {place: fold(sorted(found, key=position)) for place, found in by_key.items()}
-    return {
-        entity: {key: state for (name, key), state in states.items() if name == entity and state is not MISSING}
-        for entity in ("order", "guest")
-    }
-
-
-def position(delta: Delta) -> Position:
-    return delta.provenance.source.position
-
-
-def same(a: Any, b: Any) -> bool:
-    return text_of(a) == text_of(b)
-
-
-# Of a file log
+from tests.spark.changes import Workload
+from tests.spark.derived import checkpoint, config, position, same, summary, tables
 
 
 @dataclass(slots=True)
@@ -132,11 +58,6 @@ def log(tmp_path: Path, seed: int) -> Log:
     made = Log(folder=tmp_path, workload=Workload(random.Random(seed)), records=[])
     made.grow(15)
     return made
-
-
-def summary(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return found
 
 
 def test_each_change_of_a_log_has_its_delta_once(
@@ -254,261 +175,3 @@ def test_a_dry_run_writes_nothing(log: Log, capsys: pytest.CaptureFixture[str]) 
     assert (told["verdict"], told["behind"]) == ("planned", None)
     assert told["writes"] == str(log.folder / "out")
     assert not (log.folder / "out").exists()
-
-
-# Of topics
-
-
-@dataclass(slots=True)
-class Topics:
-    """A changelog on a broker that grows, and the job that reads it."""
-
-    folder: Path
-    settings: KafkaSettings
-    workload: Workload
-    records: list[Record]
-    sink: str = 'codec = "json"'
-
-    def grow(self, transactions: int) -> None:
-        stamp = Stamp(api_version="", service_name="", identifier="")
-        entities = [
-            Entity(
-                name=name,
-                table=("public", name),
-                key=("id",),
-                partition_by=("id",),
-                partitions=PARTITIONS,
-                masks={},
-                default_stamp=stamp,
-            )
-            for name in self.workload.rows
-        ]
-        with closing(KafkaSink(self.settings, JSON)) as sink:
-            sink.prepare(entities)
-            sink.recover()
-            for made in self.workload.transactions(transactions):
-                sink.add([batch.from_records(made)])
-                sink.commit(checkpoint(made))
-                self.records += made
-
-    @property
-    def arguments(self) -> list[str]:
-        servers, prefix = self.settings.client.bootstrap_servers, self.settings.prefix
-        sink = f'{{ kind = "kafka", bootstrap_servers = "{servers}", prefix = "{prefix}", {self.sink} }}'
-        return ["--config", str(config(self.folder, sink)), "--checkpoint", str(self.folder / "checkpoint")]
-
-    def run(self, *arguments: str) -> int:
-        return main(JOB, [*self.arguments, *arguments])
-
-    def crash(self) -> None:
-        """Runs the job as a process of its own that is killed when it sent a batch, and did not note it."""
-        jars = ",".join(map(str, sorted((CACHE / "jars").glob("*.jar"))))
-        hasty = (
-            f'--driver-java-options "{HASTY_JAVA}" --conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false'
-        )
-        submitted = f"--master local[2] --jars {jars} --driver-memory 1g {hasty} pyspark-shell"
-        killed = subprocess.run(
-            [sys.executable, "-m", "changelog.spark_jobs.derive_deltas", *self.arguments],
-            env={
-                **os.environ,
-                failpoints.VARIABLE: "deltas:sent",
-                "PYSPARK_SUBMIT_ARGS": submitted,
-                "SPARK_LOCAL_IP": "127.0.0.1",
-            },
-            capture_output=True,
-            timeout=PROGRAM_S,
-            check=False,
-        )
-        assert killed.returncode == -9, killed.stderr.decode()
-
-    def sent(self) -> list[str]:
-        """The entities that have a delta."""
-        known = self.settings.client.admin().topics()
-        there = [each for each in self.workload.rows if f"{self.settings.prefix}.{each}.delta" in known]
-        return [each for each in there if any(True for _ in self._consumed(each))]
-
-    def messages(self) -> Iterator[tuple[str, Consumed]]:
-        for entity in self.workload.rows:
-            for message in self._consumed(entity):
-                yield entity, message
-
-    def _consumed(self, entity: str) -> Iterator[Consumed]:
-        return consumed(self.settings.client, f"{self.settings.prefix}.{entity}.delta")
-
-
-@pytest.fixture
-def topics(broker: Broker, tmp_path: Path, own_name: str, seed: int) -> Topics:
-    settings = KafkaSettings(client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix=own_name)
-    return Topics(folder=tmp_path, settings=settings, workload=Workload(random.Random(seed)), records=[])
-
-
-def test_each_change_of_a_topic_has_its_delta_whatever_is_killed(
-    spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str]
-) -> None:
-    topics.grow(15)
-    topics.crash()
-    topics.grow(5)
-    assert topics.run() == 0
-    told = summary(capsys)
-    assert told["verdict"] == "done"
-    topics.grow(10)
-    topics.crash()
-    assert topics.run() == 0
-
-    wanted = {
-        (each.entity, each.place.partition, each.place.key, str(position(delta_of(each.envelope)))): each
-        for each in topics.records
-    }
-    seen: Counter[Any] = Counter()
-    deltas = []
-    tombstones: dict[Any, int] = defaultdict(int)
-    for entity, message in topics.messages():
-        place = (entity, message.partition, message.key, message.headers["position"])
-        if message.value is None:
-            assert message.headers["op"] == Op.DELETE
-            tombstones[place] += 1
-            continue
-        delta = delta_codec.decode(message.value)
-        assert same(delta.patch, delta_of(wanted[place].envelope).patch)
-        assert str(position(delta)) == message.headers["position"]
-        seen[place] += 1
-        deltas.append((entity, message.key, delta))
-    assert seen.keys() == wanted.keys()
-    assert max(seen.values()) > 1, "what was sent before a crash is sent again"
-    deleted = {place for place, each in wanted.items() if each.envelope.provenance.source.op is Op.DELETE}
-    assert tombstones == {place: seen[place] for place in deleted}
-    assert same(tables(deltas), topics.workload.rows)
-    _check_topics(topics)
-
-
-def _check_topics(topics: Topics) -> None:
-    names = [f"{topics.settings.prefix}.{entity}.delta" for entity in topics.workload.rows]
-    made = read(topics.settings.client.admin(), [Topic(name=name, partitions=0, settings={}) for name in names])
-    for name in names:
-        assert made[name].partitions == PARTITIONS
-        assert (made[name].settings["cleanup.policy"], made[name].settings["retention.ms"]) == ("delete", "-1")
-
-
-def test_a_job_that_goes_on_ends_when_it_is_told_to(
-    spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str]
-) -> None:
-    topics.grow(3)
-    told = signal.getsignal(signal.SIGTERM)
-
-    ended = threading.Event()
-
-    def tell() -> None:
-        while not topics.sent():
-            if ended.wait(0.2):
-                return
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    with ThreadPoolExecutor(1) as pool:
-        telling = pool.submit(tell)
-        try:
-            assert topics.run("--continuous", "--every", "0", "--offsets", "4") == 0
-        finally:
-            ended.set()
-        telling.result()
-    assert signal.getsignal(signal.SIGTERM) is told
-    assert summary(capsys)["verdict"] == "done"
-
-
-def test_deltas_in_avro(spark: SparkSession, topics: Topics, registry: Registry) -> None:
-    """Only with a schema that is registered, as those of the changelog."""
-    topics.grow(3)
-    topics.sink = f'codec = "avro", registry = "{registry.url}", auto_register = false'
-    assert topics.run() == 3
-    assert not any(True for _ in topics.messages())
-    topics.sink = topics.sink.replace("false", "true")
-    assert topics.run() == 0
-    read: Any = fastavro.parse_schema(json.loads(files("changelog.schemas").joinpath("delta.avsc").read_text()))
-    found = set()
-    for entity, message in topics.messages():
-        if message.value is not None:
-            body = io.BytesIO(message.value[5:])
-            delta: Any = fastavro.schemaless_reader(body, read, None)
-            assert not body.read()
-            found.add((entity, message.partition, delta["provenance"]["source"]["position"], len(delta["patch"])))
-    assert found == {
-        (each.entity, each.place.partition, str(position(made)), len(made.patch))
-        for each in topics.records
-        for made in [delta_of(each.envelope)]
-    }
-
-
-def test_what_kafka_no_longer_has_stops_the_job(
-    spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str]
-) -> None:
-    topics.grow(5)
-    assert topics.run() == 0
-    before = sum(1 for _ in topics.messages())
-    topics.grow(10)
-    cut(topics)
-    capsys.readouterr()
-    for arguments in ([], ["--dry-run"]):
-        assert topics.run(*arguments) == 3
-        told = capsys.readouterr()
-        assert told.err.startswith("derive_deltas: history lost: ")
-        assert len(told.err.splitlines()) == 1
-    assert sum(1 for _ in topics.messages()) == before
-
-
-def cut(topics: Topics) -> None:
-    """As retention would: deletes all that is in the changelog's topics."""
-    admin = topics.settings.client.admin()
-    for entity in topics.workload.rows:
-        name = f"{topics.settings.prefix}.{entity}"
-        entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
-        for future in admin.incremental_alter_configs([resource]).values():
-            future.result()
-        for number in range(PARTITIONS):
-            _emptied(admin, TopicPartition(name, number, -1))
-
-
-def _emptied(admin: AdminClient, part: TopicPartition) -> None:
-    """A broker hears of a topic's new settings only after a while, and refuses until then."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        (future,) = admin.delete_records([part]).values()
-        try:
-            future.result()
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.POLICY_VIOLATION or time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
-        else:
-            return
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (["--entity", "room"], 2, "entity room has no topic"),
-        (["--output", "x"], 2, "--output is not for a changelog on Kafka"),
-    ],
-)
-def test_bad_input_of_topics_is_one_line(
-    spark: SparkSession,
-    topics: Topics,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    code: int,
-    said: str,
-) -> None:
-    topics.grow(1)
-    assert topics.run(*arguments) == code
-    told = capsys.readouterr()
-    assert said in told.err
-    assert len(told.err.splitlines()) == 1
-    assert not (topics.folder / "checkpoint").exists()
-
-
-def test_a_broker_that_does_not_answer_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client, "TIMEOUT_S", 1.0)
-    file = config(tmp_path, '{ kind = "kafka", bootstrap_servers = "127.0.0.1:1" }')
-    assert main(JOB, ["--config", str(file), "--checkpoint", str(tmp_path / "c"), "--dry-run"]) == 3
-    assert len(capsys.readouterr().err.splitlines()) == 1

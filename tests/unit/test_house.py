@@ -67,6 +67,23 @@ def test_a_draw_past_the_seed_is_found(tmp_path: Path, text: str, count: int) ->
     assert len(unseeded(tmp_path / "drawn.py")) == count
 
 
+LINES_MAX = 450
+"""A file that is longer is divided by subject."""
+
+
+def python_files() -> list[Path]:
+    """Those of the project: not what make set up or built."""
+    folders = [path for path in CHECKOUT.iterdir() if path.is_dir() and path.name not in {".venv", ".cache", "dist"}]
+    return [file for folder in folders for file in folder.rglob("*.py")]
+
+
+def test_no_file_is_too_long_to_be_read_at_once() -> None:
+    files = python_files()
+    assert Path(__file__) in files
+    lengths = {file.relative_to(CHECKOUT): len(file.read_text("utf-8").splitlines()) for file in files}
+    assert {file: length for file, length in lengths.items() if length > LINES_MAX} == {}
+
+
 @pytest.fixture(scope="module")
 def check_locks() -> ModuleType:
     return script("check_locks")

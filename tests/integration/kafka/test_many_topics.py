@@ -15,7 +15,7 @@ from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._audit.topics import messages
 from tests.integration.kafka.site import Site
-from tests.integration.kafka.test_sink import entity
+from tests.integration.kafka.topics import entity
 from tests.patience import PATIENCE_S
 from tests.servers import kafka_lib
 

@@ -21,7 +21,7 @@ from changelog.envelope.columnar import batch
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
-from tests.integration.kafka.test_sink import entity, read
+from tests.integration.kafka.topics import entity, read
 from tests.patience import PATIENCE_S
 from tests.unit.records import checkpoint, record
 
