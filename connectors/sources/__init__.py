@@ -393,7 +393,13 @@ class Database(Protocol):
 
     def fence(self, entities: Sequence[Entity], *, deadline: float) -> AbstractContextManager[Fence]:
         """Makes one cut through the database and the changelog of these entities, to compare both; holds it until the
-        block ends. The log then moves past the cut even where nobody writes. May be called beside a running service.
+        block ends, and raises there if it was lost meanwhile. What that takes, `changelog.connectors.sources.fences`
+        tells.
+
+        After the cut it writes something into the log, for which an open source gives an `urgent` piece: so a running
+        service stores a checkpoint past the cut even where nobody else writes. While the cut is held, changes of the
+        tables' definitions wait, or the scan raises ALTERED. May be called beside a running service, and while other
+        fences are held.
 
         `deadline` (of `time.monotonic`) limits the wait for tables that are locked. Raises NoFenceError where there is
         no such cut, ALTERED where a table is gone.

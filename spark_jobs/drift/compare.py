@@ -90,7 +90,7 @@ class Sides:
     """The two sides of some entities: the source's rows (`ROWS`), the changelog's rows, and the cut through the latter.
 
     `json` says that a table has a json column, `cached` that the changelog is expensive to read and worth caching,
-    `joined` that the source's rows have no places by which `fetch` could read them again. `bounds` limit the keys.
+    `joined` that the source's rows have no locators by which `fetch` could read them again. `bounds` limit the keys.
     """
 
     source: DataFrame
@@ -125,7 +125,7 @@ def under_fence(
     sides = Sides(
         source=restricted(source, only),
         changelog=restricted(changelog, only, truncates=True),
-        cut=Cut(xmax=fence.xmax, running=fence.running, epoch=checkpoint.epoch),
+        cut=Cut(shown=fence.shown, epoch=checkpoint.epoch),
         shapes={
             entity: shape_of(table.binding.shape, versions[entity], checkpoint.windows.get(entity) or {})
             for entity, table in fence.tables.items()

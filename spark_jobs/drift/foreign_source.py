@@ -67,7 +67,7 @@ def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
         F.concat(*members, F.lit("}")).alias("current"),
         F.when(names != "", F.concat(F.lit("["), names, F.lit("]"))).alias("json_null"),
         F.lit(0).alias("leaf"),
-        F.lit(None).cast("string").alias("ctid"),
+        F.lit(None).cast("string").alias("locator"),
     )
 
 

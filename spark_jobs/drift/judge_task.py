@@ -62,17 +62,17 @@ def judge(
 
 
 def fetcher(reading: Scan) -> Fetch:
-    """A function that reads rows under the fence by their places."""
+    """A function that reads rows under the fence by their locators."""
 
     def fetch(rows: Sequence[Mapping[str, Any]]) -> Texts:
-        places: dict[tuple[str, int], list[str]] = defaultdict(list)
+        locators: dict[tuple[str, int], list[str]] = defaultdict(list)
         for row in rows:
-            if row["ctid"] is not None:
-                places[row["entity"], row["leaf"]].append(row["ctid"])
-        if not places:
+            if row["locator"] is not None:
+                locators[row["entity"], row["leaf"]].append(row["locator"])
+        if not locators:
             return {}
         texts: dict[tuple[str, str], tuple[str, str | None]] = {}
-        for batch in reading.rows_at(places):
+        for batch in reading.rows_at(locators):
             texts |= _texts(batch)
         return texts
 
@@ -127,7 +127,7 @@ def _writer(row: Mapping[str, Any]) -> dict[str, Any]:
 def _source(row: Mapping[str, Any], texts: Texts) -> State | None:
     texts_of_key = texts.get((row["entity"], row["key"]))
     if texts_of_key is None:
-        if row["ctid"] is not None:
+        if row["locator"] is not None:
             raise ChangelogError(Kind.MALFORMED, f"a row of {row['entity']} is no longer where it was read")
         return None
     current, json_null = texts_of_key

@@ -13,20 +13,21 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
+from changelog.connectors.sources.fences import Shown
 from changelog.envelope.entity import TRUNCATE_KEY
 from changelog.envelope.model import Op
 from changelog.spark_jobs.drift.key_ranges import Bounds
 from changelog.spark_jobs.drift.row_diff import CHANGED, EXTRA, GONE, MISSING, PENDING, SAME
 from changelog.spark_jobs.reading.provenance import source_text
 
-CLASSIFIED: Final = ("entity", "state", "key", "position", "leaf", "ctid", "rows")
+CLASSIFIED: Final = ("entity", "state", "key", "position", "leaf", "locator", "rows")
 """The columns of `classify`: a row for each key that must be judged; `rows` counts all other keys by state."""
 
 SAMPLE_PARTS: Final = 1_000_000
 """Keys are divided into this many equal parts by their CRC-32; a sample takes some of the parts."""
 
 _SOURCE, _VISIBLE, _INVISIBLE = 0, 1, 2
-_NARROW = ("hash", "key", "entity", "side", "rank", "op", "print", "length", "leaf", "ctid")
+_NARROW = ("hash", "key", "entity", "side", "rank", "op", "print", "length", "leaf", "locator")
 _DIGITS, _INVERTED = "0123456789ABCDEF", "FEDCBA9876543210"
 _TRAILING_NULLS = r'^\}(?:llun:"[^"]*+",)++'
 """Matches null columns at a row's end, in its reversed text; fails within a few characters, without backtracking."""
@@ -34,21 +35,20 @@ _TRAILING_NULLS = r'^\}(?:llun:"[^"]*+",)++'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """What a fence shows of the changelog: transaction ids below `xmax`, except those in `running`.
+    """What a fence shows of the changelog: the rows of the transactions in `shown`, which are of the epoch `epoch`.
 
-    Rows of epochs before `epoch` are all shown: their history is complete.
+    Rows of epochs before that are all shown: their history is complete.
     """
 
-    xmax: int
-    running: Sequence[int]
+    shown: Shown
     epoch: int
 
     def shows(self) -> Column:
         """The condition that a row's transaction is visible."""
         xid = F.col("transaction").cast("long")
-        seen = xid < F.lit(self.xmax)
-        if self.running:
-            seen &= ~xid.isin(*self.running)
+        seen = xid < F.lit(self.shown.end)
+        if self.shown.hidden:
+            seen &= ~xid.isin(*self.shown.hidden)
         return (F.col("position") < F.lit(f"{self.epoch:08X}/")) | seen
 
 
@@ -80,7 +80,7 @@ def of_source(rows: DataFrame, grown: Sequence[str] = ()) -> DataFrame:
         F.lit(None).cast("string").alias("op"),
         *_print(F.col("json_null"), grown),
         "leaf",
-        "ctid",
+        "locator",
     )
 
 
@@ -103,7 +103,7 @@ def of_changelog(rows: DataFrame, cut: Cut | None, *, json: bool, grown: Sequenc
         "op",
         *_print(json_nulls, grown),
         F.lit(None).cast("int").alias("leaf"),
-        F.lit(None).cast("string").alias("ctid"),
+        F.lit(None).cast("string").alias("locator"),
     )
 
 
@@ -161,7 +161,7 @@ def classify(source: DataFrame, changelog: DataFrame, since: str | None = None) 
     if since is not None:
         keys = keys.where(F.col("position") > since)
     looked_at = ~F.col("state").isin(SAME, GONE)
-    about = [F.when(looked_at, F.col(name)).alias(name) for name in ("key", "position", "leaf", "ctid")]
+    about = [F.when(looked_at, F.col(name)).alias(name) for name in ("key", "position", "leaf", "locator")]
     return keys.select("entity", "state", *about).groupBy(*CLASSIFIED[:-1]).agg(F.count(F.lit(1)).alias("rows"))
 
 
@@ -191,7 +191,7 @@ def with_changes(suspects: DataFrame, changes: DataFrame, *, few: bool) -> DataF
 
 
 def with_source(suspects: DataFrame, source: DataFrame) -> DataFrame:
-    """The keys to judge with their rows in the source, for a source whose rows cannot be read again by place."""
+    """The keys to judge with their rows in the source, for a source whose rows have no locators."""
     rows = source.select(
         "entity", "key", F.col("current").alias("source_current"), F.col("json_null").alias("source_json_null")
     )

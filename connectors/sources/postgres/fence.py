@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import psycopg
 from psycopg import sql
 
-from changelog.connectors.sources.fences import FencedTable, NoFenceError
+from changelog.connectors.sources.fences import FencedTable, NoFenceError, Shown
 from changelog.connectors.sources.postgres.admin.catalog import Table, read_tables
 from changelog.connectors.sources.postgres.admin.lineage import cluster_of, timeline_of
 from changelog.connectors.sources.postgres.scan import PostgresScan, ScannedTable, session
@@ -52,15 +52,10 @@ class PostgresFence:
         return lsn_text(self.lsn)
 
     @property
-    def xmax(self) -> int:
-        """See `Fence.xmax`."""
-        return Snapshot.parse(self.text).xmax
-
-    @property
-    def running(self) -> list[int]:
-        """See `Fence.running`."""
-        ids: list[int] = Snapshot.parse(self.text).running.tolist()
-        return ids
+    def shown(self) -> Shown:
+        """See `Fence.shown`: ids count transactions as they begin, and the snapshot lists those that were open."""
+        snapshot = Snapshot.parse(self.text)
+        return Shown(end=snapshot.xmax, hidden=snapshot.running.tolist())
 
     def is_of(self, checkpoint: Checkpoint) -> bool:
         """See `Fence.is_of`."""

@@ -2,8 +2,8 @@
 this source that Spark's executors import.
 
 A task reads ranges of pages with COPY and encodes them with the code that encodes messages, so masks, types and formats
-cannot differ. With each row it gives the row's place (`leaf` and `ctid`), by which it can be read again under the same
-snapshot.
+cannot differ. With each row it gives where the row is: its leaf and, as its locator, its ctid, by which it can be read
+again under the same snapshot.
 """
 
 import contextlib
@@ -88,10 +88,10 @@ class PostgresScan:
                 for copied in _copied(connection, table, part.leaf, sql.SQL("{} AND {}").format(_within(part), only)):
                     yield _encoded(table, templates[part.entity], copied, part.leaf)
 
-    def rows_at(self, places: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[pa.RecordBatch]:
+    def rows_at(self, locators: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[pa.RecordBatch]:
         """See `Scan.rows_at`."""
         with self._session() as connection:
-            for (entity, leaf), ctids in places.items():
+            for (entity, leaf), ctids in locators.items():
                 table = self.tables[entity]
                 template = Template(table.binding)
                 ordered = sorted(ctids, key=_page_and_item)

@@ -1,1 +1,1 @@
-"""The PostgreSQL side of a comparison: the snapshot that both sides are cut by, and the scan under it."""
+"""The source's side of a comparison: the fence that both sides are cut by, and the tasks that read tables under it."""
