@@ -1,6 +1,6 @@
 """Messages as columns: sources make them, sinks store them, and any Parquet reader can query them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -142,9 +142,18 @@ def encode_shapes(shapes: Mapping[str, Struct]) -> bytes:
     """Encodes shapes as JSON: for each entity a list of `[name, type]`, with types as in
     `changelog.schemas.types.to_json`.
     """
-    return msgspec.json.encode(
-        {entity: [[name, types.to_json(type_)] for name, type_ in shape.fields] for entity, shape in shapes.items()}
-    )
+    return join_shapes(encode_shape(entity, shape) for entity, shape in shapes.items())
+
+
+def encode_shape(entity: str, shape: Struct) -> bytes:
+    """Encodes one entity's shape, to be joined with others by `join_shapes`."""
+    columns = [[name, types.to_json(type_)] for name, type_ in shape.fields]
+    return msgspec.json.encode(entity) + b":" + msgspec.json.encode(columns)
+
+
+def join_shapes(encoded: Iterable[bytes]) -> bytes:
+    """As `encode_shapes`, of shapes that `encode_shape` encoded, each of another entity."""
+    return b"{" + b",".join(encoded) + b"}"
 
 
 def shapes(batch: pa.RecordBatch) -> Mapping[str, Struct]:
@@ -159,10 +168,21 @@ def shapes(batch: pa.RecordBatch) -> Mapping[str, Struct]:
 _NO_SHAPES: Mapping[str, Struct] = MappingProxyType({})
 
 
+_shapes_decoder = msgspec.json.Decoder(dict[str, Raw])
+
+
 @lru_cache(maxsize=64)
 def _decode_shapes(encoded: bytes) -> Mapping[str, Struct]:
-    decoded = {entity: types.from_json({"struct": fields}) for entity, fields in msgspec.json.decode(encoded).items()}
-    return MappingProxyType({entity: shape for entity, shape in decoded.items() if isinstance(shape, Struct)})
+    decoded = _shapes_decoder.decode(encoded)
+    return MappingProxyType({entity: _decode_shape(bytes(columns)) for entity, columns in decoded.items()})
+
+
+@lru_cache(maxsize=2048)
+def _decode_shape(encoded: bytes) -> Struct:
+    """Decodes one entity's columns, because batches combine the same shapes in ever new ways."""
+    shape = types.from_json({"struct": msgspec.json.decode(encoded)})
+    assert isinstance(shape, Struct)
+    return shape
 
 
 def _row(record: Record) -> tuple[object, ...]:

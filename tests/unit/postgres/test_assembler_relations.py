@@ -142,7 +142,8 @@ def test_every_batch_says_which_columns_its_rows_have() -> None:
 def test_the_shapes_of_several_entities_stand_beside_each_other() -> None:
     entities = [entity(), entity("refund", "refunds", masks={"note": "sha256", "secret": "drop", "gone": "null"})]
     columns = {"id": INT, "note": 3802, "secret": TEXT, "gone": 1007}
-    sent: list[Decoded] = [relation(), relation(20_001, "refunds", columns), insert(1)]
+    refund = Insert(relid=20_001, new=(b"1", None, None, None))
+    sent: list[Decoded] = [relation(), relation(20_001, "refunds", columns), insert(1), refund]
     [rows] = assembler(entities).feed(frames(transaction(100, sent))).rows
     shape = batch.shapes(rows)["refund"]
     assert shape.fields == (
@@ -151,6 +152,15 @@ def test_the_shapes_of_several_entities_stand_beside_each_other() -> None:
         ("gone", Array(element=Primitive.INT)),
     )
     assert batch.shapes(rows).keys() == {"order", "refund"}
+
+
+def test_a_batch_says_nothing_of_entities_that_have_no_row_in_it() -> None:
+    """The columns of 1,000 tables are a megabyte, which no batch of a few rows should carry."""
+    following = assembler([entity(), entity("refund", "refunds")])
+    sent: list[Decoded] = [relation(), relation(20_001, "refunds"), insert(1)]
+    for commit, changes in ((100, sent), (200, [insert(2)])):
+        [rows] = following.feed(frames(transaction(commit, changes))).rows
+        assert batch.shapes(rows).keys() == {"order"}
 
 
 def test_a_table_that_takes_the_name_of_another_has_a_shape_of_its_own() -> None:

@@ -117,7 +117,8 @@ class _Feed:
         here = frames.rows[first:end]
         block = Block(data=frames.data, starts=frames.starts[here], ends=frames.ends[here], spans=spans)
         encoded = encode(self._of._origin, self._relations.bound, block)
-        return replace(encoded, rows=batch.with_encoded_shapes(encoded.rows, self._relations.shapes))
+        shapes = self._relations.shapes(encoded.rows.column("entity").unique().to_pylist())
+        return replace(encoded, rows=batch.with_encoded_shapes(encoded.rows, shapes))
 
     def _lsn(self, row: int) -> int:
         return self._frames.lsn(self._frames.rows[row])
