@@ -155,6 +155,24 @@ def test_an_altered_type_stops_where_its_readers_cannot_follow(site: Site) -> No
         service.until(lambda: site.is_read() and currents(site)[-1]["c"] == NEW)
 
 
+def test_another_table_takes_the_name_of_one_with_composites(site: Site) -> None:
+    """The stream has described both: of the old one, it no longer matters which types its columns have."""
+    with site.running() as service:
+        service.until(site.is_read)
+        site.sql("UPDATE item SET id = 1")
+        service.until(lambda: len(currents(site)) == 2)
+        with psycopg.connect(site.dsn) as migration:  # in one transaction
+            migration.execute("ALTER TABLE item RENAME TO former")
+            migration.execute("CREATE TABLE item (LIKE former INCLUDING ALL)")
+            migration.execute("ALTER TABLE item REPLICA IDENTITY FULL")
+            migration.execute(f"ALTER PUBLICATION {site.name} ADD TABLE item".encode())
+            migration.execute('INSERT INTO item SELECT 2, c, many, d, r, "row" FROM former')
+        service.until(lambda: site.is_read() and set(site.state("item")) == {"2"})
+        site.sql("UPDATE former SET id = 3", "INSERT INTO item (id) VALUES (4)")
+        service.until(lambda: set(site.state("item")) == {"2", "4"})
+    assert currents(site, 2)[-1]["c"] == OLD
+
+
 def test_while_a_type_is_being_altered_its_values_are_text(site: Site) -> None:
     with site.running() as service, psycopg.connect(site.dsn) as migration:
         service.until(site.is_read)

@@ -82,8 +82,9 @@ class Relations:
         same_entity = [relid for relid, bound in self.bound.items() if bound.binding.entity is entity]
         if known is not None or same_entity:
             flush()  # pending rows belong to the previous description, or to the table that had this name before
-        for relid in same_entity:
-            self._relations.pop(relid, None)  # a table that is renamed back has to be bound again
+        for relid in same_entity:  # a table that is renamed back has to be bound again
+            self._relations.pop(relid, None)
+            self.bound.pop(relid, None)
         self._relations[relation.relid] = relation
         self.bound.pop(relation.relid, None)
         if entity is None:
