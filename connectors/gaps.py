@@ -26,14 +26,14 @@ _log = structlog.get_logger("gap")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class GapAtStart:
     """What a start stops with. `hold_usable` says that the stream of the slot was no part of the trouble."""
 
     error: ChangelogError
     hold_usable: bool
 
 
-def find(config: Config, *, accept_settings: bool, reach: Reach) -> Gap | None:
+def find(config: Config, *, accept_settings: bool, reach: Reach) -> GapAtStart | None:
     """The gap that a start stops with, None without one. It starts as the service does, reads to the end of the
     database's log, and stores nothing: a publication that was missing for a while shows nowhere else.
 
@@ -59,7 +59,7 @@ def find(config: Config, *, accept_settings: bool, reach: Reach) -> Gap | None:
         except ChangelogError as error:
             if error.kind not in _GAPS:
                 raise
-            return Gap(error=error, hold_usable=recovered and not opened and error.kind is Kind.GAP)
+            return GapAtStart(error=error, hold_usable=recovered and not opened and error.kind is Kind.GAP)
     return None
 
 
@@ -78,7 +78,7 @@ def _read_to_end(source: Source) -> None:
             reached = piece.checkpoint.through
 
 
-def lines(config: Config, gap: Gap) -> Iterator[str]:
+def lines(config: Config, gap: GapAtStart) -> Iterator[str]:
     """What is known of a gap, for people."""
     log = open_log(config)
     stored = _checkpoint(log)
@@ -106,7 +106,7 @@ def _tables(config: Config, source: Database) -> Iterator[str]:
         yield f"read again   {entity.name}: {rows}{show.size(table.nbytes)}"
 
 
-def cross(config: Config, gap: Gap, *, accept_settings: bool, reach: Reach) -> None:
+def cross(config: Config, gap: GapAtStart, *, accept_settings: bool, reach: Reach) -> None:
     """Stores the gap and the place where the changelog goes on, in one commit. Raises ChangelogError.
 
     If it is cut off before that commit, every start finds the gap again; after it, every start goes on.

@@ -42,7 +42,7 @@ _NOT_JSON = "(not JSON)"  # the name under which a state is shown that an older 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ChangedValue:
     """One attribute that a change touched: its JSON text on either side, MISSING where there is none."""
 
     name: str
@@ -68,7 +68,7 @@ def console(*, stderr: bool = False) -> Console:
     return _Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
-def changes(envelope: Envelope) -> list[Change]:
+def changes(envelope: Envelope) -> list[ChangedValue]:
     """The attributes whose JSON text differs between original and current, in their order in the table.
 
     An attribute that is unavailable on a side takes no part.
@@ -78,7 +78,7 @@ def changes(envelope: Envelope) -> list[Change]:
     before, after = _members(envelope.original), _members(envelope.current)
     names = [name for name in {**after, **before} if name not in unavailable]
     return [
-        Change(name=name, before=before.get(name, MISSING), after=after.get(name, MISSING))
+        ChangedValue(name=name, before=before.get(name, MISSING), after=after.get(name, MISSING))
         for name in names
         if before.get(name) != after.get(name)
     ]
@@ -221,7 +221,7 @@ def _body(envelope: Envelope) -> Iterator[Text]:
         yield Text(safe(f"unavailable: {', '.join(source.unavailable)}"), style="dim italic")
 
 
-def _differences(changed: Sequence[Change]) -> Iterator[Text]:
+def _differences(changed: Sequence[ChangedValue]) -> Iterator[Text]:
     if not changed:
         yield Text("nothing that is published", style="dim italic")
     width = max((len(change.name) for change in changed), default=0)

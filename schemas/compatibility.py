@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from changelog.schemas.avro import TRUE_NAME, Schema, true_name
-from changelog.schemas.document import Document, Field, Type, branch_path, is_valid
+from changelog.schemas.document import Document, RecordField, Type, branch_path, is_valid
 from changelog.schemas.resolution import Resolution, pairs
 from changelog.schemas.rules import Incompatibility, Rule, SideNames
 
@@ -219,7 +219,7 @@ def _renamed(path: str, new: Type, old: Type, label: str) -> Iterator[Incompatib
             )
 
 
-def _column(field: Field) -> str:
+def _column(field: RecordField) -> str:
     return str(field.about.get(TRUE_NAME, true_name(field.name)))
 
 

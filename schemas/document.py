@@ -49,10 +49,10 @@ class Type:
         default = self.about.get("default")
         return default if default in self.about["symbols"] else None
 
-    def fields(self) -> list["Field"]:
+    def fields(self) -> list["RecordField"]:
         """The fields of a record."""
         return [
-            Field(name=field["name"], index=index, about=field, type=self._inside(field["type"]))
+            RecordField(name=field["name"], index=index, about=field, type=self._inside(field["type"]))
             for index, field in enumerate(self.about["fields"])
         ]
 
@@ -81,7 +81,7 @@ class Type:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class RecordField:
     """A field of a record, with its index among the fields."""
 
     name: str
@@ -137,13 +137,13 @@ class Document:
                 return self.type(inner, namespace)
         raise ValueError(f"the schema is not one of Avro's: {str(schema)[:80]} is not a type")
 
-    def walk(self) -> Iterator[tuple[str, Type, Field | None]]:
+    def walk(self) -> Iterator[tuple[str, Type, RecordField | None]]:
         """Yields every type once: its path, the type, and the field that has it, if any."""
         return self._walk(self.root, "", None, set())
 
     def _walk(
-        self, type_: Type, path: str, field: Field | None, seen: set[str]
-    ) -> Iterator[tuple[str, Type, Field | None]]:
+        self, type_: Type, path: str, field: RecordField | None, seen: set[str]
+    ) -> Iterator[tuple[str, Type, RecordField | None]]:
         yield path, type_, field
         if type_.name in seen:
             return

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from changelog.schemas.avro import Schema
-from changelog.schemas.document import NAMED, Document, Field, Type, branch_path
+from changelog.schemas.document import NAMED, Document, RecordField, Type, branch_path
 from changelog.schemas.rules import Incompatibility, Rule, SideNames
 
 PROMOTIONS: Final = {
@@ -58,7 +58,7 @@ def unreadable(reader: Schema, writer: Schema, sides: SideNames | None = None) -
     return list(resolution.compare(Document(reader).root, Document(writer).root, ""))
 
 
-def pairs(record: Type, writer: Type) -> list[tuple[Field, list[Field]]]:
+def pairs(record: Type, writer: Type) -> list[tuple[RecordField, list[RecordField]]]:
     """Pairs each field of a reader's record with the writer's fields that match it by name, then by its aliases."""
     written = {field.name: field for field in writer.fields()}
     return [
@@ -208,7 +208,7 @@ class Resolution:
                 yield self._taken_twice(fields[0], here)
             yield from self.compare(field.type, fields[0].type, here)
 
-    def _no_default(self, field: Field, path: str, renamed: Sequence[str]) -> Incompatibility:
+    def _no_default(self, field: RecordField, path: str, renamed: Sequence[str]) -> Incompatibility:
         alias = f', or the alias "{renamed[0]}" if "{renamed[0]}" was renamed to it' if renamed else ""
         return Incompatibility(
             rule=Rule.FIELD_NO_DEFAULT,
@@ -218,7 +218,7 @@ class Resolution:
             for_writer=f'keep "{field.name}": a field without a default cannot be dropped or renamed',
         )
 
-    def _several_fields(self, field: Field, fields: Sequence[Field], path: str) -> Incompatibility:
+    def _several_fields(self, field: RecordField, fields: Sequence[RecordField], path: str) -> Incompatibility:
         names = " and ".join(f'"{written.name}"' for written in fields)
         return Incompatibility(
             rule=Rule.AMBIGUOUS,
@@ -228,7 +228,7 @@ class Resolution:
             for_writer=f"keep only one of {names}",
         )
 
-    def _taken_twice(self, written: Field, path: str) -> Incompatibility:
+    def _taken_twice(self, written: RecordField, path: str) -> Incompatibility:
         return Incompatibility(
             rule=Rule.AMBIGUOUS,
             path=path,
@@ -318,7 +318,9 @@ def _with_branch(union: Type, writer: Type) -> str:
     return f"add {writer} to the union"
 
 
-def _renamed(field: Field, paired: Sequence[tuple[Field, Sequence[Field]]], writer: Type) -> list[str]:
+def _renamed(
+    field: RecordField, paired: Sequence[tuple[RecordField, Sequence[RecordField]]], writer: Type
+) -> list[str]:
     """The writer's fields of the same type that no field of the reader matches."""
     matched = {written.name for _, fields in paired for written in fields}
     return [

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from changelog.connectors import config, demo, show
-from changelog.connectors.demo.stage import FileStage, Stage
+from changelog.connectors.demo.stage import DemoStage, FileStage
 from changelog.connectors.wiring import sinks
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -50,7 +50,7 @@ def tell(arguments: argparse.Namespace, sequel: demo.Sequel | None = None) -> No
     )
 
 
-def _stage(arguments: argparse.Namespace) -> Stage:
+def _stage(arguments: argparse.Namespace) -> DemoStage:
     if not arguments.kafka:
         if arguments.bootstrap_servers is not None:
             raise ChangelogError(Kind.USAGE, "--bootstrap-servers is for --kafka", hint="give both")

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from changelog.connectors import config, show
 from changelog.connectors.permissions import DATA_FILE, make_file
-from changelog.connectors.schema_files.generated import FOLDER, Outcome, generate
+from changelog.connectors.schema_files.generated import FOLDER, FileOutcome, generate
 from changelog.connectors.sources import TableInfo
 from changelog.connectors.terminal import safe
 from changelog.connectors.wiring.entities import entity_name, matches, resolve, table_text
@@ -187,7 +187,7 @@ def _show(path: Path, tables: Sequence[TableInfo]) -> None:
     console.print(Text(f"\n{path}: {keyed} of {len(tables)} tables", style="bold green"))
 
 
-def _show_schemas(folder: Path, outcomes: Sequence[Outcome]) -> None:
+def _show_schemas(folder: Path, outcomes: Sequence[FileOutcome]) -> None:
     states = Counter(outcome.state for outcome in outcomes)
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
     show.console().print(Text(f"{folder}: {counts}", style="bold green"))

@@ -39,14 +39,14 @@ LOOK_AGAIN_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class SignalOutcome:
     """What became of a signal, and how many of the asked keys the table lacks."""
 
     word: Literal["done", "cancelled", "sent"] = "sent"
     absent: int = 0
 
 
-SENT = Outcome()
+SENT = SignalOutcome()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ def progress(checkpoint: Checkpoint, entity: str) -> str:
     return "done"
 
 
-def _wait(settings: Config, log: Log, sent: Sent, *, quiet: bool) -> Outcome:
+def _wait(settings: Config, log: Log, sent: Sent, *, quiet: bool) -> SignalOutcome:
     """Until the signal ended; a service that ends meanwhile is said, and what it was told waits for its next start."""
     look_at = 0.0
     try:
@@ -164,7 +164,7 @@ def _wait(settings: Config, log: Log, sent: Sent, *, quiet: bool) -> Outcome:
         raise
 
 
-def _outcome(log: Log, sent: Sent, tell: Callable[[str], None]) -> Outcome | None:
+def _outcome(log: Log, sent: Sent, tell: Callable[[str], None]) -> SignalOutcome | None:
     checkpoint = log.checkpoint()
     if checkpoint is None:
         return None
@@ -177,7 +177,11 @@ def _outcome(log: Log, sent: Sent, tell: Callable[[str], None]) -> Outcome | Non
             hint="the service's log says why",
         )
     if ended is not None:
-        return Outcome(word="cancelled") if ended == "cancelled" else Outcome(word="done", absent=absent_of(ended))
+        return (
+            SignalOutcome(word="cancelled")
+            if ended == "cancelled"
+            else SignalOutcome(word="done", absent=absent_of(ended))
+        )
     if not repairs.knows(sent.signal.id):
         if checkpoint.through > sent.through:
             raise ChangelogError(

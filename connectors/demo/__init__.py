@@ -23,7 +23,7 @@ from changelog.connectors.demo.interrupts import Interrupts
 from changelog.connectors.demo.reader import Reader, checkpoint_of
 from changelog.connectors.demo.screen import REFRESHES_PER_S, Screen
 from changelog.connectors.demo.service import ServiceProcess, serving
-from changelog.connectors.demo.stage import Stage
+from changelog.connectors.demo.stage import DemoStage
 from changelog.connectors.demo.stopwatch import Stopwatch
 from changelog.connectors.servers.postgres import Server, temporary_server
 from changelog.connectors.sinks import Log
@@ -66,7 +66,7 @@ Sequel = Callable[[Ending], Mapping[str, str]]
 def run(
     console: Console,
     *,
-    stage: Stage,
+    stage: DemoStage,
     open_log: OpenLog,
     path: Path | None,
     seconds: float,
@@ -96,7 +96,7 @@ def run(
 
 def _tell(
     console: Console,
-    stage: Stage,
+    stage: DemoStage,
     open_log: OpenLog,
     folder: Path,
     seconds: float,
@@ -203,7 +203,7 @@ def _history(console: Console, watch: Stopwatch, log: Log, order: int) -> None:
         console.print(line)
 
 
-def _end(stage: Stage, ending: Ending, files: Mapping[str, str]) -> None:
+def _end(stage: DemoStage, ending: Ending, files: Mapping[str, str]) -> None:
     console, folder = ending.console, ending.folder
     console.print(f"\nEverything is stopped. The files are in {folder}:")
     console.print("   changelog.toml          the configuration")

@@ -17,7 +17,7 @@ path = "data/changelog"
 commit_seconds = 0.5"""
 
 
-class Stage(Protocol):
+class DemoStage(Protocol):
     """The parts of the story that depend on where the changelog is stored."""
 
     def opened(self, lap: Callable[[str], None]) -> AbstractContextManager[str]:

@@ -1,4 +1,4 @@
-"""Schema files: read, written, and what people added to them kept."""
+"""Reads and writes schema files. Writing keeps what people added to a file."""
 
 import json
 import re
@@ -15,17 +15,21 @@ SUFFIX = ".avsc"
 WIDTH = 120
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
-"""What tells how deep something stands in JSON."""
+"""The brackets that nest JSON, and its strings, because a bracket in a string nests nothing."""
 
 OURS = frozenset(
     {"type", "name", "namespace", "key", "partitionBy", "fields", "default", avro.TRUE_NAME, "items", "values"}
 )
-"""The properties of records and fields that follow from the table; people may add all others, and change `doc`."""
+"""The properties of records and fields that follow from the table. People may add all others, for example `doc`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
-    """A file's text and the schema in it; what is wrong is said by `rule` and `trouble` in the schema's place."""
+    """A schema file: its text, and the schema in it.
+
+    If the file is invalid, it has no schema: `rule` names the rule that it breaks, `path` is a pointer to the place,
+    and `trouble` is the predicate of a sentence about the file, such as "is not UTF-8 at byte 7".
+    """
 
     file: str
     text: str
@@ -36,29 +40,33 @@ class Contract:
 
     @property
     def name(self) -> str | None:
-        """The schema's full name; None when it has none, or is none."""
+        """The schema's full name; None if it has no name, or if the file is invalid."""
         if not isinstance(self.schema, dict) or not isinstance(self.schema.get("name"), str):
             return None
-        place = self.schema.get("namespace")
-        return f"{place}.{self.schema['name']}" if place and "." not in self.schema["name"] else self.schema["name"]
+        namespace = self.schema.get("namespace")
+        return (
+            f"{namespace}.{self.schema['name']}"
+            if namespace and "." not in self.schema["name"]
+            else self.schema["name"]
+        )
 
     @property
     def subject(self) -> str:
-        """What it is a contract of, for people: `prefix.entity` of an entity, else its name."""
-        found = avro.entity_of(self.schema)
-        return ".".join(found) if found else self.name or Path(self.file).stem
+        """What people call it: `prefix.entity` for an entity, otherwise the schema's name, otherwise the file's."""
+        entity_path = avro.entity_of(self.schema)
+        return ".".join(entity_path) if entity_path else self.name or Path(self.file).stem
 
     def line(self, path: str) -> int:
-        """The line of the file on which the field stands that a pointer leads to; 1 for the whole."""
-        at, steps = 0, iter(path.split("/"))
+        """The line of the field that the pointer `path` leads to; 1 if it leads to no field."""
+        offset, steps = 0, iter(path.split("/"))
         for step in steps:
             if step == "fields":
-                at = _field_at(self.text, at, next(steps, ""))
-        return self.text.count("\n", 0, at) + 1
+                offset = _field_at(self.text, offset, next(steps, ""))
+        return self.text.count("\n", 0, offset) + 1
 
 
 def parse(file: str, content: bytes) -> Contract:
-    """The contract that a file of this content is."""
+    """Parses a file's content; the result says what is wrong with it."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -67,33 +75,35 @@ def parse(file: str, content: bytes) -> Contract:
         schema = json.loads(text, object_pairs_hook=_members, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         return Contract(file=file, text=text, rule="INVALID_JSON", trouble=f"is not JSON: {error}")
-    found = faults(avro.closed(schema))
-    if found:
-        trouble = f"is no schema of Avro: {found[0].text}"
-        return Contract(file=file, text=text, path=found[0].path, rule="INVALID_AVRO", trouble=trouble)
+    schema_faults = faults(avro.closed(schema))
+    if schema_faults:
+        trouble = f"is not an Avro schema: {schema_faults[0].text}"
+        return Contract(file=file, text=text, path=schema_faults[0].path, rule="INVALID_AVRO", trouble=trouble)
     return Contract(file=file, text=text, schema=avro.closed(schema))
 
 
 def text_of(schema: avro.Schema) -> str:
-    """The text of a schema's file, the same for the same schema: what fits stands on a line."""
+    """The text of a schema's file: the same for the same schema. A value that fits is on one line."""
     return f"{_text(schema, 0, 0)}\n"
 
 
-def merged(schema: Mapping[str, Any], written: avro.Schema) -> dict[str, Any]:
-    """`schema` with what people added to the file as it stands: `doc`, `aliases` and properties of their own."""
-    records = {record["name"]: record for record in _records(written)}
+def merged(schema: Mapping[str, Any], file_schema: avro.Schema) -> dict[str, Any]:
+    """`schema` with what people added to the file's schema: `doc`, `aliases` and properties of their own."""
+    records = {record["name"]: record for record in _records(file_schema)}
     return _merged_record(schema, records)
 
 
 def _merged_record(schema: Mapping[str, Any], records: Mapping[str, Any]) -> dict[str, Any]:
-    before = records.get(schema["name"], {})
-    fields = {field.get("name"): field for field in before.get("fields", ()) if isinstance(field, dict)}
+    old_record = records.get(schema["name"], {})
+    old_fields = {field.get("name"): field for field in old_record.get("fields", ()) if isinstance(field, dict)}
     names = {field["name"] for field in schema["fields"]}
     merged_fields = [
-        _with_additions({**field, "type": _merged_type(field["type"], records)}, fields.get(field["name"], {}), names)
+        _with_additions(
+            {**field, "type": _merged_type(field["type"], records)}, old_fields.get(field["name"], {}), names
+        )
         for field in schema["fields"]
     ]
-    return _with_additions({**schema, "fields": merged_fields}, before, ())
+    return _with_additions({**schema, "fields": merged_fields}, old_record, ())
 
 
 def _merged_type(schema: avro.Schema, records: Mapping[str, Any]) -> avro.Schema:
@@ -109,17 +119,17 @@ def _merged_type(schema: avro.Schema, records: Mapping[str, Any]) -> avro.Schema
     return schema
 
 
-def _with_additions(made: dict[str, Any], before: Mapping[str, Any], taken: Iterable[str]) -> dict[str, Any]:
-    """`made` with the properties of `before` that it may have; an alias that is `taken` as a name says nothing now."""
-    added = {name: value for name, value in before.items() if name not in OURS}
+def _with_additions(generated: dict[str, Any], old: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """`generated` with the properties that people added to `old`; an alias that is now one of `names` is left out."""
+    added = {name: value for name, value in old.items() if name not in OURS}
     if isinstance(added.get("aliases"), list):
-        added["aliases"] = [alias for alias in added["aliases"] if alias not in taken]
-    fields = {"fields": made.pop("fields")} if "fields" in made else {}
-    return {**made, **added, **fields}  # the fields last: what is said of a record stands above them
+        added["aliases"] = [alias for alias in added["aliases"] if alias not in names]
+    fields = {"fields": generated.pop("fields")} if "fields" in generated else {}
+    return {**generated, **added, **fields}  # the fields come last, below the properties that describe the record
 
 
 def _records(schema: avro.Schema) -> Iterator[dict[str, Any]]:
-    """Every record in it that has a name, the outer before the inner."""
+    """Every named record in the schema, an outer one before those inside it."""
     match schema:
         case list():
             for branch in schema:
@@ -132,8 +142,8 @@ def _records(schema: avro.Schema) -> Iterator[dict[str, Any]]:
 
 
 def _field_at(text: str, start: int, name: str) -> int:
-    """Where the outermost field of this name begins behind `start`, within what `start` is in; `start` for none."""
-    found, depth, least = start, 0, len(text)
+    """The offset of the outermost field of this name after `start`, in the same record; `start` if there is none."""
+    field_offset, depth, least_depth = start, 0, len(text)
     pattern = re.compile(rf'"name"\s*:\s*"{re.escape(name)}"')
     for match in _TOKENS.finditer(text, start):
         token = match[0]
@@ -143,35 +153,35 @@ def _field_at(text: str, start: int, name: str) -> int:
             depth -= 1
             if start and depth < 0:
                 break
-        elif depth < least and pattern.match(text, match.start()):
-            found, least = match.start(), depth
-    return found
+        elif depth < least_depth and pattern.match(text, match.start()):
+            field_offset, least_depth = match.start(), depth
+    return field_offset
 
 
 def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
-        raise ValueError(f"an object has the member {json.dumps(twice)} twice")
-    return found
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        repeated_name = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
+        raise ValueError(f"an object has the member {json.dumps(repeated_name)} twice")
+    return members
 
 
-def _text(value: object, depth: int, before: int, *, broken: bool = False) -> str:
-    """`value` as JSON that stands `depth` levels deep, with `before` characters in front on its line.
+def _text(value: object, depth: int, column_chars: int, *, broken: bool = False) -> str:
+    """`value` as JSON, at `depth` levels of nesting and after `column_chars` characters on its first line.
 
-    `broken` says that it stands on lines of its own however short it is, as fields do.
+    If `broken`, its items are on lines of their own however short it is: fields always are.
     """
     line = json.dumps(value, ensure_ascii=False)
-    fits = 2 * depth + before + len(line) < WIDTH and not broken and '"fields": [' not in line
+    fits = 2 * depth + column_chars + len(line) < WIDTH and not broken and '"fields": [' not in line
     if fits or not isinstance(value, dict | list) or not value:
         return line
     indent = "  " * (depth + 1)
     if isinstance(value, list):
-        parts = [_text(each, depth + 1, 0) for each in value]
+        parts = [_text(item, depth + 1, 0) for item in value]
     else:
         heads = {name: f"{json.dumps(name, ensure_ascii=False)}: " for name in value}
         parts = [

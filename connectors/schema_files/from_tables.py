@@ -1,4 +1,4 @@
-"""The entities as a live database has them now."""
+"""The entities with the columns that their tables have now, in the live database."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ from changelog.schemas.types import Struct
 
 
 def live_entities(settings: Config, names: Sequence[str]) -> list[tuple[Entity, Struct]]:
-    """Entities with the columns that the service would publish, were the stream's those in the catalogue.
+    """The entities `names`, or all, each with the columns that the service publishes for its table as it is now.
 
-    Of the entities `names`, or of all, by name. Raises ChangelogError (USAGE) when there is none of such a name.
+    Sorted by name unless `names` gives an order. Raises ChangelogError (USAGE) if there is no entity of such a name.
     """
     source = database(settings)
     resolved = {entity.name: entity for entity in read_entities(settings, source)}
@@ -21,5 +21,5 @@ def live_entities(settings: Config, names: Sequence[str]) -> list[tuple[Entity, 
             raise ChangelogError(
                 Kind.USAGE, f"there is no entity {name}", hint=f"there are: {', '.join(sorted(resolved))}"
             )
-    chosen = [resolved[name] for name in names or resolved]
-    return list(zip(chosen, source.shapes(chosen), strict=True))
+    entities = [resolved[name] for name in names or resolved]
+    return list(zip(entities, source.shapes(entities), strict=True))

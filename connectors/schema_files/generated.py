@@ -1,4 +1,4 @@
-"""Schema files from live tables."""
+"""Writes schema files from live tables."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,63 +16,70 @@ from changelog.schemas.types import Struct
 
 FOLDER = Path("schemas")
 
-State = Literal["written", "unchanged", "outdated", "orphaned"]
+FileState = Literal["written", "unchanged", "outdated", "orphaned"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of a file: `outdated` was not written, for only a look was wanted; `orphaned` has no entity now."""
+class FileOutcome:
+    """What happened to a file: `outdated` should change but was not written; `orphaned` has no entity now."""
 
     entity: str
     file: Path
-    state: State
+    state: FileState
 
 
-def generate(settings: Config, names: Sequence[str], folder: Path, *, write: bool = True) -> list[Outcome]:
-    """Writes the files of the entities `names`, or of all; what is as it should be is left alone.
+def generate(settings: Config, names: Sequence[str], folder: Path, *, write: bool = True) -> list[FileOutcome]:
+    """Writes the files of the entities `names`, or of all, and returns what happened to each.
 
-    Raises ChangelogError: what `live_entities` raises, and PRECONDITION where a file stands in the way.
+    Without `write`, it only looks. A file that is up to date is not touched. Raises ChangelogError: what
+    `live_entities` raises, and PRECONDITION if an existing file is not the valid schema file of an entity.
     """
-    made = [(entity, _made(settings.prefix, entity, shape, folder)) for entity, shape in live_entities(settings, names)]
-    found = [_put(entity.name, _file(folder, entity.name), *texts, write=write) for entity, texts in made]
-    return found if names else [*found, *_orphaned(settings.prefix, {entity.name for entity, _ in made}, folder)]
+    contents = [
+        (entity, _contents(settings.prefix, entity, shape, folder)) for entity, shape in live_entities(settings, names)
+    ]
+    outcomes = [
+        _put(entity.name, _file(folder, entity.name), *old_and_new, write=write) for entity, old_and_new in contents
+    ]
+    return (
+        outcomes if names else [*outcomes, *_orphaned(settings.prefix, {entity.name for entity, _ in contents}, folder)]
+    )
 
 
 def _file(folder: Path, entity: str) -> Path:
     return folder / f"{entity}{files.SUFFIX}"
 
 
-def _made(prefix: str, entity: Entity, shape: Struct, folder: Path) -> tuple[bytes, bytes | None]:
-    """What the file should hold, and what it holds."""
+def _contents(prefix: str, entity: Entity, shape: Struct, folder: Path) -> tuple[bytes, bytes | None]:
+    """The content that the file should have, and the content that it has."""
     file = _file(folder, entity.name)
     schema = avro.state_schema(entity.name, shape, entity.key, prefix, partition_by=entity.partition_by)
     try:
-        before = file.read_bytes()
+        old_content = file.read_bytes()
     except FileNotFoundError:
         return files.text_of(schema).encode(), None
-    contract = files.parse(str(file), before)
-    hint = "mend it, or remove it to have it made anew"
+    contract = files.parse(str(file), old_content)
+    hint = "correct it, or remove it and generate it again"
     if contract.rule:
         raise ChangelogError(Kind.PRECONDITION, f"{file} {contract.trouble}", hint=hint)
     if avro.entity_of(contract.schema) is None:
         raise ChangelogError(
             Kind.PRECONDITION, f"{file} is not the file of an entity", hint="move it, or give another --out"
         )
-    return files.text_of(files.merged(schema, contract.schema)).encode(), before
+    return files.text_of(files.merged(schema, contract.schema)).encode(), old_content
 
 
-def _put(entity: str, file: Path, content: bytes, before: bytes | None, *, write: bool) -> Outcome:
-    if content == before:
-        return Outcome(entity=entity, file=file, state="unchanged")
+def _put(entity: str, file: Path, content: bytes, old_content: bytes | None, *, write: bool) -> FileOutcome:
+    if content == old_content:
+        return FileOutcome(entity=entity, file=file, state="unchanged")
     if write:
         make_folder(file.parent, PUBLIC_FOLDER)
         make_file(file, PUBLIC_FILE)
         file.write_bytes(content)
-    return Outcome(entity=entity, file=file, state="written" if write else "outdated")
+    return FileOutcome(entity=entity, file=file, state="written" if write else "outdated")
 
 
-def _orphaned(prefix: str, names: set[str], folder: Path) -> Iterator[Outcome]:
+def _orphaned(prefix: str, names: set[str], folder: Path) -> Iterator[FileOutcome]:
     for file in sorted(folder.glob(f"*{files.SUFFIX}")):
-        found = avro.entity_of(files.parse(str(file), file.read_bytes()).schema)
-        if found and found[0] == prefix and found[1] not in names:
-            yield Outcome(entity=found[1], file=file, state="orphaned")
+        entity_path = avro.entity_of(files.parse(str(file), file.read_bytes()).schema)
+        if entity_path and entity_path[0] == prefix and entity_path[1] not in names:
+            yield FileOutcome(entity=entity_path[1], file=file, state="orphaned")

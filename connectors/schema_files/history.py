@@ -1,4 +1,4 @@
-"""What came before schema files: their versions, and the subjects that have no file now."""
+"""What schema files are compared with: their earlier versions, and the subjects that have no file now."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from changelog.schemas import avro
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
-    """An earlier version of a schema; `where` says of which commit, file or registry it is."""
+class SchemaVersion:
+    """An earlier version of a schema; `where` names the commit, file or registry version that it was read from."""
 
     label: str
     where: str
@@ -21,22 +21,23 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """The versions of one contract, oldest first; `schema` is what is compared with them, `label` names it.
+    """The versions of one contract, oldest first. `schema` is compared with them, and `label` is its name in sentences.
 
-    `at` is the pointer to where in it the file's own schema stands.
+    `at` is a pointer to the file's own schema within `schema`; it is empty if they are the same.
     """
 
     schema: avro.Schema
     label: str
-    versions: tuple[Version, ...]
+    versions: tuple[SchemaVersion, ...]
     at: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """What files are compared with, by file.
+    """What files are compared with: `pasts` by file.
 
-    `against` names it; `removed` are contracts whose subject no file has now; `notes` say what could not be compared.
+    `against` says where the versions come from. `removed` are contracts whose subject has no file now. `notes` say what
+    could not be compared.
     """
 
     against: str
@@ -45,30 +46,35 @@ class Earlier:
     notes: tuple[str, ...] = ()
 
 
-def past(contract: Contract, found: Sequence[tuple[str, Contract]]) -> Past:
-    """The versions of a contract among earlier files, each with where it is from, oldest first.
+def past(contract: Contract, candidates: Sequence[tuple[str, Contract]]) -> Past:
+    """The versions of a contract among `candidates`: earlier files, oldest first, each with where it was read from.
 
-    Files that held another subject or no schema are passed over, and so is one that holds what the one before it held.
+    Invalid files and files of another subject are skipped, and so is a file with the same schema as the one before it.
     """
-    kept: list[tuple[str, avro.Schema]] = []
-    for where, earlier in found:
-        if not earlier.rule and earlier.name == contract.name and (not kept or kept[-1][1] != earlier.schema):
-            kept.append((where, earlier.schema))
+    old_schemas: list[tuple[str, avro.Schema]] = []
+    for where, earlier in candidates:
+        if (
+            not earlier.rule
+            and earlier.name == contract.name
+            and (not old_schemas or old_schemas[-1][1] != earlier.schema)
+        ):
+            old_schemas.append((where, earlier.schema))
     versions = tuple(
-        Version(label=f"v{number}", where=where, schema=schema) for number, (where, schema) in enumerate(kept, 1)
+        SchemaVersion(label=f"v{number}", where=where, schema=schema)
+        for number, (where, schema) in enumerate(old_schemas, 1)
     )
-    is_last = bool(kept) and kept[-1][1] == contract.schema
-    return Past(schema=contract.schema, label=f"v{len(kept) + (not is_last)}", versions=versions)
+    is_last = bool(old_schemas) and old_schemas[-1][1] == contract.schema
+    return Past(schema=contract.schema, label=f"v{len(old_schemas) + (not is_last)}", versions=versions)
 
 
 def read(paths: Sequence[Path]) -> Iterator[Contract]:
-    """The contracts in files, and in folders with all that is below them, by name."""
+    """Reads the contracts in files, and in folders and their subfolders, sorted by path."""
     for path in paths:
         yield from map(read_file, sorted(path.rglob(f"*{files.SUFFIX}")) if path.is_dir() else [path])
 
 
 def read_file(file: Path) -> Contract:
-    """The contract in a file; one that cannot be read says so."""
+    """Reads the contract in a file; if it cannot be read, `rule` and `trouble` say so."""
     try:
         return files.parse(str(file), file.read_bytes())
     except OSError as error:
@@ -76,17 +82,19 @@ def read_file(file: Path) -> Contract:
 
 
 def in_folder(contracts: Sequence[Contract], folder: Path) -> Earlier:
-    """One version each, from the files of a folder. Raises USAGE when there is no such folder."""
+    """One earlier version of each contract, from the files of a folder. Raises USAGE if there is no such folder."""
     if not folder.is_dir():
         raise ChangelogError(
             Kind.USAGE, f"--against {folder}: no such folder", hint="say git:REF, registry:URL or a folder"
         )
-    earlier = {each.name or Path(each.file).name: each for each in read([folder])}
-    names = {each.name or Path(each.file).name for each in contracts}
+    earlier = {contract.name or Path(contract.file).name: contract for contract in read([folder])}
+    names = {contract.name or Path(contract.file).name for contract in contracts}
     pasts = {
-        each.file: past(each, [(f"file {found.file}", found)] if found else [])
-        for each, found in ((each, earlier.get(each.name or Path(each.file).name)) for each in contracts)
-        if not each.rule
+        contract.file: past(contract, [(f"file {old_contract.file}", old_contract)] if old_contract else [])
+        for contract, old_contract in (
+            (contract, earlier.get(contract.name or Path(contract.file).name)) for contract in contracts
+        )
+        if not contract.rule
     }
-    removed = tuple(each for name, each in earlier.items() if name not in names and not each.rule)
+    removed = tuple(contract for name, contract in earlier.items() if name not in names and not contract.rule)
     return Earlier(against=str(folder), pasts=pasts, removed=removed)

@@ -1,10 +1,10 @@
-"""Versions of entities' value schemas in a registry."""
+"""Reads earlier versions of entities' value schemas from a registry."""
 
 from collections.abc import Sequence
 
 from changelog.connectors.schema_files import files
 from changelog.connectors.schema_files.files import Contract
-from changelog.connectors.schema_files.history import Earlier, Past, Version
+from changelog.connectors.schema_files.history import Earlier, Past, SchemaVersion
 from changelog.connectors.sinks.kafka.admin.names import subject
 from changelog.connectors.sinks.kafka.encoding.registry import Registry
 from changelog.schemas import avro
@@ -13,7 +13,7 @@ STATE_AT = "/fields/current"
 
 
 def in_registry(contracts: Sequence[Contract], registry: Registry) -> Earlier:
-    """All versions of each entity's subject; what a registry holds beside them may be others'.
+    """All versions of each entity's subject. No subject counts as removed: other subjects may belong to others.
 
     Raises ChangelogError: what `Registry.versions` raises.
     """
@@ -21,25 +21,25 @@ def in_registry(contracts: Sequence[Contract], registry: Registry) -> Earlier:
     for contract in contracts:
         if contract.rule:
             continue
-        found = avro.entity_of(contract.schema)
+        entity_path = avro.entity_of(contract.schema)
         try:
-            if found is None:
+            if entity_path is None:
                 raise ValueError
             schema = avro.registered(contract.schema)
         except ValueError:
             notes.append(f"{contract.file} was not compared: it is not the schema of an entity's columns")
             continue
-        pasts[contract.file] = _past(schema, registry.versions(subject(*found)))
+        pasts[contract.file] = _past(schema, registry.versions(subject(*entity_path)))
     return Earlier(against=f"registry:{registry.where}", pasts=pasts, notes=tuple(notes))
 
 
-def _past(schema: avro.Schema, found: Sequence[tuple[int, str]]) -> Past:
-    parsed = [(number, files.parse("", text.encode())) for number, text in found]
+def _past(schema: avro.Schema, registered: Sequence[tuple[int, str]]) -> Past:
+    parsed = [(number, files.parse("", text.encode())) for number, text in registered]
     versions = tuple(
-        Version(label=f"v{number}", where=f"version {number} in the registry", schema=each.schema)
-        for number, each in parsed
-        if not each.rule
+        SchemaVersion(label=f"v{number}", where=f"version {number} in the registry", schema=contract.schema)
+        for number, contract in parsed
+        if not contract.rule
     )
     is_last = bool(versions) and versions[-1].schema == schema
-    number = found[-1][0] if found else 0
+    number = registered[-1][0] if registered else 0
     return Past(schema=schema, label=f"v{number + (not is_last)}", versions=versions, at=STATE_AT)

@@ -1,4 +1,4 @@
-"""Verdicts as text, JSON, JUnit's XML and annotations of GitHub."""
+"""Writes verdicts as text, JSON, JUnit XML or GitHub annotations."""
 
 import json
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from xml.etree import ElementTree
 
-from changelog.connectors.schema_files.verdicts import Finding, State, Verdict
+from changelog.connectors.schema_files.verdicts import SchemaFinding, Verdict, VerdictState
 from changelog.connectors.terminal import safe
 
 _GITHUB = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
@@ -15,12 +15,12 @@ _GITHUB_PROPERTY = {**_GITHUB, **str.maketrans({":": "%3A", ",": "%2C"})}
 _NOT_IN_XML = {0xFFFE: r"\ufffe", 0xFFFF: r"\uffff"}
 """The characters that XML 1.0 forbids (2.2, Char) beside controls and surrogates."""
 
-ORDER: tuple[State, ...] = ("invalid", "incompatible", "removed", "compatible", "new", "unchanged")
+ORDER: tuple[VerdictState, ...] = ("invalid", "incompatible", "removed", "compatible", "new", "unchanged")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """Verdicts, what they are against, and what could not be compared."""
+class CheckReport:
+    """Verdicts, what the files were compared with (`against`), and `notes` on what could not be compared."""
 
     against: str
     verdicts: Sequence[Verdict]
@@ -30,39 +30,39 @@ class Report:
     def summary(self) -> str:
         """One line that counts the verdicts by state; text and log output end with it."""
         counts = Counter(verdict.state for verdict in self.verdicts)
-        told = ", ".join(f"{counts[state]} {state}" for state in ORDER if counts[state])
-        number = len(self.verdicts)
-        return f"{number} schema{'' if number == 1 else 's'} against {self.against}: {told or 'nothing to compare'}"
+        parts = ", ".join(f"{counts[state]} {state}" for state in ORDER if counts[state])
+        total = len(self.verdicts)
+        return f"{total} schema{'' if total == 1 else 's'} against {self.against}: {parts or 'nothing to compare'}"
 
 
-def text(report: Report) -> str:
+def text(report: CheckReport) -> str:
     """One line per finding, as compilers print them; after each file's findings, the versions that they are about."""
     return "\n".join(map(_printable, [*_lines(report), report.summary]))
 
 
-def _lines(report: Report) -> Iterator[str]:
+def _lines(report: CheckReport) -> Iterator[str]:
     for verdict in report.verdicts:
         for finding in verdict.findings:
-            yield f"{verdict.file}: ERROR {finding.rule} {finding.path}: {_said(finding)}"
-        named = {label for finding in verdict.findings for label in finding.against}
+            yield f"{verdict.file}: ERROR {finding.rule} {finding.path}: {_sentence(finding)}"
+        labels = {label for finding in verdict.findings for label in finding.against}
         for label, where in verdict.versions:
-            if label in named:
+            if label in labels:
                 yield f"{verdict.file}: note: {label} is {where}"
     for note in report.notes:
         yield f"note: {note}"
 
 
-def json_(report: Report) -> str:
+def json_(report: CheckReport) -> str:
     """One object: `against`, `clean`, `verdicts` with their findings, `notes`."""
     clean = not any(verdict.findings for verdict in report.verdicts)
-    told = [
+    verdicts = [
         {**asdict(verdict), "versions": [{"label": label, "where": where} for label, where in verdict.versions]}
         for verdict in report.verdicts
     ]
-    return json.dumps({"against": report.against, "clean": clean, "verdicts": told, "notes": list(report.notes)})
+    return json.dumps({"against": report.against, "clean": clean, "verdicts": verdicts, "notes": list(report.notes)})
 
 
-def junit(report: Report) -> str:
+def junit(report: CheckReport) -> str:
     """JUnit XML with one test case for each file."""
     cases = report.verdicts
     failed = sum(bool(verdict.findings) and verdict.state != "invalid" for verdict in cases)
@@ -78,32 +78,33 @@ def junit(report: Report) -> str:
             about = {"type": first.rule, "message": _printable(f"{first.rule} {first.path}: {first.text}")}
             fault = ElementTree.SubElement(case, "error" if verdict.state == "invalid" else "failure", about)
             fault.text = "\n".join(
-                _printable(f"{each.rule} {each.path} (line {each.line}): {_said(each)}") for each in verdict.findings
+                _printable(f"{finding.rule} {finding.path} (line {finding.line}): {_sentence(finding)}")
+                for finding in verdict.findings
             )
     ElementTree.SubElement(suite, "system-out").text = _printable("\n".join([*report.notes, report.summary]))
     ElementTree.indent(root)
     return str(ElementTree.tostring(root, encoding="us-ascii", xml_declaration=True), "us-ascii")
 
 
-def github(report: Report) -> str:
+def github(report: CheckReport) -> str:
     """One GitHub annotation for each finding, at its line; then the summary, for the log."""
     return "\n".join(map(_printable, [*_annotations(report), report.summary]))
 
 
-def _annotations(report: Report) -> Iterator[str]:
+def _annotations(report: CheckReport) -> Iterator[str]:
     for verdict in report.verdicts:
         for finding in verdict.findings:
-            about = {"file": verdict.file, "line": str(finding.line), "title": f"{finding.rule} {finding.path}"}
-            told = ",".join(f"{name}={value.translate(_GITHUB_PROPERTY)}" for name, value in about.items())
-            yield f"::error {told}::{_said(finding).translate(_GITHUB)}"
+            values = {"file": verdict.file, "line": str(finding.line), "title": f"{finding.rule} {finding.path}"}
+            properties = ",".join(f"{name}={value.translate(_GITHUB_PROPERTY)}" for name, value in values.items())
+            yield f"::error {properties}::{_sentence(finding).translate(_GITHUB)}"
     for note in report.notes:
         yield f"::notice::{note.translate(_GITHUB)}"
 
 
-FORMATS: Mapping[str, Callable[[Report], str]] = {"text": text, "json": json_, "junit": junit, "github": github}
+FORMATS: Mapping[str, Callable[[CheckReport], str]] = {"text": text, "json": json_, "junit": junit, "github": github}
 
 
-def _said(finding: Finding) -> str:
+def _sentence(finding: SchemaFinding) -> str:
     return f"{finding.text}; {finding.hint}" if finding.hint else finding.text
 
 

@@ -1,4 +1,4 @@
-"""What is said of schema files and of what came before them."""
+"""Judges schema files against their earlier versions."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ COMPATIBILITY = "compatibility"
 
 DEFAULT_MODE = Mode.FULL_TRANSITIVE
 
-State = Literal["new", "unchanged", "compatible", "incompatible", "removed", "invalid"]
+VerdictState = Literal["new", "unchanged", "compatible", "incompatible", "removed", "invalid"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One reason why a file may not stay as it is; `text` is the whole sentence.
+class SchemaFinding:
+    """One reason why a file may not stay as it is; `text` is a whole sentence.
 
-    `path` is a pointer into the schema, `line` that of the file. `against` are the labels of versions that it runs
-    against, and `breaks` whom that breaks. `strict`: Avro's own rules would let it pass.
+    `path` is a pointer into the schema, and `line` is the line in the file. `against` has the labels of the versions
+    that the file is incompatible with, and `breaks` says who would break. `strict` says that Avro's own rules allow it.
     """
 
     rule: str
@@ -36,35 +36,35 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What is said of one file; `versions` are those it was compared with, each with where it is from."""
+    """The verdict on one file; `versions` are those that it was compared with, each with where it was read from."""
 
     file: str
     subject: str
-    state: State
+    state: VerdictState
     mode: Mode | None = None
     versions: tuple[tuple[str, str], ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[SchemaFinding, ...] = ()
 
 
 def verdicts(contracts: Sequence[Contract], earlier: Earlier, mode: Mode) -> list[Verdict]:
-    """A verdict for each file, and for each that is gone; `mode` is for files that choose none."""
-    found = [judge(contract, earlier.pasts.get(contract.file), mode) for contract in contracts]
-    return [*found, *(removed(contract, mode) for contract in earlier.removed)]
+    """A verdict for each file, and for each removed subject; `mode` applies to files that choose none."""
+    judged = [judge(contract, earlier.pasts.get(contract.file), mode) for contract in contracts]
+    return [*judged, *(removed(contract, mode) for contract in earlier.removed)]
 
 
 def judge(contract: Contract, past: Past | None, mode: Mode) -> Verdict:
-    """The verdict on a file; without a past it is compared with nothing."""
+    """The verdict on a file. A file without a past is new."""
     if contract.rule:
         return _invalid(contract, contract.rule, contract.path, contract.trouble)
     try:
         mode = _mode(contract, mode)
     except ValueError:
-        return _invalid(contract, "UNKNOWN_MODE", "/", f"has a {COMPATIBILITY} that is none of {', '.join(Mode)}")
+        return _invalid(contract, "UNKNOWN_MODE", "/", f"has a {COMPATIBILITY} that is not one of {', '.join(Mode)}")
     if past is None:
         return Verdict(file=contract.file, subject=contract.subject, state="new", mode=mode)
-    found = problems(past.schema, [(version.label, version.schema) for version in past.versions], mode)
-    findings = tuple(_grouped(contract, past, found, mode))
-    state: State = "compatible"
+    problems_found = problems(past.schema, [(version.label, version.schema) for version in past.versions], mode)
+    findings = tuple(_grouped(contract, past, problems_found, mode))
+    state: VerdictState = "compatible"
     if findings:
         state = "incompatible"
     elif not past.versions:
@@ -82,16 +82,16 @@ def judge(contract: Contract, past: Past | None, mode: Mode) -> Verdict:
 
 
 def removed(contract: Contract, mode: Mode) -> Verdict:
-    """The verdict on a subject that has no file now. It may go where its last version promised nothing (NONE)."""
+    """The verdict on a subject that has no file now. It may be removed if its last version promised nothing (NONE)."""
     try:
         mode = _mode(contract, mode)
     except ValueError:
         mode = DEFAULT_MODE
-    finding = Finding(
+    finding = SchemaFinding(
         rule="SUBJECT_REMOVED",
         path="/",
         line=1,
-        text=f"{contract.subject} has no schema any more: whoever reads it breaks",
+        text=f"{contract.subject} no longer has a schema: its readers break",
         hint=f'keep the file; to end it, first give it "{COMPATIBILITY}": "NONE", and wait until nobody reads it',
     )
     return Verdict(
@@ -109,20 +109,20 @@ def _mode(contract: Contract, mode: Mode) -> Mode:
 
 
 def _invalid(contract: Contract, rule: str, path: str, trouble: str) -> Verdict:
-    finding = Finding(rule=rule, path=path, line=contract.line(path), text=trouble)
+    finding = SchemaFinding(rule=rule, path=path, line=contract.line(path), text=trouble)
     return Verdict(file=contract.file, subject=contract.subject, state="invalid", findings=(finding,))
 
 
-def _grouped(contract: Contract, past: Past, found: Sequence[Problem], mode: Mode) -> Iterator[Finding]:
-    """A finding for what is the same with several versions."""
+def _grouped(contract: Contract, past: Past, problems_found: Sequence[Problem], mode: Mode) -> Iterator[SchemaFinding]:
+    """One finding for each problem, however many versions it occurs with."""
     groups: dict[tuple[str, ...], list[Problem]] = {}
-    for problem in found:
+    for problem in problems_found:
         text = problem.text.replace(problem.against, "") if problem.against else problem.text
         groups.setdefault((problem.rule, problem.path, problem.breaks, text, problem.hint), []).append(problem)
     for group in groups.values():
         labels = tuple(dict.fromkeys(problem.against for problem in group if problem.against))
         last = group[-1]
-        yield Finding(
+        yield SchemaFinding(
             rule=last.rule,
             path=last.path,
             line=contract.line(last.path.removeprefix(past.at)),

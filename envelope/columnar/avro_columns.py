@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from changelog.envelope.codec import json_codec
 from changelog.envelope.codec.avro_codec import PRESENT, AvroCodec, closing, opening, optional_text
 from changelog.envelope.codec.avro_values import NULL
-from changelog.envelope.columnar.avro_scan import Ints, Mask, Scan, Tokens, raw, windows
+from changelog.envelope.columnar.avro_scan import Ints, Mask, ObjectScan, Tokens, raw, windows
 from changelog.envelope.columnar.avro_shortcuts import BLANKS, ColumnStep, ColumnValues, long_segment
 from changelog.envelope.columnar.splice import INLINE, Offsets, Pool, Segment, gather, splice
 from changelog.envelope.model import Source
@@ -90,7 +90,9 @@ class ColumnarEncoder:
         lengths = np.full(2 * rows, len(NULL), np.int32)
         good = np.ones(2 * rows, bool)
         if len(present):
-            scan = Scan(texts if len(present) == 2 * rows else texts.drop_null(), nested=self._nested, suffix=BLANKS)
+            scan = ObjectScan(
+                texts if len(present) == 2 * rows else texts.drop_null(), nested=self._nested, suffix=BLANKS
+            )
             tokens = [scan.step(step.label) for step in self._walk]
             good[present] = complete = self._complete(scan.done(), tokens, provenance, present)
             usable = np.flatnonzero(complete)
@@ -115,7 +117,7 @@ class ColumnarEncoder:
                 complete &= token.present | np.append(current[codes], original[codes])[present]
         return complete
 
-    def _render(self, scan: Scan, tokens: Sequence[Tokens], count: int) -> tuple[Offsets, bytes]:
+    def _render(self, scan: ObjectScan, tokens: Sequence[Tokens], count: int) -> tuple[Offsets, bytes]:
         """Renders the states from their tokens, one after another: their offsets and the bytes."""
         pool = Pool(scan.data)
         segments: list[Segment] = [(pool.add(PRESENT), len(PRESENT))]

@@ -42,7 +42,7 @@ class Tokens:
         )
 
 
-class Scan:
+class ObjectScan:
     """A walk over JSON objects, one member at a time in all of them.
 
     `data` holds the texts and, from the offset `blanks` on, the bytes `suffix`.

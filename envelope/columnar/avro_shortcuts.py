@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from changelog.envelope.codec.avro_codec import encoded
 from changelog.envelope.codec.avro_values import NULL, Encode, long
-from changelog.envelope.columnar.avro_scan import Ints, Mask, Scan, Tokens
+from changelog.envelope.columnar.avro_scan import Ints, Mask, ObjectScan, Tokens
 from changelog.envelope.columnar.splice import Offsets, Pool, Segment, splice
 from changelog.schemas.avro import Column, has_outside
 from changelog.schemas.types import Decimal, Primitive
@@ -37,7 +37,7 @@ _UUID_FORM = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 class ColumnValues:
     """The values of one column in the rows that are being rendered."""
 
-    def __init__(self, pool: Pool, scan: Scan, tokens: Tokens, step: "ColumnStep", encode: Encode) -> None:
+    def __init__(self, pool: Pool, scan: ObjectScan, tokens: Tokens, step: "ColumnStep", encode: Encode) -> None:
         self.pool, self.scan, self.tokens, self.step, self._encode = pool, scan, tokens, step, encode
         self.rows = len(tokens.starts)
         self.some = ~tokens.null

@@ -11,7 +11,7 @@ from changelog.connectors.sources.fences import Scan
 from changelog.envelope.codec import json_codec
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
-from changelog.spark_jobs.drift.row_diff import EXTRA, MISSING, PENDING, ColumnHistory, Compared, State, compared
+from changelog.spark_jobs.drift.row_diff import EXTRA, MISSING, PENDING, ColumnHistory, Compared, RowState, compared
 
 JUDGED: Final = pa.schema(
     [
@@ -124,17 +124,17 @@ def _writer(row: Mapping[str, Any]) -> dict[str, Any]:
     return dict.fromkeys(names) if row["op"] == Op.READ else {name: row[name] for name in names}
 
 
-def _source(row: Mapping[str, Any], texts: Texts) -> State | None:
+def _source(row: Mapping[str, Any], texts: Texts) -> RowState | None:
     texts_of_key = texts.get((row["entity"], row["key"]))
     if texts_of_key is None:
         if row["locator"] is not None:
             raise ChangelogError(Kind.MALFORMED, f"a row of {row['entity']} is no longer where it was read")
         return None
     current, json_null = texts_of_key
-    return State.parse(current, json_null=msgspec.json.decode(json_null, type=list[str]) if json_null else ())
+    return RowState.parse(current, json_null=msgspec.json.decode(json_null, type=list[str]) if json_null else ())
 
 
-def _changelog(row: Mapping[str, Any]) -> tuple[State | None, bool]:
+def _changelog(row: Mapping[str, Any]) -> tuple[RowState | None, bool]:
     """The changelog's row at the fence, and whether it is undecided.
 
     If all changes of a key come after the fence, the original of the first one is the key's state at the fence.
@@ -148,15 +148,15 @@ def _changelog(row: Mapping[str, Any]) -> tuple[State | None, bool]:
     if row["state"] != PENDING:
         if op == Op.DELETE:
             return None, False
-        return State.parse(row["current"] or "", json_null=source.json_null, unavailable=source.unavailable), False
+        return RowState.parse(row["current"] or "", json_null=source.json_null, unavailable=source.unavailable), False
     if op == Op.CREATE:
         return None, False
     if op == Op.READ or row["original"] is None or source.unavailable_original:
         return None, True
-    return State.parse(row["original"], json_null=source.json_null_original), False
+    return RowState.parse(row["original"], json_null=source.json_null_original), False
 
 
-def _sample(difference: Compared, source: State | None, changelog: State | None) -> str:
+def _sample(difference: Compared, source: RowState | None, changelog: RowState | None) -> str:
     """The values of the columns that differ, or of all columns if one side lacks the row."""
     sides = {"source": source, "changelog": changelog}
     names: Iterable[str] = difference.columns

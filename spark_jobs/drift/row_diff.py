@@ -71,7 +71,7 @@ class ColumnHistory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class RowState:
     """One side's row: tokens by column. `json_null` names the columns whose null is JSON's null."""
 
     values: Mapping[str, bytes]
@@ -79,7 +79,7 @@ class State:
     unavailable: frozenset[str] = frozenset()
 
     @classmethod
-    def parse(cls, current: str, json_null: Sequence[str] = (), unavailable: Sequence[str] = ()) -> "State":
+    def parse(cls, current: str, json_null: Sequence[str] = (), unavailable: Sequence[str] = ()) -> "RowState":
         """The state in a row's JSON; without values if that is not a JSON object."""
         try:
             values = members(current.encode())
@@ -105,7 +105,9 @@ class _Found:
     schema_changed: list[str] = field(default_factory=list)
 
 
-def compared(source: State | None, changelog: State | None, shape: ColumnHistory, position: str | None) -> Compared:
+def compared(
+    source: RowState | None, changelog: RowState | None, shape: ColumnHistory, position: str | None
+) -> Compared:
     """Compares the two sides of a key; `position` is that of the changelog's row."""
     if source is None or changelog is None:
         return Compared(kind=None if source is changelog else EXTRA if source is None else MISSING)
@@ -124,7 +126,7 @@ def compared(source: State | None, changelog: State | None, shape: ColumnHistory
 
 
 def _column(
-    name: str, source: State, changelog: State, steps: Sequence[Step], shape: ColumnHistory, difference: _Found
+    name: str, source: RowState, changelog: RowState, steps: Sequence[Step], shape: ColumnHistory, difference: _Found
 ) -> None:
     if name in changelog.unavailable:
         difference.unknown.append(name)
@@ -140,11 +142,11 @@ def _column(
         difference.columns.append(name)
 
 
-def _is_null(name: str, state: State) -> bool:
+def _is_null(name: str, state: RowState) -> bool:
     return state.values.get(name) == NULL and name not in state.json_null
 
 
-def _same(name: str, source: State, changelog: State, *, bits: bool) -> bool:
+def _same(name: str, source: RowState, changelog: RowState, *, bits: bool) -> bool:
     one, other = source.values.get(name), changelog.values.get(name)
     if one is None or other is None:
         return False

@@ -24,7 +24,7 @@ Offsets = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class OffsetSpan:
     """Offsets of one partition, from `first` up to, not including, `end`.
 
     `after` is where the run before ended: it equals `first` unless history was lost, and is None on the first run.
@@ -35,7 +35,7 @@ class Span:
     after: int | None
 
 
-Spans = Mapping[Part, Span]
+Spans = Mapping[Part, OffsetSpan]
 
 
 def entities(admin: Admin, prefix: str, names: Iterable[str] | None = None) -> dict[str, int]:
@@ -56,7 +56,7 @@ def entities(admin: Admin, prefix: str, names: Iterable[str] | None = None) -> d
 
 def unread(
     client: Client, prefix: str, offsets: Offsets, *, skip: Collection[str] = (), lost: bool = False
-) -> dict[Part, Span]:
+) -> dict[Part, OffsetSpan]:
     """The span of committed messages past `offsets` for each partition; a partition without an offset is read whole.
 
     Spans may be empty. The entities of `skip` are left out. Raises ChangelogError: GAP (*history lost*) if messages
@@ -75,13 +75,13 @@ def unread(
         if next_ is not None and not lost:
             _refuse_lost(part, next_, first[part], end[part])
         begin = first[part] if next_ is None or not first[part] <= next_ <= end[part] else next_
-        spans[part] = Span(first=begin, end=end[part], after=next_)
+        spans[part] = OffsetSpan(first=begin, end=end[part], after=next_)
     if not lost:
         _refuse_compacted(admin, spans)
     return spans
 
 
-def slices(spans: Spans, rows_max: int) -> Iterable[dict[Part, Span]]:
+def slices(spans: Spans, rows_max: int) -> Iterable[dict[Part, OffsetSpan]]:
     """Cuts the spans into pieces of about `rows_max` offsets, to be read one after another.
 
     Empty spans are left out, except on a first run: noting them lets the next run detect lost messages.
@@ -90,12 +90,12 @@ def slices(spans: Spans, rows_max: int) -> Iterable[dict[Part, Span]]:
     while left:
         share = max(rows_max // len(left), 1)
         piece = {
-            part: Span(first=span.first, end=min(span.end, span.first + share), after=span.after)
+            part: OffsetSpan(first=span.first, end=min(span.end, span.first + share), after=span.after)
             for part, span in left.items()
         }
         yield piece
         left = {
-            part: Span(first=piece[part].end, end=span.end, after=piece[part].end)
+            part: OffsetSpan(first=piece[part].end, end=span.end, after=piece[part].end)
             for part, span in left.items()
             if piece[part].end < span.end
         }
@@ -117,7 +117,7 @@ def begin_options(spans: Spans) -> dict[str, str]:
     return {"assign": json.dumps(assigned), "startingOffsets": as_json(spans, "first")}
 
 
-def ending(spans: Spans, ends_: Offsets) -> dict[Part, Span]:
+def ending(spans: Spans, ends_: Offsets) -> dict[Part, OffsetSpan]:
     """The spans with other ends."""
     return {part: replace(span, end=ends_[part[0]][str(part[1])]) for part, span in spans.items()}
 

@@ -2,7 +2,7 @@
 
 import secrets
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -10,11 +10,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.spark_jobs.storage.manifest import numbers, path_of
 from changelog.spark_jobs.storage.store import Store
 
-if TYPE_CHECKING:
-    pass
 
-
-class Record(Protocol):
+class StoredRecord(Protocol):
     """A record: a dataclass that msgspec reads and writes as JSON."""
 
     @property
@@ -22,7 +19,7 @@ class Record(Protocol):
         """The version of the record's members and their meaning."""
 
 
-RecordT = TypeVar("RecordT", bound=Record)
+RecordT = TypeVar("RecordT", bound=StoredRecord)
 
 
 def newest_record(store: Store, kind: type[RecordT], format_: int) -> RecordT | None:
@@ -43,7 +40,7 @@ def newest_record(store: Store, kind: type[RecordT], format_: int) -> RecordT | 
     return None
 
 
-def add_record(store: Store, number: int, record: Record) -> None:
+def add_record(store: Store, number: int, record: StoredRecord) -> None:
     """Creates the record with this number. Raises ChangelogError (IN_USE) if another run created it first."""
     if not store.create(path_of(number), msgspec.json.encode(record)):
         raise outrun(store)

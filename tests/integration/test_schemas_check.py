@@ -199,10 +199,10 @@ def test_a_file_chooses_its_own_mode(repository: Repository, capsys: pytest.Capt
     ("content", "rule", "text"),
     [
         (b'{"type": "record",\n "name": }', "INVALID_JSON", "is not JSON: Expecting value: line 2 column 10"),
-        (b'{"type": "int", "default": NaN}', "INVALID_JSON", "is not JSON: NaN is no number of JSON"),
+        (b'{"type": "int", "default": NaN}', "INVALID_JSON", "is not JSON: NaN is not a JSON number"),
         (b"\xff", "INVALID_JSON", "is not UTF-8 at byte 0"),
         pytest.param(b"[" * 100_000, "INVALID_JSON", "is not JSON", id="deep"),
-        (b'{"type": "record", "name": "X"}', "INVALID_AVRO", "is no schema of Avro: a record has no fields"),
+        (b'{"type": "record", "name": "X"}', "INVALID_AVRO", "is not an Avro schema: a record has no fields"),
     ],
 )
 def test_what_is_no_schema_is_a_line_beside_the_others(
@@ -224,8 +224,8 @@ def test_what_is_no_schema_is_a_line_beside_the_others(
 def test_without_anything_to_compare_with_it_says_so(
     repository: Repository, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    assert refused(capsys, "--against", "git:nothing", code=2).startswith("git knows no commit nothing; fetch it")
-    assert refused(capsys, "--against", "git:--all", code=2).startswith("git knows no commit --all")
+    assert refused(capsys, "--against", "git:nothing", code=2).startswith("git has no commit nothing; fetch it")
+    assert refused(capsys, "--against", "git:--all", code=2).startswith("git has no commit --all")
     assert refused(capsys, "--against", "released", code=2).startswith("--against released: no such folder")
     for words in (["nowhere"], ["schemas", "nowhere"]):
         assert refused(capsys, *words, code=2).startswith("nowhere: no schemas are there")
@@ -242,7 +242,7 @@ def test_without_anything_to_compare_with_it_says_so(
     repository.write("order")
     repository.commit()
     repository.git("switch", "--quiet", "trunk")
-    assert refused(capsys).startswith("git knows no commit that HEAD and main have in common; say --against git:REF")
+    assert refused(capsys).startswith("git has no common commit of HEAD and main; say --against git:REF")
 
 
 def test_outside_of_git_and_without_it(

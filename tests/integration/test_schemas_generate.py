@@ -154,9 +154,9 @@ def test_a_file_without_an_entity_is_named(site: Site, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("content", "trouble"),
     [
-        ("<<<<<<< HEAD\n{}", "is not JSON: Expecting value: line 1 column 1 (char 0); mend it"),
+        ("<<<<<<< HEAD\n{}", "is not JSON: Expecting value: line 1 column 1 (char 0); correct it"),
         ('{"type": "record", "name": "State", "fields": [], "fields": []}', 'an object has the member "fields" twice'),
-        ('{"type": "record", "name": "State"}', "is no schema of Avro: a record has no fields; mend it"),
+        ('{"type": "record", "name": "State"}', "is not an Avro schema: a record has no fields; correct it"),
         (
             '{"type": "record", "name": "Delta", "fields": []}',
             "is not the file of an entity; move it, or give another --out",

@@ -22,7 +22,7 @@ from changelog.spark_jobs.archiving.clear import clear, drop_days
 from changelog.spark_jobs.archiving.files import FAIL_POINTS, Merged, archive_log, compact, land
 from changelog.spark_jobs.archiving.retention import closed_sequences, open_day
 from changelog.spark_jobs.archiving.write_files import ArchiveRun
-from changelog.spark_jobs.reading.kafka_offsets import Span, slices
+from changelog.spark_jobs.reading.kafka_offsets import OffsetSpan, slices
 from changelog.spark_jobs.reading.read_files import ROWS as STRUCT
 from changelog.spark_jobs.runner.job import main
 from changelog.spark_jobs.storage.local_store import local
@@ -250,9 +250,9 @@ def frame(run: ArchiveRun, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
     return run.spark.createDataFrame([tuple(each[name] for name in SCHEMA.names) for each in rows], STRUCT)
 
 
-def spans(first: int, end: int, after: int | None) -> dict[tuple[str, int], Span]:
+def spans(first: int, end: int, after: int | None) -> dict[tuple[str, int], OffsetSpan]:
     return {
-        (f"booking.{entity}", partition): Span(first=first, end=end, after=after)
+        (f"booking.{entity}", partition): OffsetSpan(first=first, end=end, after=after)
         for entity in ("guest", "order")
         for partition in range(3)
     }
@@ -324,15 +324,15 @@ def test_what_another_run_lands_meanwhile_stays(archive: ArchiveRun) -> None:
 
 
 def test_much_is_read_in_pieces() -> None:
-    whole = {("t", 0): Span(first=5, end=50, after=5), ("t", 1): Span(first=0, end=8, after=None)}
-    empty = {("t", 2): Span(first=3, end=3, after=3)}
+    whole = {("t", 0): OffsetSpan(first=5, end=50, after=5), ("t", 1): OffsetSpan(first=0, end=8, after=None)}
+    empty = {("t", 2): OffsetSpan(first=3, end=3, after=3)}
     pieces = list(slices(whole | empty, 20))
     assert [sum(span.end - span.first for span in piece.values()) for piece in pieces] == [18, 20, 15]
     assert [span for piece in pieces for part, span in piece.items() if part == ("t", 0)] == [
-        Span(first=5, end=15, after=5),
-        Span(first=15, end=35, after=15),
-        Span(first=35, end=50, after=35),
+        OffsetSpan(first=5, end=15, after=5),
+        OffsetSpan(first=15, end=35, after=15),
+        OffsetSpan(first=35, end=50, after=35),
     ]
     assert list(slices(empty, 20)) == []
-    new = {("t", 3): Span(first=0, end=0, after=None)}
+    new = {("t", 3): OffsetSpan(first=0, end=0, after=None)}
     assert list(slices(new, 20)) == [new], "so that it is known from now on"

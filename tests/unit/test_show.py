@@ -95,7 +95,7 @@ def test_a_state_that_is_no_json_is_shown_as_it_is() -> None:
 
 def test_a_column_that_came_was_absent() -> None:
     update = record(Op.UPDATE, '{"id":42,"new":1}', '{"id":42}')
-    assert show.changes(update.envelope) == [show.Change(name="new", before=MISSING, after="1")]
+    assert show.changes(update.envelope) == [show.ChangedValue(name="new", before=MISSING, after="1")]
     assert "new  absent → 1" in text(show.record(update))
 
 

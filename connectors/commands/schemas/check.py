@@ -13,7 +13,7 @@ from changelog.connectors.schema_files import git
 from changelog.connectors.schema_files.files import Contract
 from changelog.connectors.schema_files.generated import FOLDER
 from changelog.connectors.schema_files.history import Earlier, in_folder, read
-from changelog.connectors.schema_files.reports import FORMATS, Report
+from changelog.connectors.schema_files.reports import FORMATS, CheckReport
 from changelog.connectors.schema_files.verdicts import DEFAULT_MODE, Verdict, verdicts
 from changelog.connectors.terminal import say
 from changelog.connectors.wiring.sinks import extra_needed
@@ -64,7 +64,7 @@ def execute(arguments: argparse.Namespace) -> int:
         earlier = what_came_before(contracts, paths, arguments)
         found = verdicts(contracts, earlier, Mode(arguments.mode))
         _refuse_absent(paths, found)
-        report = Report(against=earlier.against, verdicts=found, notes=earlier.notes)
+        report = CheckReport(against=earlier.against, verdicts=found, notes=earlier.notes)
     say(FORMATS[arguments.format](report))
     if any(verdict.state == "invalid" for verdict in report.verdicts):
         return FAILED
@@ -81,7 +81,7 @@ def _refuse_absent(paths: Sequence[Path], found: Sequence[Verdict]) -> None:
             )
 
 
-def _against_live(contracts: Sequence[Contract], paths: Sequence[Path], arguments: argparse.Namespace) -> Report:
+def _against_live(contracts: Sequence[Contract], paths: Sequence[Path], arguments: argparse.Namespace) -> CheckReport:
     missing = next((path for path in arguments.path if not path.exists()), None)
     if missing is not None:
         raise ChangelogError(Kind.USAGE, f"{missing}: no such file", hint="name files, or folders of them")

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from changelog.connectors import config, show
-from changelog.connectors.schema_files.generated import FOLDER, Outcome, State, generate
+from changelog.connectors.schema_files.generated import FOLDER, FileOutcome, FileState, generate
 
-STATES: dict[State, tuple[str, str]] = {
+STATES: dict[FileState, tuple[str, str]] = {
     "written": ("green", "written"),
     "unchanged": ("dim", "unchanged"),
     "outdated": ("bold red", "would change"),
@@ -45,7 +45,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return FOUND if any(outcome.state == "outdated" for outcome in outcomes) else 0
 
 
-def print_outcomes(console: Console, outcomes: Sequence[Outcome]) -> None:
+def print_outcomes(console: Console, outcomes: Sequence[FileOutcome]) -> None:
     """One file a line, and a line that says what to do."""
     for outcome in outcomes:
         style, text = STATES[outcome.state]

@@ -8,9 +8,9 @@ from changelog.connectors.config import Config
 from changelog.connectors.schema_files import files
 from changelog.connectors.schema_files.files import Contract
 from changelog.connectors.schema_files.from_tables import live_entities
-from changelog.connectors.schema_files.history import Past, Version
-from changelog.connectors.schema_files.reports import Report
-from changelog.connectors.schema_files.verdicts import Finding, Verdict, judge
+from changelog.connectors.schema_files.history import Past, SchemaVersion
+from changelog.connectors.schema_files.reports import CheckReport
+from changelog.connectors.schema_files.verdicts import SchemaFinding, Verdict, judge
 from changelog.envelope.entity import Entity
 from changelog.schemas import avro
 from changelog.schemas.compatibility import Mode
@@ -24,7 +24,7 @@ LIVE = "the live table"
 GENERATE = "`changelog schemas generate` writes what the table has"
 
 
-def report(settings: Config, contracts: Sequence[Contract], folder: Path | None, mode: Mode) -> Report:
+def report(settings: Config, contracts: Sequence[Contract], folder: Path | None, mode: Mode) -> CheckReport:
     """A verdict an entity, by name; those that have no file get one only where all files of `folder` were read."""
     found: dict[str, Contract] = {}
     invalid, notes = [], []
@@ -44,7 +44,7 @@ def report(settings: Config, contracts: Sequence[Contract], folder: Path | None,
         for contract in found.values()
         if contract.file not in live
     ]
-    return Report(against=AGAINST, verdicts=[*invalid, *verdicts], notes=notes)
+    return CheckReport(against=AGAINST, verdicts=[*invalid, *verdicts], notes=notes)
 
 
 def _verdicts(settings: Config, found: Mapping[str, Contract], folder: Path | None, mode: Mode) -> Iterator[Verdict]:
@@ -58,7 +58,7 @@ def _verdicts(settings: Config, found: Mapping[str, Contract], folder: Path | No
 
 
 def _missing(file: Path, prefix: str, entity: Entity) -> Verdict:
-    finding = Finding(
+    finding = SchemaFinding(
         rule="FILE_MISSING",
         path="/",
         line=1,
@@ -75,17 +75,19 @@ def _compared(contract: Contract, schema: avro.Schema, entity: Entity, shape: St
     except ValueError as error:
         return judge(replace(contract, rule="NOT_OURS", trouble=str(error)), None, mode)
     live = files.merged(schema, contract.schema)
-    earlier = Version(label=Path(contract.file).name, where="the file as it is", schema=contract.schema)
+    earlier = SchemaVersion(label=Path(contract.file).name, where="the file as it is", schema=contract.schema)
     verdict = judge(contract, Past(schema=live, label=LIVE, versions=(earlier,)), mode)
     drift = [*_columns(contract, before, shape), *_places(contract, entity)]
     if not drift and verdict.state != "unchanged":
-        drift.append(Finding(rule="FILE_OUTDATED", path="/", line=1, text=_outdated(before, shape), hint=GENERATE))
+        drift.append(
+            SchemaFinding(rule="FILE_OUTDATED", path="/", line=1, text=_outdated(before, shape), hint=GENERATE)
+        )
     if verdict.state == "compatible":
         drift = [replace(each, text=f"{each.text}: compatible ({verdict.mode})") for each in drift]
     return replace(verdict, findings=(*drift, *verdict.findings))
 
 
-def _columns(contract: Contract, before: Struct, now: Struct) -> Iterator[Finding]:
+def _columns(contract: Contract, before: Struct, now: Struct) -> Iterator[SchemaFinding]:
     """The columns that one side lacks, and those of another type."""
     in_file, in_table = dict(before.fields), dict(now.fields)
     for name, type_ in now.fields:
@@ -99,7 +101,7 @@ def _columns(contract: Contract, before: Struct, now: Struct) -> Iterator[Findin
             yield _drift(contract, "COLUMN_GONE", name, f'the file has a column "{name}" that the table lacks')
 
 
-def _places(contract: Contract, entity: Entity) -> Iterator[Finding]:
+def _places(contract: Contract, entity: Entity) -> Iterator[SchemaFinding]:
     """Whether the file and the table place rows alike."""
     for rule, name, now in (
         ("KEY_DIFFERS", "key", entity.key),
@@ -109,12 +111,12 @@ def _places(contract: Contract, entity: Entity) -> Iterator[Finding]:
         if written != list(now):
             said = ", ".join(map(str, written)) if isinstance(written, list) else "missing"
             text = f"{name} is {said} in the file, and {', '.join(now)} by configuration and table"
-            yield Finding(rule=rule, path="/", line=1, text=text, hint=GENERATE)
+            yield SchemaFinding(rule=rule, path="/", line=1, text=text, hint=GENERATE)
 
 
-def _drift(contract: Contract, rule: str, column: str, text: str) -> Finding:
+def _drift(contract: Contract, rule: str, column: str, text: str) -> SchemaFinding:
     path = f"/fields/{avro.safe(column)}"
-    return Finding(rule=rule, path=path, line=contract.line(path), text=text, hint=GENERATE)
+    return SchemaFinding(rule=rule, path=path, line=contract.line(path), text=text, hint=GENERATE)
 
 
 def _outdated(before: Struct, now: Struct) -> str:

@@ -23,9 +23,9 @@ from changelog.schemas import avro
 if TYPE_CHECKING:
     from changelog.connectors.sinks.kafka.encoding.registry import Registry
 
-State = Literal["registered", "new", "compatible", "incompatible"]
+RegistryState = Literal["registered", "new", "compatible", "incompatible"]
 
-STATES: dict[State, tuple[str, str, str]] = {
+STATES: dict[RegistryState, tuple[str, str, str]] = {
     "registered": ("✓", "green", "is registered"),
     "new": ("+", "cyan", "would be the first one"),
     "compatible": ("+", "cyan", "would be a new version, which the registry takes"),
@@ -36,12 +36,12 @@ FOUND = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RegistryVerdict:
     """What the registry says of a schema of an entity; `id` is there once it is registered."""
 
     entity: str
     subject: str
-    state: State
+    state: RegistryState
     id: int | None = None
 
 
@@ -72,7 +72,9 @@ def execute(arguments: argparse.Namespace) -> int:
         refused = any(verdict.state == "incompatible" for verdict in verdicts)
         if arguments.yes and not refused:
             verdicts = [
-                Verdict(entity=entity, subject=subject, state="registered", id=registry.register(subject, schema))
+                RegistryVerdict(
+                    entity=entity, subject=subject, state="registered", id=registry.register(subject, schema)
+                )
                 for entity, subject, schema in schemas
             ]
     finally:
@@ -103,16 +105,16 @@ def live_schemas(settings: Config, names: Sequence[str]) -> list[tuple[str, str,
     ]
 
 
-def judge(registry: "Registry", entity: str, subject: str, schema: avro.Schema) -> Verdict:
+def judge(registry: "Registry", entity: str, subject: str, schema: avro.Schema) -> RegistryVerdict:
     """What the registry says of a schema; nothing is registered."""
     id_ = registry.look_up(subject, schema)
     if id_ is not None:
-        return Verdict(entity=entity, subject=subject, state="registered", id=id_)
-    states: dict[bool | None, State] = {None: "new", True: "compatible", False: "incompatible"}
-    return Verdict(entity=entity, subject=subject, state=states[registry.is_compatible(subject, schema)])
+        return RegistryVerdict(entity=entity, subject=subject, state="registered", id=id_)
+    states: dict[bool | None, RegistryState] = {None: "new", True: "compatible", False: "incompatible"}
+    return RegistryVerdict(entity=entity, subject=subject, state=states[registry.is_compatible(subject, schema)])
 
 
-def print_verdicts(console: Console, verdicts: Sequence[Verdict], *, done: bool) -> None:
+def print_verdicts(console: Console, verdicts: Sequence[RegistryVerdict], *, done: bool) -> None:
     """One subject a line, and a line that says what to do."""
     grid = Grid.grid(padding=(0, 1))
     grid.add_column()

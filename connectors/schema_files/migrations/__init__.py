@@ -1,1 +1,1 @@
-"""What the statements of a migration would do to the changelog: each entity before and after, judged and reported."""
+"""Judges and reports what the statements of a migration would do to the changelog, entity by entity."""

@@ -1,4 +1,4 @@
-"""One entity before and after a migration: whether the service stops, whom it breaks, and what is read again."""
+"""Judges one entity before and after a migration: whether the service stops, who breaks, what is read again."""
 
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -8,7 +8,7 @@ from functools import partial
 from changelog.connectors.config import Config
 from changelog.connectors.findings import Finding
 from changelog.connectors.schema_files.migrations.planned import SEE_CHECK, Planned, Trouble, reasons, stop
-from changelog.connectors.schema_files.migrations.states import State
+from changelog.connectors.schema_files.migrations.states import DatabaseState
 from changelog.connectors.schema_files.verdicts import COMPATIBILITY
 from changelog.connectors.sources.migrations import Alteration, AlterationKind, Effects
 from changelog.envelope.entity import Entity
@@ -16,69 +16,71 @@ from changelog.schemas import avro, evolution
 from changelog.schemas.compatibility import Mode, Rule, problems
 from changelog.schemas.types import ColumnType, Struct, to_json
 
-_PASSED = "the service stops at the first row behind that, until `changelog schemas accept {} POSITION`"
+_HINT_TO_PASS = "the service stops at the first row after that, until `changelog schemas accept {} POSITION`"
 
-_OF_TABLE = ("TABLE", (AlterationKind.IDENTITY, AlterationKind.KEYS))
-_RULES = {"publication": ("PUBLICATION", (AlterationKind.PUBLISHED,))}
+_TABLE_RULE = ("TABLE", (AlterationKind.IDENTITY, AlterationKind.KEYS))
+_RULES_BY_FINDING = {"publication": ("PUBLICATION", (AlterationKind.PUBLISHED,))}
 
-_PLACES = (Rule.KEY_CHANGED, Rule.PARTITION_CHANGED)
-"""Rules that stop the service whatever its policy."""
+_STOPS_ALWAYS = (Rule.KEY_CHANGED, Rule.PARTITION_CHANGED)
+"""Rules that stop the service whatever its policy is."""
 
 LIVE = "the live table"
 """The label of the schema that the table has before the migration."""
 
 
 def rule_of(finding: Finding) -> tuple[str, Collection[AlterationKind]]:
-    """The rule that a finding breaks, and what may have brought it about."""
-    return _RULES.get(finding.name, _OF_TABLE)
+    """The rule that a finding breaks, and the kinds of alterations that may have caused it."""
+    return _RULES_BY_FINDING.get(finding.name, _TABLE_RULE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """One entity before and after; `alterations` are what became of its table."""
+    """One entity before and after the migration; `alterations` are what the migration did to its table."""
 
     settings: Config
     file: avro.Schema | None
     versions: Sequence[tuple[str, avro.Schema]]
     entity: Entity
     alterations: Sequence[Alteration]
-    before: State
-    after: State
+    before: DatabaseState
+    after: DatabaseState
     effects: Effects
 
     def planned(self) -> Planned:
-        """The whole verdict."""
+        """The verdict on the entity."""
         losses = (AlterationKind.GONE, AlterationKind.MOVED)
-        gone = next((alteration for alteration in self.alterations if alteration.kind in losses), None)
-        if gone is not None and self.entity.table not in self.after.tables:
-            return self._planned(self.alterations, [self._absent(gone)], [])
+        loss = next((alteration for alteration in self.alterations if alteration.kind in losses), None)
+        if loss is not None and self.entity.table not in self.after.tables:
+            return self._planned(self.alterations, [self._lost_table(loss)], [])
         changes = evolution.changes(self._old, self._new)
-        if gone is not None:
-            alterations = [gone, *self._replaced(changes)]
-            again = [name for name, _ in self._new.fields]
+        if loss is not None:
+            alterations = [loss, *self._replaced(changes)]
+            reread = [name for name, _ in self._new.fields]
         else:
-            alterations = [*self.alterations, *self._inside(changes)]
+            alterations = [*self.alterations, *self._retyped_inside(changes)]
             restating = [alteration.name for alteration in alterations if alteration.restates or alteration.has_default]
-            again = list(evolution.restated(changes, restating))
+            reread = list(evolution.restated(changes, restating))
         stops = [*self._refusals(), *self._new_failures(), *self._truncations()]
-        return self._planned(alterations, stops, again)
+        return self._planned(alterations, stops, reread)
 
-    def _planned(self, alterations: Sequence[Alteration], stops: Sequence[Trouble], again: Sequence[str]) -> Planned:
-        of_service, of_file = self._incompatible_changes()
-        placed_anew = any(trouble.rule in _PLACES for trouble in of_service)
-        halts = bool(of_service) and self.entity.evolution.on_incompatible == "stop"
-        passed = halts and not placed_anew and not stops
-        in_order = sorted(alterations, key=lambda alteration: alteration.line)
+    def _planned(self, alterations: Sequence[Alteration], stops: Sequence[Trouble], reread: Sequence[str]) -> Planned:
+        service_troubles, file_troubles = self._incompatible_changes()
+        stops_always = any(trouble.rule in _STOPS_ALWAYS for trouble in service_troubles)
+        halts = bool(service_troubles) and self.entity.evolution.on_incompatible == "stop"
+        may_pass = halts and not stops_always and not stops
+        by_line = sorted(alterations, key=lambda alteration: alteration.line)
         return Planned(
             entity=self.entity.name,
             table=".".join(self.entity.table),
-            alterations=in_order,
-            troubles=sorted([*stops, *of_service, *of_file], key=lambda trouble: (trouble.line, trouble.path)),
-            notes=[*self._warnings(), *([_PASSED.format(self.entity.name)] if passed else [])],
-            stops=bool(stops or placed_anew or halts),
-            reads_again=again,
+            alterations=by_line,
+            troubles=sorted(
+                [*stops, *service_troubles, *file_troubles], key=lambda trouble: (trouble.line, trouble.path)
+            ),
+            notes=[*self._warnings(), *([_HINT_TO_PASS.format(self.entity.name)] if may_pass else [])],
+            stops=bool(stops or stops_always or halts),
+            reads_again=reread,
             asks=self.entity.evolution.on_restated == "ask",
-            unseen=[unseen for alteration in in_order if (unseen := self._unseen(alteration, again))],
+            unseen=[unseen for alteration in by_line if (unseen := self._unseen(alteration, reread))],
         )
 
     @property
@@ -89,16 +91,16 @@ class Judge:
     def _new(self) -> Struct:
         return self.after.shapes.get(self.entity.name, self._old)
 
-    def _absent(self, gone: Alteration) -> Trouble:
+    def _lost_table(self, loss: Alteration) -> Trouble:
         table, name = ".".join(self.entity.table), self.entity.name
-        if gone.kind is AlterationKind.MOVED:
-            hint = f'set [entities.{name}] table = "{gone.after}" then, and begin that entity anew'
-            return stop("TABLE_RENAMED", gone.line, f"{table} becomes {gone.after}", hint)
-        hint = f"stop the service first, and take entity {name} off the configuration"
-        return stop("TABLE_DROPPED", gone.line, f"{table} is dropped", hint)
+        if loss.kind is AlterationKind.MOVED:
+            hint = f'then set [entities.{name}] table = "{loss.after}", and publish that entity from the start'
+            return stop("TABLE_RENAMED", loss.line, f"{table} becomes {loss.after}", hint)
+        hint = f"stop the service first, and remove entity {name} from the configuration"
+        return stop("TABLE_DROPPED", loss.line, f"{table} is dropped", hint)
 
     def _replaced(self, changes: Sequence[evolution.ColumnChange]) -> Iterator[Alteration]:
-        """Another table takes this one's name: its columns can be matched with the old ones only by name."""
+        """Alterations for another table that takes this one's name. Columns are matched with the old ones by name."""
         line = self.effects.new_names.get(self.entity.table, self.effects.last_line)
         yield Alteration(kind=AlterationKind.REPLACED, line=line, name=".".join(self.entity.table))
         for change in changes:
@@ -113,7 +115,7 @@ class Judge:
                 yield Alteration(kind=AlterationKind.RETYPED, line=line, name=change.column, before=old, after=new)
 
     def _refusals(self) -> Iterator[Trouble]:
-        """What the configuration says about the table that is no longer true."""
+        """Troubles because the configuration no longer fits the table."""
         error = self.after.refused.get(self.entity.name)
         if error is not None:
             placing = {*self.entity.key, *self.entity.partition_by}
@@ -145,29 +147,31 @@ class Judge:
                 yield stop("TRUNCATE", alteration.line, "a TRUNCATE is not published", hint)
 
     def _incompatible_changes(self) -> tuple[list[Trouble], list[Trouble]]:
-        """Each reason once: what the service finds in its mode, and what else there is in the file's."""
+        """The service's troubles, in its mode; and further ones in the file's mode. Each reason is given once."""
         if self.entity.name not in self.after.shapes:
             return [], []
         live = (LIVE, self._schema(self.entity, self._old))
         mode = self.entity.evolution.mode
-        seen: set[tuple[str, str, str]] = set()
-        of_service = list(self._incompatible([*self.versions, live], mode, seen))
+        reasons_given: set[tuple[str, str, str]] = set()
+        service_troubles = list(self._incompatible([*self.versions, live], mode, reasons_given))
         if self.file is None:
-            return of_service, []
+            return service_troubles, []
         chosen = self.file.get(COMPATIBILITY)
         mode = Mode(chosen) if chosen in list(Mode) else mode
-        return of_service, list(self._incompatible([(f"{self.entity.name}.avsc", self.file), live], mode, seen))
+        return service_troubles, list(
+            self._incompatible([(f"{self.entity.name}.avsc", self.file), live], mode, reasons_given)
+        )
 
     def _incompatible(
-        self, old: Sequence[tuple[str, avro.Schema]], mode: Mode, seen: set[tuple[str, str, str]]
+        self, old: Sequence[tuple[str, avro.Schema]], mode: Mode, reasons_given: set[tuple[str, str, str]]
     ) -> Iterator[Trouble]:
-        """What is not in `seen` yet, which then has it."""
+        """The troubles whose reasons are not in `reasons_given`, to which they are added."""
         new = self._schema(self.after.resolved[self.entity.name], self._new)
         for problem in reversed(problems(new, old, mode)):
             reason = (problem.rule.value, problem.path, problem.breaks)
-            if reason in seen:
+            if reason in reasons_given:
                 continue
-            seen.add(reason)
+            reasons_given.add(reason)
             columns = {avro.true_name(part) for part in problem.path.split("/")[2:3]}
             yield Trouble(
                 rule=problem.rule.value,
@@ -183,8 +187,8 @@ class Judge:
     def _schema(self, entity: Entity, shape: Struct) -> avro.Schema:
         return avro.state_schema(entity.name, shape, entity.key, self.settings.prefix, partition_by=entity.partition_by)
 
-    def _inside(self, changes: Sequence[evolution.ColumnChange]) -> Iterator[Alteration]:
-        """Columns that hold other values because a type was altered that they are of."""
+    def _retyped_inside(self, changes: Sequence[evolution.ColumnChange]) -> Iterator[Alteration]:
+        """Alterations for columns whose type was itself altered, so that their values differ."""
         altered = {alteration.name for alteration in self.alterations}
         for change in changes:
             if change.kind is evolution.ChangeKind.RETYPED and change.column not in altered:
@@ -193,24 +197,24 @@ class Judge:
                     kind=AlterationKind.RETYPED, line=line, name=change.column, before="its type", after="altered"
                 )
 
-    def _unseen(self, alteration: Alteration, again: Sequence[str]) -> str | None:
-        """How an alteration changes stored values without any message, unseen by the service; None if it does not."""
-        if not alteration.restates or (alteration.name and alteration.name in again):
+    def _unseen(self, alteration: Alteration, reread: Sequence[str]) -> str | None:
+        """How an alteration changes stored values in a way that the service cannot see; None if it does not."""
+        if not alteration.restates or (alteration.name and alteration.name in reread):
             return None
         published = {name for name, _ in self._new.fields}
         match alteration.kind:
             case AlterationKind.REWRITTEN:
-                return "a column may be computed anew (USING)"
+                return "a column may be computed again (USING)"
             case AlterationKind.PARTITION_CAME:
-                return f"what rows partition {alteration.name} holds come with it"
+                return f"the rows of partition {alteration.name} come with it"
             case AlterationKind.PARTITION_WENT:
-                return f"what rows partition {alteration.name} holds go with it"
+                return f"the rows of partition {alteration.name} go with it"
             case AlterationKind.RETYPED | AlterationKind.RENAMED | AlterationKind.ADDED if alteration.name in published:
                 return f"stored values of {alteration.name} may have another text"
         return None
 
     def _line(self, concerns: Callable[[Alteration], bool]) -> int:
-        """The line of what did it, as far as that can be said: else that of the last change, or statement."""
+        """The last line of an alteration that `concerns` accepts; otherwise of any alteration, or of the statements."""
         concerned = [alteration.line for alteration in self.alterations if concerns(alteration)]
         lines = concerned or [alteration.line for alteration in self.alterations]
         return max(lines, default=self.effects.last_line)

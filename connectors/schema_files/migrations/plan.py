@@ -1,25 +1,27 @@
-"""What the statements of a migration would do to the changelog: each entity judged before and after them."""
+"""Plans a migration: judges each entity before and after its statements."""
 
 from collections.abc import Iterator
 
 from changelog.connectors.config import Config
 from changelog.connectors.schema_files.migrations.judge import Judge, rule_of
 from changelog.connectors.schema_files.migrations.planned import SEE_CHECK, Contracts, Planned, reasons, stop
-from changelog.connectors.schema_files.migrations.states import State, read_state
+from changelog.connectors.schema_files.migrations.states import DatabaseState, read_state
 from changelog.connectors.sources.migrations import Effects, Rehearsal
 from changelog.connectors.wiring.entities import resolve
 
 
 def plan(rehearsal: Rehearsal, settings: Config, contracts: Contracts) -> list[Planned]:
-    """What the rehearsed statements do to each entity.
+    """Rehearses the statements, and returns what they do to each entity.
 
-    Raises ChangelogError: USAGE when the configuration does not fit the database before the first statement, and what
+    Raises ChangelogError: USAGE if the configuration does not fit the database before the first statement, and what
     `Rehearsal.run` raises.
     """
     resolved = {entity.name: entity for entity in resolve(settings, rehearsal.tables())}
     before = read_state(rehearsal, settings, resolved)
     effects = rehearsal.run([entity.table for entity in resolved.values()])
-    after = read_state(rehearsal, settings, resolved, before, effects.untouched)  # locks are held: nothing twice
+    after = read_state(
+        rehearsal, settings, resolved, before, effects.untouched
+    )  # locks are held, so nothing is read twice
     judges = [
         Judge(
             settings=settings,
@@ -36,8 +38,8 @@ def plan(rehearsal: Rehearsal, settings: Config, contracts: Contracts) -> list[P
     return [*(judge.planned() for judge in judges), *_new(before, after, effects)]
 
 
-def _new(before: State, after: State, effects: Effects) -> Iterator[Planned]:
-    """Entities that [tables] makes of new tables, from the service's next start on."""
+def _new(before: DatabaseState, after: DatabaseState, effects: Effects) -> Iterator[Planned]:
+    """The entities that [tables] makes of new tables; the service publishes them from its next start on."""
     for name, table in sorted(after.matching.items() - before.matching.items()):
         line = effects.new_names.get(table, effects.last_line)
         error = after.refused.get(name)

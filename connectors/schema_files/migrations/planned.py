@@ -1,4 +1,4 @@
-"""What is said of a migration: of each entity, what becomes of it, and what stops the service or breaks a reader."""
+"""The verdict on a migration, by entity: what changes, and what stops the service or breaks a reader."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,14 +8,18 @@ from changelog.envelope.errors import ChangelogError
 from changelog.schemas import avro
 
 THE_SERVICE = "the service"
-"""Whom a trouble breaks, when it is not readers."""
+"""The value of `Trouble.breaks` for a trouble that stops the service."""
 
 SEE_CHECK = "see `changelog check`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Why the service would stop, or a reader break; `rule` names it, `line` is the statement's that does it."""
+    """A reason why the service would stop, or readers would break.
+
+    `line` is the line of the statement that causes it, and `path` is a pointer into the schema. `breaks` says who
+    breaks, and `against` is the label of the version that shows it. `strict` says that Avro's own rules allow it.
+    """
 
     rule: str
     line: int
@@ -29,10 +33,11 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """What becomes of one entity; of one that is new, `line` makes its table.
+    """What happens to one entity. If it is new, `line` is the line of the statement that creates its table.
 
-    `stops` says that the service would stop. `reads_again` are the columns for whose sake it would read the table
-    again, `asks` that it waits to be told to; `unseen` are changes of stored values that it cannot see.
+    `stops` says that the service would stop. `reads_again` are the columns because of which it would read the table
+    again; `asks` says that it would first wait for `schemas accept`. `unseen` are changes of stored values that it
+    cannot see.
     """
 
     entity: str
@@ -49,25 +54,25 @@ class Planned:
 
     @property
     def changed(self) -> bool:
-        """Whether there is anything to say of it."""
+        """Whether anything happens to the entity."""
         return bool(self.is_new or self.alterations or self.troubles or self.notes or self.reads_again)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contracts:
-    """What is known of each entity beside its table: the schema in its file, and the versions in the changelog."""
+    """The schemas of each entity beside its table's: the one in its file, and the versions in the changelog."""
 
     files: Mapping[str, avro.Schema]
     versions: Mapping[str, Sequence[tuple[str, avro.Schema]]]
 
 
 def stop(rule: str, line: int, text: str, hint: str) -> Trouble:
-    """A trouble that the service stops for."""
+    """A trouble that stops the service."""
     return Trouble(rule=rule, line=line, path="/", breaks=THE_SERVICE, against="", text=text, hint=hint)
 
 
 def reasons(name: str, error: ChangelogError, line: int) -> Iterator[Trouble]:
-    """Why the configuration no longer fits the entity `name`, without where in it."""
+    """The reasons in `error` why the configuration no longer fits the entity `name`."""
     for text in error.message.removeprefix("configuration: ").splitlines():
         place, _, why = text.strip().partition(f"entities.{name}")
         if not place:

@@ -1,4 +1,4 @@
-"""What a migration would do, as text, JSON, JUnit's XML and annotations of GitHub."""
+"""Writes what a migration would do as text, JSON, JUnit XML or GitHub annotations."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -6,15 +6,15 @@ from dataclasses import asdict, dataclass
 
 from changelog.connectors.schema_files import reports
 from changelog.connectors.schema_files.migrations.planned import THE_SERVICE, Planned, Trouble
-from changelog.connectors.schema_files.reports import Report
-from changelog.connectors.schema_files.verdicts import Finding, Verdict
+from changelog.connectors.schema_files.reports import CheckReport
+from changelog.connectors.schema_files.verdicts import SchemaFinding, Verdict
 from changelog.connectors.sources.migrations import Alteration, AlterationKind, LostDefinition
 from changelog.connectors.terminal import safe
 
 SPELLED: Mapping[AlterationKind, str] = {
     AlterationKind.GONE: "- table {0.before}",
     AlterationKind.MOVED: "~ table {0.before} → {0.after}",
-    AlterationKind.REPLACED: "~ table {0.name} is another one",
+    AlterationKind.REPLACED: "~ table {0.name} is another table",
     AlterationKind.ADDED: "+ column {0.name} {0.after}",
     AlterationKind.DROPPED: "- column {0.name} {0.before}",
     AlterationKind.RENAMED: "~ column {0.before} → {0.after}",
@@ -26,16 +26,16 @@ SPELLED: Mapping[AlterationKind, str] = {
     AlterationKind.PUBLISHED: "~ publication: {0.before} → {0.after}",
     AlterationKind.PARTITION_CAME: "+ partition {0.name}",
     AlterationKind.PARTITION_WENT: "- partition {0.name}",
-    AlterationKind.REWRITTEN: "! every row is written anew, while the table is locked to all others",
+    AlterationKind.REWRITTEN: "! every row is rewritten, while the table is locked to all others",
     AlterationKind.TRUNCATED: "! every row is removed by TRUNCATE",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A migration that was tried: how many statements of which file, where, and what it would do.
+    """A migration that was tried: the file, the number of its statements, where it was tried, and what it would do.
 
-    `lost` is what a copy of the live database lacked.
+    `lost` has the definitions that a copy of the live database lacked.
     """
 
     file: str
@@ -53,12 +53,12 @@ class Tried:
 
     @property
     def tried_on(self) -> str:
-        """How much was tried, and where."""
+        """The number of statements that were tried, and where."""
         return f"{self.statements} statement{'s' * (self.statements != 1)} tried on {self.where} and rolled back"
 
     @property
     def summary(self) -> str:
-        """The last line."""
+        """The last line of a report: the verdict, with the entities that stop the service or break readers."""
         stopped = ", ".join(entity.entity for entity in self.planned if entity.stops)
         broken = ", ".join(entity.entity for entity in self.planned if entity.troubles and not entity.stops)
         harms = [f"the service would stop ({stopped})"] if stopped else []
@@ -67,7 +67,7 @@ class Tried:
 
 
 def text(tried: Tried) -> str:
-    """What changes, by entity, each with its line; what breaks; what comes of it; and the verdict."""
+    """The changes, troubles and notes of each entity, with their lines; then the verdict."""
     return "\n".join(map(safe, _lines(tried)))
 
 
@@ -87,14 +87,14 @@ def _lines(tried: Tried) -> Iterator[str]:
 
 
 def _missing(tried: Tried) -> Iterator[str]:
-    for lost in tried.lost:
-        instead = ", and something stands in for it" if lost.stands_in else ""
-        yield f"note: the copy lacks {lost.what}{instead}: {lost.why}"
+    for definition in tried.lost:
+        instead = ", and something stands in for it" if definition.stands_in else ""
+        yield f"note: the copy lacks {definition.what}{instead}: {definition.why}"
 
 
 def _changes(planned: Planned) -> Iterator[tuple[int, str]]:
     if planned.is_new:
-        yield planned.line, "+ entity, which the service reads from its next start on"
+        yield planned.line, "+ entity, which the service publishes from its next start on"
     for alteration in planned.alterations:
         yield alteration.line, _spelled(alteration)
 
@@ -117,29 +117,29 @@ def _notes(planned: Planned) -> Iterator[str]:
     if planned.reads_again:
         columns = ", ".join(planned.reads_again)
         what = "asks for the table to be read again" if planned.asks else "reads the table again"
-        yield f"the service {what}, for no row event tells what older rows hold in {columns}"
+        yield f"the service {what}, because no change says what older rows hold in {columns}"
     for unseen in planned.unseen:
         again = f"`changelog schemas accept {planned.entity} --read-again`, while it is stopped"
-        yield f"{unseen}, which the service cannot see; have it read the table again: {again}"
+        yield f"{unseen}, and the service cannot see that; have it read the table again: {again}"
 
 
 def json_(tried: Tried) -> str:
-    """One object, those entities included that nothing happens to."""
+    """One JSON object, which includes the entities that nothing happens to."""
     value = {
         "file": tried.file,
         "statements": tried.statements,
         "tried_on": tried.where,
-        "lost": [asdict(lost) for lost in tried.lost],
+        "lost": [asdict(definition) for definition in tried.lost],
         "verdict": tried.verdict,
         "entities": [asdict(planned) for planned in tried.planned],
     }
     return json.dumps(value)
 
 
-def _report(tried: Tried) -> Report:
-    """The same as verdicts, of which each entity has one."""
+def _report(tried: Tried) -> CheckReport:
+    """The same as a report of `schemas check`, with one verdict for each entity."""
     notes = [f"{planned.entity}: {note}" for planned in tried.planned for note in _notes(planned)]
-    return Report(
+    return CheckReport(
         against=f"the live tables, {tried.tried_on}",
         verdicts=[_verdict(tried.file, planned) for planned in tried.planned],
         notes=[*_missing(tried), *notes],
@@ -153,7 +153,7 @@ def _verdict(file: str, planned: Planned) -> Verdict:
         subject=planned.entity,
         state=state,  # type: ignore[arg-type]
         findings=tuple(
-            Finding(
+            SchemaFinding(
                 rule=trouble.rule,
                 path=trouble.path,
                 line=trouble.line,

@@ -1,4 +1,4 @@
-"""The database as the service would find it, before a migration and after it."""
+"""Reads the state of the database as the service would see it, before a migration and after it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,11 @@ from changelog.schemas.types import Struct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """The database as the service would find it: the tables, each entity as it is resolved then, and what is wrong.
+class DatabaseState:
+    """The database as the service would see it: the tables, the entities `resolved` against them, and what is wrong.
 
-    `matching` are the tables that [tables] would make entities of beside those that are known, by entity.
+    `matching` has the further tables of which [tables] would make entities, by entity. `refused` has the errors of
+    entities that do not fit their table. `findings` are those of `changelog check`.
     """
 
     tables: Mapping[TableName, TableInfo]
@@ -33,56 +34,60 @@ def read_state(
     rehearsal: Rehearsal,
     settings: Config,
     resolved: Mapping[str, Entity],
-    before: State | None = None,
+    before: DatabaseState | None = None,
     untouched: Collection[TableName] = (),
-) -> State:
-    """What the service would find now; of the tables that are `untouched`, what it found `before`."""
+) -> DatabaseState:
+    """Reads what the service would see now. For `untouched` tables, it takes what is in `before`."""
     tables = {(table.schema, table.name): table for table in rehearsal.tables()}
     matching = _matching(settings, resolved, tables)
     names = {**{name: entity.table for name, entity in resolved.items()}, **matching}
-    again, shapes, refused, findings = dict(resolved), {}, {}, {}
+    resolved_now, shapes, refused, findings = dict(resolved), {}, {}, {}
     for name, table in names.items():
         if before is not None and name in before.shapes and table in untouched:
             shapes[name], findings[name] = before.shapes[name], before.findings[name]
             continue
         try:
-            again[name] = _resolve(settings, name, table, tables)
+            resolved_now[name] = _resolve(settings, name, table, tables)
         except ChangelogError as error:
             refused[name] = error
-        if table not in tables or name not in again:
+        if table not in tables or name not in resolved_now:
             continue
         try:
-            shapes[name] = rehearsal.shape(again[name])
+            shapes[name] = rehearsal.shape(resolved_now[name])
         except ChangelogError as error:
             refused.setdefault(name, error)
-        findings[name] = _findings(rehearsal, again[name])
-    return State(tables=tables, matching=matching, resolved=again, shapes=shapes, refused=refused, findings=findings)
+        findings[name] = _findings(rehearsal, resolved_now[name])
+    return DatabaseState(
+        tables=tables, matching=matching, resolved=resolved_now, shapes=shapes, refused=refused, findings=findings
+    )
 
 
 def _matching(
     settings: Config, resolved: Mapping[str, Entity], tables: Mapping[TableName, TableInfo]
 ) -> dict[str, TableName]:
-    """Entities that [tables] makes of tables which are those of no entity yet."""
+    """The entities that [tables] makes of tables that have none yet."""
     if settings.tables is None:
         return {}
     include, exclude = settings.tables.include, settings.tables.exclude
-    taken = {entity.table for entity in resolved.values()}
+    tables_in_use = {entity.table for entity in resolved.values()}
     matching = [table for table in tables if matches(table, include) and not matches(table, exclude)]
     return {
-        entity_name(table): table for table in matching if table not in taken and entity_name(table) not in resolved
+        entity_name(table): table
+        for table in matching
+        if table not in tables_in_use and entity_name(table) not in resolved
     }
 
 
 def _resolve(settings: Config, name: str, table: TableName, tables: Mapping[TableName, TableInfo]) -> Entity:
-    """One entity alone, so that what is wrong with another is not said of it."""
-    chosen = settings.entities.get(name, EntityConfig()).model_copy(update={"table": table_text(table)})
-    alone = settings.model_copy(update={"tables": None, "entities": {name: chosen}})
-    [entity] = resolve(alone, list(tables.values()))
+    """Resolves one entity alone, so that an error about another is not taken for one about this."""
+    entity_config = settings.entities.get(name, EntityConfig()).model_copy(update={"table": table_text(table)})
+    config_of_one = settings.model_copy(update={"tables": None, "entities": {name: entity_config}})
+    [entity] = resolve(config_of_one, list(tables.values()))
     return entity
 
 
 def _findings(rehearsal: Rehearsal, entity: Entity) -> list[Finding]:
-    """What `changelog check` has against the entity, its table and its place in the publication."""
+    """The problems that `changelog check` finds with the entity, its table and the publication."""
     try:
         findings = rehearsal.findings(entity)
     except ChangelogError as error:

@@ -43,7 +43,7 @@ COLUMNS: dict[str, tuple[str, list[str], list[str], list[str], int]] = {
         [],
         0,
     ),
-    "computed anew": (
+    "computed again": (
         "ALTER TABLE orders ALTER nights TYPE int USING nights + 1",
         ["1: table rewritten"],
         [],

@@ -23,8 +23,8 @@ def test_text(planner: Planner) -> None:
     ]
     assert lines[3].startswith("  M:2: ERROR FIELD_RENAMED /fields/remark: new readers break: ")
     assert lines[4:7] == [
-        "  note: the service stops at the first row behind that, until `changelog schemas accept orders POSITION`",
-        "  note: the service reads the table again, for no row event tells what older rows hold in remark, a",
+        "  note: the service stops at the first row after that, until `changelog schemas accept orders POSITION`",
+        "  note: the service reads the table again, because no change says what older rows hold in remark, a",
         "no change: guest, log",
     ]
     assert lines[-1].startswith("2 statements tried on database ")

@@ -102,7 +102,10 @@ def test_partitions_bring_and_take_rows_that_no_message_tells(site: Site, planne
         "2: partition added public.filled",
         "3: partition removed public.log_1",
     ]
-    assert [text.split()[3] for text in log["unseen"]] == ["public.filled", "public.log_1"]
+    assert log["unseen"] == [
+        "the rows of partition public.filled come with it",
+        "the rows of partition public.log_1 go with it",
+    ]
 
 
 def test_new_tables_that_are_entities(planner: Planner) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from changelog.envelope.versions import Version
 from changelog.schemas.types import ColumnType, Primitive, Struct
-from changelog.spark_jobs.drift.row_diff import ColumnHistory, Compared, State, Step, compared, steps_of
+from changelog.spark_jobs.drift.row_diff import ColumnHistory, Compared, RowState, Step, compared, steps_of
 
 SHAPE = ColumnHistory(columns=("id", "a", "b"))
 
@@ -41,19 +41,19 @@ def step(position: str | None, **parts: set[str]) -> Step:
     ],
 )  # fmt: skip
 def test_what_differs_is_named(source: str, changelog: str, differ: tuple[str, ...]) -> None:
-    found = compared(State.parse(source), State.parse(changelog), SHAPE, "1")
+    found = compared(RowState.parse(source), RowState.parse(changelog), SHAPE, "1")
     assert found == Compared(kind="changed" if differ else None, columns=differ)
 
 
 def test_a_side_that_lacks_the_row_is_missing_or_extra() -> None:
-    row = State.parse('{"id":1}')
+    row = RowState.parse('{"id":1}')
     assert compared(row, None, SHAPE, None) == Compared(kind="missing")
     assert compared(None, row, SHAPE, "1") == Compared(kind="extra")
     assert compared(None, None, SHAPE, "1") == Compared(kind=None)
 
 
 def test_null_of_json_is_not_null_of_sql() -> None:
-    sql, json = State.parse('{"id":1,"a":null,"b":2}'), State.parse('{"id":1,"a":null,"b":2}', json_null=["a"])
+    sql, json = RowState.parse('{"id":1,"a":null,"b":2}'), RowState.parse('{"id":1,"a":null,"b":2}', json_null=["a"])
     assert compared(json, json, SHAPE, "1") == Compared(kind=None)
     assert (
         compared(sql, json, SHAPE, "1") == compared(json, sql, SHAPE, "1") == Compared(kind="changed", columns=("a",))
@@ -61,10 +61,10 @@ def test_null_of_json_is_not_null_of_sql() -> None:
 
 
 def test_what_the_log_did_not_send_is_unknown_and_hides_nothing_else() -> None:
-    source = State.parse('{"id":1,"a":1,"b":2}')
-    found = compared(source, State.parse('{"id":1,"b":3}', unavailable=["a"]), SHAPE, "1")
+    source = RowState.parse('{"id":1,"a":1,"b":2}')
+    found = compared(source, RowState.parse('{"id":1,"b":3}', unavailable=["a"]), SHAPE, "1")
     assert found == Compared(kind="changed", columns=("b",), unknown=("a",))
-    found = compared(source, State.parse('{"id":1,"b":2}', unavailable=["a"]), SHAPE, "1")
+    found = compared(source, RowState.parse('{"id":1,"b":2}', unavailable=["a"]), SHAPE, "1")
     assert found == Compared(kind=None, unknown=("a",))
 
 
@@ -94,13 +94,13 @@ def test_what_the_columns_left_behind_is_no_drift(
     steps: list[Step], position: str, source: str, changelog: str, wanted: Compared
 ) -> None:
     shape = ColumnHistory(columns=("id", "b"), steps=tuple(steps))
-    states = [State.parse('{"id":1' + (f",{text}" if text else "") + "}") for text in (source, changelog)]
+    states = [RowState.parse('{"id":1' + (f",{text}" if text else "") + "}") for text in (source, changelog)]
     assert compared(states[0], states[1], shape, position) == wanted
 
 
 def test_what_is_stale_is_no_drift() -> None:
     shape = ColumnHistory(columns=("id", "b"), stale=frozenset({"b"}))
-    one, other = State.parse('{"id":1,"b":1}'), State.parse('{"id":1,"b":2}')
+    one, other = RowState.parse('{"id":1,"b":1}'), RowState.parse('{"id":1,"b":2}')
     assert compared(one, other, shape, "1") == Compared(kind=None, schema_changed=("b",))
 
 
