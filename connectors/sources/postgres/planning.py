@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from changelog.connectors.findings import Finding
+from changelog.connectors.libpq import QUOTES_VALUES
 from changelog.connectors.sources import TableName
 from changelog.connectors.sources.migrations import Effects, LostDefinition, Script, Statement
 from changelog.connectors.sources.postgres.admin.catalog import Table, read_tables
@@ -41,7 +42,6 @@ _REMEDIES: tuple[tuple[str, Kind, str], ...] = (
     ("55P03", Kind.CONNECTION, "try again, give --lock-timeout more, or use --embedded"),
     ("57014", Kind.CONNECTION, "give --statement-timeout more, or use --embedded"),
 )
-_QUOTES_VALUES = ("22", "23")
 
 
 class PostgresMigrations:
@@ -211,7 +211,7 @@ def _refused(file: str, failed: RehearsalError) -> ChangelogError:
     """What the server says of a statement, as FILE:LINE: message."""
     diag, state = failed.error.diag, failed.error.sqlstate
     where = f"{file}:{failed.statement.line_at(int(diag.statement_position or 1))}"
-    if state is not None and state.startswith(_QUOTES_VALUES):  # what they say may hold a row's values
+    if state is not None and state.startswith(QUOTES_VALUES):  # what they say may hold a row's values
         objects = (("constraint", diag.constraint_name), ("column", diag.column_name), ("table", diag.table_name))
         names = [f"{what} {name}" for what, name in objects if name]
         text = " of ".join([f"error {state}, {type(failed.error).__name__}", *names])

@@ -7,7 +7,7 @@ again under the same snapshot.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,14 +24,14 @@ from changelog.connectors.capture.rows.row_records import Change, Origin, Transa
 from changelog.connectors.sources.fences import ROWS, KeyBounds, Pages
 from changelog.connectors.sources.postgres.session.connection import Connection, connect, translated
 from changelog.connectors.sources.postgres.session.patience import Patience
-from changelog.connectors.sources.postgres.snapshot.copyout import copy_out, parse_copy, row_values
+from changelog.connectors.sources.postgres.snapshot.copyout import blocks, copy_out, parse_copy, row_values
 from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
 from changelog.envelope.columnar.splice import splice
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
 
-PORTION_BYTES: Final = 8 << 20
-PORTION_ROWS: Final = 20_000
+_PORTION_BYTES: Final = 8 << 20
+_PORTION_ROWS: Final = 20_000
 """The most bytes and rows that are encoded at once; a larger row is encoded alone."""
 
 _PLACES_AT_ONCE: Final = 1000
@@ -144,7 +144,9 @@ def _within(part: Pages) -> sql.Composable:
     return sql.SQL(" AND ").join(bounds)
 
 
-def _copied(connection: Connection, table: ScannedTable, leaf: int, which: sql.Composable) -> Iterator[list[bytes]]:
+def _copied(
+    connection: Connection, table: ScannedTable, leaf: int, which: sql.Composable
+) -> Iterator[list[memoryview]]:
     """Yields portions of rows in COPY's text format, with the place of each row as the last column."""
     where = table.binding.entity.where
     condition = which if where is None else sql.SQL("{} AND ({})").format(which, sql.SQL(where))
@@ -153,26 +155,14 @@ def _copied(connection: Connection, table: ScannedTable, leaf: int, which: sql.C
     )
     with translated("reading a table"):
         try:
-            yield from _portions(map(bytes, copy_out(connection, query.as_bytes(connection))))
+            copied = copy_out(connection, query.as_bytes(connection))
+            yield from blocks(copied, rows_max=_PORTION_ROWS, bytes_max=_PORTION_BYTES)
         except psycopg.errors.LockNotAvailable as error:
             message = f"a migration of the table of {table.binding.entity.name} waits for this job"
             raise ChangelogError(Kind.ALTERED, message, hint="run the job again after it") from error
 
 
-def _portions(copied: Iterable[bytes]) -> Iterator[list[bytes]]:
-    portion: list[bytes] = []
-    room = PORTION_BYTES
-    for row in copied:
-        portion.append(row)
-        room -= len(row)
-        if room < 0 or len(portion) == PORTION_ROWS:
-            yield portion
-            portion, room = [], PORTION_BYTES
-    if portion:
-        yield portion
-
-
-def _encoded(table: ScannedTable, template: Template, copied: Sequence[bytes], leaf: int) -> pa.RecordBatch:
+def _encoded(table: ScannedTable, template: Template, copied: Sequence[memoryview], leaf: int) -> pa.RecordBatch:
     binding = table.binding
     count = len(copied)
     data = bytearray().join(copied)

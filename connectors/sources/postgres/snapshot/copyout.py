@@ -87,6 +87,20 @@ def copy_out(reading: Connection, query: bytes) -> Iterator[memoryview]:
             raise psycopg.errors.error_from_result(result)
 
 
+def blocks(copied: Iterator[memoryview], *, rows_max: int, bytes_max: int) -> Iterator[list[memoryview]]:
+    """Gathers rows into blocks of `rows_max`, or of fewer if they are large: only the last may exceed `bytes_max`."""
+    block: list[memoryview] = []
+    room = bytes_max
+    for row in copied:
+        block.append(row)
+        room -= len(row)
+        if len(block) == rows_max or room < 0:
+            yield block
+            block, room = [], bytes_max
+    if block:
+        yield block
+
+
 def _arrival(link: PGconn) -> Generator[Wait, Ready | int, None]:
     while not (yield Wait.R):
         pass

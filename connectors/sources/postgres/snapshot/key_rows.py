@@ -21,7 +21,7 @@ from changelog.connectors.capture.tables.ghost_rows import deleted
 from changelog.connectors.capture.tables.key_lookup import Ghost, Keys
 from changelog.connectors.sources.postgres.session.connection import Connection, explain
 from changelog.connectors.sources.postgres.snapshot.chunk_rows import ChunkRows, ReadTable, combined
-from changelog.connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, add, copy_rows, copying
+from changelog.connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, add, blocks, copy_rows, copying
 from changelog.connectors.sources.postgres.values.text_to_json import codec_for
 from changelog.connectors.sources.postgres.values.types import PgType
 from changelog.envelope.columnar import batch
@@ -221,7 +221,7 @@ def _scanned(reading: Connection, table: ReadTable, name: str, taken: Keys) -> b
     requested = pa.array(taken.keys, pa.utf8())
     rows = bytearray()
     with copying(reading, _select(table, name, sql.SQL("true"))) as copied:
-        for block in _blocks(copied):
+        for block in blocks(copied, rows_max=_SCANNED_ROWS, bytes_max=CHUNK_BYTES_MAX):
             encoded = ChunkRows.encode(_UNPUBLISHED, table.bound, bytearray().join(block), read_at=0)
             hits = pc.is_in(encoded.keys, requested).to_numpy(zero_copy_only=False)
             for number in encoded.numbers[hits].tolist():
@@ -230,17 +230,3 @@ def _scanned(reading: Connection, table: ReadTable, name: str, taken: Keys) -> b
 
 
 _UNPUBLISHED = Origin(connector="postgres", name="", database="")
-
-
-def _blocks(copied: Iterator[memoryview]) -> Iterator[list[memoryview]]:
-    """Blocks of _SCANNED_ROWS rows, or of fewer if the rows are large."""
-    block: list[memoryview] = []
-    room = CHUNK_BYTES_MAX
-    for row in copied:
-        block.append(row)
-        room -= len(row)
-        if len(block) == _SCANNED_ROWS or room < 0:
-            yield block
-            block, room = [], CHUNK_BYTES_MAX
-    if block:
-        yield block

@@ -1,0 +1,85 @@
+"""What our sessions with a PostgreSQL share, whichever it is: how they connect, and errors in our words.
+
+The source's database and the one that a view is written to are reached alike. What to do about an error differs: each
+caller brings its own `Remedies`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from changelog.envelope.errors import ChangelogError, Kind
+
+QUOTES_VALUES: Final = ("22", "23")
+"""The classes of SQLSTATEs whose messages may quote a row's values (PostgreSQL, appendix A)."""
+
+# For parameters that the connection string does not set: a vanished peer is noticed within half a minute.
+_DEFAULTS: Final[Mapping[str, str | int]] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+    "fallback_application_name": "changelog",
+}
+
+# libpq adds this advice to a refused connection; our hint replaces it.
+_ADVICE: Final = re.compile(r"\s*Is the server running .*\?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedies:
+    """The kind of each error, and what a person does about it. In both tables the first entry that fits decides.
+
+    `dsn` is what people call the connection string. `rejections` are patterns of the server's English text, because
+    libpq shows no error code for a refused connection. `states` are prefixes of SQLSTATEs (PostgreSQL, appendix A).
+    """
+
+    dsn: str
+    rejections: Sequence[tuple[str, Kind, str]]
+    states: Sequence[tuple[str, Kind, str | None]]
+
+
+def parameters(dsn: str, remedies: Remedies) -> dict[str, Any]:
+    """What psycopg connects with. Raises ChangelogError (USAGE) if `dsn` is not a connection string."""
+    try:
+        given = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:
+        raise ChangelogError(
+            Kind.USAGE,
+            f"{remedies.dsn} is not a PostgreSQL connection string",  # libpq's own message may quote a password
+            hint="write it as postgresql://user:password@host:5432/database and percent-encode special characters",
+        ) from error
+    # The replication protocol has no prepared statements.
+    return {**_DEFAULTS, **given, "client_encoding": "UTF8", "autocommit": True, "prepare_threshold": None}
+
+
+def rejection(error: psycopg.OperationalError, remedies: Remedies) -> ChangelogError:
+    """Our error for an attempt to connect that failed."""
+    text = _one_line(_ADVICE.sub("", str(error))).removeprefix("connection failed: ")
+    for sign, kind, hint in remedies.rejections:
+        if re.search(sign, text):
+            return ChangelogError(kind, f"PostgreSQL refused the connection: {text}", hint=hint)
+    return ChangelogError(Kind.CONNECTION, f"cannot connect to PostgreSQL: {text}", hint="is it running and reachable?")
+
+
+def explain(state: str | None, message: str, doing: str, remedies: Remedies) -> ChangelogError:
+    """Our error for the server's `message` and SQLSTATE; without a state, the connection itself broke.
+
+    `doing` names the attempted action, as a gerund.
+    """
+    if state is None:
+        return ChangelogError(Kind.CONNECTION, f"{doing}: the connection to PostgreSQL broke: {_one_line(message)}")
+    text = f"error {state}" if state.startswith(QUOTES_VALUES) else _one_line(message)
+    for prefix, kind, hint in remedies.states:
+        if state.startswith(prefix):
+            return ChangelogError(kind, f"{doing}: {text}", hint=hint)
+    return ChangelogError(Kind.PRECONDITION, f"{doing}: {text}")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
