@@ -34,7 +34,7 @@ from changelog.connectors.sources.postgres.settings import CATALOG_SETTINGS, Set
 from changelog.connectors.sources.postgres.snapshot.table_reads import bind_table
 from changelog.connectors.sources.postgres.source import PostgresSource
 from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
-from changelog.connectors.sources.postgres.values.lsn import lsn_text, through_lsn, through_text
+from changelog.connectors.sources.postgres.values.lsn import lsn_text, parse_through, through_lsn, through_text
 from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import Entity
@@ -97,7 +97,7 @@ class PostgresDatabase:
             [(end,)] = connection.execute("SELECT (pg_current_wal_lsn() - '0/0')::int8").fetchall()
         return SourceStatus(
             end=through_text(end),
-            lag_bytes=max(end - int(through or "0", 16), 0),
+            lag_bytes=max(end - parse_through(through or "0"), 0),
             waits_for=waits_for,
             hold=_hold(slot),
             retained=_retained(slot),
@@ -158,7 +158,7 @@ class PostgresDatabase:
 
     def spell(self, through: str) -> str:
         """See `Database.spell`."""
-        return lsn_text(int(through, 16))
+        return lsn_text(parse_through(through))
 
     def log_facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
         """See `Database.log_facts`."""

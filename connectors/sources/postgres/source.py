@@ -42,7 +42,7 @@ from changelog.connectors.sources.postgres.snapshot.table_reads import ReadConte
 from changelog.connectors.sources.postgres.stream.pump import Stream
 from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection, stream_options
 from changelog.connectors.sources.postgres.values.definitions import Definitions, look_at
-from changelog.connectors.sources.postgres.values.lsn import through_lsn, through_text
+from changelog.connectors.sources.postgres.values.lsn import parse_through, through_lsn, through_text
 from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
 from changelog.connectors.sources.postgres.watch import refuse_unpublished
 from changelog.envelope.checkpoint import Checkpoint
@@ -196,7 +196,7 @@ class PostgresSource:
         self._fresh: Checkpoint | None = None if checkpoint == stored else checkpoint
 
     def _stretch(self, through: str) -> tuple[int, Mapping[str, Any]]:
-        reached = self._lineage.reached(int(through, 16))
+        reached = self._lineage.reached(parse_through(through))
         return reached.epoch, {"timeline": reached.timeline}
 
     def _begin(self, entities: Sequence[Entity], tables: Mapping[tuple[str, str], Table]) -> None:

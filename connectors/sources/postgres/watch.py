@@ -3,6 +3,9 @@
 The thread looks at the catalogue regularly. The publish loop takes the results and never waits for a look. It acts on
 a result once the stream has passed the end of the log at that look: then all earlier rows are published, and reading
 the table again corrects them.
+
+A table that can no longer be published is a result too. If the log has a row that shows it, the stream gets there
+first and stops at that row, where an operator can decide what becomes of it.
 """
 
 import threading
@@ -48,12 +51,23 @@ class CatalogLook:
         return max((change.until for change in self.unlogged), default=0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why the tables can no longer be published completely: GAP or PRECONDITION. No look follows it.
+
+    The source raises the error once the stream has passed the log position `until`.
+    """
+
+    error: ChangelogError
+    until: int
+
+
 class Watch:
     """The looks of one opening. The first is compared with `before`; an earlier look covers the log up to `covered`.
 
     A server that does not answer for `answer_s` counts as hung.
 
-    `passed` raises ChangelogError: GAP or PRECONDITION for a problem that a look found, CONNECTION if a look failed.
+    `covers` and `passed` raise ChangelogError: that of a `Refusal`, and CONNECTION if a look failed.
     """
 
     def __init__(
@@ -64,6 +78,7 @@ class Watch:
         self._changed = threading.Condition()  # guards the attributes below
         self._covered = self._asked = covered
         self._looks: list[CatalogLook] = []
+        self._refusal: Refusal | None = None
         self._failure: BaseException | None = None
         self._closing = False
         self._thread = threading.Thread(target=self._run, daemon=True, name="watch")
@@ -87,19 +102,31 @@ class Watch:
             self._changed.notify_all()
 
     def covers(self, lsn: int, timeout_s: float = 0.0) -> bool:
-        """Whether a look has covered the log up to `lsn`; waits for one up to the timeout."""
+        """Whether a look has covered the log up to `lsn`; waits for one up to the timeout.
+
+        Raises the error of a refusal that came before such a look.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._covered >= lsn or self._failure is not None, timeout_s)
+            self._changed.wait_for(lambda: self._covered >= lsn or self._ended, timeout_s)
             self._raise_failure()
+            if self._covered < lsn and self._refusal is not None:
+                raise self._refusal.error
             return self._covered >= lsn
 
     def passed(self, through_lsn: int) -> list[CatalogLook]:
         """Takes the looks that the source can act on, now that the stream has passed `through_lsn`."""
         with self._changed:
             self._raise_failure()
+            if self._refusal is not None and self._refusal.until <= through_lsn:
+                raise self._refusal.error
             count = next((n for n, look in enumerate(self._looks) if look.until > through_lsn), len(self._looks))
             ready, self._looks = self._looks[:count], self._looks[count:]
         return ready
+
+    @property
+    def _ended(self) -> bool:
+        """Whether no look follows."""
+        return self._failure is not None or self._refusal is not None
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -111,15 +138,19 @@ class Watch:
         try:
             settings = {**SETTINGS, "lock_timeout": f"{LOCK_TIMEOUT_S}s"}
             with connect(self._dsn, settings=settings, patience=self._patience) as connection:
-                while not self._closing:
+                while not self._closing and self._refusal is None:
                     self._add(self._look(connection))
         except BaseException as error:  # noqa: BLE001 - `passed` raises it; otherwise the looks would end silently
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
 
-    def _add(self, look: CatalogLook) -> None:
+    def _add(self, look: CatalogLook | Refusal) -> None:
         with self._changed:
+            if isinstance(look, Refusal):
+                self._refusal = look
+                self._changed.notify_all()
+                return
             if self._looks and not self._looks[-1].unlogged and not look.unlogged:
                 self._looks.pop()
             self._looks.append(look)
@@ -127,7 +158,7 @@ class Watch:
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._closing or self._asked > self._covered, LOOK_S)
 
-    def _look(self, connection: psycopg.Connection[Any]) -> CatalogLook:
+    def _look(self, connection: psycopg.Connection[Any]) -> CatalogLook | Refusal:
         """Compares the catalogue with the last look; while an ALTER TABLE locks a table, the look has no result."""
         before, now = (
             self._before,
@@ -142,10 +173,15 @@ class Watch:
         self._before = now
         return look
 
-    def _compared(self, connection: psycopg.Connection[Any], before: Evidence, now: Evidence) -> CatalogLook:
+    def _compared(self, connection: psycopg.Connection[Any], before: Evidence, now: Evidence) -> CatalogLook | Refusal:
         if now.tables == before.tables:
             return CatalogLook(evidence=now)
-        tables = refuse(connection, self._requirements, before)
+        try:
+            tables = refuse(connection, self._requirements, before)
+        except ChangelogError as error:
+            if error.kind not in (Kind.GAP, Kind.PRECONDITION):
+                raise
+            return Refusal(error=error, until=_mark(connection))
         changes = list(evidence.unlogged(evidence.prove(connection, before, now), now))
         until = _mark(connection) if changes else 0
         parts = {

@@ -16,6 +16,7 @@ from psycopg.conninfo import make_conninfo
 from changelog.connectors import failpoints
 from changelog.connectors.servers.postgres import Server
 from changelog.connectors.service import service
+from changelog.connectors.sources.postgres import watch
 from changelog.envelope.errors import Kind
 from tests.integration.bad_input import ONE
 from tests.integration.site import Site
@@ -225,13 +226,21 @@ def test_every_kind_of_table_looks_the_same_read_and_streamed(database: str, tmp
 
 # While it runs
 
+# A service that lost its connection comes back after half a second, and then holds the slot again.
 TAKE_SLOT = """
-SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{name}';
-SELECT pg_sleep(0.2);
-SELECT pg_drop_replication_slot('{name}')
+DO $$ BEGIN LOOP
+    PERFORM pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{name}';
+    BEGIN
+        PERFORM pg_drop_replication_slot('{name}');
+        RETURN;
+    EXCEPTION WHEN object_in_use THEN
+        PERFORM pg_sleep(0.01);
+    END;
+END LOOP; END $$
 """
 
 
+@pytest.mark.parametrize("look_s", [0.001, watch.LOOK_S])
 @pytest.mark.parametrize(
     ("mishap", "kind", "said"),
     [
@@ -239,16 +248,36 @@ SELECT pg_drop_replication_slot('{name}')
         ("ALTER TABLE guest DROP id", Kind.STOP, "key column id is no longer in public.guest"),
         (TAKE_SLOT, Kind.GAP, "replication slot {name} does not exist"),
     ],
+    ids=["publication", "key column", "slot"],
 )
-def test_what_is_taken_away_from_a_running_service(begun: Site, mishap: str, kind: Kind, said: str) -> None:
+def test_what_is_taken_away_from_a_running_service(
+    begun: Site, monkeypatch: pytest.MonkeyPatch, mishap: str, kind: Kind, said: str, look_s: float
+) -> None:
+    """However often it looks at the catalogue: the row that a mishap comes to light in says what happened."""
+    monkeypatch.setattr(watch, "LOOK_S", look_s)
     with begun.running() as running:
         running.until(lambda: running.said("streaming"))
         begun.sql("INSERT INTO guest VALUES (2)")
         running.until(lambda: len(begun.ops("guest")) == 2)
-        begun.sql(*mishap.format(name=begun.name).split(";"), "INSERT INTO guest VALUES (3)")
+        begun.sql(f"{mishap.format(name=begun.name)}; INSERT INTO guest VALUES (3)")
         error = running.ended()
     assert error.kind is kind
     assert said.format(name=begun.name) in str(error)
+
+
+@pytest.mark.parametrize("look_s", [0.001, watch.LOOK_S])
+def test_what_was_committed_before_a_mishap_is_published(
+    begun: Site, monkeypatch: pytest.MonkeyPatch, look_s: float
+) -> None:
+    monkeypatch.setattr(watch, "LOOK_S", look_s)
+    with begun.running() as running:
+        begun.sql("INSERT INTO guest VALUES (2)")
+        running.until(lambda: len(begun.ops("guest")) == 2)
+        begun.sql(*(f"INSERT INTO guest VALUES ({n})" for n in range(3, 50)))
+        begun.sql("ALTER TABLE guest DROP id; INSERT INTO guest VALUES (3)")
+        error = running.ended()
+    assert error.kind is Kind.STOP
+    assert [key for _, key in begun.ops("guest")] == [str(n) for n in range(1, 50)]
 
 
 # The least rights

@@ -169,8 +169,10 @@ class _Feed:
             self._run.alter(table, altered(before, relation, self._run.here()))
 
         described = self._relations.describe(relation, self._flush, changed)
-        if described is not None:
+        if described is not None and described.has_key:
             self._run.describe(described.entity, described.look)
+        elif described is not None:
+            self._run.look(described.entity, described.look)  # none of its rows is published as it is
         self._tracked = self._tracked or self._relations.tracked_in(self._frames)
 
     def _settle(self) -> None:

@@ -28,10 +28,14 @@ class Flush(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDescription:
-    """How an entity's next rows look; `retyped` are the columns that had another type in the rows before."""
+    """How an entity's next rows look; `retyped` are the columns that had another type in the rows before.
+
+    Without its key (`has_key`), the stream stops at the next row.
+    """
 
     entity: Entity
     look: Look
+    has_key: bool
     retyped: tuple[str, ...] = ()
 
 
@@ -131,8 +135,9 @@ class Relations:
         self._shapes[name] = batch.encode_shape(name, bound.binding.shape)
 
     def _described(self, entity: Entity, relation: Relation) -> TableDescription:
-        look = Look(columns=self.bound[relation.relid].binding.shape, relation=relation.relid)
-        return TableDescription(entity=entity, look=look)
+        binding = self.bound[relation.relid].binding
+        look = Look(columns=binding.shape, relation=relation.relid)
+        return TableDescription(entity=entity, look=look, has_key=binding.lost is None)
 
     def _leaf(self, root: int, leaf: Relation, flush: Flush) -> None:
         """Applies a partition's description, which says which columns the partition logs of an old row.

@@ -27,6 +27,11 @@ def through_text(lsn: int) -> str:
     return commit_text(lsn)
 
 
+def parse_through(text: str) -> int:
+    """The log sequence number of a checkpoint's `through`; ValueError if it is none."""
+    return int(text, 16)
+
+
 def through_lsn(checkpoint: Checkpoint) -> int:
     """The log sequence number that a checkpoint of this source reaches: the end of a record."""
     return checkpoint.complete_before.commit
