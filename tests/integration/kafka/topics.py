@@ -1,19 +1,24 @@
 """A sink that is opened over a broker, what is stored through it, and the messages that its topics hold."""
 
 import contextlib
+import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
 from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 
+from changelog.connectors.sinks.kafka.client import Admin, Client
 from changelog.connectors.sinks.kafka.encoding.messages import JsonValues
+from changelog.connectors.sinks.kafka.reading.offsets import Part, ends, written_end
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar import batch
 from changelog.envelope.entity import Entity
 from changelog.envelope.model import Record, Stamp
+from tests.patience import PATIENCE_S, until
 from tests.unit.records import checkpoint
 
 NAME = "app"
@@ -45,8 +50,69 @@ def store(into: KafkaSink, commit: int, *records: Record) -> Checkpoint:
     return checkpoint(commit)
 
 
+def delete(client: Client, topic: str) -> None:
+    """Deletes a topic, and waits until the broker has forgotten it."""
+    admin = client.admin()
+    for future in admin.delete_topics([topic]).values():
+        future.result()
+    until(lambda: topic not in admin.topics(), f"the broker still shows {topic}, which was deleted")
+
+
+def grow(client: Client, topic: str, partitions: int) -> None:
+    """Gives a topic more partitions, and waits until the broker shows them."""
+    admin = client.admin()
+    for future in admin.create_partitions([NewPartitions(topic, partitions)]).values():
+        future.result()
+    until(lambda: len(admin.topics()[topic].partitions) == partitions, f"the broker does not show that {topic} grew")
+
+
+_numbers = itertools.count(60_001)
+
+
+def alter(client: Client, topic: str, changes: Mapping[str, str]) -> None:
+    """Gives a topic other settings, and waits until the broker acts upon them.
+
+    A broker learns of changes one after the other, and shows one before it acts upon it: once it shows the next one,
+    the one before is in force.
+    """
+    admin = client.admin()
+    _set(admin, topic, changes)
+    _set(admin, topic, {"file.delete.delay.ms": str(next(_numbers))})  # of no consequence, and another one each time
+
+
+def _set(admin: Admin, topic: str, changes: Mapping[str, str]) -> None:
+    """Returns when the broker shows the settings."""
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in changes.items()]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result()
+
+    def is_shown() -> bool:
+        [future] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+        shown = future.result()
+        return all(shown[name].value == value for name, value in changes.items())
+
+    until(is_shown, f"the broker does not show {changes} of {topic}")
+
+
+def settled(client: Client, parts: Collection[Part]) -> None:
+    """Waits until readers of committed messages see all of these partitions, in which no transaction is open.
+
+    Kafka answers a commit before it marks the transaction's end in each partition: who reads at once may see less.
+    """
+    admin = client.admin()
+
+    def is_settled() -> bool:
+        written = {part: written_end(admin, part, "asking for the end") for part in parts}
+        return ends(admin, parts) == written
+
+    until(is_settled, "a transaction is still open")
+
+
 def read(settings: KafkaSettings, topic: str, *, committed: bool = True) -> list[Message]:
-    """All messages of a topic's first partition."""
+    """All messages of a topic's first partition; the committed ones once no transaction is open there."""
+    if committed:
+        settled(settings.client, [(f"{settings.prefix}.{topic}", 0)])
     consumer = Consumer(
         {
             "bootstrap.servers": settings.client.bootstrap_servers,
@@ -60,7 +126,7 @@ def read(settings: KafkaSettings, topic: str, *, committed: bool = True) -> list
     found: list[Message] = []
     with contextlib.closing(consumer):
         while True:
-            message = consumer.poll(10)
+            message = consumer.poll(PATIENCE_S)
             assert message is not None, "the broker is silent"
             error = message.error()
             if error is not None:
