@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 
@@ -24,6 +24,8 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op, Place, Record, Stamp
 from changelog.envelope.position import UNPLACED, at_offset
+from tests.integration.kafka.topics import settled
+from tests.patience import PATIENCE_S
 from tests.unit.records import checkpoint, record
 
 NAME = "app"
@@ -68,10 +70,16 @@ def change(commit: int, text: str, *, at: int | None = None, entity: str = "orde
     return replace(made, place=Place(key=text, partition=number))
 
 
+def visible(settings: KafkaSettings, parts: Iterable[tuple[str, int]]) -> None:
+    """Waits until readers see all of these partitions: entity and number."""
+    settled(settings.client, [(f"{settings.prefix}.{name}", number) for name, number in parts])
+
+
 def store(into: KafkaSink, commit: int, *records: Record) -> None:
     into.add([batch.from_records(records)])
     shapes = {"order": entity().shape()}
     into.commit(replace(checkpoint(commit), settings=shapes))
+    visible(into._settings, {("positions", 0), *((each.entity, each.place.partition) for each in records)})
 
 
 def commits(rows: Sequence[pa.RecordBatch]) -> list[int]:
@@ -87,18 +95,19 @@ def raw(
 ) -> None:
     """What another producer's transaction brings to the topic `name`."""
     producer = Producer(settings.client.config(transactional_id=uuid.uuid4().hex))
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     rows = batch.from_records(records)
     for each, value, heads in zip(records, values or JSON.encode(rows), headers(rows), strict=True):
         producer.produce(
             f"{settings.prefix}.{name}", value, each.place.key.encode(), each.place.partition, headers=list(heads)
         )
-    producer.flush(30)
+    assert producer.flush(PATIENCE_S) == 0
     if commit:
-        producer.commit_transaction(30)
+        producer.commit_transaction(PATIENCE_S)
     else:
-        producer.abort_transaction(30)
+        producer.abort_transaction(PATIENCE_S)
+    visible(settings, {(name, each.place.partition) for each in records})
 
 
 def test_all_that_is_committed_is_read_and_nothing_else(settings: KafkaSettings) -> None:
@@ -131,6 +140,7 @@ def test_a_key_is_read_across_partitions_by_position(settings: KafkaSettings) ->
         for commit in range(1, 10):
             made.add([batch.from_records([change(commit, "42", at=commit % PARTITIONS), change(commit, "7")])])
             made.commit(replace(checkpoint(commit), settings={"order": placed.shape()}))
+    visible(settings, [("order", number) for number in range(PARTITIONS)])
     assert commits(list(opened(settings).read(entity="order", key="42"))) == list(range(1, 10))
 
 
@@ -163,7 +173,8 @@ def test_the_last_of_a_rare_key_are_looked_for_further_back(settings: KafkaSetti
 def test_who_follows_sees_what_is_committed_meanwhile(settings: KafkaSettings) -> None:
     with writing(settings) as made:
         store(made, 1, change(1, "1"))
-        coming = itertools.count(2)
+        coming, seen = itertools.count(2), list[int]()
+        deadline = time.monotonic() + PATIENCE_S
 
         def wait() -> bool:
             commit = next(coming)
@@ -177,9 +188,11 @@ def test_who_follows_sees_what_is_committed_meanwhile(settings: KafkaSettings) -
                     made.commit(checkpoint(commit))
             else:
                 time.sleep(0.1)  # what is committed is visible a little later
-            return commit < 20
+            return commit < 20 or (6 not in seen and time.monotonic() < deadline)
 
-        assert commits(list(opened(settings).follow(last=10, wait=wait))) == [1, 2, 5, 6]
+        for rows in opened(settings).follow(last=10, wait=wait):
+            seen += commits([rows])
+        assert seen == [1, 2, 5, 6]
 
 
 def test_who_follows_sees_new_entities(settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,16 +200,15 @@ def test_who_follows_sees_new_entities(settings: KafkaSettings, monkeypatch: pyt
     with writing(settings) as made:
         store(made, 1, change(1, "1"))
         seen: list[int] = []
-        steps = iter(range(100))
+        steps, deadline = itertools.count(), time.monotonic() + PATIENCE_S
 
         def wait() -> bool:
-            step = next(steps, None)
-            if step == 0:
+            if next(steps) == 0:
                 made.prepare([entity(), entity("guest", partitions=1)])
                 store(made, 2, change(2, "g", at=0, entity="guest"))
             else:
                 time.sleep(0.1)  # what is committed is visible a little later
-            return step is not None and len(seen) < 2
+            return len(seen) < 2 and time.monotonic() < deadline
 
         for rows in opened(settings).follow(last=10, wait=wait):
             seen += commits([rows])
