@@ -4,14 +4,13 @@ Needs two brokers, one of which is away: a broker asks for no more replicas than
 """
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import PartitionMetadata
 from structlog.testing import capture_logs
 
 from changelog.connectors.servers.kafka import Broker
@@ -19,7 +18,7 @@ from changelog.connectors.servers.unprivileged import reachable, temporary_folde
 from changelog.connectors.sinks.kafka import insistence, sink
 from changelog.connectors.sinks.kafka.admin.topic_check import findings
 from changelog.connectors.sinks.kafka.admin.topics import topics_of
-from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.sinks.kafka.client import Admin, Client
 from changelog.connectors.sinks.kafka.encoding.messages import JsonValues
 from changelog.connectors.sinks.kafka.reading import consume
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
@@ -27,7 +26,8 @@ from changelog.envelope.columnar import batch
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
 from tests.integration.kafka.test_silence import ORDER
-from tests.patience import PATIENCE_S
+from tests.integration.kafka.topics import alter, settled
+from tests.patience import PATIENCE_S, until
 from tests.servers import kafka_lib
 from tests.unit.records import checkpoint, record
 
@@ -46,26 +46,24 @@ def settings_of(broker: Broker, prefix: str) -> KafkaSettings:
 @pytest.fixture(scope="module")
 def left(starts_servers: None) -> Iterator[Broker]:
     """One of two brokers, which both have all topics: the other is away."""
-    both = {"transaction.state.log.replication.factor": "2"}
+    both = {"transaction.state.log.replication.factor": "2", "offsets.topic.replication.factor": "2"}
     with temporary_folder("changelog-kafka-") as folder:
         lib = reachable(kafka_lib(), folder)
         with Broker(lib, folder / "first", heap="256m", settings=both) as first:
             with Broker(lib, folder / "second", heap="256m", settings=both, joins=first):
                 admin = Client(bootstrap_servers=first.bootstrap_servers).admin()
-                until(lambda: len(admin.list_topics(timeout=10).brokers) == 2)
+                until(lambda: len(admin.list_topics(timeout=PATIENCE_S).brokers) == 2, "the second broker is not there")
                 for prefix in PREFIXES:
                     with closing(KafkaSink(settings_of(first, prefix), JsonValues())) as made:
                         made.prepare([ORDER])
                         made.recover()
                         store(made, 1)
+            until(lambda: all(part.isrs == [1] for part in parts_of(admin)), "the other broker still counts as in sync")
             yield first
 
 
-def until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+def parts_of(admin: Admin) -> list[PartitionMetadata]:
+    return [part for topic in admin.topics().values() for part in topic.partitions.values()]
 
 
 def store(into: KafkaSink, commit: int) -> None:
@@ -74,11 +72,7 @@ def store(into: KafkaSink, commit: int) -> None:
 
 
 def ask_for(client: Client, topic: str, in_sync: int) -> None:
-    entry = ConfigEntry("min.insync.replicas", str(in_sync), incremental_operation=AlterConfigOpType.SET)
-    admin = client.admin()
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result()
+    alter(client, topic, {"min.insync.replicas": str(in_sync)})
 
 
 def events(logs: list[Any], event: str) -> list[dict[str, Any]]:
@@ -97,6 +91,7 @@ def failure_of(attempt: Callable[[], object]) -> tuple[Kind, str]:
 
 
 def published(settings: KafkaSettings) -> list[Any]:
+    settled(settings.client, [(f"{settings.prefix}.order", 0)])
     rows = consume.consumed(settings.client, f"{settings.prefix}.order")
     return [json.loads(each.value or b"")["current"] for each in rows]
 
@@ -107,14 +102,15 @@ def test_the_log_says_which_topic_a_commit_waits_for(
 ) -> None:
     settings = settings_of(left, prefix)
     topic = TRANSACTIONS if prefix == "transactions" else f"{prefix}.order"
-    monkeypatch.setattr(insistence, "CALL_S", 1.0)
-    with capture_logs() as logs, closing(KafkaSink(settings, JsonValues())) as made, ThreadPoolExecutor(1) as pool:
+    with closing(KafkaSink(settings, JsonValues())) as made, ThreadPoolExecutor(1) as pool, capture_logs() as logs:
         made.prepare([ORDER])
         assert made.recover() == checkpoint(1)
+        logs.clear()  # the other broker has just gone: its transactions may have been waited for
         ask_for(settings.client, topic, 2)
+        monkeypatch.setattr(insistence, "CALL_S", 1.0)
         committed = pool.submit(store, made, 2)
         try:
-            until(lambda: bool(events(logs, "kafka waits for in-sync replicas")))
+            until(lambda: bool(events(logs, "kafka waits for in-sync replicas")), "the wait is not logged")
             assert not committed.done()
         finally:
             ask_for(settings.client, topic, 1)
@@ -138,12 +134,12 @@ def test_a_wait_that_outlasts_the_transaction_is_recovered_from_exactly_once(
 ) -> None:
     """The next recovery waits, too: Kafka ends the transaction with a mark in that topic."""
     settings = settings_of(left, "restart")
-    monkeypatch.setattr(insistence, "CALL_S", 1.0)
-    monkeypatch.setattr(sink, "PATIENCE_S_MAX", 3.0)
     with capture_logs() as logs, closing(KafkaSink(settings, JsonValues())) as made:
         made.prepare([ORDER])
         assert made.recover() == checkpoint(1)
         ask_for(settings.client, "restart.order", 2)
+        monkeypatch.setattr(insistence, "CALL_S", 1.0)
+        monkeypatch.setattr(sink, "PATIENCE_S_MAX", 3.0)
         try:
             [failure] = [
                 each
