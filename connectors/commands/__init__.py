@@ -1,4 +1,4 @@
-"""The commands of `changelog`, one module each, all of the shape `Command`."""
+"""The commands of `changelog`. Each is a module that offers what `Command` declares."""
 
 import argparse
 from pathlib import Path
@@ -6,18 +6,18 @@ from typing import Protocol
 
 
 class Command(Protocol):
-    """What a module in `changelog.connectors.commands` offers."""
+    """What each command's module offers."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Adds what the command takes beside `--config` and `--verbose`."""
+        """Adds the command's arguments beside `--config` and `--verbose`."""
 
     def execute(self, arguments: argparse.Namespace) -> int:
-        """Does it and gives the exit code; raises ChangelogError."""
+        """Runs the command and returns its exit code; raises ChangelogError."""
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    """What every command takes, and every verb behind it."""
-    unset = argparse.SUPPRESS  # else a verb's default would replace what stands before the verb
+    """Adds the arguments that every command has, and every verb of a command."""
+    unset = argparse.SUPPRESS  # otherwise a verb's default would replace an argument given before the verb
     parser.add_argument("-c", "--config", type=Path, default=unset, metavar="FILE", help="default: changelog.toml")
     parser.add_argument(
         "--verbose", action="store_true", default=unset, help="log more, and show the traceback of an error"

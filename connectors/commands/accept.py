@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Stores the decision with the position, so that every replay decides alike."""
+    """Stores the decision with the position, so that every replay takes the same one."""
     position: Position = arguments.position
     settings = config.load(arguments.config, os.environ)
     refuse_unready(settings)
@@ -51,7 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_elsewhere(checkpoint: Checkpoint, position: Position, decision: str) -> None:
-    """Raises ChangelogError (USAGE) unless the service stopped there, and the decision passes that stop."""
+    """Raises ChangelogError (USAGE) unless the service stopped at the position and the decision passes that stop."""
     stop = stop_ahead(checkpoint, position)
     if stop.position != position:
         raise ChangelogError(
@@ -67,7 +67,7 @@ def _refuse_elsewhere(checkpoint: Checkpoint, position: Position, decision: str)
 
 
 def stop_ahead(checkpoint: Checkpoint, position: Position) -> Stop:
-    """The stop that the service met last and is not past; raises ChangelogError (USAGE) when there is none."""
+    """The stop that the service is at. Raises ChangelogError (USAGE) if there is none, or if it is past `position`."""
     if checkpoint.position is not None and position <= checkpoint.position:
         raise ChangelogError(
             Kind.USAGE,
@@ -79,17 +79,23 @@ def stop_ahead(checkpoint: Checkpoint, position: Position) -> Stop:
         raise ChangelogError(
             Kind.USAGE,
             "the service has not stopped at any change since its last row",
-            hint="start it: where it cannot go on, it says so and stores the position",
+            hint="start it: if it cannot go on, it says so and stores the position",
             position=position,
         )
     return checkpoint.stop
 
 
 def refuse_unready(settings: Config) -> None:
-    """A file log that is torn, or in Kafka a service that runs: it would be fenced. A file log refuses that itself."""
+    """Raises ChangelogError if the sink must not be opened now.
+
+    That is so if a file log is damaged, or if a service that publishes to Kafka runs: it would be fenced. A file log
+    itself refuses a second writer.
+    """
     if isinstance(settings.sink, FilesConfig):
         damage = find_recovery(settings.sink.path).damage
-        if damage is not None:  # only the service can tell whether the log before it still joins on to the source
+        if (
+            damage is not None
+        ):  # only the service can check whether the log before the damage still continues the source
             raise damage.error("start the service first, which sets it aside")
         return
     refuse_running(settings)
@@ -105,7 +111,7 @@ def refuse_running(settings: Config) -> None:
 
 
 def position_argument(text: str) -> Position:
-    """The position that a word of the command line spells."""
+    """Parses a position in an argument."""
     try:
         return Position.parse(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`changelog check`: every precondition, each with its fix."""
+"""`changelog check`: tests every precondition, and names the fix of each that fails."""
 
 import argparse
 import os
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints the findings; 1 when one of them would stop the service."""
+    """Prints the findings; returns 1 if one of them would stop the service."""
     settings = config.load(arguments.config, os.environ)
     console = show.console()
     source = database(settings)
@@ -64,7 +64,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def all_findings(source: Database, settings: Config) -> list[Finding]:
-    """The findings of configuration, source and sink."""
+    """The findings on the configuration, the source and the sink."""
     tables = source.tables()
     unresolved: list[Finding] = []
     resolved = []
@@ -79,27 +79,27 @@ def all_findings(source: Database, settings: Config) -> list[Finding]:
     hold, answers = source.hold(), probe(settings)
     running = bool(answers) or (hold is not None and hold.reader is not None)
     lag_s = answers.get("lag_seconds", None if stored_at is None else time.time() - stored_at)
-    begun = () if stored is None else stored.settings.keys()
-    sink = sink_findings(settings, resolved, running=running, begun=begun, lag_s=lag_s)
-    stopped = [] if stored is None or running else stop_findings(stored)
-    others = [tables_finding(resolved, tables), clock_finding(source.clock_ahead_s()), *unresolved]
-    return [*source.check(resolved, stored), *others, *sink, *stopped]
+    entity_names = () if stored is None else stored.settings.keys()
+    sink = sink_findings(settings, resolved, running=running, begun_entities=entity_names, lag_s=lag_s)
+    stop_results = [] if stored is None or running else stop_findings(stored)
+    other_findings = [tables_finding(resolved, tables), clock_finding(source.clock_ahead_s()), *unresolved]
+    return [*source.check(resolved, stored), *other_findings, *sink, *stop_results]
 
 
 def tables_finding(resolved: Sequence[Entity], tables: Sequence[TableInfo]) -> Finding:
-    """The tables that are not published: left out on purpose, or forgotten."""
-    published = {entity.table for entity in resolved}
+    """Names the tables that are not published, because one of them may have been forgotten."""
+    published_tables = {entity.table for entity in resolved}
     names = [(table.schema, table.name) for table in tables]
-    left_out = sorted(table_text(name) for name in names if name not in published)
+    left_out = sorted(table_text(name) for name in names if name not in published_tables)
     if not left_out:
         return Finding(name="tables", status="ok", message="all are published")
-    others = len(left_out) - TABLES_NAMED_MAX
-    named = ", ".join(left_out[:TABLES_NAMED_MAX]) + (f" and {others} more" if others > 0 else "")
-    return Finding(name="tables", status="ok", message=f"not published: {named}")
+    further = len(left_out) - TABLES_NAMED_MAX
+    names_text = ", ".join(left_out[:TABLES_NAMED_MAX]) + (f" and {further} more" if further > 0 else "")
+    return Finding(name="tables", status="ok", message=f"not published: {names_text}")
 
 
 def clock_finding(ahead_s: float) -> Finding:
-    """Whether the database's clock, which tells the times of commits, agrees with this machine's."""
+    """Whether the database's clock, which gives commits their times, agrees with this machine's."""
     if abs(ahead_s) < CLOCKS_APART_S_MAX:
         return Finding(name="clocks", status="ok", message="the database's clock agrees with this machine's")
     return Finding(
@@ -126,11 +126,11 @@ def stop_findings(stored: Checkpoint) -> Iterator[Finding]:
 
 
 def sink_findings(
-    settings: Config, resolved: Sequence[Entity], *, running: bool, begun: Collection[str], lag_s: float | None
+    settings: Config, resolved: Sequence[Entity], *, running: bool, begun_entities: Collection[str], lag_s: float | None
 ) -> Iterator[Finding]:
     """Whether the changelog can be stored.
 
-    `begun` are the entities that the changelog began with. `lag_s` is how far it is behind, None if unknown.
+    `begun_entities` are those that are in the changelog. `lag_s` is how far it lags the database, None if unknown.
     """
     if isinstance(settings.sink, FilesConfig):
         yield from folder_findings(settings.sink.path)
@@ -138,7 +138,7 @@ def sink_findings(
     with extra_needed():
         from changelog.connectors.wiring import kafka  # noqa: PLC0415
 
-        yield from kafka.findings(settings, settings.sink, resolved, running=running, begun=begun, lag_s=lag_s)
+        yield from kafka.findings(settings, settings.sink, resolved, running=running, begun=begun_entities, lag_s=lag_s)
         if settings.sink.registry is not None and resolved:
             yield from registry_findings(settings, settings.sink)
 
@@ -167,7 +167,7 @@ def _may_register(sink: KafkaConfig, state: str) -> bool:
 
 
 def _stored(settings: Config) -> tuple[Checkpoint | None, float | None]:
-    """The last checkpoint and when it was stored; of a store that cannot be reached, the findings tell."""
+    """The last checkpoint and when it was stored; None for both if Kafka cannot be reached: its own findings say so."""
     try:
         log = open_log(settings)
         return log.checkpoint(), log.stored_at()
@@ -199,7 +199,7 @@ def folder_findings(path: Path) -> Iterator[Finding]:
 
 
 def fix(source: Database, findings: Sequence[Finding], console: Console) -> None:
-    """Runs the SQL of every fix, saying what it runs."""
+    """Runs the SQL of every fix, and prints each statement first."""
 
     def announced() -> Iterator[str]:
         for statement in dict.fromkeys(statement for finding in findings for statement in finding.fix):

@@ -41,17 +41,17 @@ def choice_of(arguments: argparse.Namespace) -> Choice | None:
         *([_by(frozenset(arguments.service))] if arguments.service else []),
         *([_of(frozenset(arguments.column))] if arguments.column else []),
     ]
-    return (lambda record: all(chosen(record) for chosen in choices)) if choices else None
+    return (lambda record: all(choice(record) for choice in choices)) if choices else None
 
 
 def when(text: str) -> Position | datetime:
     """Parses a position, a time with a zone, or an age such as 15m."""
     if text[-1:] in _UNITS and text[:-1].isdecimal():
         return datetime.now(UTC) - int(text[:-1]) * _UNITS[text[-1]]
-    at = moment(text)
-    if at is None:
+    parsed = moment(text)
+    if parsed is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no position, no time with a zone, and nothing like 15m")
-    return at
+    return parsed
 
 
 def _from(begin: Position | datetime) -> Choice:

@@ -1,4 +1,4 @@
-"""`changelog demo`: the whole story on this machine."""
+"""`changelog demo`: runs the whole story on this machine."""
 
 import argparse
 import os
@@ -63,9 +63,9 @@ def _stage(arguments: argparse.Namespace) -> DemoStage:
 
 def _seconds(text: str) -> float:
     try:
-        found = float(text)
+        seconds = float(text)
     except ValueError:
-        found = 0.0
-    if not 0 < found <= 3600:
+        seconds = 0.0
+    if not 0 < seconds <= 3600:
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds, at most 3600")
-    return found
+    return seconds

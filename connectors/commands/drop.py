@@ -17,9 +17,9 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaRemnants:
-    """What is left on Kafka: topics, and how many messages are in each at most; and a checkpoint.
+    """What the service left on Kafka: `topics`, each with the most messages that it may hold, and a checkpoint.
 
-    `trouble` is why it is not known.
+    `trouble` is set if that is unknown, and says why.
     """
 
     topics: Mapping[str, int] = field(default_factory=dict)
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Shows what there is and, with --yes, drops what was named; refuses while the service runs."""
+    """Shows what there is and, with --yes, drops what the arguments name. Refuses while the service runs."""
     settings = config.load(arguments.config, os.environ)
     of_kafka = arguments.topics or arguments.positions
     if of_kafka and isinstance(settings.sink, FilesConfig):
@@ -47,67 +47,69 @@ def execute(arguments: argparse.Namespace) -> int:
         raise ChangelogError(Kind.USAGE, "--topics and --positions are of Kafka, and the sink is files", hint=hint)
     source = database(settings)
     remnants = source.remnants()
-    there = _read_kafka(settings, source)
-    _show(settings, remnants, there)
+    on_kafka = _read_kafka(settings, source)
+    _show(settings, remnants, on_kafka)
     refuse_running(settings)
     if not (of_kafka or arguments.slot or arguments.publication) or not arguments.yes:
         say("nothing is dropped: name what should go, as in --slot --publication, and add --yes")
         return 0
-    if of_kafka and there.trouble is not None:
-        raise there.trouble
-    for remnant in reversed(remnants):  # the publication is often another role's: then the slot stays, too
+    if of_kafka and on_kafka.trouble is not None:
+        raise on_kafka.trouble
+    for remnant in reversed(remnants):  # the publication often belongs to another role: then the slot stays, too
         if remnant.exists and vars(arguments).get(remnant.kind):
             source.drop(remnant.kind)
             say(f"dropped {remnant.kind} {remnant.name}")
     if isinstance(settings.sink, KafkaConfig):
-        _drop_on_kafka(settings, settings.sink, there, topics=arguments.topics, positions=arguments.positions)
+        _drop_on_kafka(settings, settings.sink, on_kafka, topics=arguments.topics, positions=arguments.positions)
     return 0
 
 
 def _read_kafka(settings: Config, source: Database) -> KafkaRemnants:
-    """Of our own entities only: those that the checkpoint or the configuration names. A prefix may be shared."""
+    """Looks only for the entities in the checkpoint or the configuration, because others may share the prefix."""
     if isinstance(settings.sink, FilesConfig):
         return KafkaRemnants()
     try:
-        ours = {entity.name for entity in read_entities(settings, source)}
+        names = {entity.name for entity in read_entities(settings, source)}
     except ChangelogError:  # for example, because a table is gone
-        ours = set(settings.entities)
+        names = set(settings.entities)
     try:
         checkpoint = open_log(settings).checkpoint()
-        ours |= set() if checkpoint is None else checkpoint.settings.keys()
+        names |= set() if checkpoint is None else checkpoint.settings.keys()
         with extra_needed():
             from changelog.connectors.wiring import kafka  # noqa: PLC0415
 
-            topics = kafka.topics_left(settings, settings.sink, sorted(ours))
+            topics = kafka.topics_left(settings, settings.sink, sorted(names))
     except ChangelogError as error:
         return KafkaRemnants(trouble=error)
     return KafkaRemnants(topics=topics, checkpoint=checkpoint is not None)
 
 
-def _drop_on_kafka(settings: Config, sink: KafkaConfig, there: KafkaRemnants, *, topics: bool, positions: bool) -> None:
+def _drop_on_kafka(
+    settings: Config, sink: KafkaConfig, on_kafka: KafkaRemnants, *, topics: bool, positions: bool
+) -> None:
     with extra_needed():
         from changelog.connectors.wiring import kafka  # noqa: PLC0415
 
-        if topics and there.topics:
-            kafka.delete(sink, list(there.topics))
-            say(f"dropped {len(there.topics)} topics")
-        if positions and there.checkpoint:
+        if topics and on_kafka.topics:
+            kafka.delete(sink, list(on_kafka.topics))
+            say(f"dropped {len(on_kafka.topics)} topics")
+        if positions and on_kafka.checkpoint:
             kafka.forget(settings, sink)
             say(f"dropped the checkpoint of {settings.name}")
 
 
-def _show(settings: Config, remnants: Sequence[Remnant], there: KafkaRemnants) -> None:
+def _show(settings: Config, remnants: Sequence[Remnant], on_kafka: KafkaRemnants) -> None:
     for remnant in remnants:
         say(f"{remnant.kind:<13}{remnant.name}: {_state_of(remnant)}")
     if isinstance(settings.sink, FilesConfig):
         say(f"log          {settings.sink.path}: stays; it is yours to delete")
         return
-    if there.trouble is not None:
-        say(f"topics       unknown: {there.trouble}")
+    if on_kafka.trouble is not None:
+        say(f"topics       unknown: {on_kafka.trouble}")
         return
-    for name, count in there.topics.items():
+    for name, count in on_kafka.topics.items():
         say(f"topic        {name}: {count:,} messages, at most")
-    say(f"positions    {settings.name}: {'there' if there.checkpoint else 'there is none'}")
+    say(f"positions    {settings.name}: {'there' if on_kafka.checkpoint else 'there is none'}")
 
 
 def _state_of(remnant: Remnant) -> str:

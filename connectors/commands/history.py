@@ -1,4 +1,4 @@
-"""`changelog history`: all changes of one entity."""
+"""`changelog history`: prints all changes of one entity key."""
 
 import argparse
 import os
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints every change of the key, the first one first, and the gaps among them."""
+    """Prints the changes of the key in order, and the gaps among them."""
     log = open_log(config.load(arguments.config, os.environ))
     entity, key = arguments.entity, key_text(arguments.key)
     changes = [record for rows in log.read(entity=entity, key=key) for record in batch.records(rows)]
@@ -36,14 +36,14 @@ def execute(arguments: argparse.Namespace) -> int:
         _refuse_part_of_a_key(log, entity, arguments.key)
         raise ChangelogError(Kind.USAGE, f"{log.where} has no change of {entity} {safe(key)}")
     changes = list(filter(choosing.choice_of(arguments), changes))
-    shown = _with_gaps(log, changes) if changes else []
+    records = _with_gaps(log, changes) if changes else []
     if arguments.json:
-        for record in shown:
+        for record in records:
             print(message_line(record))
         return 0
     console = show.console()
     console.print(_title(entity, key, changes))
-    for line in show.history(shown):
+    for line in show.history(records):
         console.print(line)
     return 0
 
@@ -69,12 +69,14 @@ def _refuse_part_of_a_key(log: Log, entity: str, values: Sequence[str]) -> None:
         )
 
 
-def _title(entity: str, key: str, found: Sequence[Record]) -> Text:
+def _title(entity: str, key: str, changes: Sequence[Record]) -> Text:
     title = Text(f"{entity} {safe(key)}", style="bold")
-    title.append(f"  {_counted(len(found), 'change')}", style="not bold")
-    sources = [record.envelope.provenance.source for record in found]
+    title.append(f"  {_counted(len(changes), 'change')}", style="not bold")
+    sources = [record.envelope.provenance.source for record in changes]
     if sources:
-        stamps = [each.envelope.provenance for each in found if each.envelope.provenance.source.op is not Op.READ]
+        stamps = [
+            change.envelope.provenance for change in changes if change.envelope.provenance.source.op is not Op.READ
+        ]
         services = dict.fromkeys(provenance.stamp.service_name for provenance in stamps)
         if services:
             title.append(safe(f" by {', '.join(services)}"), style="not bold")
@@ -86,5 +88,5 @@ def _title(entity: str, key: str, found: Sequence[Record]) -> Text:
     return title.append("\n")
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

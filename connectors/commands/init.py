@@ -1,4 +1,4 @@
-"""`changelog init`: a configuration from a live database, and the schemas of its entities."""
+"""`changelog init`: writes a configuration for a live database, and the schema files of its entities."""
 
 import argparse
 import json
@@ -23,7 +23,7 @@ from changelog.envelope.entity import RESERVED
 from changelog.envelope.errors import ChangelogError, Kind
 
 DSN_VARIABLE = "DATABASE_URL"
-"""What the written configuration refers to, so that the password stays out of it."""
+"""The variable that the configuration refers to, so that it holds no password."""
 
 HEAD = """\
 # What `changelog init` found; docs/reference/configuration.md says what else there is.
@@ -105,33 +105,33 @@ def execute(arguments: argparse.Namespace) -> int:
     _write(path, config_text(name, tables, bootstrap_servers=arguments.bootstrap_servers))
     _show(path, tables)
     if any(table.usable_key() for table in tables):
-        written = generate(config.load(path, {**os.environ, DSN_VARIABLE: dsn}), (), path.parent / FOLDER)
-        _show_schemas(path.parent / FOLDER, written)
+        outcomes = generate(config.load(path, {**os.environ, DSN_VARIABLE: dsn}), (), path.parent / FOLDER)
+        _show_schemas(path.parent / FOLDER, outcomes)
     show.console().print(Text(f"next: export {DSN_VARIABLE}=…, then `changelog check` and `changelog run`"))
     return 0
 
 
 def _configured(path: Path, dsn: str, tables: Sequence[TableInfo]) -> list[TableInfo]:
-    """The tables that the configuration publishes: a role needs no right on any other."""
+    """The tables that the configuration publishes: the roles need rights on no others."""
     settings = config.load(path, {**os.environ, DSN_VARIABLE: dsn})
-    published = {entity.table for entity in resolve(settings, tables)}
-    return [table for table in tables if (table.schema, table.name) in published]
+    table_names = {entity.table for entity in resolve(settings, tables)}
+    return [table for table in tables if (table.schema, table.name) in table_names]
 
 
 def config_text(name: str, tables: Sequence[TableInfo], *, bootstrap_servers: str | None = None) -> str:
-    """A configuration that publishes every table which has a usable key; the others stand in it as comments.
+    """A configuration that publishes every table with a usable key; the other tables are in it as comments.
 
-    To Kafka at `bootstrap_servers`, else to files.
+    It publishes to Kafka if `bootstrap_servers` are given, otherwise to files.
     """
     sink = FILES if bootstrap_servers is None else KAFKA.format(servers=_toml(bootstrap_servers))
     return "\n".join([HEAD.format(name=_toml(name), variable=DSN_VARIABLE, sink=sink), *_entities(tables)])
 
 
 def _entities(tables: Sequence[TableInfo]) -> Iterator[str]:
-    taken: set[str] = set(RESERVED)
+    used_names: set[str] = set(RESERVED)
     for table in tables:
         text = table_text((table.schema, table.name))
-        name = _free(entity_name((table.schema, table.name)) or "entity", taken)
+        name = _free(entity_name((table.schema, table.name)) or "entity", used_names)
         key = table.usable_key()
         lines = [
             f"[entities.{name}]",
@@ -145,17 +145,17 @@ def _entities(tables: Sequence[TableInfo]) -> Iterator[str]:
         yield "\n".join(lines) + "\n"
 
 
-def _free(name: str, taken: set[str]) -> str:
-    candidate, number = name, 1
-    while candidate in taken:
-        number += 1
-        candidate = f"{name}_{number}"
-    taken.add(candidate)
-    return candidate
+def _free(name: str, used_names: set[str]) -> str:
+    candidate_name, suffix = name, 1
+    while candidate_name in used_names:
+        suffix += 1
+        candidate_name = f"{name}_{suffix}"
+    used_names.add(candidate_name)
+    return candidate_name
 
 
 def _toml(value: object) -> str:
-    """A string, or a list of them: what JSON may write, TOML reads, but for some controls, which are escaped."""
+    """A string or a list of strings in TOML, which reads JSON's form of both, except for some controls."""
     return safe(json.dumps(value, ensure_ascii=False))
 
 

@@ -1,4 +1,4 @@
-"""`changelog republish`: entities again from their table, in stream order."""
+"""`changelog republish`: publishes an entity's keys again from its table, in stream order."""
 
 import argparse
 import os
@@ -52,7 +52,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return signalling.ask(settings, arguments, "republish", entity)
     keys = arguments.keys or list(report_keys(arguments.report, entity))
     if not keys:
-        say(f"{arguments.report} has no key of {entity}: nothing is to be done", file=sys.stderr)
+        say(f"{arguments.report} has no key of {entity}: there is nothing to do", file=sys.stderr)
         return 0
     runs = list(divide(keys))
     if len(runs) == 1:
@@ -73,8 +73,8 @@ def report_keys(file: Path, entity: str) -> Iterator[str]:
             raise ChangelogError(Kind.USAGE, f"{file} is no drift report with keys", hint=f"name its {KEYS_FILE}")
         file = file.parent / report.keys
     with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            drifted = _decoded(f"{file}, line {number}", line, _Line)
+        for line_number, line in enumerate(lines, start=1):
+            drifted = _decoded(f"{file}, line {line_number}", line, _Line)
             if drifted.entity == entity:
                 yield drifted.key
 

@@ -1,4 +1,4 @@
-"""`changelog run`: the service."""
+"""`changelog run`: runs the service."""
 
 import argparse
 import gc
@@ -9,12 +9,12 @@ from changelog.connectors.service.service import Service
 from changelog.connectors.service.systemd import Manager
 
 COLLECT_EVERY = 50_000
-"""New objects between two looks for cycles. A batch of rows makes tens of thousands, without any cycle, and lets go of
-them all at its commit: at Python's own 700, a tenth of a sink's time goes into looking at them."""
+"""New objects between two searches for reference cycles. A batch of rows makes tens of thousands of objects, which form
+no cycle and are freed at its commit. With Python's own 700, a tenth of a sink's time goes into such searches."""
 
 
 FOUND = 1
-"""The exit code where a gap was found and nothing was done about it."""
+"""The exit code if a gap was found and nothing was done about it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""`changelog signal`: has the service read no tables for a while, or give up what it was asked to repair."""
+"""`changelog signal`: pauses or resumes the reading of tables, or cancels repairs."""
 
 import argparse
 import os
@@ -30,17 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Asks the service for it, and waits until it has heard."""
+    """Sends the signal to the service, and waits until it has read it."""
     settings = config.load(arguments.config, os.environ)
     unread = partial(_cancel_stored, settings) if arguments.do == "cancel" else None
     return signalling.ask(settings, arguments, arguments.do, arguments.entity, unread=unread)
 
 
 def _cancel_stored(settings: Config, signal: Signal) -> None:
-    """Gives up what the stopped service would begin its next start with, before it reads the signal.
+    """Cancels the stored repairs of a stopped service, which it would otherwise continue before it reads the signal.
 
-    Under another id: repairs that still wait in the log before the signal are cancelled when the service comes to it.
-    A service that only waits for its connection will read the signal, and is let be.
+    This is stored under another id, so that the service still obeys the signal, which cancels repairs that are in the
+    log before it. A service that runs and only waits for its connection will read the signal: nothing is stored then.
     """
     try:
         refuse_unready(settings)
@@ -48,8 +48,8 @@ def _cancel_stored(settings: Config, signal: Signal) -> None:
             checkpoint = sink.recover()
             assert checkpoint is not None
             repairs = Repairs.parse(checkpoint.repairs)
-            rest, windows = cancel(repairs, checkpoint.windows, signal.entity, secrets.token_hex(8))
-            sink.commit(replace(checkpoint, repairs=rest.to_json(), windows=windows))
+            remaining, windows = cancel(repairs, checkpoint.windows, signal.entity, secrets.token_hex(8))
+            sink.commit(replace(checkpoint, repairs=remaining.to_json(), windows=windows))
     except ChangelogError as error:
         if error.kind is not Kind.IN_USE:
             raise

@@ -1,4 +1,4 @@
-"""What the commands share that ask something of the running service: a signal sent, and what became of it."""
+"""Sends signals to the running service and waits for their outcome, for the commands that need it."""
 
 import argparse
 import contextlib
@@ -31,16 +31,16 @@ LOOK_FOR_SERVICE_S = 5.0
 """Seconds between looks whether a service reads the slot."""
 
 REOPENING_S = 6.0
-"""How long nobody may read the slot before the service is said to be away. It opens its source again when tables are to
-be read, which takes some seconds where there are many of them, or where the machine is busy."""
+"""For how long nobody may read the slot before the service counts as stopped. It reopens its source before it reads
+tables, which takes some seconds if there are many of them, or if the machine is busy."""
 
 LOOK_AGAIN_S = 0.5
-"""Seconds until the next look where nobody read it."""
+"""Seconds until the next look if nobody read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalOutcome:
-    """What became of a signal, and how many of the asked keys the table lacks."""
+    """The outcome of a signal; `absent` is how many of the keys in it the table lacks."""
 
     word: Literal["done", "cancelled", "sent"] = "sent"
     absent: int = 0
@@ -50,22 +50,22 @@ SENT = SignalOutcome()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """A signal that is in the database's log; `through` is where it ends, `place` how the database spells that."""
+class LoggedSignal:
+    """A signal in the database's log. `through` is where it ends, and `place` is the same as the database spells it."""
 
     signal: Signal
     through: str
     place: str
 
     @classmethod
-    def of(cls, source: Database, signal: Signal) -> "Sent":
-        """Sends it."""
+    def of(cls, source: Database, signal: Signal) -> "LoggedSignal":
+        """Sends the signal, and returns its entry in the log."""
         through = source.send_signals([signal])
         return cls(signal=signal, through=through, place=source.spell(through))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What these commands take."""
+    """Adds the arguments that these commands share."""
     parser.add_argument(
         "--wait",
         action=argparse.BooleanOptionalAction,
@@ -84,14 +84,14 @@ def ask(
     *,
     unread: Callable[[Signal], None] | None = None,
 ) -> int:
-    """Sends a signal, waits for its end where that is wanted, and says what came of it; the exit code.
+    """Sends a signal, waits for its outcome if `--wait`, and prints it. Returns the exit code.
 
-    `unread` is called with a signal that no service reads for now.
+    If no service reads the log at present, `unread` is called with the signal.
     """
     log = open_log(settings)
     checkpoint = known(log, entity)
     signal = Signal(do=do, id=secrets.token_hex(8), entity=entity, keys=keys, service=settings.name)
-    sent = Sent.of(database(settings), signal)
+    entry = LoggedSignal.of(database(settings), signal)
     quiet = bool(arguments.json)
     outcome = SENT
     if not _is_read(settings):
@@ -101,21 +101,23 @@ def ask(
     elif entity in Repairs.parse(checkpoint.repairs).paused and do in ("republish", "rebuild"):
         _say(f"the table of {entity} is not read until `changelog signal resume {entity}`", quiet=quiet)
     elif arguments.wait:
-        outcome = _wait(settings, log, sent, quiet=quiet)
+        outcome = _wait(settings, log, entry, quiet=quiet)
     if quiet:
         request = {"id": signal.id, "do": do, "entity": entity, "keys": None if keys is None else len(keys)}
-        ended = {"outcome": outcome.word, "absent": outcome.absent}
-        print(msgspec.json.encode({**request, "lsn": sent.place, **ended}).decode())
+        result = {"outcome": outcome.word, "absent": outcome.absent}
+        print(msgspec.json.encode({**request, "lsn": entry.place, **result}).decode())
     elif outcome != SENT:
-        lacking = f"; {outcome.absent:,} of {len(keys):,} keys are not in the table" if keys and outcome.absent else ""
-        say(f"{_subject(signal)}: {outcome.word}{lacking}")
+        absent_text = (
+            f"; {outcome.absent:,} of {len(keys):,} keys are not in the table" if keys and outcome.absent else ""
+        )
+        say(f"{_subject(signal)}: {outcome.word}{absent_text}")
     elif not arguments.wait:
-        say(f"{_subject(signal)}: the service is told; `changelog status` shows how far it is")
+        say(f"{_subject(signal)}: the signal is sent; `changelog status` shows how far the service is")
     return 1 if outcome.word == "cancelled" else 0
 
 
 def known(log: Log, entity: str | None) -> Checkpoint:
-    """The changelog's checkpoint; raises ChangelogError (USAGE) for an entity that it does not have."""
+    """The changelog's checkpoint; raises ChangelogError (USAGE) if it does not have the entity."""
     checkpoint = log.checkpoint()
     if checkpoint is None:
         raise ChangelogError(Kind.USAGE, f"{log.where} is empty", hint="start the service first: `changelog run`")
@@ -125,79 +127,83 @@ def known(log: Log, entity: str | None) -> Checkpoint:
 
 
 def progress(checkpoint: Checkpoint, entity: str) -> str:
-    """How far the repair of an entity is, for people."""
+    """A sentence for people: how far the repair of an entity is."""
     repairs = Repairs.parse(checkpoint.repairs)
     repair = repairs.open.get(entity)
     if entity in repairs.paused:
         return "paused"
     match None if repair is None else repair.stage:
         case "table":
-            done, total = pages_read(checkpoint.windows[entity])
-            return f"the table is read: {100 * done // total} %"
+            pages_done, pages = pages_read(checkpoint.windows[entity])
+            return f"the table is read: {100 * pages_done // pages} %"
         case "keys":
             assert repair is not None
             return f"{len(repair.keys):,} keys are looked up"
         case "sweep":
-            return "the changelog is looked through for what the table lacks"
+            return "the changelog is searched for keys that the table lacks"
     return "done"
 
 
-def _wait(settings: Config, log: Log, sent: Sent, *, quiet: bool) -> SignalOutcome:
-    """Until the signal ended; a service that ends meanwhile is said, and what it was told waits for its next start."""
+def _wait(settings: Config, log: Log, entry: LoggedSignal, *, quiet: bool) -> SignalOutcome:
+    """Waits for the outcome. If the service ends meanwhile, says so; the signal then waits for its next start."""
     look_at = 0.0
     try:
         with _shown(quiet=quiet) as tell:
             while True:
-                outcome = _outcome(log, sent, tell)
+                outcome = _outcome(log, entry, tell)
                 if outcome is not None:
                     return outcome
                 if time.monotonic() >= look_at:
                     look_at = time.monotonic() + LOOK_FOR_SERVICE_S
                     if not _is_read(settings):
-                        _say(f"the service has ended; it goes on when it starts ({_subject(sent.signal)})", quiet=quiet)
+                        _say(
+                            f"the service has ended; it goes on when it starts ({_subject(entry.signal)})",
+                            quiet=quiet,
+                        )
                         return SENT
                 time.sleep(POLL_S)
     except KeyboardInterrupt:
         _say(
-            f"the service goes on without you ({_subject(sent.signal)}); `changelog signal cancel` ends it", quiet=quiet
+            f"the service goes on without you ({_subject(entry.signal)}); `changelog signal cancel` ends it",
+            quiet=quiet,
         )
         raise
 
 
-def _outcome(log: Log, sent: Sent, tell: Callable[[str], None]) -> SignalOutcome | None:
+def _outcome(log: Log, entry: LoggedSignal, tell: Callable[[str], None]) -> SignalOutcome | None:
     checkpoint = log.checkpoint()
     if checkpoint is None:
         return None
     repairs = Repairs.parse(checkpoint.repairs)
-    ended = repairs.ended.get(sent.signal.id)
-    if ended == "failed":
+    ending = repairs.ended.get(entry.signal.id)
+    if ending == "failed":
         raise ChangelogError(
             Kind.PRECONDITION,
-            f"{_subject(sent.signal)}: the table was read, but what it lacks could not be looked for in the changelog",
+            f"{_subject(entry.signal)}: the table was read, but searching the changelog for keys that it lacks failed",
             hint="the service's log says why",
         )
-    if ended is not None:
+    if ending is not None:
         return (
             SignalOutcome(word="cancelled")
-            if ended == "cancelled"
-            else SignalOutcome(word="done", absent=absent_of(ended))
+            if ending == "cancelled"
+            else SignalOutcome(word="done", absent=absent_of(ending))
         )
-    if not repairs.knows(sent.signal.id):
-        if checkpoint.through > sent.through:
+    if not repairs.knows(entry.signal.id):
+        if checkpoint.through > entry.through:
             raise ChangelogError(
                 Kind.ACCESS,
-                f"the service passed the signal at {sent.place} and did not obey it",
+                f"the service passed the signal at {entry.place} and did not obey it",
                 hint="its log says why: is [signals] secret here the one that it has?",
             )
         tell("the service has not read that far yet")
         return None
-    assert sent.signal.entity is not None
-    tell(f"{sent.signal.entity}: {progress(checkpoint, sent.signal.entity)}")
+    assert entry.signal.entity is not None
+    tell(f"{entry.signal.entity}: {progress(checkpoint, entry.signal.entity)}")
     return None
 
 
 def _is_read(settings: Config) -> bool:
-    """Whether somebody reads the slot, now or within `REOPENING_S`. No service waits for a slot that is not there."""
+    """Whether somebody reads the slot, now or within `REOPENING_S`. False at once if there is no slot."""
     source = database(settings)
     deadline = time.monotonic() + REOPENING_S
     while (hold := source.hold()) is not None:
@@ -211,7 +217,7 @@ def _is_read(settings: Config) -> bool:
 
 @contextlib.contextmanager
 def _shown(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """What tells how far it is: on a terminal."""
+    """A function that shows progress on a terminal; elsewhere it does nothing."""
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -228,19 +234,19 @@ def _subject(signal: Signal) -> str:
 
 
 def as_json(checkpoint: Checkpoint | None) -> dict[str, Any]:
-    """The repairs by entity, as `changelog status` tells them: what is left, and the ids of who asked."""
+    """The repairs by entity, for `changelog status`: what remains to be done, and the ids of their signals."""
     if checkpoint is None:
         return {"open": {}, "paused": []}
     repairs = Repairs.parse(checkpoint.repairs)
     open_repairs = {}
     for entity, repair in sorted(repairs.open.items()):
-        done, total = pages_read(checkpoint.windows[entity])
+        pages_done, pages = pages_read(checkpoint.windows[entity])
         open_repairs[entity] = {
             "stage": repair.stage,
             "rebuild": repair.sweep,
             "since": repair.start,
-            "pages_done": done,
-            "pages": total,
+            "pages_done": pages_done,
+            "pages": pages,
             "keys_left": len(repair.keys),
             "keys_absent": len(repair.absent),
             "ids": list(repair.ids),

@@ -1,4 +1,4 @@
-"""`changelog status`: how far the changelog is, and what waits for it."""
+"""`changelog status`: prints how far the changelog is, and what it waits for."""
 
 import argparse
 import json
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints the state of source, service and sink, as far as each answers; holds nothing up. 3 when one does not."""
+    """Prints the state of source, service and sink, as far as each answers; returns 3 if one does not."""
     settings = config.load(arguments.config, os.environ)
     state = read_status(settings)
     if arguments.json:
@@ -71,7 +71,7 @@ def _print(console: Console, state: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Changelog:
-    """What the sink says; `counts` are the log's, `stored_at` is in seconds since 1970."""
+    """What the sink reports; `counts` are the log's, `stored_at` is in seconds since 1970."""
 
     checkpoint: Checkpoint | None = None
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -79,10 +79,10 @@ class _Changelog:
 
 
 def read_status(settings: Config) -> dict[str, Any]:
-    """What `--json` prints; `entities` are the log's `counts`, `problems` say why a part is unknown.
+    """What `--json` prints. `entities` are the log's `counts`; `problems` say why a part is unknown.
 
-    `lag`: `bytes` of log behind the server's end, `seconds` since the last durable commit (0 without a lag), `xids`
-    that the slot holds the server's catalogue back by; each null while unknown.
+    `lag` has the `bytes` up to the end of the server's log, the `seconds` since the last durable commit (0 without a
+    lag), and the number of `xids` by which the slot holds back the server's catalogue. Each is null if it is unknown.
     """
     problems: list[str] = []
     changelog = _read_changelog(settings, problems)
@@ -110,7 +110,7 @@ def read_status(settings: Config) -> dict[str, Any]:
 
 
 def _read_changelog(settings: Config, problems: list[str]) -> _Changelog:
-    """What the sink says; empty, with a problem, where it does not answer: the other parts are worth the more then."""
+    """What the sink reports. If it does not answer, a problem is added, and the other parts are still shown."""
     try:
         log = open_log(settings)
         return _Changelog(checkpoint=log.checkpoint(), counts=log.counts(), stored_at=log.stored_at())
@@ -120,7 +120,7 @@ def _read_changelog(settings: Config, problems: list[str]) -> _Changelog:
 
 
 def _read_source(settings: Config, changelog: _Changelog, problems: list[str]) -> SourceStatus | None:
-    """What the database says; None, with a problem, where it does not answer."""
+    """What the database reports. If it does not answer, a problem is added, and the result is None."""
     try:
         return database(settings).status("" if changelog.checkpoint is None else changelog.checkpoint.through)
     except ChangelogError as error:
@@ -129,13 +129,15 @@ def _read_source(settings: Config, changelog: _Changelog, problems: list[str]) -
 
 
 def _is_lost(hold: Hold | None, checkpoint: Checkpoint | None) -> bool:
-    """Whether log that the changelog needs is gone: its slot, or what the slot kept."""
+    """Whether the changelog cannot continue, because its slot is gone, or the log that the slot kept."""
     return checkpoint is not None and (hold is None or hold.is_lost)
 
 
 def probe(settings: Config) -> dict[str, Any]:
-    """What the service says of itself where it listens: `phase`, `lag_bytes`, `lag_seconds`, `waits_for`, the
-    transactions that keep a table from being read, and `waiting`, why the server sends nothing; empty when it does not.
+    """What the running service says of itself, over HTTP; empty if it does not answer.
+
+    `phase`, `lag_bytes`, `lag_seconds`; `waits_for`, the transactions that must end before a table is read; and
+    `waiting`, why the server sends nothing.
     """
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -152,7 +154,7 @@ def probe(settings: Config) -> dict[str, Any]:
 
 
 def _lag(answers: Mapping[str, Any], changelog: _Changelog, source: SourceStatus | None) -> dict[str, Any]:
-    """As the running service has it; else against the server's end of log, and since the last commit."""
+    """The lag that the running service reports; otherwise one measured against the end of the server's log."""
     xids = None if source is None or source.hold is None else source.hold.xids
     if "lag_bytes" in answers:
         return {"bytes": int(answers["lag_bytes"]), "seconds": answers["lag_seconds"], "xids": xids}
@@ -173,14 +175,14 @@ def _slot(hold: Hold) -> dict[str, Any]:
 
 
 def _progress(checkpoint: Checkpoint | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """By entity, how much of its table is published: `complete`, and heap pages done and in all.
+    """By entity, how much of its table is published: `complete`, and the number of heap pages done and in all.
 
-    `stale` are the columns whose values in rows published before are no longer the table's.
+    `stale` are the columns whose values in older rows of the changelog are no longer those of the table.
     """
-    for name, stored in checkpoint.windows.items() if checkpoint else ():
-        done, total = pages_read(stored)
-        stale = list(stored.get("stale", ()))
-        yield name, {"complete": stored["complete"], "pages_done": done, "pages": total, "stale": stale}
+    for name, progress in checkpoint.windows.items() if checkpoint else ():
+        pages_done, pages = pages_read(progress)
+        stale = list(progress.get("stale", ()))
+        yield name, {"complete": progress["complete"], "pages_done": pages_done, "pages": pages, "stale": stale}
 
 
 def _summary(state: Mapping[str, Any]) -> Grid:
@@ -207,15 +209,15 @@ def _summary(state: Mapping[str, Any]) -> Grid:
 
 
 def _slot_text(state: Mapping[str, Any]) -> Text | None:
-    slot, lost = state["slot"], f"; {OVER_GAP}" if state["slot_lost"] else ""
-    if slot is None and lost:
-        return Text(f"it is gone, and the changelog was begun with it{lost}", style="bold red")
+    slot, loss_text = state["slot"], f"; {OVER_GAP}" if state["slot_lost"] else ""
+    if slot is None and loss_text:
+        return Text(f"it is gone, and the changelog was begun with it{loss_text}", style="bold red")
     if slot is None:
         return None if state["problems"] else Text("there is none yet; `changelog run` makes it")
     retained = "" if slot["retained_bytes"] is None else f", retains {show.size(slot['retained_bytes'])} of log"
     holder = f"read by process {slot['active_pid']}" if slot["active_pid"] else "nobody reads it"
     style = "default" if slot["status"] in ("reserved", "extended") else "bold red"
-    return Text(f"{slot['name']} is {slot['status']}, {holder}{retained}{lost}", style=style)
+    return Text(f"{slot['name']} is {slot['status']}, {holder}{retained}{loss_text}", style=style)
 
 
 def _lag_text(lag: Mapping[str, Any]) -> str:
@@ -231,26 +233,30 @@ def _windows(windows: Mapping[str, Mapping[str, Any]]) -> Grid:
     grid = Grid.grid(padding=(0, 2))
     grid.add_row("")
     for name, progress in sorted(windows.items()):
-        done, total = progress["pages_done"], progress["pages"]
-        word = Text("read", style="green") if progress["complete"] else Text(f"{100 * done // total} %", style="yellow")
-        grid.add_row(Text(name, style="bold"), ProgressBar(total=total, completed=done, width=BAR_WIDTH), word)
+        pages_done, pages = progress["pages_done"], progress["pages"]
+        word = (
+            Text("read", style="green")
+            if progress["complete"]
+            else Text(f"{100 * pages_done // pages} %", style="yellow")
+        )
+        grid.add_row(Text(name, style="bold"), ProgressBar(total=pages, completed=pages_done, width=BAR_WIDTH), word)
     return grid
 
 
 def _stale(windows: Mapping[str, Mapping[str, Any]]) -> Iterator[Text]:
-    """A line for each entity whose rows are stale, with the way out."""
+    """A line for each entity whose rows are stale, with the command that helps."""
     for name, progress in sorted(windows.items()):
         if progress["stale"]:
             columns = safe(", ".join(progress["stale"]))
             yield Text(
-                f"{name}: older rows do not hold what the table does: {columns}; "
-                f"`changelog republish {name} --all` has it read again",
+                f"{name}: older rows no longer have the table's values: {columns}; "
+                f"`changelog republish {name} --all` reads it again",
                 style="yellow",
             )
 
 
 def _repairs(repairs: Mapping[str, Any]) -> Iterator[Text]:
-    """A line for each entity that is repaired or not read for now."""
+    """A line for each entity that is being repaired, or whose reading is paused."""
     for name, repair in repairs["open"].items():
         kind = "rebuild" if repair["rebuild"] else "republish"
         yield Text(f"{name}: {kind}: {repair['progress']}", style="yellow")
@@ -269,6 +275,6 @@ def _counts(entities: Mapping[str, Mapping[str, int]]) -> Grid:
     for op in (*Op, "all"):
         grid.add_column(str(op), justify="right")
     for name, ops in sorted(entities.items()):
-        numbers = [ops.get(str(op), 0) for op in Op]
-        grid.add_row(name, *(f"{number:,}" if number else "·" for number in numbers), f"{sum(numbers):,}")
+        op_counts = [ops.get(str(op), 0) for op in Op]
+        grid.add_row(name, *(f"{count:,}" if count else "·" for count in op_counts), f"{sum(op_counts):,}")
     return grid

@@ -1,4 +1,4 @@
-"""`changelog tail`: changes as they come."""
+"""`changelog tail`: prints changes as they come."""
 
 import argparse
 import os
@@ -50,30 +50,30 @@ def execute(arguments: argparse.Namespace) -> int:
     log = open_log(config.load(arguments.config, os.environ))
     output = printer(as_json=arguments.json)
     choice = choosing.choice_of(arguments)
-    held: deque[Record] | None = None if choice is None else deque(maxlen=arguments.last)
+    last_records: deque[Record] | None = None if choice is None else deque(maxlen=arguments.last)
 
     def wait() -> bool:
-        nonlocal held
-        for record in held or ():
+        nonlocal last_records
+        for record in last_records or ():
             output(record)
-        held = None
+        last_records = None
         if arguments.no_follow:
             return False
         wait_for_reader(POLL_S)
         return True
 
-    last = arguments.last if choice is None else None  # which are the last of those that are chosen, the end tells
+    last = arguments.last if choice is None else None  # only the end shows which chosen changes are the last
     try:
         for rows in log.follow(entity=arguments.entity, key=arguments.key, last=last, wait=wait):
             for record in filter(choice, batch.records(rows)):
-                (output if held is None else held.append)(record)
+                (output if last_records is None else last_records.append)(record)
     except KeyboardInterrupt:
-        pass  # how one leaves
+        pass  # the usual way to end it
     return 0
 
 
 def wait_for_reader(seconds: float) -> None:
-    """Waits, and raises BrokenPipeError once nobody reads our output: without a write, a closed pipe says nothing."""
+    """Waits, and raises BrokenPipeError if nobody reads our output: without a write, no error shows a closed pipe."""
     output = select.poll()
     output.register(sys.stdout, 0)
     for _, events in output.poll(seconds * 1000):
@@ -82,7 +82,7 @@ def wait_for_reader(seconds: float) -> None:
 
 
 def printer(*, as_json: bool) -> Callable[[Record], None]:
-    """What prints one record: readable, or as a line of JSON."""
+    """A function that prints one record, for people or as a line of JSON."""
     if as_json:
         return lambda record: print(message_line(record), flush=True)
     console = show.console()
@@ -92,7 +92,7 @@ def printer(*, as_json: bool) -> Callable[[Record], None]:
 def message_line(record: Record) -> str:
     """`{"entity", "key", "partition", "movedTo", "movedFrom", "value"}`; the moves only where there are any.
 
-    What would act on a terminal is escaped, which JSON reads as the same; blanks between tokens are spaces.
+    Characters that act on a terminal are escaped, which is the same JSON; blanks between tokens are spaces.
     """
     line: dict[str, object] = {"entity": record.entity, "key": record.place.key, "partition": record.place.partition}
     for name, place in (("movedTo", record.moved_to), ("movedFrom", record.moved_from)):
@@ -103,7 +103,7 @@ def message_line(record: Record) -> str:
 
 
 def _in_json(envelope: Envelope) -> Envelope:
-    """The envelope; a state that is not JSON, as an older version may have written one, is a string of its text."""
+    """The envelope. A state that is not JSON, as an older version may have written one, becomes a string."""
     if isinstance(envelope.current, Raw) and not _is_object(envelope.current):
         envelope = replace(envelope, current=_string(envelope.current))
     if isinstance(envelope.original, Raw) and not _is_object(envelope.original):

@@ -231,7 +231,7 @@ def test_a_changelog_that_cannot_be_read_ends_the_sweep_and_not_the_service(site
         assert Repairs.parse(site.checkpoint.repairs).ended == {"s": "failed"}
         assert service.said("the sweep cannot read the changelog")
         told = site.refused("rebuild", "item")
-        assert "what it lacks could not be looked for" in told
+        assert "searching the changelog for keys that it lacks failed" in told
         damaged.write_bytes(kept)
         repaired(site, service, "rebuild", id_="again")
     assert site.state("item") == table(site)

@@ -228,7 +228,7 @@ def test_without_anything_to_compare_with_it_says_so(
     assert refused(capsys, "--against", "git:--all", code=2).startswith("git has no commit --all")
     assert refused(capsys, "--against", "released", code=2).startswith("--against released: no such folder")
     for words in (["nowhere"], ["schemas", "nowhere"]):
-        assert refused(capsys, *words, code=2).startswith("nowhere: no schemas are there")
+        assert refused(capsys, *words, code=2).startswith("nowhere: there are no schemas")
     outside = tmp_path_factory.mktemp("outside")
     Repository(outside).write("order", file="order.avsc")
     said = refused(capsys, "schemas", str(outside), code=2)

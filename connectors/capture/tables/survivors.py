@@ -39,8 +39,8 @@ GHOSTS_MAX = 100_000
 GHOSTS_BYTES_MAX = 64 << 20
 """The most bytes that the ghosts in memory take, roughly."""
 
-TOGETHER_MAX = 512
-"""Entities that are folded at once. The first is folded alone, then twice as many each time while they are small."""
+GROUP_MAX = 512
+"""The most entities in one fold. The first is folded alone, then twice as many each time while they are small."""
 
 _POSITION_CHARS = 34
 _ALIVE = pa.array([Op.CREATE.value, Op.UPDATE.value, Op.READ.value])
@@ -61,60 +61,60 @@ class Survivors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """What is folded at once: some entities, or those keys of one entity whose hash is `number` modulo `of`."""
+    """What one fold covers: some entities, or the keys of one entity whose hash is `remainder` modulo `modulus`."""
 
     entities: Sequence[str]
-    number: int = 0
-    of: int = 1
+    remainder: int = 0
+    modulus: int = 1
 
 
 def of_keys(read: Read, entity: str, keys: Collection[str]) -> Sequence[Ghost]:
-    """Those of `keys` that are alive in the changelog, with their states."""
+    """Reads the states of those of the entity's `keys` that are alive in the changelog."""
     names = pa.array([entity])
     if len(keys) == 1:  # a store may find one key without reading all
-        folded = _last((rows for text in (TRUNCATE_KEY, *keys) for rows in read([entity], text)), names)
+        fold = _last((rows for text in (TRUNCATE_KEY, *keys) for rows in read([entity], text)), names)
     else:
-        folded = _last(_only(read([entity], None), pa.array(list(keys), pa.utf8())), names)
-    return _read_ghosts(read, _alive(folded, names), names, None).get(entity, ())
+        fold = _last(_rows_of_keys(read([entity], None), pa.array(list(keys), pa.utf8())), names)
+    return _read_ghosts(read, _alive(fold, names), names, None).get(entity, ())
 
 
 def older_than(
     read: Read,
     starts: Mapping[str, str],
-    asked: Mapping[str, Collection[str]],
+    absent_keys: Mapping[str, Collection[str]],
     *,
     folded_max: int = FOLDED_MAX,
     ghosts_max: int = GHOSTS_MAX,
 ) -> Iterator[Survivors]:
     """Yields, in portions, each entity's alive keys whose last row is before the entity's position in `starts`.
 
-    Keys in `asked`, by entity, are included at any position if they are alive.
+    Keys in `absent_keys`, by entity, are included at any position if they are alive: a lookup did not find them.
 
     Each entity is once `whole` or `cut`, and no ghost of it is given after that.
     """
-    waiting, together, parts = list(starts), 1, list[_Part]()
-    while waiting or parts:
+    entities_left, group_size, parts = list(starts), 1, list[_Part]()
+    while entities_left or parts:
         if not parts:
-            parts.append(_Part(entities=waiting[:together]))
-            del waiting[:together]
+            parts.append(_Part(entities=entities_left[:group_size]))
+            del entities_left[:group_size]
         part = parts.pop()
         fold = _Fold(part, folded_max)
         for rows in read(part.entities, None):
             fold.add(rows)
-        older = _older(fold.result(), fold.names, starts, asked)
-        together = max(together // 2, 1) if fold.rest else min(2 * together, TOGETHER_MAX)
+        ghost_keys = _older(fold.result(), fold.names, starts, absent_keys)
+        group_size = max(group_size // 2, 1) if fold.rest else min(2 * group_size, GROUP_MAX)
         parts += fold.rest
-        alone = len(fold.entities) == 1
-        few = older.slice(0, ghosts_max if alone or older.num_rows <= ghosts_max else 0)
-        ghosts = _read_ghosts(read, few, fold.names, GHOSTS_BYTES_MAX)
-        all_given = sum(map(len, ghosts.values())) == older.num_rows
-        if not all_given and not alone:
+        is_single = len(fold.entities) == 1
+        portion = ghost_keys.slice(0, ghosts_max if is_single or ghost_keys.num_rows <= ghosts_max else 0)
+        ghosts = _read_ghosts(read, portion, fold.names, GHOSTS_BYTES_MAX)
+        all_given = sum(map(len, ghosts.values())) == ghost_keys.num_rows
+        if not all_given and not is_single:
             parts += _halves(fold.entities)
             continue
         cut = frozenset(() if all_given else fold.entities)
         parts = [part for part in parts if cut.isdisjoint(part.entities)]
-        left = {entity for part in parts for entity in part.entities}
-        yield Survivors(ghosts=ghosts, whole=frozenset(fold.entities) - cut - left, cut=cut)
+        entities_in_parts = {entity for part in parts for entity in part.entities}
+        yield Survivors(ghosts=ghosts, whole=frozenset(fold.entities) - cut - entities_in_parts, cut=cut)
 
 
 def _halves(entities: Sequence[str]) -> list[_Part]:
@@ -126,16 +126,16 @@ class _Fold:
     """The last row of each key of a part, as `entity` (its place in `names`), `key` and `stamp`.
 
     A stamp is the row's position, its op and its partition, `|` between them: the greatest one is the last row's.
-    If there are more keys than `most`, the fold gives up its largest entity, repeatedly; when one entity is left, it
-    gives up half of that entity's keys, repeatedly. `rest` has what was given up, as parts to be folded later.
+    If there are more keys than `folded_max`, the fold gives up its largest entity, repeatedly; when one entity is left,
+    it gives up half of that entity's keys, repeatedly. `rest` has what was given up, as parts to be folded later.
     """
 
-    def __init__(self, part: _Part, most: int) -> None:
+    def __init__(self, part: _Part, folded_max: int) -> None:
         self.entities = sorted(part.entities)
         """The entities that this fold still covers; those moved to `rest` are removed."""
         self.names = pa.array(self.entities)
         self.rest: list[_Part] = []
-        self._number, self._of, self._most = part.number, part.of, most
+        self._remainder, self._modulus, self._folded_max = part.remainder, part.modulus, folded_max
         self._folded = _EMPTY
         self._added: list[pa.Table] = []
         self._count = 0
@@ -144,7 +144,7 @@ class _Fold:
         stamped = self._mine(_stamped(rows, self.names))
         self._added.append(stamped)
         self._count += stamped.num_rows
-        if self._count > max(self._most, 2 * self._folded.num_rows):
+        if self._count > max(self._folded_max, 2 * self._folded.num_rows):
             self._compact()
 
     def result(self) -> pa.Table:
@@ -153,12 +153,14 @@ class _Fold:
 
     def _compact(self) -> None:
         self._folded, self._added, self._count = _greatest([self._folded, *self._added]), [], 0
-        while self._folded.num_rows > self._most and self._of < 1 << _DEPTH_MAX:
+        while self._folded.num_rows > self._folded_max and self._modulus < 1 << _DEPTH_MAX:
             if len(self.entities) > 1:
                 self._leave_largest()
             else:
-                self.rest.append(_Part(entities=self.entities, number=self._number + self._of, of=2 * self._of))
-                self._of *= 2
+                self.rest.append(
+                    _Part(entities=self.entities, remainder=self._remainder + self._modulus, modulus=2 * self._modulus)
+                )
+                self._modulus *= 2
             self._folded = self._mine(self._folded)
 
     def _leave_largest(self) -> None:
@@ -174,11 +176,11 @@ class _Fold:
         if len(self.entities) < len(self.names):
             places = pc.index_in(pa.array(self.entities), self.names)
             stamped = stamped.filter(pc.is_in(stamped.column("entity"), places))
-        if self._of == 1 or not stamped.num_rows:  # without rows a column may have no chunk, and one is needed
+        if self._modulus == 1 or not stamped.num_rows:  # without rows a column may have no chunk, and one is needed
             return stamped
         keys = pa.concat_arrays(stamped.column("key").chunks)
-        mine = pa.array(key.partitions(keys, self._of) == self._number)
-        return stamped.filter(pc.or_(mine, pc.equal(keys, TRUNCATE_KEY)))
+        in_partition = pa.array(key.partitions(keys, self._modulus) == self._remainder)
+        return stamped.filter(pc.or_(in_partition, pc.equal(keys, TRUNCATE_KEY)))
 
 
 _EMPTY = pa.table(
@@ -194,52 +196,52 @@ def _stamped(rows: pa.RecordBatch, names: pa.StringArray) -> pa.Table:
 
 
 def _greatest(parts: Iterable[pa.Table]) -> pa.Table:
-    folded = pa.concat_tables(parts).group_by(["entity", "key"]).aggregate([("stamp", "max")])
-    return folded.select(["entity", "key", "stamp_max"]).rename_columns(["entity", "key", "stamp"])
+    table = pa.concat_tables(parts).group_by(["entity", "key"]).aggregate([("stamp", "max")])
+    return table.select(["entity", "key", "stamp_max"]).rename_columns(["entity", "key", "stamp"])
 
 
 def _last(batches: Iterable[pa.RecordBatch], names: pa.StringArray) -> pa.Table:
     return _greatest([_EMPTY, *(_stamped(rows, names) for rows in batches)])
 
 
-def _only(batches: Iterable[pa.RecordBatch], keys: pa.StringArray) -> Iterator[pa.RecordBatch]:
+def _rows_of_keys(batches: Iterable[pa.RecordBatch], keys: pa.StringArray) -> Iterator[pa.RecordBatch]:
     """The rows of these keys, and the truncates."""
     for rows in batches:
-        is_asked = pc.or_(pc.is_in(rows.column("key"), keys), pc.equal(rows.column("key"), TRUNCATE_KEY))
-        asked = rows.filter(is_asked)
-        if asked.num_rows:
-            yield asked
+        matches = pc.or_(pc.is_in(rows.column("key"), keys), pc.equal(rows.column("key"), TRUNCATE_KEY))
+        key_rows = rows.filter(matches)
+        if key_rows.num_rows:
+            yield key_rows
 
 
-def _alive(folded: pa.Table, names: pa.StringArray) -> pa.Table:
+def _alive(fold: pa.Table, names: pa.StringArray) -> pa.Table:
     """The keys whose last row leaves a state, after the last truncate of their entity."""
-    is_truncate = pc.equal(folded.column("key"), TRUNCATE_KEY)
-    truncates = folded.filter(is_truncate)
-    at = dict(zip(truncates.column("entity").to_pylist(), truncates.column("stamp").to_pylist(), strict=True))
-    truncated = pa.array([at.get(number, "") for number in range(len(names))], pa.utf8())
-    op = pc.list_element(pc.split_pattern(folded.column("stamp"), "|"), 1)
+    is_truncate = pc.equal(fold.column("key"), TRUNCATE_KEY)
+    truncates = fold.filter(is_truncate)
+    truncated_at = dict(zip(truncates.column("entity").to_pylist(), truncates.column("stamp").to_pylist(), strict=True))
+    truncate_stamps = pa.array([truncated_at.get(entity_number, "") for entity_number in range(len(names))], pa.utf8())
+    op = pc.list_element(pc.split_pattern(fold.column("stamp"), "|"), 1)
     alive = pc.and_(pc.is_in(op, _ALIVE), pc.invert(is_truncate))
-    later = pc.greater(folded.column("stamp"), pc.take(truncated, folded.column("entity")))
-    return folded.filter(pc.and_(alive, later))
+    is_later = pc.greater(fold.column("stamp"), pc.take(truncate_stamps, fold.column("entity")))
+    return fold.filter(pc.and_(alive, is_later))
 
 
 def _older(
-    folded: pa.Table, names: pa.StringArray, starts: Mapping[str, str], asked: Mapping[str, Collection[str]]
+    fold: pa.Table, names: pa.StringArray, starts: Mapping[str, str], absent_keys: Mapping[str, Collection[str]]
 ) -> pa.Table:
-    """The alive keys whose last row stands before the start of their entity, and those that were asked for."""
-    alive = _alive(folded, names)
-    start = pa.array([starts[name] for name in names.to_pylist()], pa.utf8())
+    """The alive keys whose last row is before the start of their entity, and those in `absent_keys`."""
+    alive = _alive(fold, names)
+    entity_starts = pa.array([starts[name] for name in names.to_pylist()], pa.utf8())
     position = pc.utf8_slice_codeunits(alive.column("stamp"), 0, _POSITION_CHARS)
-    older = pc.less(position, pc.take(start, alive.column("entity")))
-    for number, name in enumerate(names.to_pylist()):
-        if asked.get(name):
-            is_asked = pc.is_in(alive.column("key"), pa.array(list(asked[name]), pa.utf8()))
-            older = pc.or_(older, pc.and_(is_asked, pc.equal(alive.column("entity"), number)))
-    return alive.filter(older).sort_by("key")
+    is_ghost = pc.less(position, pc.take(entity_starts, alive.column("entity")))
+    for entity_number, name in enumerate(names.to_pylist()):
+        if absent_keys.get(name):
+            is_absent = pc.is_in(alive.column("key"), pa.array(list(absent_keys[name]), pa.utf8()))
+            is_ghost = pc.or_(is_ghost, pc.and_(is_absent, pc.equal(alive.column("entity"), entity_number)))
+    return alive.filter(is_ghost).sort_by("key")
 
 
 def _read_ghosts(read: Read, alive: pa.Table, names: pa.StringArray, nbytes_max: int | None) -> dict[str, list[Ghost]]:
-    """The states of these keys by entity; or, where they hold more than `nbytes_max`, some of them."""
+    """The states of these keys by entity; if they take more than `nbytes_max`, only some of them."""
     ghosts: dict[str, list[Ghost]] = {}
     nbytes = 0
     for entity, ghost in _ghosts(read, alive, names):
@@ -254,22 +256,22 @@ def _ghosts(read: Read, alive: pa.Table, names: pa.StringArray) -> Iterator[tupl
     """Reads the states of `alive` keys from the changelog, because a fold keeps none; rows are matched by stamp."""
     if not alive.num_rows:
         return
-    missing = set(zip(*(column.to_pylist() for column in alive.columns), strict=True))
+    ghost_rows = set(zip(*(column.to_pylist() for column in alive.columns), strict=True))
     stamps = pa.concat_arrays(alive.column("stamp").chunks)
     entities = pc.take(names, pc.unique(alive.column("entity"))).to_pylist()
-    given = set()
-    for rows in read(entities, next(iter(missing))[1] if len(missing) == 1 else None):
+    rows_read = set()
+    for rows in read(entities, next(iter(ghost_rows))[1] if len(ghost_rows) == 1 else None):
         stamped = _stamped(rows, names)
         hits = pc.is_in(stamped.column("stamp"), stamps).combine_chunks()
-        for number in pc.indices_nonzero(hits).to_pylist():
-            row = tuple(column[number].as_py() for column in stamped.columns)
-            if row in missing and row not in given:
-                given.add(row)
-                yield names[row[0]].as_py(), _ghost(rows, number)
-    for number, *_ in missing - given:
+        for row_number in pc.indices_nonzero(hits).to_pylist():
+            row = tuple(column[row_number].as_py() for column in stamped.columns)
+            if row in ghost_rows and row not in rows_read:
+                rows_read.add(row)
+                yield names[row[0]].as_py(), _ghost(rows, row_number)
+    for entity_number, *_ in ghost_rows - rows_read:
         raise ChangelogError(
             Kind.CONNECTION,
-            f"rows of {names[number]} went away from the changelog while it was read; it is read again",
+            f"rows of {names[entity_number]} went away from the changelog while it was read; it is read again",
         )
 
 

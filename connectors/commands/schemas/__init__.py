@@ -1,4 +1,4 @@
-"""`changelog schemas`: the contracts of what is published."""
+"""`changelog schemas`: the schema files of what is published, each verb in a module."""
 
 import argparse
 from collections.abc import Mapping
@@ -25,6 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Does what the verb says."""
+    """Runs the verb."""
     verb, _ = VERBS[arguments.verb]
     return verb.execute(arguments)

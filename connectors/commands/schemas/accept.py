@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Stores the decision with the position, so that every replay decides alike."""
+    """Stores the decision with the position, so that every replay takes the same one."""
     settings = config.load(arguments.config, os.environ)
     if arguments.position is None and not arguments.read_again:
         raise ChangelogError(
@@ -50,7 +50,7 @@ def _accepted(checkpoint: Checkpoint, entity: str, position: Position | None, *,
     if entity not in checkpoint.settings:
         known = ", ".join(sorted(checkpoint.settings))
         raise ChangelogError(Kind.USAGE, f"the changelog has no entity {entity}", hint=f"it has: {known}")
-    found = checkpoint
+    accepted = checkpoint
     if position is not None:
         stop = stop_ahead(checkpoint, position)
         if stop.altered != entity or position > stop.position:
@@ -60,13 +60,15 @@ def _accepted(checkpoint: Checkpoint, entity: str, position: Position | None, *,
                 hint=f"it stopped at {stop.position}: {stop.message}",
                 position=position,
             )
-        found = replace(found, accepted={**found.accepted, entity: str(position)})
+        accepted = replace(accepted, accepted={**accepted.accepted, entity: str(position)})
     if read_again:
-        stored = found.windows.get(entity, {})
+        stored = accepted.windows.get(entity, {})
         if not is_complete(stored):
             raise ChangelogError(
-                Kind.USAGE, f"the table of {entity} is not read to its end yet", hint="the service goes on with it"
+                Kind.USAGE,
+                f"the table of {entity} is not read to its end yet",
+                hint="wait: the service is still reading it",
             )
         columns = () if "stale" in stored else [ALL_COLUMNS]
-        found = replace(found, windows={**found.windows, entity: restated(stored, columns, read=True)})
-    return found
+        accepted = replace(accepted, windows={**accepted.windows, entity: restated(stored, columns, read=True)})
+    return accepted

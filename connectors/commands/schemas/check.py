@@ -1,4 +1,4 @@
-"""`changelog schemas check`: whether schema files may follow what came before them."""
+"""`changelog schemas check`: checks that schema files are compatible with their earlier versions."""
 
 import argparse
 import os
@@ -30,15 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path", nargs="*", type=Path, help=f"files, or folders of them; default: {FOLDER} beside the configuration"
     )
-    before = parser.add_mutually_exclusive_group()
-    before.add_argument(
+    comparison = parser.add_mutually_exclusive_group()
+    comparison.add_argument(
         "--against",
         default=GIT,
         metavar="git:REF|registry:URL|DIR",
         help="what came before: the main line of git up to REF, by default up to where HEAD left the main branch; a "
         "registry, by default that of the configuration; or a folder",
     )
-    before.add_argument(
+    comparison.add_argument(
         "--live", action="store_true", help="compare with the live tables: what `generate` would change, and for whom"
     )
     parser.add_argument(
@@ -55,47 +55,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints what breaks whom; 1 when something does, 3 when a file is no schema."""
+    """Prints who would break, and why; returns 1 if anybody would, 3 if a file is invalid."""
     paths: list[Path] = arguments.path or [arguments.config.parent / FOLDER]
     contracts = list(read([path for path in paths if path.exists() or path.is_symlink()]))
     if arguments.live:
         report = _against_live(contracts, paths, arguments)
     else:
         earlier = what_came_before(contracts, paths, arguments)
-        found = verdicts(contracts, earlier, Mode(arguments.mode))
-        _refuse_absent(paths, found)
-        report = CheckReport(against=earlier.against, verdicts=found, notes=earlier.notes)
+        file_verdicts = verdicts(contracts, earlier, Mode(arguments.mode))
+        _refuse_absent(paths, file_verdicts)
+        report = CheckReport(against=earlier.against, verdicts=file_verdicts, notes=earlier.notes)
     say(FORMATS[arguments.format](report))
     if any(verdict.state == "invalid" for verdict in report.verdicts):
         return FAILED
     return INCOMPATIBLE if any(verdict.findings for verdict in report.verdicts) else 0
 
 
-def _refuse_absent(paths: Sequence[Path], found: Sequence[Verdict]) -> None:
-    """Raises USAGE for a path at which no schema is, or was."""
-    files = [Path(verdict.file).absolute() for verdict in found]
+def _refuse_absent(paths: Sequence[Path], file_verdicts: Sequence[Verdict]) -> None:
+    """Raises USAGE for a path that has no schema now, and had none before."""
+    files = [Path(verdict.file).absolute() for verdict in file_verdicts]
     for path in paths:
         if not any(path.absolute() in (file, *file.parents) for file in files):
             raise ChangelogError(
-                Kind.USAGE, f"{path}: no schemas are there", hint="`changelog schemas generate` writes them"
+                Kind.USAGE, f"{path}: there are no schemas", hint="`changelog schemas generate` writes them"
             )
 
 
 def _against_live(contracts: Sequence[Contract], paths: Sequence[Path], arguments: argparse.Namespace) -> CheckReport:
-    missing = next((path for path in arguments.path if not path.exists()), None)
-    if missing is not None:
-        raise ChangelogError(Kind.USAGE, f"{missing}: no such file", hint="name files, or folders of them")
+    absent_path = next((path for path in arguments.path if not path.exists()), None)
+    if absent_path is not None:
+        raise ChangelogError(Kind.USAGE, f"{absent_path}: no such file", hint="name files, or folders of them")
     folder = next((path for path in paths if not path.is_file()), None)
     return live.report(config.load(arguments.config, os.environ), contracts, folder, Mode(arguments.mode))
 
 
 def what_came_before(contracts: Sequence[Contract], paths: Sequence[Path], arguments: argparse.Namespace) -> Earlier:
-    """What `--against` names."""
-    kind, _, rest = arguments.against.partition(":")
+    """Reads the versions that `--against` names."""
+    kind, _, argument = arguments.against.partition(":")
     if kind == GIT:
-        return git.in_git(contracts, paths, rest)
+        return git.in_git(contracts, paths, argument)
     if kind == REGISTRY:
-        return _in_registry(contracts, rest, arguments.config)
+        return _in_registry(contracts, argument, arguments.config)
     return in_folder(contracts, Path(arguments.against))
 
 

@@ -1,4 +1,4 @@
-"""`changelog schemas generate`: a file an entity, from the live tables."""
+"""`changelog schemas generate`: writes a schema file for each entity, from the live tables."""
 
 import argparse
 import os
@@ -34,19 +34,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Writes the files and says which; with `--check`, 1 when one is not as it should be."""
+    """Writes the files and prints what happened to each; with `--check`, returns 1 if one is out of date."""
     settings = config.load(arguments.config, os.environ)
     outcomes = generate(settings, arguments.entity, arguments.out, write=not arguments.check)
     if arguments.json:
-        found = [{"entity": each.entity, "file": str(each.file), "state": each.state} for each in outcomes]
-        print(msgspec.json.encode(found).decode())
+        states = [{"entity": outcome.entity, "file": str(outcome.file), "state": outcome.state} for outcome in outcomes]
+        print(msgspec.json.encode(states).decode())
     else:
         print_outcomes(show.console(), outcomes)
     return FOUND if any(outcome.state == "outdated" for outcome in outcomes) else 0
 
 
 def print_outcomes(console: Console, outcomes: Sequence[FileOutcome]) -> None:
-    """One file a line, and a line that says what to do."""
+    """Prints a line for each file, and one that says what to do."""
     for outcome in outcomes:
         style, text = STATES[outcome.state]
         line = Text(f"{outcome.file}: ").append(text.format(entity=outcome.entity), style=style)

@@ -19,38 +19,42 @@ from changelog.schemas.types import ColumnType, Struct, to_json
 AGAINST = "the live tables"
 
 LIVE = "the live table"
-"""What a sentence calls the schema that `generate` would write."""
+"""The name, in sentences, of the schema that `generate` would write."""
 
 GENERATE = "`changelog schemas generate` writes what the table has"
 
 
 def report(settings: Config, contracts: Sequence[Contract], folder: Path | None, mode: Mode) -> CheckReport:
-    """A verdict an entity, by name; those that have no file get one only where all files of `folder` were read."""
-    found: dict[str, Contract] = {}
+    """A verdict for each file. An entity without a file gets one, too, if all files of `folder` were read."""
+    contract_by_entity: dict[str, Contract] = {}
     invalid, notes = [], []
     for contract in contracts:
-        place = None if contract.rule else avro.entity_of(contract.schema)
+        entity_path = None if contract.rule else avro.entity_of(contract.schema)
         if contract.rule:
             invalid.append(judge(contract, None, mode))
-        elif place is None or place[0] != settings.prefix:
+        elif entity_path is None or entity_path[0] != settings.prefix:
             notes.append(f"{contract.file} was not compared: it is not of an entity of {settings.prefix}")
         else:
-            found[place[1]] = contract
+            contract_by_entity[entity_path[1]] = contract
     broken = {verdict.file for verdict in invalid}
-    verdicts = [each for each in _verdicts(settings, found, folder, mode) if each.file not in broken]
+    verdicts = [
+        verdict for verdict in _verdicts(settings, contract_by_entity, folder, mode) if verdict.file not in broken
+    ]
     live = {verdict.file for verdict in verdicts}
     notes += [
         f"{contract.file} has no entity: remove it once nobody reads its topic"
-        for contract in found.values()
+        for contract in contract_by_entity.values()
         if contract.file not in live
     ]
     return CheckReport(against=AGAINST, verdicts=[*invalid, *verdicts], notes=notes)
 
 
-def _verdicts(settings: Config, found: Mapping[str, Contract], folder: Path | None, mode: Mode) -> Iterator[Verdict]:
+def _verdicts(
+    settings: Config, contract_by_entity: Mapping[str, Contract], folder: Path | None, mode: Mode
+) -> Iterator[Verdict]:
     for entity, shape in live_entities(settings, ()):
         schema = avro.state_schema(entity.name, shape, entity.key, settings.prefix, partition_by=entity.partition_by)
-        contract = found.get(entity.name)
+        contract = contract_by_entity.get(entity.name)
         if contract is not None:
             yield _compared(contract, schema, entity, shape, mode)
         elif folder is not None:
@@ -69,48 +73,48 @@ def _missing(file: Path, prefix: str, entity: Entity) -> Verdict:
 
 
 def _compared(contract: Contract, schema: avro.Schema, entity: Entity, shape: Struct, mode: Mode) -> Verdict:
-    """How the file differs from the table, and then what comes of the difference, in the file's mode."""
+    """Judges a file: first how it differs from the table, then whom the difference breaks, in the file's mode."""
     try:
-        before = avro.state_shape(contract.schema)
+        file_columns = avro.state_shape(contract.schema)
     except ValueError as error:
         return judge(replace(contract, rule="NOT_OURS", trouble=str(error)), None, mode)
-    live = files.merged(schema, contract.schema)
+    live_schema = files.merged(schema, contract.schema)
     earlier = SchemaVersion(label=Path(contract.file).name, where="the file as it is", schema=contract.schema)
-    verdict = judge(contract, Past(schema=live, label=LIVE, versions=(earlier,)), mode)
-    drift = [*_columns(contract, before, shape), *_places(contract, entity)]
+    verdict = judge(contract, Past(schema=live_schema, label=LIVE, versions=(earlier,)), mode)
+    drift = [*_columns(contract, file_columns, shape), *_places(contract, entity)]
     if not drift and verdict.state != "unchanged":
         drift.append(
-            SchemaFinding(rule="FILE_OUTDATED", path="/", line=1, text=_outdated(before, shape), hint=GENERATE)
+            SchemaFinding(rule="FILE_OUTDATED", path="/", line=1, text=_outdated(file_columns, shape), hint=GENERATE)
         )
     if verdict.state == "compatible":
-        drift = [replace(each, text=f"{each.text}: compatible ({verdict.mode})") for each in drift]
+        drift = [replace(finding, text=f"{finding.text}: compatible ({verdict.mode})") for finding in drift]
     return replace(verdict, findings=(*drift, *verdict.findings))
 
 
-def _columns(contract: Contract, before: Struct, now: Struct) -> Iterator[SchemaFinding]:
-    """The columns that one side lacks, and those of another type."""
-    in_file, in_table = dict(before.fields), dict(now.fields)
-    for name, type_ in now.fields:
-        if name not in in_file:
+def _columns(contract: Contract, file_columns: Struct, table_columns: Struct) -> Iterator[SchemaFinding]:
+    """Findings on columns that one side lacks, and on columns whose types differ."""
+    types_in_file, types_in_table = dict(file_columns.fields), dict(table_columns.fields)
+    for name, type_ in table_columns.fields:
+        if name not in types_in_file:
             yield _drift(contract, "COLUMN_MISSING", name, f'the table has a column "{name}" that the file lacks')
-        elif in_file[name] != type_:
-            text = f'"{name}" is {_spelled(in_file[name])} in the file, and {_spelled(type_)} in the table'
+        elif types_in_file[name] != type_:
+            text = f'"{name}" is {_spelled(types_in_file[name])} in the file, and {_spelled(type_)} in the table'
             yield _drift(contract, "COLUMN_TYPE", name, text)
-    for name, _ in before.fields:
-        if name not in in_table:
+    for name, _ in file_columns.fields:
+        if name not in types_in_table:
             yield _drift(contract, "COLUMN_GONE", name, f'the file has a column "{name}" that the table lacks')
 
 
 def _places(contract: Contract, entity: Entity) -> Iterator[SchemaFinding]:
-    """Whether the file and the table place rows alike."""
-    for rule, name, now in (
+    """Findings on a key or partition columns that differ between the file and the table."""
+    for rule, member, names in (
         ("KEY_DIFFERS", "key", entity.key),
         ("PARTITION_DIFFERS", "partitionBy", entity.partition_by),
     ):
-        written = contract.schema.get(name)
-        if written != list(now):
-            said = ", ".join(map(str, written)) if isinstance(written, list) else "missing"
-            text = f"{name} is {said} in the file, and {', '.join(now)} by configuration and table"
+        file_names = contract.schema.get(member)
+        if file_names != list(names):
+            file_text = ", ".join(map(str, file_names)) if isinstance(file_names, list) else "missing"
+            text = f"{member} is {file_text} in the file, and {', '.join(names)} by configuration and table"
             yield SchemaFinding(rule=rule, path="/", line=1, text=text, hint=GENERATE)
 
 
@@ -119,12 +123,12 @@ def _drift(contract: Contract, rule: str, column: str, text: str) -> SchemaFindi
     return SchemaFinding(rule=rule, path=path, line=contract.line(path), text=text, hint=GENERATE)
 
 
-def _outdated(before: Struct, now: Struct) -> str:
-    if [name for name, _ in before.fields] != [name for name, _ in now.fields]:
+def _outdated(file_columns: Struct, table_columns: Struct) -> str:
+    if [name for name, _ in file_columns.fields] != [name for name, _ in table_columns.fields]:
         return "the columns stand in another order in the table"
     return "the file is not as `changelog schemas generate` writes it"
 
 
 def _spelled(type_: ColumnType) -> str:
-    found = to_json(type_)
-    return found if isinstance(found, str) else str(found).replace("'", "")
+    spelling = to_json(type_)
+    return spelling if isinstance(spelling, str) else str(spelling).replace("'", "")

@@ -1,4 +1,4 @@
-"""`changelog schemas plan`: what a migration would do to the changelog, tried and rolled back."""
+"""`changelog schemas plan`: tries a migration, rolls it back, and says what it would do to the changelog."""
 
 import argparse
 import contextlib
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints what would become of each entity; 1 when the service would stop or a reader would break."""
+    """Prints what would happen to each entity; returns 1 if the service would stop or a reader would break."""
     settings = config.load(arguments.config, os.environ)
     source = migrations(settings)
     script = source.parse(str(arguments.file), _read(arguments.file), lasting=not arguments.embedded)
@@ -116,11 +116,11 @@ def _versions(settings: Config) -> dict[str, list[tuple[str, avro.Schema]]]:
 
 
 def _files(folder: Path, prefix: str) -> dict[str, avro.Schema]:
-    """The schemas of entities that stand in files; what is no such file, `changelog schemas check` tells."""
+    """The schemas of entities in files. Other files are skipped; `changelog schemas check` reports invalid ones."""
     schemas = {}
     for contract in read([folder]) if folder.is_dir() else ():
-        place = avro.entity_of(contract.schema)
+        entity_path = avro.entity_of(contract.schema)
         with contextlib.suppress(ValueError):
-            if place is not None and place[0] == prefix and avro.state_columns(contract.schema):
-                schemas[place[1]] = contract.schema
+            if entity_path is not None and entity_path[0] == prefix and avro.state_columns(contract.schema):
+                schemas[entity_path[1]] = contract.schema
     return schemas

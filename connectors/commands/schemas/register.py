@@ -1,4 +1,4 @@
-"""`changelog schemas register`: the schemas of the live tables and of their deltas, into the registry."""
+"""`changelog schemas register`: registers the schemas of the live tables and of their deltas."""
 
 import argparse
 import os
@@ -37,7 +37,7 @@ FOUND = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryVerdict:
-    """What the registry says of a schema of an entity; `id` is there once it is registered."""
+    """The registry's verdict on an entity's schema; `id` is set if it is registered."""
 
     entity: str
     subject: str
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints a verdict for each subject; 1 when the registry refuses one, and then none is registered."""
+    """Prints a verdict for each subject; returns 1 if the registry refuses one, and then registers none."""
     settings = config.load(arguments.config, os.environ)
     sink = settings.sink
     if not isinstance(sink, KafkaConfig) or sink.registry is None:
@@ -68,7 +68,7 @@ def execute(arguments: argparse.Namespace) -> int:
     schemas += [(entity, delta_subject(settings.prefix, entity), avro.delta_schema()) for entity, *_ in schemas]
     registry = Registry(sink.registry, sink.registry_client)
     try:
-        verdicts = [judge(registry, *each) for each in schemas]
+        verdicts = [judge(registry, *subject_schema) for subject_schema in schemas]
         refused = any(verdict.state == "incompatible" for verdict in verdicts)
         if arguments.yes and not refused:
             verdicts = [
@@ -86,14 +86,14 @@ def execute(arguments: argparse.Namespace) -> int:
             ).decode()
         )
     else:
-        print_verdicts(show.console(), verdicts, done=arguments.yes)
+        print_verdicts(show.console(), verdicts, registered=arguments.yes)
     return FOUND if refused else 0
 
 
 def live_schemas(settings: Config, names: Sequence[str]) -> list[tuple[str, str, avro.Schema]]:
-    """Entity, subject and schema of what the service would publish, were the stream's columns those in the catalogue.
+    """The entity, subject and schema of what the service publishes for each table as it is now.
 
-    Of the entities `names`, or of all. Raises ChangelogError (USAGE) when there is none of such a name.
+    Of the entities `names`, or of all. Raises ChangelogError (USAGE) if there is no entity of such a name.
     """
     return [
         (
@@ -106,7 +106,7 @@ def live_schemas(settings: Config, names: Sequence[str]) -> list[tuple[str, str,
 
 
 def judge(registry: "Registry", entity: str, subject: str, schema: avro.Schema) -> RegistryVerdict:
-    """What the registry says of a schema; nothing is registered."""
+    """Asks the registry for its verdict on a schema, and registers nothing."""
     id_ = registry.look_up(subject, schema)
     if id_ is not None:
         return RegistryVerdict(entity=entity, subject=subject, state="registered", id=id_)
@@ -114,8 +114,8 @@ def judge(registry: "Registry", entity: str, subject: str, schema: avro.Schema) 
     return RegistryVerdict(entity=entity, subject=subject, state=states[registry.is_compatible(subject, schema)])
 
 
-def print_verdicts(console: Console, verdicts: Sequence[RegistryVerdict], *, done: bool) -> None:
-    """One subject a line, and a line that says what to do."""
+def print_verdicts(console: Console, verdicts: Sequence[RegistryVerdict], *, registered: bool) -> None:
+    """Prints a line for each subject, and one that says what to do."""
     grid = Grid.grid(padding=(0, 1))
     grid.add_column()
     grid.add_column(style="bold", overflow="fold")
@@ -127,5 +127,5 @@ def print_verdicts(console: Console, verdicts: Sequence[RegistryVerdict], *, don
     console.print(grid)
     if any(verdict.state == "incompatible" for verdict in verdicts):
         console.print("\nnothing was registered", style="bold red")
-    elif not done and any(verdict.id is None for verdict in verdicts):
+    elif not registered and any(verdict.id is None for verdict in verdicts):
         console.print("\nnothing was registered; --yes does it")
