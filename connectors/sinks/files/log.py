@@ -232,7 +232,7 @@ def _pass(path: Path, selection: _Selection) -> Generator[pa.RecordBatch, None, 
         for entities in [None] if selection.entities is None else [[entity] for entity in selection.entities]:
             yield from _archived(path, manifest, replace(selection, entities=entities))
     live = _live(path, manifest)
-    reached = selection.after
+    reached = _later(selection.after, manifest)
     if selection.after is not None:
         live = live[bisect_right(live, selection.after, key=lambda sequence: _position(log_file(path, sequence))) :]
     to_read = live
@@ -245,6 +245,12 @@ def _pass(path: Path, selection: _Selection) -> Generator[pa.RecordBatch, None, 
             reached = _position(file)
         yield from _rows(file, selection)
     return (live[-1] if live else 0), reached
+
+
+def _later(after: Position | None, manifest: Manifest | None) -> Position | None:
+    """The later of a position and the archive's end: a reader that follows goes on there, if it reads no live file."""
+    last = max((file.last for file in manifest.files), default="") if manifest else ""
+    return Position.parse(last) if last > str(after or "") else after
 
 
 def _live(path: Path, manifest: Manifest | None) -> list[int]:

@@ -208,6 +208,29 @@ def test_the_archive_then_the_log(archived: list[dict[str, Any]], tmp_path: Path
     assert last.position == Position(1, 9, 0)
 
 
+@pytest.mark.parametrize("after", [None, Position(1, 1, 0)])
+def test_follow_gives_versions_of_the_archive_once(sink: FileSink, tmp_path: Path, after: Position | None) -> None:
+    """No later file has a version: only the archive says how far they were read."""
+    for number in range(1, 4):
+        store(sink, _versions(number) if number == 2 else commit(number), checkpoint(number))
+    [version] = as_rows(_versions(2)[:1])
+    _archive(tmp_path, 1, {"entity=schemas/day=2026-11-21/0.parquet": [version]}, 2)
+    steps: list[Callable[[], None]] = [
+        lambda: store(sink, commit(4), checkpoint(4)),
+        lambda: store(sink, _versions(5), checkpoint(5)),
+        lambda: store(sink, commit(6), checkpoint(6)),
+    ]
+
+    def wait() -> bool:
+        if steps:
+            steps.pop(0)()
+            return True
+        return False
+
+    given_ = as_rows(list(follow(tmp_path, entity=SCHEMAS, after=after, wait=wait)))
+    assert given_ == [version, *as_rows(_versions(5)[:1])]
+
+
 def test_a_log_that_the_archive_does_not_reach(archived: list[dict[str, Any]], tmp_path: Path) -> None:
     for sequence in (1, 2, 3, 4):
         log_file(tmp_path, sequence).unlink()
