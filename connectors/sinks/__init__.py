@@ -71,7 +71,7 @@ class Log(Protocol):
         """The rows that are stored now, after the position `after`."""
 
     def read_together(self, entities: Collection[str], /) -> Iterator[pa.RecordBatch]:
-        """The rows of all these entities that there are now, in one reading."""
+        """The rows of all these entities that there are now, in one reading and in any order."""
 
     def follow(
         self, *, entity: str | None = None, key: str | None = None, last: int | None = None, wait: Callable[[], bool]

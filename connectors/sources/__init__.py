@@ -95,7 +95,9 @@ class Changelog(Protocol):
         """The versions of columns that it holds, oldest first."""
 
     def rows(self, entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
-        """All rows of these entities that it holds now. With `key`, which needs a single entity, only that key's."""
+        """All rows of these entities that it holds now, in any order. With `key`, which needs a single entity, only
+        that key's.
+        """
 
 
 class ColumnInfo(Protocol):

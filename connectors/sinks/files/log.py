@@ -56,8 +56,8 @@ def read_log(
 
 
 def read_together(path: Path, entities: Collection[str]) -> Iterator[pa.RecordBatch]:
-    """As `read_log`, for the rows of several entities; in the archive, only rows of one entity are in order."""
-    yield from _pass(path, _Selection(entities=sorted(entities), key=None, after=None))
+    """As `read_log`, for the rows of several entities in any order; so it holds at most a row group of the archive."""
+    yield from _pass(path, _Selection(entities=sorted(entities), key=None, after=None, ordered=False))
 
 
 def follow(
@@ -178,11 +178,15 @@ def before_last(path: Path, count: int, *, entity: str | None = None, key: str |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Selection:
-    """The rows that a reader asked for; without `entities`, all but the versions of columns."""
+    """The rows that a reader asked for; without `entities`, all but the versions of columns.
+
+    Rows that need not be `ordered` come in the order of the archive's files.
+    """
 
     entities: Sequence[str] | None
     key: str | None
     after: Position | None
+    ordered: bool = True
 
     def columns(self) -> list[str]:
         """The columns that decide whether a row is selected."""
@@ -229,8 +233,7 @@ def _pass(path: Path, selection: _Selection) -> Generator[pa.RecordBatch, None, 
         )
     manifest = read_manifest(path)
     if manifest:
-        for entities in [None] if selection.entities is None else [[entity] for entity in selection.entities]:
-            yield from _archived(path, manifest, replace(selection, entities=entities))
+        yield from _archived(path, manifest, selection)
     live = _live(path, manifest)
     reached = _later(selection.after, manifest)
     if selection.after is not None:
@@ -306,11 +309,12 @@ def _read_whole(file: Path) -> Iterator[Any]:
 def _archived(path: Path, manifest: Manifest, selection: _Selection) -> Iterator[pa.RecordBatch]:
     """The archive's selected rows by position. Files whose ranges overlap are read together and sorted."""
     after = str(selection.after) if selection.after else ""
-    files = [
-        file
-        for file in manifest.files
-        if (selection.entities is None or file.entity in selection.entities) and file.last > after
-    ]
+    entities = None if selection.entities is None else set(selection.entities)
+    files = [file for file in manifest.files if (entities is None or file.entity in entities) and file.last > after]
+    if not selection.ordered:
+        for file in files:
+            yield from _rows(path / file.path, selection)
+        return
     for group in _overlapping(sorted(files, key=lambda file: file.first)):
         batches = [rows for file in group for rows in _rows(path / file.path, selection)]
         table = pa.Table.from_batches(batches, SCHEMA)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from changelog.connectors.sinks.files import layout
 from changelog.connectors.sinks.files import sink as file_sink
 from changelog.connectors.sinks.files.layout import SEQUENCE, log_file
-from changelog.connectors.sinks.files.log import READ_ROWS, counts, follow, read_checkpoint, read_log
+from changelog.connectors.sinks.files.log import READ_ROWS, counts, follow, read_checkpoint, read_log, read_together
 from changelog.connectors.sinks.files.manifest import read_manifest
 from changelog.connectors.sinks.files.sink import ROW_GROUP_ROWS, FileSink
 from changelog.envelope.checkpoint import Checkpoint
@@ -206,6 +206,21 @@ def test_the_archive_then_the_log(archived: list[dict[str, Any]], tmp_path: Path
     last = read_checkpoint(tmp_path)
     assert last is not None
     assert last.position == Position(1, 9, 0)
+
+
+def test_entities_that_are_read_together_come_file_by_file(archived: list[dict[str, Any]], tmp_path: Path) -> None:
+    """A file of the archive may hold millions of rows, and the next one as many of the same time."""
+
+    def position(one: dict[str, Any]) -> str:
+        return str(one["position"])
+
+    files = {f"entity=guest/day=2026-11-2{n}/0.parquet": archived[2 * n : 6 : 4] for n in (0, 1)}
+    _archive(tmp_path, 11, {**files, "entity=order/day=2026-11-21/0.parquet": archived[1:6:2]}, 3)
+    for entities in (["guest"], ["guest", "order"]):
+        expected_rows = [one for one in archived if one["entity"] in entities]
+        assert sorted(as_rows(list(read_together(tmp_path, entities))), key=position) == expected_rows
+    (tmp_path / "archive" / "entity=guest" / "day=2026-11-21" / "0.parquet").write_bytes(b"damaged")
+    assert as_rows([next(read_together(tmp_path, ["guest"]))]) == archived[0:6:4]
 
 
 @pytest.mark.parametrize("after", [None, Position(1, 1, 0)])
