@@ -1,25 +1,57 @@
 """What a service manager hears, over a datagram socket as systemd has it."""
 
 import os
+import queue
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from changelog.connectors.service.systemd import Manager
+from tests.patience import PATIENCE_S
+
+
+class Listener:
+    """Listens at `address`, and takes each datagram at once, as systemd does: a socket holds ten, and loses the rest.
+
+    Datagrams are at most 100 bytes long.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(address.replace("@", "\0"))
+        self._taken: queue.Queue[bytes] = queue.Queue()
+        self._thread = threading.Thread(target=self._run, name="listener")
+        self._thread.start()
+
+    def _run(self) -> None:
+        while datagram := self._socket.recv(100):
+            self._taken.put(datagram)
+
+    def next(self, patience_s: float = PATIENCE_S) -> bytes:
+        """The next datagram; raises queue.Empty."""
+        return self._taken.get(timeout=patience_s)
+
+    def close(self) -> None:
+        """Ends the thread, by an empty datagram, and the socket."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ending:
+            ending.sendto(b"", self._socket.getsockname())
+        self._thread.join()
+        self._socket.close()
 
 
 @pytest.fixture
-def heard(tmp_path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.bind(str(tmp_path / "notify"))
-        listening.settimeout(10)
+def heard(tmp_path: Path) -> Iterator[Listener]:
+    with closing(Listener(str(tmp_path / "notify"))) as listening:
         yield listening
 
 
-def manager(listening: socket.socket, **environment: str) -> Manager:
-    found = Manager.of({"NOTIFY_SOCKET": str(listening.getsockname()), **environment})
+def manager(listening: Listener, **environment: str) -> Manager:
+    found = Manager.of({"NOTIFY_SOCKET": listening.address, **environment})
     assert found is not None
     return found
 
@@ -28,40 +60,35 @@ def test_a_process_that_no_manager_started_has_none() -> None:
     assert Manager.of({}) is None
 
 
-def test_a_service_that_lives_says_so_until_it_stops(heard: socket.socket) -> None:
+def test_a_service_that_lives_says_so_until_it_stops(heard: Listener) -> None:
     with manager(heard, WATCHDOG_USEC="30000").watching(lambda: True):
-        assert [heard.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
-    while (last := heard.recv(100)) == b"WATCHDOG=1":
+        assert [heard.next() for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
+    while (last := heard.next()) == b"WATCHDOG=1":
         pass
     assert last == b"STOPPING=1"
 
 
-def test_a_service_that_is_stuck_says_nothing_more(heard: socket.socket) -> None:
+def test_a_service_that_is_stuck_says_nothing_more(heard: Listener) -> None:
     answers = iter([True, False, False, True])
     with manager(heard, WATCHDOG_USEC="30000").watching(lambda: next(answers, False)):
-        assert [heard.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
+        assert [heard.next() for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
         assert next(answers, None) is None, "it beat while it was stuck"
-        heard.settimeout(0.2)
-        with pytest.raises(TimeoutError):
-            heard.recv(100)
+        with pytest.raises(queue.Empty):
+            heard.next(0.2)
 
 
 @pytest.mark.parametrize("environment", [{}, {"WATCHDOG_USEC": "30000", "WATCHDOG_PID": str(os.getppid())}])
-def test_without_a_watchdog_of_its_own_it_only_says_that_it_runs(
-    heard: socket.socket, environment: dict[str, str]
-) -> None:
+def test_without_a_watchdog_of_its_own_it_only_says_that_it_runs(heard: Listener, environment: dict[str, str]) -> None:
     with manager(heard, **environment).watching(lambda: True):
-        assert heard.recv(100) == b"READY=1"
-        heard.settimeout(0.1)
-        with pytest.raises(TimeoutError):
-            heard.recv(100)
-    assert heard.recv(100) == b"STOPPING=1"
+        assert heard.next() == b"READY=1"
+        with pytest.raises(queue.Empty):
+            heard.next(0.1)
+    assert heard.next() == b"STOPPING=1"
 
 
 def test_an_abstract_address_and_a_manager_that_is_gone() -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.bind(f"\0changelog-{os.getpid()}")
-        with Manager(address=f"@changelog-{os.getpid()}").watching(lambda: True):
-            assert listening.recv(100) == b"READY=1"
-    with Manager(address=f"@changelog-{os.getpid()}").watching(lambda: True):
+    address = f"@changelog-{os.getpid()}"
+    with closing(Listener(address)) as listening, Manager(address=address).watching(lambda: True):
+        assert listening.next() == b"READY=1"
+    with Manager(address=address).watching(lambda: True):
         pass
