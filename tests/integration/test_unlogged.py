@@ -7,6 +7,7 @@ import pytest
 
 from changelog.connectors.sources.postgres.admin import ddl
 from changelog.connectors.sources.postgres.values.lsn import parse_lsn
+from tests.integration.looks import Looks
 from tests.integration.site import Running, Site
 
 ITEM = """
@@ -69,13 +70,16 @@ def hide(site: Site) -> None:
 
 
 @pytest.mark.parametrize("trigger", [False, True])
-def test_a_table_that_leaves_the_publication_between_two_looks_is_read_again(site: Site, trigger: bool) -> None:
+def test_a_table_that_leaves_the_publication_between_two_looks_is_read_again(
+    site: Site, looks: Looks, trigger: bool
+) -> None:
     if trigger:
         site.sql(ddl.SCRIPT)
     with site.running() as service:
         service.until(site.is_read)
         before = log_end(site)
-        hide(site)
+        with looks.held():
+            hide(site)
         after = log_end(site)
         if not trigger:  # else the statement itself asks for a look; so does a row, whose table is described again
             site.sql("INSERT INTO item VALUES (50, 'seen')")
@@ -176,28 +180,30 @@ def test_edits_that_hide_nothing_are_let_pass(site: Site) -> None:
     site.sql(f'REASSIGN OWNED BY "{site.name}_owner" TO CURRENT_USER', f'DROP ROLE "{site.name}_owner"')
 
 
-def test_a_table_that_had_another_name_for_a_while(site: Site) -> None:
+def test_a_table_that_had_another_name_for_a_while(site: Site, looks: Looks) -> None:
     with site.running() as service:
         service.until(site.is_read)
-        site.sql(
-            "ALTER TABLE item RENAME TO elsewhere",
-            "DELETE FROM elsewhere WHERE id = 10",
-            "ALTER TABLE elsewhere RENAME TO item",
-            "INSERT INTO item VALUES (50, 'seen')",
-        )
+        with looks.held():
+            site.sql(
+                "ALTER TABLE item RENAME TO elsewhere",
+                "DELETE FROM elsewhere WHERE id = 10",
+                "ALTER TABLE elsewhere RENAME TO item",
+                "INSERT INTO item VALUES (50, 'seen')",
+            )
         until_repaired(site, service)
         assert [change["why"] for change in told(service)] == ["the table had another name or schema for a while"]
 
 
-def test_a_publication_that_sent_less_for_a_while(site: Site) -> None:
+def test_a_publication_that_sent_less_for_a_while(site: Site, looks: Looks) -> None:
     with site.running() as service:
         service.until(site.is_read)
-        site.sql(
-            f"ALTER PUBLICATION \"{site.name}\" SET (publish = 'insert')",
-            "DELETE FROM item WHERE id = 10",
-            f"ALTER PUBLICATION \"{site.name}\" SET (publish = 'insert, update, delete, truncate')",
-            "INSERT INTO item VALUES (50, 'seen')",
-        )
+        with looks.held():
+            site.sql(
+                f"ALTER PUBLICATION \"{site.name}\" SET (publish = 'insert')",
+                "DELETE FROM item WHERE id = 10",
+                f"ALTER PUBLICATION \"{site.name}\" SET (publish = 'insert, update, delete, truncate')",
+                "INSERT INTO item VALUES (50, 'seen')",
+            )
         until_repaired(site, service)
         assert [change["why"] for change in told(service)] == ["the publication was edited or made again"]
 
@@ -259,7 +265,7 @@ def test_a_key_that_grows_to_bigint_is_not_read_again(site: Site) -> None:
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_two_tables_that_swap_names_are_both_read_again(site: Site, running: bool) -> None:
+def test_two_tables_that_swap_names_are_both_read_again(site: Site, looks: Looks, running: bool) -> None:
     site.sql(
         "CREATE TABLE other (id int PRIMARY KEY, name text)",
         "ALTER TABLE other REPLICA IDENTITY FULL",
@@ -278,7 +284,8 @@ def test_two_tables_that_swap_names_are_both_read_again(site: Site, running: boo
     with site.running() as service:
         if running:
             service.until(site.is_read)
-            site.sql(*swap)
+            with looks.held():
+                site.sql(*swap)
         until_repaired(site, service)
         until_repaired(site, service, "other")
 
