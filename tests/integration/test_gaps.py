@@ -29,7 +29,7 @@ from tests.campaigns._pieces import run
 from tests.campaigns._service import Service, is_read
 from tests.integration.site import Site
 from tests.patience import PATIENCE_S
-from tests.servers import SETTINGS, fresh_database
+from tests.servers import SETTINGS, fresh_database, lose_log
 
 
 class World:
@@ -166,13 +166,7 @@ def move_slot(world: World) -> None:
 
 
 def lose_slot(world: World) -> None:
-    try:
-        world.site.sql("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
-        for _ in range(3):
-            world.site.sql("CREATE TABLE filler ()", "DROP TABLE filler", "SELECT pg_switch_wal()")
-        world.site.sql("CHECKPOINT")
-    finally:
-        world.site.sql("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+    lose_log(world.site.dsn, world.site.name)
 
 
 def drop_publication(world: World) -> None:

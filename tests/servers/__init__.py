@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from psycopg import sql
 from changelog.connectors.servers.kafka import BRIEF, find_java
 from changelog.connectors.servers.postgres import Server, find_bin
 from changelog.envelope.errors import ChangelogError
+from tests.patience import PATIENCE_S
 
 CACHE = Path(__file__).parents[2] / ".cache"
 """Where make puts what it fetches."""
@@ -134,10 +136,29 @@ def fresh_database(server: Server) -> Iterator[str]:
 def drop_slots(admin: psycopg.Connection, database: str) -> None:
     """Drops the database's replication slots, ending whoever still reads them."""
     admin.execute(
-        "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots"
+        "SELECT pg_terminate_backend(active_pid, %s) FROM pg_replication_slots"
         " WHERE database = %s AND active_pid IS NOT NULL",
-        [database],
+        [round(PATIENCE_S * 1000), database],
     )
     admin.execute(
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", [database]
     )
+
+
+def lose_log(dsn: str, slot: str) -> None:
+    """Has the server remove log that the slot needs, as it does for want of room."""
+    wal_status = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s"
+    deadline = time.monotonic() + PATIENCE_S
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
+        admin.execute("SELECT pg_reload_conf()")
+        try:
+            # The checkpointer reads its settings when it gets to it: a first CHECKPOINT may still keep the log.
+            while admin.execute(wal_status, [slot]).fetchone() != ("lost",):
+                assert time.monotonic() < deadline, "the server keeps the log"
+                for statement in ("CREATE TABLE filler ()", "DROP TABLE filler", "SELECT pg_switch_wal()") * 3:
+                    admin.execute(statement)
+                admin.execute("CHECKPOINT")
+        finally:
+            admin.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
+            admin.execute("SELECT pg_reload_conf()")
