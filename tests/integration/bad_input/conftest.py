@@ -19,9 +19,9 @@ def own_logs() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slot that is held stays so: nobody was killed here."""
+    """For slots that stay held. Others are let go of a moment after their service has stopped, and waited for."""
     monkeypatch.setattr(sources, "_SLOT_PATIENCE_S", 0.3)
 
 

@@ -14,6 +14,7 @@ from changelog.connectors import cli
 from changelog.connectors.servers.postgres import Server
 from changelog.connectors.terminal import safe
 from tests.integration.site import Site
+from tests.servers import drop_slots
 
 CONTROLS = "\x1b]0;owned\x07\x9b31m\u202e\x7f\r"
 """ESC and OSC, a C1 control, a turn of the reading direction, DEL, and a carriage return."""
@@ -43,8 +44,7 @@ def hostile(server: Server, tmp_path: Path, own_name: str) -> Iterator[Site]:
     site.name = role
     yield site
     with psycopg.connect(server.dsn(), autocommit=True) as admin:
-        slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
-        admin.execute(slots, [database])
+        drop_slots(admin, database)
         admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database)))
         for name in ("changelog_setup", "changelog_run", role, owner):
             admin.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(sql.Identifier(name)))

@@ -261,6 +261,7 @@ def _files_of_at_most(nbytes: int) -> Iterator[None]:
 # Who holds what
 
 
+@pytest.mark.usefixtures("little_patience")
 def test_two_services_of_one_name(begun: Site) -> None:
     reads = f"SELECT 1 FROM pg_replication_slots WHERE active AND slot_name = '{begun.name}'"
     with begun.running() as running:
@@ -287,6 +288,7 @@ def test_a_stranger_who_holds_the_locks_of_the_service(begun: Site) -> None:
         begun.sql(f"DROP ROLE {begun.name}")
 
 
+@pytest.mark.usefixtures("little_patience")
 def test_a_slot_that_another_program_reads(begun: Site) -> None:
     connection = ReplicationConnection.connect(make_conninfo(begun.dsn, application_name="pg_recvlogical"))
     connection.start(begun.name, 0, {"proto_version": "1", "publication_names": begun.name})

@@ -4,11 +4,12 @@ import re
 
 import pytest
 
+from changelog.connectors.capture import throttled_warnings
 from changelog.connectors.servers.postgres import Server
 from changelog.envelope.errors import OVER_GAP
 from tests.integration.bad_input import GUEST, ONE
 from tests.integration.site import Site
-from tests.servers import fresh_database
+from tests.servers import fresh_database, lose_log
 
 # What leads no further: a gap. The way on is in tests/integration/test_gaps.py
 
@@ -33,14 +34,8 @@ def test_a_slot_that_moved_on(begun: Site) -> None:
 
 
 def test_a_slot_that_lost_its_log(begun: Site) -> None:
-    try:
-        begun.sql("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
-        for _ in range(3):
-            begun.sql("CREATE TABLE filler ()", "DROP TABLE filler", "SELECT pg_switch_wal()")
-        begun.sql("CHECKPOINT")
-        line = begun.refused()
-    finally:
-        begun.sql("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+    lose_log(begun.dsn, begun.name)
+    line = begun.refused()
     assert f"slot {begun.name} has lost its log (the server removed or invalidated it)" in line
 
 
@@ -106,7 +101,8 @@ def _ids(site: Site) -> set[int]:
 # What is no stop
 
 
-def test_stamps_that_are_none_are_counted_and_told_rarely(begun: Site) -> None:
+def test_stamps_that_are_none_are_counted_and_told_rarely(begun: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throttled_warnings, "TELL_EVERY_S", 3600.0)  # however long the writing takes
     bad = "SELECT pg_logical_emit_message(true, 'provenance', 'nonsense')"
     with begun.running() as running:
         running.until(lambda: running.said("streaming"))
