@@ -16,6 +16,7 @@ from changelog.connectors.sources.postgres.stream.pump import Stream
 from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
 from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS as SESSION
 from changelog.envelope.errors import ChangelogError, Kind
+from tests.patience import PATIENCE_S
 from tests.servers import VERSIONS, fresh_database, server_name
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -72,7 +73,7 @@ def test_who_is_in_the_way_can_be_found(conn: Connection, slot: str) -> None:
         claim_slot(conn, first, slot)
         [(since, role, pid)] = conn.execute(
             "SELECT to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), usename, pid"
-            " FROM pg_stat_activity WHERE application_name = 'first'"
+            " FROM pg_stat_activity WHERE application_name = 'first' AND datname = current_database()"
         ).fetchall()
         with pytest.raises(ChangelogError) as raised:
             claim_slot(conn, second, slot, patience_s=0)
@@ -92,7 +93,7 @@ def test_a_slot_that_is_given_up_meanwhile(conn: Connection, slot: str) -> None:
         stream = Stream(ReplicationConnection.connect(conn.info.dsn), slot=slot, start_lsn=0, options=options)
         leaver = threading.Timer(0.5, stream.close)
         leaver.start()
-        claim_slot(conn, replication, slot)
+        claim_slot(conn, replication, slot, patience_s=PATIENCE_S)
         leaver.join()
 
 
@@ -131,7 +132,7 @@ def _contend(dsn: str) -> None:
     def contend(number: int) -> None:
         for _ in range(3):
             with connect(dsn, settings=SESSION) as conn, replicating(conn) as replication:
-                claim_slot(conn, replication, "contended", patience_s=60.0)
+                claim_slot(conn, replication, "contended", patience_s=PATIENCE_S)
                 if not holding.acquire(blocking=False):
                     overlaps.append(number)
                     return
