@@ -50,6 +50,7 @@ class Service:
         self.environment: dict[str, str] = {}
         self.starts = 0
         self._begun = 0
+        self._started_with: tuple[str | None, *tuple[str, ...]] = (None,)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, fail_at: str | None = None, *words: str) -> None:
@@ -67,6 +68,7 @@ class Service:
                 command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         self.starts += 1
+        self._started_with = fail_at, *words
 
     @property
     def exit_code(self) -> int | None:
@@ -75,14 +77,17 @@ class Service:
         return self._process.poll()
 
     def check(self) -> None:
-        """Fails when the process ended by itself; only a walsender that outlives a killed service excuses it."""
+        """Fails when the process ended by itself.
+
+        Only a walsender that outlives a killed service excuses it: then it is started as it was started before.
+        """
         if self.exit_code in (None, -signal.SIGKILL):
             return
         last = self.said()[-4000:]
         if IN_USE not in last.rpartition("\n{")[2]:
             raise AssertionError(f"the service ended with {self.exit_code}: {last}")
         time.sleep(0.2)
-        self.start()
+        self.start(*self._started_with)
 
     def said(self) -> str:
         """All that the processes have said."""

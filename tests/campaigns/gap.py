@@ -28,7 +28,7 @@ from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._service import FAIL_POINTS, Service, is_read
 from tests.servers import fresh_database
 
-WAIT_S = 60.0
+WAIT_S = 180.0
 PLACES = (*GAP_FAIL_POINTS, *FAIL_POINTS)
 CONFIG = """
 name = "{name}"

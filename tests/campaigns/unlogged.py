@@ -31,7 +31,8 @@ from tests.servers import fresh_database
 SETTINGS = {"fsync": "off", "max_wal_size": "4GB"}
 KEYS = 400
 EDITS = 4
-CATCH_UP_S = 60.0
+CATCH_UP_S = 180.0
+"""More than a minute: so long an idle changelog may take to store what a look at the catalogue saw."""
 CONFIG = """
 name = "{name}"
 [source]

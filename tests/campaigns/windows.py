@@ -29,7 +29,7 @@ from tests.servers import fresh_database
 SETTINGS = {"fsync": "off", "synchronous_standby_names": STANDBY, "max_wal_size": "4GB"}
 ROWS = 3_000
 DISTURBED_S = 1.5
-CATCH_UP_S = 60.0
+CATCH_UP_S = 180.0
 
 CONFIG = """
 name = "{name}"
