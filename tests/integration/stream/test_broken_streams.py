@@ -28,7 +28,7 @@ from tests.servers import SETTINGS, fresh_database
 
 
 class Link:
-    """A TCP proxy before `dsn`'s server that can be cut, or go deaf: accept all and pass nothing on."""
+    """A TCP proxy before `dsn`'s server that can be cut, or go deaf: accept all and pass nothing on, no end either."""
 
     def __init__(self, dsn: str) -> None:
         self._target = ("127.0.0.1", int(str(conninfo_to_dict(dsn)["port"])))
@@ -69,8 +69,9 @@ class Link:
             while data := source.recv(65536):
                 if not self.deaf:
                     target.sendall(data)
-        with contextlib.suppress(OSError):
-            target.shutdown(socket.SHUT_RDWR)
+        if not self.deaf:
+            with contextlib.suppress(OSError):
+                target.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_cut_link_is_an_error_after_the_last_frame(dsn: str, slot: str) -> None:
@@ -99,11 +100,11 @@ def test_a_cut_link_is_noticed_while_the_queue_is_full(dsn: str, slot: str) -> N
 
 
 def test_a_deaf_link_is_given_up(dsn: str, slot: str) -> None:
-    dsn = make_conninfo(dsn, options="-c wal_sender_timeout=1s")
+    dsn = make_conninfo(dsn, options="-c wal_sender_timeout=3s")
     with Link(dsn) as link, stream(link.dsn, slot, answer_s=1) as open_stream:
         take_until(open_stream, lambda _: open_stream.wal_end > 0)
         link.deaf = True
-        with pytest.raises(ChangelogError, match=r"silent for 2 s|PostgreSQL broke") as raised:
+        with pytest.raises(ChangelogError, match="silent for 6 s") as raised:
             take_until(open_stream, lambda _: False)
         assert raised.value.kind is Kind.CONNECTION
 

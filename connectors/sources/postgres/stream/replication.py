@@ -24,7 +24,7 @@ from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 _STATUS = struct.Struct("!cQQQq?")
 _POSTGRES_EPOCH_S = 946_684_800  # 2000-01-01
-_DRAIN_S = 1.0
+_DRAIN_S = 2.0
 _MAKING_LOOK_S = 2.0
 _UNDEFINED = b"42704"  # up to version 17, a missing publication ends the stream with this error
 _PREREQUISITE = "55000"  # from version 18 on, the server only warns with this code and leaves the rows out
@@ -176,18 +176,22 @@ class ReplicationConnection:
             raise explain(None, str(error), "streaming") from error
 
     def finish(self, written: int, flushed: int) -> None:
-        """Ends the stream properly: sends a last status and CopyDone, then waits up to a second for the server."""
+        """Ends the stream properly: sends a last status and CopyDone, then waits up to two seconds for the server.
+
+        When the server completes the command, it has stored the status and no longer reads the slot.
+        """
         deadline = time.monotonic() + _DRAIN_S
         with translated("ending the stream"):
             self.send_status(written, flushed, reply=False)
             self._pgconn.put_copy_end()
             self.flush()
-            while time.monotonic() < deadline:
+            nbytes = 0
+            while nbytes >= 0 and time.monotonic() < deadline:
                 nbytes, _ = self._pgconn.get_copy_data(1)
-                if nbytes < 0:
-                    return
                 if nbytes == 0:
                     self._wait(deadline)
+            while nbytes < 0 and self._pgconn.is_busy() and time.monotonic() < deadline:
+                self._wait(deadline)
 
     def close(self) -> None:
         """Closes the connection; the server notices and frees the slot."""
