@@ -14,7 +14,7 @@ from changelog.connectors.capture.tables.repairs import Repairs
 from changelog.connectors.sources.postgres.admin.signals import send
 from changelog.envelope.signal import Signal, Signing, encode
 from tests.integration.repairs import ENTITIES, ROWS, begun, ended, items, plant, repaired, signal, table
-from tests.integration.site import Site
+from tests.integration.site import Running, Site
 
 
 @pytest.fixture
@@ -159,13 +159,19 @@ def test_a_signal_that_the_service_does_not_obey_is_an_error(site: Site) -> None
     with site.running() as service:
         service.until(site.is_read)
         site.configure(ENTITIES)
-        write = threading.Timer(1.0, site.sql, ["INSERT INTO item VALUES (60, 'stored behind the signal', 1)"])
+        write = threading.Thread(target=_write_after_an_ignored_signal, args=(site, service))
         write.start()
         told = site.refused("republish", "item", "--keys", "7")
         write.join()
         assert "did not obey it" in told
         assert "[signals] secret" in told
     assert site.ops("item")[ROWS:] == [("create", "60")]
+
+
+def _write_after_an_ignored_signal(site: Site, service: Running) -> None:
+    """With this row, the changelog is past the signal."""
+    service.until(lambda: "changelog_signals_ignored_total 1.0" in service.get("metrics"))
+    site.sql("INSERT INTO item VALUES (60, 'stored behind the signal', 1)")
 
 
 def test_check_asks_for_a_secret_where_others_may_log_in(
