@@ -11,11 +11,10 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from changelog.connectors.servers.kafka import LIB_VARIABLE, Broker, find_java, find_lib
 from changelog.connectors.servers.unprivileged import temporary_folder
 from changelog.envelope.errors import ChangelogError, Kind
+from tests.patience import PATIENCE_S
 from tests.proxy import Proxy
 from tests.servers import kafka_lib
 from tests.servers.registry import Registry
-
-TIMEOUT_S = 60
 
 
 @pytest.fixture
@@ -31,9 +30,9 @@ def test_what_was_committed_survives_a_crash_and_a_restart_behind_a_proxy(folder
         broker.advertised = proxy.address
         with broker:
             admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-            admin.create_topics([NewTopic("t", 1, 1)])["t"].result(TIMEOUT_S)
+            admin.create_topics([NewTopic("t", 1, 1)])["t"].result(PATIENCE_S)
             producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "one"})
-            producer.init_transactions(TIMEOUT_S)
+            producer.init_transactions(PATIENCE_S)
             _commit(producer, b"before")
             broker.kill()
             assert not broker.running
@@ -44,8 +43,8 @@ def test_what_was_committed_survives_a_crash_and_a_restart_behind_a_proxy(folder
             _commit(producer, b"after a restart")
             producer.begin_transaction()
             producer.produce("t", b"never")
-            producer.flush(TIMEOUT_S)
-            producer.abort_transaction(TIMEOUT_S)
+            producer.flush(PATIENCE_S)
+            producer.abort_transaction(PATIENCE_S)
             proxy.stop()  # clients came through it, and can go around it
             assert _read(broker.direct_servers, 3) == [b"before", b"after a crash", b"after a restart"]
 
@@ -84,7 +83,7 @@ def test_a_broker_that_cannot_start_says_why(folder: Path) -> None:
 def _commit(producer: Producer, value: bytes) -> None:
     producer.begin_transaction()
     producer.produce("t", value)
-    producer.commit_transaction(TIMEOUT_S)
+    producer.commit_transaction(PATIENCE_S)
 
 
 def _read(servers: str, count: int) -> list[bytes | None]:
@@ -92,6 +91,6 @@ def _read(servers: str, count: int) -> list[bytes | None]:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "reader", "auto.offset.reset": "earliest"})
     try:
         consumer.subscribe(["t"])
-        return [message.value() for message in consumer.consume(count, TIMEOUT_S)]
+        return [message.value() for message in consumer.consume(count, PATIENCE_S)]
     finally:
         consumer.close()

@@ -181,8 +181,8 @@ def test_a_query_that_is_not_answered_ends_and_nothing_waits_after_it(site: Hung
 
 
 def test_only_silence_counts_not_how_long_it_takes(site: HungSite) -> None:
-    slow = "COPY (SELECT pg_sleep(0.2), repeat('x', 10000) FROM generate_series(1, 8)) TO STDOUT"
-    with connect(site.dsn, patience=Patience(silence_s=1.2)) as connection, connection.cursor() as cursor:
+    slow = "COPY (SELECT pg_sleep(0.3), repeat('x', 10000) FROM generate_series(1, 8)) TO STDOUT"
+    with connect(site.dsn, patience=Patience(silence_s=2.0)) as connection, connection.cursor() as cursor:
         with cursor.copy(slow) as copy:
             assert sum(1 for _ in copy) == 8
         cursor.execute("SELECT 1")
@@ -311,13 +311,14 @@ def waits_for(running: Running, name: str) -> Callable[[], bool]:
 
 
 def test_a_first_start_says_which_transaction_it_waits_for_and_stays_alive(site: HungSite, prepared: str) -> None:
-    site.write_config()
+    limit_s = 3
+    site.write_config(limit=limit_s)
     with site.running() as running:
         running.until(waits_for(running, prepared))
         alive = json.loads(running.get("live"))
         assert (alive["ok"], alive["phase"]) == (True, "waiting")
         assert prepared in alive["waiting"]
-        time.sleep(3)  # longer than an answer may take
+        time.sleep(1.5 * limit_s)  # longer than an answer may take
         assert not running.said("connection lost")
         site.sql(f"COMMIT PREPARED '{prepared}'")
         running.until(lambda: site.state("guest").keys() == {"0", "1", "2", "3"})

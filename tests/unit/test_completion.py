@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from changelog.connectors import cli
+from tests.patience import PATIENCE_S
 from tests.servers import missing
-
-PATIENCE_S = 20.0
 
 CONFIG = """
 [entities.order]

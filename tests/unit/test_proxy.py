@@ -63,7 +63,7 @@ def test_a_link_that_hangs_stays_open_and_goes_on(proxy: Proxy) -> None:
                 link.settimeout(0.1)
                 with pytest.raises(TimeoutError):
                     link.recv(1)
-                link.settimeout(10)
+                link.settimeout(PATIENCE_S)
             proxy.resume()
             for link in (before, after):
                 with link.makefile("rb") as answers:
@@ -86,7 +86,7 @@ def test_a_mute_link_forwards_what_is_asked_and_keeps_the_answer() -> None:
             link.settimeout(0.1)
             with pytest.raises(TimeoutError):
                 link.recv(1)
-            link.settimeout(10)
+            link.settimeout(PATIENCE_S)
             proxy.resume()
             with link.makefile("rb") as answers:
                 assert answers.read(4) == b"done"

@@ -1,6 +1,7 @@
 """The page as people see it, in Chromium: light and dark, wide and narrow, on paper, by keyboard and by ear."""
 
 import os
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -10,12 +11,14 @@ import pytest
 from playwright.sync_api import Browser, FloatRect, Page, expect, sync_playwright
 
 from changelog.spark_jobs.drift.report import write
+from tests.patience import PATIENCE_S
 from tests.servers import missing
 from tests.unit.drift.examples import HARD, NIGHTS
 
 CHROMIUM = Path("/usr/bin/chromium")
 HERE = Path(__file__).parent
 PICTURES = HERE.parents[2] / "docs" / "images"
+PATIENCE_MS = PATIENCE_S * 1000
 TOP_PX = 1500
 """How much of a page a picture has; the one that docs show has all."""
 
@@ -33,8 +36,9 @@ Scheme = Literal["light", "dark"]
 def browser(starts_servers: None) -> Iterator[Browser]:
     if not CHROMIUM.exists():
         missing("Chromium is missing: apt-get install chromium")
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        yield playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"], timeout=PATIENCE_MS)
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +51,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def page(browser: Browser) -> Iterator[Page]:
     """A page that may ask for nothing but the report itself, and has nothing to complain of."""
     page = browser.new_page()
+    page.set_default_timeout(PATIENCE_MS)
     asked: list[str] = []
     said: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -147,11 +152,11 @@ def test_the_keyboard_reaches_what_scrolls_and_every_link(page: Page, reports: d
     assert reached == ["scroll", "#entity-order", "", "keys.jsonl", "report.json", "keys.jsonl"]
     page.locator(".scroll").focus()
     page.keyboard.press("ArrowRight")
-    for _ in range(100):  # the page's own policy forbids playwright's polling, which evaluates a string
-        if page.evaluate("document.querySelector('.scroll').scrollLeft") > 0:
-            return
+    deadline = time.monotonic() + PATIENCE_S
+    # The page's own policy forbids playwright's polling, which evaluates a string.
+    while page.evaluate("document.querySelector('.scroll').scrollLeft") == 0:
+        assert time.monotonic() < deadline, "the arrow key does not scroll the table"
         page.wait_for_timeout(50)
-    pytest.fail("the arrow key does not scroll the table")
 
 
 def test_a_screen_reader_hears_titles_tables_and_drawings(page: Page, reports: dict[str, Path]) -> None:

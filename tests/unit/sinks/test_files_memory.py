@@ -2,6 +2,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.patience import PATIENCE_S
+
 MIB = 64
 
 
@@ -11,7 +13,7 @@ def test_a_large_row_is_held_less_than_four_times(tmp_path: Path) -> None:
         [sys.executable, "-m", "tests.unit.sinks.large_writer", str(tmp_path / "changelog"), str(MIB)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
     peaks_mib = [float(line) for line in done.stdout.split()]
