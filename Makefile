@@ -55,7 +55,7 @@ help:
 	@echo 'make lint    style, types, import rules, locks, schemas that break readers, reference pages that are out of date'
 	@echo 'make format  applies the style'
 	@echo 'make bench   all benchmarks, or one: NAME=postgres'
-	@echo 'make lock    pins the dependencies anew'
+	@echo 'make lock    writes the lock files again, from pyproject.toml'
 	@echo 'make clean   removes what make set up (.venv, .cache, dist); never data'
 
 demo: .venv/.run $(if $(SPARK),.venv/.dev) $(if $(KAFKA),.cache/kafka/.done)

@@ -20,19 +20,19 @@ from changelog.connectors.extras import installation, own_version
 from changelog.connectors.terminal import say
 
 COMMANDS = {
-    "demo": "the whole story on this machine, over a PostgreSQL of its own (extra `embedded`)",
-    "init": "write a configuration and schema files from a live database; --grants prints the SQL for its roles",
-    "check": "test every precondition, each with its fix; --fix applies the safe ones",
-    "run": "the service: snapshot, then stream, until stopped",
-    "status": "lag, what the slot retains, windows in progress, counts per entity",
-    "tail": "changes as they come, readable",
-    "history": "all changes of one entity",
-    "schemas": "the schemas of what is published: their files, what came before them, the registry",
-    "republish": "publish some keys of an entity, or all, again from its table, in stream order",
-    "rebuild": "publish an entity again from its table, and delete what the table no longer has",
-    "signal": "pause, resume or cancel what the service reads from tables",
-    "accept": "let the service past a change that it stopped at",
-    "drop": "remove what the service left behind in the database, and on Kafka",
+    "demo": "run a demonstration on this machine, with a PostgreSQL of its own (extra `embedded`)",
+    "init": "write a configuration and schema files from a live database, or print the SQL that creates its roles",
+    "check": "test every precondition of the service and print a fix for each problem",
+    "run": "run the service: read the tables, then stream changes until stopped",
+    "status": "show the lag, the log that the slot retains, tables being read, repairs, and counts per entity",
+    "tail": "show changes as they are published",
+    "history": "show all changes of one key of an entity",
+    "schemas": "work with the schemas of what is published: in files, in the registry, and in migrations",
+    "republish": "publish some or all keys of an entity again from its table, in stream order",
+    "rebuild": "publish an entity again from its table, and delete the keys that the table no longer has",
+    "signal": "pause or resume the reading of tables, or cancel repairs",
+    "accept": "let the service continue past a change that it stopped at",
+    "drop": "remove what the service created in the database and on Kafka",
 }
 """Each is the module of this name in `changelog.connectors.commands`, loaded when it is asked for."""
 
@@ -98,7 +98,7 @@ def parser_of(loaded: Mapping[str, Command]) -> argparse.ArgumentParser:
     parser = _Parser(prog="changelog", description="Publishes a database's commit log as a changelog.")
     parser.add_argument("--version", action="version", version=f"changelog {own_version()}")
     parser.add_argument(
-        "--completion", action=_Completion, metavar="SHELL", help="print a script by which bash, zsh or fish completes"
+        "--completion", action=_Completion, metavar="SHELL", help="print a completion script for bash, zsh or fish"
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for name, summary in COMMANDS.items():

@@ -21,7 +21,8 @@ COMMON = frozenset({"help", "config", "verbose", "dry_run", "metrics"})
 
 COMMANDS_HEAD = """# Commands
 
-This page is made from the program: `changelog COMMAND --help` says the same. Every command also takes
+This page is generated from the program: `changelog COMMAND --help` says the same. Every command also takes these
+options:
 
 | option | does |
 |---|---|
@@ -29,28 +30,28 @@ This page is made from the program: `changelog COMMAND --help` says the same. Ev
 | `--verbose` | logs more, and shows the traceback of an error |
 | `-h`, `--help` | prints the command's options |
 
-`changelog --version` prints the version, and `changelog --completion bash` (or `zsh`, `fish`) a script by which the
-shell completes the command line: see [Run the service](../how-to/run.md#shell-completion).
+`changelog --version` prints the version, and `changelog --completion bash` (or `zsh`, `fish`) prints a completion
+script for the shell: see [Run the service](../how-to/run.md#shell-completion).
 
 ## Exit codes
 
 | code | means |
 |---|---|
-| 0 | done; or nothing to report |
+| 0 | it succeeded, and found nothing to report |
 | 1 | it found something: a failed check, a difference, a schema that breaks readers |
 | 2 | the command line or the configuration is wrong |
-| 3 | it failed; the last line says at what |
+| 3 | it failed; the last line says why |
 | 130 | Ctrl-C |
-| 141 | whatever read its output, `head` for example, went away |
+| 141 | the program that read its output, `head` for example, ended |
 | 143 | `changelog run` got a second SIGTERM while it was stopping |
 
-Errors are one line on standard error: what is wrong, where, and what to do.
+An error is one line on standard error, which says what is wrong, where, and what to do.
 """
 
 JOBS_HEAD = """# Spark jobs
 
-This page is made from the jobs: `spark-submit spark_jobs/NAME.py --help` says the same.
-[Run jobs on Spark](../how-to/spark.md) says how to start them. Every job also takes
+This page is generated from the jobs: `spark-submit spark_jobs/NAME.py --help` says the same.
+[Run jobs on Spark](../how-to/spark.md) says how to start them. Every job also takes these options:
 
 | option | does |
 |---|---|
@@ -66,7 +67,7 @@ The last line of a job's output is a JSON object with its figures and a `verdict
 | 0 | `done`, `planned` (a dry run), `clean` |
 | 1 | `found`, `drift` |
 | 2 | `failed`: the command line or the configuration is wrong |
-| 3 | `failed`, at what the error says |
+| 3 | `failed`; the error says why |
 | 4 | `severe` drift |
 | 5 | `not caught up` or `refused`: nothing was compared |
 """

@@ -22,15 +22,18 @@ DECISIONS = ("skip", "default", "dead-letter")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog accept`."""
     parser.add_argument(
-        "position", type=position_argument, metavar="POSITION", help="where the service stopped, as it says"
+        "position",
+        type=position_argument,
+        metavar="POSITION",
+        help="the position that the service printed when it stopped",
     )
     parser.add_argument(
         "--as",
         dest="decision",
         required=True,
         choices=DECISIONS,
-        help="skip: leave the change out; default: publish it as if no policy spoke against it; "
-        "dead-letter: set it aside, under the entity `dead`",
+        help="skip: leave the change out; default: publish it as if no policy forbade it; "
+        "dead-letter: publish it under the entity `dead` instead",
     )
 
 

@@ -43,7 +43,7 @@ MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog check`."""
-    parser.add_argument("--fix", action="store_true", help="apply the fixes that are safe, and check again")
+    parser.add_argument("--fix", action="store_true", help="apply the safe fixes, and check again")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 

@@ -22,9 +22,9 @@ _UNITS: Mapping[str, timedelta] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments that filter changes."""
-    moment_form = "a position, a time such as 2026-11-21T03:10:00Z, or so long ago: 90s, 15m, 6h, 2d"
-    parser.add_argument("--since", type=when, metavar="WHEN", help=f"only changes from then on: {moment_form}")
-    parser.add_argument("--until", type=when, metavar="WHEN", help="only changes up to then, in the same forms")
+    moment_form = "a position, a time such as 2026-11-21T03:10:00Z, or an age such as 90s, 15m, 6h or 2d"
+    parser.add_argument("--since", type=when, metavar="WHEN", help=f"only changes since WHEN: {moment_form}")
+    parser.add_argument("--until", type=when, metavar="WHEN", help="only changes up to WHEN, in the same forms")
     parser.add_argument(
         "--service", action="append", metavar="NAME", help="only changes by this service; may be repeated"
     )

@@ -16,19 +16,24 @@ SEED = 1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog demo`."""
     parser.add_argument(
-        "--path", type=Path, metavar="FOLDER", help="a new folder for its files; default: one among the temporary files"
+        "--path",
+        type=Path,
+        metavar="FOLDER",
+        help="a new folder for the files of the demo; default: a temporary folder",
     )
     parser.add_argument(
         "--seconds",
         type=_seconds,
         default=SECONDS,
         metavar="N",
-        help=f"how long services write; default: {SECONDS:.0f}",
+        help=f"for how many seconds the services write; default: {SECONDS:.0f}",
     )
     parser.add_argument(
-        "--kafka", action="store_true", help="over a Kafka, of its own unless --bootstrap-servers names one"
+        "--kafka", action="store_true", help="publish to Kafka; starts a broker unless --bootstrap-servers names one"
     )
-    parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="a Kafka that runs, for --kafka")
+    parser.add_argument(
+        "--bootstrap-servers", metavar="HOST:PORT,…", help="with --kafka, the brokers to use instead of starting one"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -29,13 +29,21 @@ class KafkaRemnants:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog drop`."""
-    parser.add_argument("--slot", action="store_true", help="the replication slot: the service can then not go on")
-    parser.add_argument("--publication", action="store_true", help="the publication")
     parser.add_argument(
-        "--topics", action="store_true", help="the entities' topics and those of their deltas, with all in them"
+        "--slot", action="store_true", help="drop the replication slot; the service cannot continue without it"
     )
-    parser.add_argument("--positions", action="store_true", help="the checkpoint, without which topics stay a gap")
-    parser.add_argument("--yes", action="store_true", help="do it; without, only show what would go")
+    parser.add_argument("--publication", action="store_true", help="drop the publication")
+    parser.add_argument(
+        "--topics", action="store_true", help="delete the topics of the entities and of their deltas, with all messages"
+    )
+    parser.add_argument(
+        "--positions",
+        action="store_true",
+        help="delete the checkpoint; if the topics stay, the service then stops at a gap",
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="drop what the other options name; without --yes, only show what exists"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:

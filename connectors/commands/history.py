@@ -21,10 +21,10 @@ from changelog.envelope.model import Op, Record, position_of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog history`."""
-    parser.add_argument("entity", metavar="ENTITY", help="of which entity")
-    parser.add_argument("key", nargs="+", metavar="KEY", help="the key; of several columns, each in its turn")
+    parser.add_argument("entity", metavar="ENTITY", help="the entity")
+    parser.add_argument("key", nargs="+", metavar="KEY", help="the key: one value for each column of the key")
     choosing.add_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print each message as a line of JSON")
+    parser.add_argument("--json", action="store_true", help="print each message as one line of JSON")
 
 
 def execute(arguments: argparse.Namespace) -> int:

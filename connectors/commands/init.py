@@ -64,17 +64,19 @@ client = {{}}                     # options of librdkafka: {{ "security.protocol
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog init`."""
-    parser.add_argument("--dsn", help=f"the database; default: the environment's {DSN_VARIABLE}")
-    parser.add_argument("--name", help="the changelog's name; default: the database's")
-    parser.add_argument("--tables", nargs="+", metavar="PATTERN", help="only tables like this, as in 'public.*'")
+    parser.add_argument("--dsn", help=f"the database; default: the environment variable {DSN_VARIABLE}")
+    parser.add_argument("--name", help="the name of the changelog; default: the name of the database")
+    parser.add_argument("--tables", nargs="+", metavar="PATTERN", help="only tables that match, for example 'public.*'")
     parser.add_argument("--sink", choices=("files", "kafka"), default="files", help="where the changelog goes")
-    parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="Kafka's; with --sink kafka")
-    parser.add_argument("--force", action="store_true", help="write over an existing file")
-    parser.add_argument("--event-trigger", action="store_true", help="write nothing; print the SQL of an event trigger")
+    parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="with --sink kafka, the brokers")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing configuration")
+    parser.add_argument(
+        "--event-trigger", action="store_true", help="only print the SQL of an event trigger that announces DDL"
+    )
     parser.add_argument(
         "--grants",
         action="store_true",
-        help="write nothing; print the SQL of its roles: rights on what is configured, or on --tables",
+        help="only print the SQL that creates the roles and grants rights on the configured tables, or on --tables",
     )
 
 

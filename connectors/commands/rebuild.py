@@ -9,7 +9,7 @@ from changelog.connectors.commands import signalling
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog rebuild`."""
-    parser.add_argument("entity", metavar="ENTITY", help="of which entity")
+    parser.add_argument("entity", metavar="ENTITY", help="the entity")
     signalling.add_arguments(parser)
 
 

@@ -34,13 +34,13 @@ class _Report(msgspec.Struct):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog republish`."""
-    parser.add_argument("entity", metavar="ENTITY", help="of which entity")
+    parser.add_argument("entity", metavar="ENTITY", help="the entity")
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--keys", nargs="+", metavar="KEY", help="these keys, as the changelog spells them")
+    which.add_argument("--keys", nargs="+", metavar="KEY", help="these keys, spelled as in the changelog")
     which.add_argument(
-        "--report", type=Path, metavar="FILE", help="the keys in a drift report: keys.jsonl, report.json"
+        "--report", type=Path, metavar="FILE", help="the keys of a drift report: its report.json or keys.jsonl"
     )
-    which.add_argument("--all", action="store_true", help="the whole table")
+    which.add_argument("--all", action="store_true", help="all keys of the table")
     signalling.add_arguments(parser)
 
 

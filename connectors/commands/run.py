@@ -22,19 +22,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-config",
         action="store_true",
-        help="go on although keys, partitions, columns or masks are no longer those the changelog was begun with",
+        help="continue although the changelog was begun with other keys, partitions, columns or masks",
     )
     parser.add_argument(
         "--over-gap",
         action="store_true",
-        help="show what is known of changes that were lost; with --yes, go on past them: every table is read again, "
-        "keys that it lacks are deleted, and the changelog says where the gap is",
+        help="show what is known about changes that were lost; with --yes, continue after them: the service reads "
+        "every table again, deletes keys that the table lacks, and records the gap in the changelog",
     )
-    parser.add_argument("--yes", action="store_true", help="with --over-gap: go on; without, nothing is changed")
+    parser.add_argument(
+        "--yes", action="store_true", help="with --over-gap, continue; without --yes, nothing is changed"
+    )
     parser.add_argument(
         "--accept-cluster",
         action="store_true",
-        help="go on in another cluster, after an upgrade of PostgreSQL: all that the old one held must be published",
+        help="continue on a new cluster after an upgrade of PostgreSQL; all changes of the old one must be published",
     )
 
 

@@ -22,10 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "do",
         choices=("pause", "resume", "cancel"),
-        help="pause: tables are not read for now, while streaming goes on; resume: they are again; "
-        "cancel: repairs are given up",
+        help="pause: stop reading tables, while streaming continues; resume: read them again; cancel: give up repairs",
     )
-    parser.add_argument("entity", nargs="?", metavar="ENTITY", help="only of this entity")
+    parser.add_argument("entity", nargs="?", metavar="ENTITY", help="only the table of this entity; default: all")
     signalling.add_arguments(parser)
 
 

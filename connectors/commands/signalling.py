@@ -70,9 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--wait",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="wait until the service is done; without waiting, the repair goes on all the same",
+        help="wait until the service has done it; with --no-wait, it does it in the background",
     )
-    parser.add_argument("--json", action="store_true", help="print what became of it as a JSON object")
+    parser.add_argument("--json", action="store_true", help="print the outcome as a JSON object")
 
 
 def ask(

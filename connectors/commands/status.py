@@ -41,7 +41,7 @@ _LAG = re.compile(r"^changelog_(lag_\w+) (\S+)$", re.MULTILINE)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog status`."""
-    parser.add_argument("--json", action="store_true", help="print it as a JSON object")
+    parser.add_argument("--json", action="store_true", help="print the status as a JSON object")
 
 
 def execute(arguments: argparse.Namespace) -> int:

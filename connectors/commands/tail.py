@@ -38,11 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_count,
         default=DEFAULT_LAST,
         metavar="N",
-        help=f"begin with the last N; default: {DEFAULT_LAST}",
+        help=f"begin with the last N changes; default: {DEFAULT_LAST}",
     )
-    parser.add_argument("--no-follow", action="store_true", help="end after those")
+    parser.add_argument("--no-follow", action="store_true", help="do not wait for new changes")
     choosing.add_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print each message as a line of JSON")
+    parser.add_argument("--json", action="store_true", help="print each message as one line of JSON")
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -7,11 +7,14 @@ from changelog.connectors.commands import Command, add_common_arguments
 from changelog.connectors.commands.schemas import accept, check, generate, plan, register
 
 VERBS: Mapping[str, tuple[Command, str]] = {
-    "generate": (generate, "write the files of entities, schemas/ENTITY.avsc, from the live tables"),
-    "plan": (plan, "what a migration would do to the changelog, tried on the live database and rolled back"),
-    "check": (check, "compare schema files with what came before them: in git, in a registry or in a folder"),
-    "register": (register, "register the Avro schemas of the live tables; without --yes, say what that would do"),
-    "accept": (accept, "let the service past a change of columns that it stopped at, or have a table read again"),
+    "generate": (generate, "write the schema files, schemas/ENTITY.avsc, from the live tables"),
+    "plan": (plan, "show what a migration would do to the changelog: run it on the live database and roll it back"),
+    "check": (check, "compare schema files with their earlier versions in git, in a registry or in a folder"),
+    "register": (
+        register,
+        "register the Avro schemas of the live tables; without --yes, show what would be registered",
+    ),
+    "accept": (accept, "let the service continue past a change of columns, or have it read a table again"),
 }
 
 

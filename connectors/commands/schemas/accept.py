@@ -17,14 +17,18 @@ from changelog.envelope.position import Position
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog schemas accept`."""
-    parser.add_argument("entity", metavar="ENTITY", help="whose columns were altered")
+    parser.add_argument("entity", metavar="ENTITY", help="the entity whose columns were altered")
     parser.add_argument(
-        "position", nargs="?", type=position_argument, metavar="POSITION", help="where the service stopped, as it says"
+        "position",
+        nargs="?",
+        type=position_argument,
+        metavar="POSITION",
+        help="the position that the service printed when it stopped",
     )
     parser.add_argument(
         "--read-again",
         action="store_true",
-        help="read the table again: rows that nobody wrote hold other values since the change",
+        help="read the table again, because the change gave other values to rows that nobody wrote",
     )
 
 

@@ -28,29 +28,41 @@ GIT, REGISTRY = "git", "registry"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog schemas check`."""
     parser.add_argument(
-        "path", nargs="*", type=Path, help=f"files, or folders of them; default: {FOLDER} beside the configuration"
+        "path",
+        nargs="*",
+        type=Path,
+        help=f"schema files, or folders of them; default: {FOLDER} beside the configuration",
     )
     comparison = parser.add_mutually_exclusive_group()
     comparison.add_argument(
         "--against",
         default=GIT,
         metavar="git:REF|registry:URL|DIR",
-        help="what came before: the main line of git up to REF, by default up to where HEAD left the main branch; a "
-        "registry, by default that of the configuration; or a folder",
+        help="where the earlier versions are: in git, on the main line up to REF (default: up to where HEAD left the "
+        "main branch); in a registry (default: the configured one); or in a folder",
     )
     comparison.add_argument(
-        "--live", action="store_true", help="compare with the live tables: what `generate` would change, and for whom"
+        "--live",
+        action="store_true",
+        help="compare with the live tables: show what `generate` would change, and which readers that breaks",
     )
     parser.add_argument(
         "--mode",
         choices=list(map(str, Mode)),
         default=str(DEFAULT_MODE),
         metavar="MODE",
-        help=f"of files that choose none: {', '.join(Mode)}; default: {DEFAULT_MODE}",
+        help=f"the mode of files that set none: {', '.join(Mode)}; default: {DEFAULT_MODE}",
     )
-    parser.add_argument("--format", choices=list(FORMATS), default="text", help="default: text")
     parser.add_argument(
-        "--json", dest="format", action="store_const", const="json", default=argparse.SUPPRESS, help="as --format json"
+        "--format", choices=list(FORMATS), default="text", help="the format of the output; default: text"
+    )
+    parser.add_argument(
+        "--json",
+        dest="format",
+        action="store_const",
+        const="json",
+        default=argparse.SUPPRESS,
+        help="the same as --format json",
     )
 
 

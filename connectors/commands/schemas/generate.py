@@ -27,10 +27,12 @@ FOUND = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog schemas generate`."""
-    parser.add_argument("entity", nargs="*", metavar="ENTITY", help="default: all entities")
-    parser.add_argument("--out", type=Path, default=FOLDER, metavar="DIR", help=f"where to; default: {FOLDER}")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when a file would change")
-    parser.add_argument("--json", action="store_true", help="print what became of each file as JSON")
+    parser.add_argument("entity", nargs="*", metavar="ENTITY", help="only these entities; default: all")
+    parser.add_argument(
+        "--out", type=Path, default=FOLDER, metavar="DIR", help=f"the folder to write to; default: {FOLDER}"
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file would change")
+    parser.add_argument("--json", action="store_true", help="print the outcome for each file as JSON")
 
 
 def execute(arguments: argparse.Namespace) -> int:

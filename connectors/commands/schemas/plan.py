@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--embedded",
         action="store_true",
-        help="try it on a PostgreSQL of its own, with the live tables' definitions: that locks nothing",
+        help="run it on a temporary PostgreSQL with the definitions of the live tables, which locks nothing",
     )
     parser.add_argument(
         "--lock-timeout",
@@ -48,9 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long a statement may run; default: %(default)s",
     )
-    parser.add_argument("--format", choices=tuple(FORMATS), default="text", help="default: %(default)s")
     parser.add_argument(
-        "--json", dest="format", action="store_const", const="json", default=argparse.SUPPRESS, help="as --format json"
+        "--format", choices=tuple(FORMATS), default="text", help="the format of the output; default: %(default)s"
+    )
+    parser.add_argument(
+        "--json",
+        dest="format",
+        action="store_const",
+        const="json",
+        default=argparse.SUPPRESS,
+        help="the same as --format json",
     )
 
 

@@ -47,9 +47,9 @@ class RegistryVerdict:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog schemas register`."""
-    parser.add_argument("entity", nargs="*", metavar="ENTITY", help="default: all entities")
+    parser.add_argument("entity", nargs="*", metavar="ENTITY", help="only these entities; default: all")
     parser.add_argument("--yes", action="store_true", help="register them")
-    parser.add_argument("--json", action="store_true", help="print the verdicts as JSON, the schemas with them")
+    parser.add_argument("--json", action="store_true", help="print the verdicts and the schemas as JSON")
 
 
 def execute(arguments: argparse.Namespace) -> int:
