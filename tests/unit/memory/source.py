@@ -1,19 +1,11 @@
 """A source over a `World`: `changelog.connectors.sources.Source`, made of the capture core alone."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
-import numpy as np
-
-from changelog.connectors.capture.assembly.assembled import Assembled, ColumnChanges, EncodedRows
-from changelog.connectors.capture.assembly.assembly import Assembly, AssemblyRun
+from changelog.connectors.capture.assembly.assembly import Assembly
 from changelog.connectors.capture.checkpointing import Checkpointing, resumed
-from changelog.connectors.capture.rows import row_records
-from changelog.connectors.capture.rows.binding import Binding
-from changelog.connectors.capture.rows.render_rows import Meta, Span
-from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
-from changelog.connectors.capture.rows.row_records import Origin, Transaction
+from changelog.connectors.capture.rows.row_records import Origin
 from changelog.connectors.capture.settings_guard import PLAIN_CODEC, check_settings, shapes_of
 from changelog.connectors.capture.tables import survivors
 from changelog.connectors.capture.tables.key_lookup import Keys, Lookup
@@ -23,25 +15,18 @@ from changelog.connectors.capture.tables.windows import Chunk, Windows
 from changelog.connectors.failpoints import Reach
 from changelog.connectors.sources import Activity, Changelog, Piece, Recover
 from changelog.envelope.checkpoint import Checkpoint
-from changelog.envelope.columnar import batch
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position, commit_text
 from changelog.envelope.signal import PREFIX as SIGNAL_PREFIX
-from changelog.envelope.versions import Look, Versions
+from changelog.envelope.versions import Versions
+from tests.unit.memory.log_blocks import EPOCH, LogBlocks
 from tests.unit.memory.tables import RangeTask, ReadRows, bind, values
-from tests.unit.memory.world import Logged, LogMessage, RowEdit, World
+from tests.unit.memory.world import World
 
-EPOCH = 1
-
-Event = Logged | RowEdit | LogMessage | int
-"""A transaction begins; a row; a message; the transaction ends, at this place."""
-
-
-def transaction_of(logged: Logged) -> Transaction:
-    """The transaction as rows name it."""
-    committed_at = 1_795_000_000_000_000 + logged.commit
-    return Transaction(xid=logged.xid, epoch=EPOCH, commit=logged.commit, committed_at=committed_at)
+NAME = "shop"
+SOURCE = {"name": "memory"}
+"""What a checkpoint says of the database that its changelog is of."""
 
 
 class MemorySource:
@@ -57,17 +42,18 @@ class MemorySource:
         random: Random,
         live: Callable[["MemorySource"], None],
         reach: Reach,
+        accept_settings: bool = False,
     ) -> None:
         self._world, self._random, self._live, self._reach = world, random, live, reach
         self._entities = {entity.name: entity for entity in entities}
         self._changelog = changelog
-        self._origin = Origin(connector="memory", name="shop", database="memory")
+        self._origin = Origin(connector="memory", name=NAME, database="memory")
         stored = recover()
-        checkpoint = self._resumed(stored)
+        checkpoint = self._resumed(stored, accept_settings=accept_settings)
         self._fresh = None if checkpoint == stored else checkpoint
         self._state = Checkpointing(
             checkpoint,
-            name="shop",
+            name=NAME,
             signing=lambda _: None,
             asking=(),
             stretch=lambda _: (EPOCH, {}),
@@ -87,21 +73,17 @@ class MemorySource:
             listener=self._windows,
             versions=versions,
         )
-        self._events = self._follow()
-        self._waiting: list[Event] = []
-        self._bound: dict[str, Binding] = {}
-        self._rows: list[RowEdit] = []
+        self._log = LogBlocks(world, self._entities, self._assembly, self._origin, random)
         self._marked: tuple[str, Chunk] | None = None
+        self.is_closed = False
 
-    def _resumed(self, stored: Checkpoint | None) -> Checkpoint:
+    def _resumed(self, stored: Checkpoint | None, *, accept_settings: bool) -> Checkpoint:
         entities = list(self._entities.values())
         shapes = shapes_of(entities, codec=PLAIN_CODEC, hmac_key=b"")
-        check_settings(stored, shapes, accept=False)
+        check_settings(stored, shapes, accept=accept_settings)
         through = commit_text(self._world.end) if stored is None else stored.through
         assert through >= commit_text(self._world.confirmed), "what was confirmed is needed again"
-        return resumed(
-            stored, entities, through=through, epoch=EPOCH, settings=shapes, source={"name": "memory"}, joined=True
-        )
+        return resumed(stored, entities, through=through, epoch=EPOCH, settings=shapes, source=SOURCE, joined=True)
 
     def _plan(self, checkpoint: Checkpoint) -> None:
         """What this opening reads from tables, and what it looks for in the changelog."""
@@ -124,85 +106,9 @@ class MemorySource:
         nonces = iter(range(1 << 62))
         self._windows = Windows(
             self._tasks,
-            horizon=self._world.next_xid,
+            horizon=self._world.end,
             nonces=lambda: f"{self._random.getrandbits(64):016x}{next(nonces):016x}",
             lookups=lookups,
-        )
-
-    # The log
-
-    def _follow(self) -> Iterator[Event]:
-        """All from the place that was confirmed last, without an end."""
-        number = sum(logged.end <= self._world.confirmed for logged in self._world.log)
-        while True:
-            while number == len(self._world.log):
-                yield 0
-            logged, number = self._world.log[number], number + 1
-            yield logged
-            yield from logged.events
-            yield logged.end
-
-    def _block(self) -> Assembled:
-        """Some events of the log, wherever they part a transaction."""
-        run = AssemblyRun(self._assembly, self._encode)
-        self._rows = []
-        try:
-            for _ in range(self._random.choice([1, 3, 8, 40])):
-                event = next(self._events)
-                if event == 0:
-                    break
-                self._tell(run, event)
-            run.flush()
-        except ChangelogError as error:
-            run.fail(error)
-        return run.result()
-
-    def _tell(self, run: AssemblyRun, event: Event) -> None:
-        match event:
-            case Logged():
-                run.begin(transaction_of(event))
-            case RowEdit():
-                self._describe(run, event)
-                self._rows.append(event)
-                run.take(1)
-            case LogMessage():
-                run.message(event.prefix, event.content)
-            case int():
-                run.commit(event)
-
-    def _describe(self, run: AssemblyRun, edit: RowEdit) -> None:
-        """Tells how the table of the next row looks, if that is new."""
-        known = self._bound.get(edit.table)
-        if known is not None and known.width == len(edit.columns):
-            return
-        run.flush()
-        entity = self._entities[edit.table]
-        if known is not None:
-            added = edit.columns[known.width :]
-            changes = ColumnChanges(table=edit.table, position=run.here(), added=added, dropped=(), retyped=())
-            run.alter(entity.table, changes)
-        binding = self._bind(edit.table, edit.columns)
-        self._bound[edit.table] = binding
-        run.describe(entity, Look(columns=binding.shape, relation=binding.relid))
-
-    def _bind(self, table: str, columns: Sequence[str]) -> Binding:
-        return bind(self._entities[table], columns, 1 + list(self._entities).index(table))
-
-    def _encode(self, first: int, end: int, spans: Sequence[Span]) -> EncodedRows:
-        meta, records, places = Meta(spans), [], []
-        for place, edit in enumerate(self._rows[first:end]):
-            change = meta.change(place)
-            if 2 * change.ordinal > meta.published[place]:
-                made = row_records.records(self._origin, self._bound[edit.table], _row(edit), change)
-                records += made
-                places += [place] * len(made)
-        shapes = {name: binding.shape for name, binding in self._bound.items()}
-        at = np.array(places, np.int64)
-        return EncodedRows(
-            rows=batch.with_shapes(batch.from_records(records), shapes),
-            commits=meta.commits[at],
-            xids=meta.xids(at),
-            unstamped=Counter(),
         )
 
     # The tables
@@ -238,7 +144,7 @@ class MemorySource:
             requested, ghosts = None, {}
             first, end = chunk.taken
             rows = {key: row for key, row in rows.items() if first <= int(key) < end}
-        binding = self._bind(chunk.entity, table.columns)
+        binding = bind(self._entities[chunk.entity], table.columns)
         self._windows.read(
             nonce, ReadRows(origin=self._origin, binding=binding, found=rows, requested=requested, ghosts=ghosts)
         )
@@ -280,6 +186,14 @@ class MemorySource:
         read = all(map(is_complete, checkpoint.windows.values()))
         return read and not checkpoint.repairs.get("open") and checkpoint.through == self.end()
 
+    @property
+    def ghosts(self) -> tuple[str, tuple[int, ...]]:
+        """The entity and the keys of the ghosts that were looked up and whose message is written next."""
+        chunk = self._marked[1] if self._marked else None
+        if chunk is None or not isinstance(chunk.taken, Keys):
+            return "", ()
+        return chunk.entity, tuple(map(int, chunk.taken.ghosts))
+
     # Source
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
@@ -288,6 +202,10 @@ class MemorySource:
             fresh, self._fresh = self._fresh, None
             return Piece(rows=(), checkpoint=fresh, nbytes=0, urgent=True)
         self._live(self)
+        with self._world.lock:
+            return self._next_piece()
+
+    def _next_piece(self) -> Piece | None:
         if self._assembly.stop is not None:
             raise self._assembly.stop
         sweeping = not all(sweep.complete for sweep in self._sweeps.values())
@@ -296,7 +214,7 @@ class MemorySource:
         if self._random.random() < 0.5:
             self._read_tables()
         before = self._state.checkpoint
-        assembled = self._block()
+        assembled = self._log.next()
         self._state.deliver(assembled)
         self._state.progress(self._windows.progress(), self._reached())
         self._state.hear(assembled)
@@ -305,7 +223,9 @@ class MemorySource:
             return None
         nbytes = sum(rows.nbytes for rows in assembled.rows)
         log_bytes = int(checkpoint.through, 16) - int(before.through, 16)
-        return Piece(rows=assembled.rows, checkpoint=checkpoint, nbytes=nbytes, log_bytes=log_bytes)
+        return Piece(
+            rows=assembled.rows, checkpoint=checkpoint, nbytes=nbytes, log_bytes=log_bytes, urgent=assembled.fenced
+        )
 
     def end(self) -> str:
         """See `Source.end`."""
@@ -318,18 +238,10 @@ class MemorySource:
 
     def close(self) -> None:
         """See `Source.close`; the table locks end with the session."""
+        self.is_closed = True
         for table in self._world.tables.values():
             table.locks = 0
 
     def activity(self) -> Activity:
         """See `Source.activity`."""
         return Activity(windows_open=self._windows.open, waiting=self._windows.waiting)
-
-
-def _row(edit: RowEdit) -> Insert | Update | Delete:
-    old = None if edit.old is None else values(edit.old, edit.columns)
-    new = None if edit.new is None else values(edit.new, edit.columns)
-    if old is None:
-        assert new is not None
-        return Insert(relid=0, new=new)
-    return Delete(relid=0, old_kind="O", old=old) if new is None else Update(relid=0, old_kind="O", old=old, new=new)

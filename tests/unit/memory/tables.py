@@ -1,5 +1,6 @@
 """How the tables of a `World` are read: in ranges of keys, and by key."""
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,8 +25,9 @@ _NUMBER = Codec(shape=Shape.RAW, to_json=bytes, column_type=Primitive.INT)
 _TEXT = Codec(shape=Shape.TEXT, to_json=string, column_type=Primitive.STRING)
 
 
-def bind(entity: Entity, columns: Sequence[str], number: int) -> Binding:
+def bind(entity: Entity, columns: Sequence[str]) -> Binding:
     """The table, with these columns, bound to its entity."""
+    table = ".".join(entity.table)
     fields = tuple(
         Field(
             index=index,
@@ -38,8 +40,8 @@ def bind(entity: Entity, columns: Sequence[str], number: int) -> Binding:
     )
     return Binding(
         entity=entity,
-        table=".".join(entity.table),
-        relid=number,
+        table=table,
+        relid=zlib.crc32(table.encode()),
         width=len(columns),
         fields=fields,
         key=fields[:1],

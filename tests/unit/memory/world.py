@@ -2,11 +2,15 @@
 
 A commit stands in the log at once; only later does it become visible to those who read the tables. Until then its rows
 are locked for other writers, as in a real database. An edit may also leave no trace in the log.
+
+A transaction's id is its place in the log. PostgreSQL gives ids in the order in which transactions begin; the core and
+the comparison work with both.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
+from threading import RLock
 
 import numpy as np
 
@@ -42,9 +46,8 @@ class LogMessage:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A transaction of the log; the next one's `commit` is `end` or more."""
+    """A transaction of the log, known by its `commit`; the next one's is `end` or more."""
 
-    xid: int
     commit: int
     end: int
     events: tuple[RowEdit | LogMessage, ...]
@@ -52,25 +55,25 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A snapshot: the transactions before `next_xid` that are not in `unseen`. A `Visibility` of the windows."""
+    """A snapshot: the commits before `end` that are not in `unseen`. A `Visibility` of the windows."""
 
-    next_xid: int
+    end: int
     unseen: frozenset[int]
 
     def misses(self, ids: Ints) -> Mask:
-        mask: Mask = (ids >= self.next_xid) | np.isin(ids, list(self.unseen))
+        mask: Mask = (ids >= self.end) | np.isin(ids, list(self.unseen))
         return mask
 
     def unseen_before(self, horizon: int) -> tuple[int, ...]:
-        return tuple(sorted(xid for xid in self.unseen if xid < horizon))
+        return tuple(sorted(commit for commit in self.unseen if commit < horizon))
 
-    def shows(self, xid: int) -> bool:
-        return xid < self.next_xid and xid not in self.unseen
+    def shows(self, commit: int) -> bool:
+        return commit < self.end and commit not in self.unseen
 
 
 @dataclass(slots=True)
 class Table:
-    """All versions of each row, oldest first, each with its transaction; 0 is that of an edit outside the log."""
+    """All versions of each row, oldest first, each with its commit; 0 is that of an edit outside the log."""
 
     name: str
     columns: tuple[str, ...] = ("id", "status")
@@ -80,23 +83,27 @@ class Table:
     def rows(self, snapshot: Seen) -> dict[int, Row]:
         """The rows that the snapshot shows, by key."""
         last = {
-            key: next((row for xid, row in reversed(versions) if xid == 0 or snapshot.shows(xid)), None)
+            key: next((row for commit, row in reversed(versions) if commit == 0 or snapshot.shows(commit)), None)
             for key, versions in self.versions.items()
         }
         return {key: row for key, row in sorted(last.items()) if row is not None}
 
 
 class World:
-    """The database. `confirmed` is how far its log was confirmed: what is before may be asked for by nobody."""
+    """The database. `confirmed` is how far its log was confirmed: what is before may be asked for by nobody.
+
+    Threads that share it hold its `lock`.
+    """
 
     def __init__(self, random: Random, tables: tuple[str, ...]) -> None:
         self._random = random
+        self.lock = RLock()
         self.tables = {name: Table(name) for name in tables}
         self.log: list[Logged] = []
         self.end = self.confirmed = 100
         self.unlogged: list[tuple[int, str, int]] = []
         """The edits outside the log: where the log ended then, the table and the key."""
-        self._next_xid, self._counter = 700, 0
+        self._begun = self._counter = 0
         self._open: dict[int, list[RowEdit | LogMessage]] = {}
         self._unseen: dict[int, tuple[RowEdit | LogMessage, ...]] = {}
         for name in tables:
@@ -105,33 +112,51 @@ class World:
 
     # For sources
 
-    @property
-    def next_xid(self) -> int:
-        """No transaction has this id or a greater one yet."""
-        return self._next_xid
-
     def snapshot(self) -> Seen:
         """Which transactions are visible now."""
-        return Seen(self._next_xid, frozenset(self._open) | frozenset(self._unseen))
+        return Seen(self.end, frozenset(self._unseen))
 
     def emit(self, prefix: str, content: bytes) -> int:
         """Commits a message alone; gives where the log ends after it."""
-        xid = self._begin()
-        self._open[xid].append(LogMessage(prefix, content))
-        self._commit(xid)
+        begun = self._begin()
+        self._open[begun].append(LogMessage(prefix, content))
+        self._commit(begun)
         return self.end
 
+    def show_messages(self) -> None:
+        """Every commit of messages alone is visible."""
+        self._unseen = {
+            commit: events
+            for commit, events in self._unseen.items()
+            if any(isinstance(event, RowEdit) for event in events)
+        }
+
     # What happens in it
+
+    def change(self, name: str, rows: Mapping[int, Row | None], *, seen: bool = True) -> None:
+        """Commits these rows of a table in one transaction, which is visible at once if it is `seen`; None deletes."""
+        begun = self._begin()
+        for key, row in rows.items():
+            edit = RowEdit(name, self.tables[name].columns, key, self._current(name, key, begun), row)
+            self._open[begun].append(edit)
+        commit = self._commit(begun)
+        if seen:
+            del self._unseen[commit]
+
+    def edit_unlogged(self, name: str, key: int, row: Row | None) -> None:
+        """Changes a row without a trace in the log."""
+        self.unlogged.append((self.end, name, key))
+        self._put(name, key, 0, row)
 
     def step(self) -> None:
         """Something happens."""
         often = [self._write] * 10 + [self._commit_one] * 9 + [self._show_one] * 8
-        self._random.choice([*often, self._roll_back, self._edit_unlogged, self._alter, self._signal])()
+        self._random.choice([*often, self._roll_back, self._edit_one_unlogged, self._alter, self._signal])()
 
     def settle(self) -> None:
         """Ends every transaction, and lets nothing be paused."""
-        for xid in list(self._open):
-            self._commit(xid)
+        for begun in list(self._open):
+            self._commit(begun)
         self._send("resume", None)
         self._unseen.clear()
 
@@ -151,21 +176,21 @@ class World:
 
     def _write(self) -> None:
         """A transaction with a few changes, with a stamp in the middle now and then."""
-        xid, random = self._begin(), self._random
+        begun, random = self._begin(), self._random
         for _ in range(random.choice([1, 1, 2, 5, 12])):
             name, key = random.choice(list(self.tables)), random.randrange(KEYS)
-            if self._locked(name, key, but=xid):
+            if self._locked(name, key, but=begun):
                 continue
-            before = self._current(name, key, xid)
+            before = self._current(name, key, begun)
             gone = before is not None and random.random() < 0.4
             self._counter += 1
             columns = self.tables[name].columns
             row = {"id": key, "status": f'it\'s "{self._counter}"', "note": f"n{self._counter}"}
             after = None if gone else {column: row[column] for column in columns}
-            self._open[xid].append(RowEdit(name, columns, key, before, after))
+            self._open[begun].append(RowEdit(name, columns, key, before, after))
             if random.random() < 0.2:
                 stamp = b'{"serviceName":"till","apiVersion":"v1","identifier":"%d"}' % self._counter
-                self._open[xid].append(LogMessage(STAMP_PREFIX, stamp))
+                self._open[begun].append(LogMessage(STAMP_PREFIX, stamp))
 
     def _commit_one(self) -> None:
         if self._open:
@@ -179,12 +204,11 @@ class World:
         if self._open:
             del self._open[self._random.choice(list(self._open))]
 
-    def _edit_unlogged(self) -> None:
+    def _edit_one_unlogged(self) -> None:
         name, key = self._random.choice(list(self.tables)), self._random.randrange(KEYS)
         if not self._locked(name, key):
-            self.unlogged.append((self.end, name, key))
             before = self.tables[name].rows(self.snapshot()).get(key)
-            self._put(name, key, 0, None if before is not None else {"id": key, "status": "unlogged"})
+            self.edit_unlogged(name, key, None if before is not None else {"id": key, "status": "unlogged"})
 
     def _alter(self) -> None:
         """A column is added to a table that nobody writes to or reads."""
@@ -208,28 +232,29 @@ class World:
         self.emit(SIGNAL_PREFIX, encode(signal, None))
 
     def _begin(self) -> int:
-        xid, self._next_xid = self._next_xid, self._next_xid + 1
-        self._open[xid] = []
-        return xid
+        self._begun += 1
+        self._open[self._begun] = []
+        return self._begun
 
-    def _commit(self, xid: int) -> None:
-        events = tuple(self._open.pop(xid))
-        self._unseen[xid] = events
-        self.log.append(Logged(xid, self.end, self.end + 1 + len(events), events))
+    def _commit(self, begun: int) -> int:
+        events, commit = tuple(self._open.pop(begun)), self.end
+        self._unseen[commit] = events
+        self.log.append(Logged(commit, commit + 1 + len(events), events))
         self.end += 2 + len(events)
         for event in events:
             if isinstance(event, RowEdit):
-                self._put(event.table, event.key, xid, event.new)
+                self._put(event.table, event.key, commit, event.new)
+        return commit
 
-    def _put(self, name: str, key: int, xid: int, row: Row | None) -> None:
-        self.tables[name].versions.setdefault(key, []).append((xid, row))
+    def _put(self, name: str, key: int, commit: int, row: Row | None) -> None:
+        self.tables[name].versions.setdefault(key, []).append((commit, row))
 
     def _locked(self, name: str, key: int, *, but: int = 0) -> bool:
-        others = [events for xid, events in [*self._open.items(), *self._unseen.items()] if xid != but]
+        others = [*(events for begun, events in self._open.items() if begun != but), *self._unseen.values()]
         touched = (event for events in others for event in events if isinstance(event, RowEdit))
         return any((event.table, event.key) == (name, key) for event in touched)
 
-    def _current(self, name: str, key: int, xid: int) -> Row | None:
+    def _current(self, name: str, key: int, begun: int) -> Row | None:
         """The row as the transaction has it."""
-        own = [e for e in self._open[xid] if isinstance(e, RowEdit) and (e.table, e.key) == (name, key)]
+        own = [e for e in self._open[begun] if isinstance(e, RowEdit) and (e.table, e.key) == (name, key)]
         return own[-1].new if own else self.tables[name].rows(self.snapshot()).get(key)

@@ -1,0 +1,125 @@
+"""The log of a `World`, read from the place that was confirmed last, through the assembly of the capture core."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+
+import numpy as np
+
+from changelog.connectors.capture.assembly.assembled import Assembled, ColumnChanges, EncodedRows
+from changelog.connectors.capture.assembly.assembly import Assembly, AssemblyRun
+from changelog.connectors.capture.rows import row_records
+from changelog.connectors.capture.rows.binding import Binding
+from changelog.connectors.capture.rows.render_rows import Meta, Span
+from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
+from changelog.connectors.capture.rows.row_records import Origin, Transaction
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError
+from changelog.envelope.versions import Look
+from tests.unit.memory.tables import bind, values
+from tests.unit.memory.world import Logged, LogMessage, RowEdit, World
+
+EPOCH = 1
+
+Event = Logged | RowEdit | LogMessage | int
+"""A transaction begins; a row; a message; the transaction ends, at this place."""
+
+
+class LogBlocks:
+    """What is assembled of the log, in blocks of random sizes."""
+
+    def __init__(
+        self, world: World, entities: Mapping[str, Entity], assembly: Assembly, origin: Origin, random: Random
+    ) -> None:
+        self._world, self._entities, self._assembly = world, entities, assembly
+        self._origin, self._random = origin, random
+        self._events = self._follow()
+        self._bound: dict[str, Binding] = {}
+        self._rows: list[RowEdit] = []
+
+    def next(self) -> Assembled:
+        """Some events, wherever they part a transaction."""
+        run = AssemblyRun(self._assembly, self._encode)
+        self._rows = []
+        try:
+            for _ in range(self._random.choice([1, 3, 8, 40])):
+                event = next(self._events)
+                if event == 0:
+                    break
+                self._tell(run, event)
+            run.flush()
+        except ChangelogError as error:
+            run.fail(error)
+        return run.result()
+
+    def _tell(self, run: AssemblyRun, event: Event) -> None:
+        match event:
+            case Logged():
+                run.begin(_transaction_of(event))
+            case RowEdit():
+                self._describe(run, event)
+                self._rows.append(event)
+                run.take(1)
+            case LogMessage():
+                run.message(event.prefix, event.content)
+            case int():
+                run.commit(event)
+
+    def _describe(self, run: AssemblyRun, edit: RowEdit) -> None:
+        """Tells how the table of the next row looks, if that is new."""
+        known = self._bound.get(edit.table)
+        if known is not None and known.width == len(edit.columns):
+            return
+        run.flush()
+        entity = self._entities[edit.table]
+        if known is not None:
+            added = edit.columns[known.width :]
+            changes = ColumnChanges(table=edit.table, position=run.here(), added=added, dropped=(), retyped=())
+            run.alter(entity.table, changes)
+        binding = bind(entity, edit.columns)
+        self._bound[edit.table] = binding
+        run.describe(entity, Look(columns=binding.shape, relation=binding.relid))
+
+    def _encode(self, first: int, end: int, spans: Sequence[Span]) -> EncodedRows:
+        meta, records, places = Meta(spans), [], []
+        for place, edit in enumerate(self._rows[first:end]):
+            change = meta.change(place)
+            if 2 * change.ordinal > meta.published[place]:
+                made = row_records.records(self._origin, self._bound[edit.table], _row(edit), change)
+                records += made
+                places += [place] * len(made)
+        shapes = {name: binding.shape for name, binding in self._bound.items()}
+        at = np.array(places, np.int64)
+        return EncodedRows(
+            rows=batch.with_shapes(batch.from_records(records), shapes),
+            commits=meta.commits[at],
+            xids=meta.xids(at),
+            unstamped=Counter(),
+        )
+
+    def _follow(self) -> Iterator[Event]:
+        """All from the place that was confirmed last, without an end."""
+        number = sum(logged.end <= self._world.confirmed for logged in self._world.log)
+        while True:
+            while number == len(self._world.log):
+                yield 0
+            logged, number = self._world.log[number], number + 1
+            yield logged
+            yield from logged.events
+            yield logged.end
+
+
+def _transaction_of(logged: Logged) -> Transaction:
+    """The transaction as rows name it."""
+    committed_at = 1_795_000_000_000_000 + logged.commit
+    return Transaction(xid=logged.commit, epoch=EPOCH, commit=logged.commit, committed_at=committed_at)
+
+
+def _row(edit: RowEdit) -> Insert | Update | Delete:
+    old = None if edit.old is None else values(edit.old, edit.columns)
+    new = None if edit.new is None else values(edit.new, edit.columns)
+    if old is None:
+        assert new is not None
+        return Insert(relid=0, new=new)
+    return Delete(relid=0, old_kind="O", old=old) if new is None else Update(relid=0, old_kind="O", old=old, new=new)

@@ -1,0 +1,40 @@
+"""What the database in memory is made of: no part of another database, and no part of a driver where executors run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+ON_DRIVERS_ONLY = {
+    "changelog.connectors.config",
+    "changelog.connectors.service",
+    "changelog.connectors.sinks",
+    "changelog.connectors.wiring",
+    "confluent_kafka",
+    "prometheus_client",
+    "psycopg",
+    "pydantic",
+    "pyspark",
+    "structlog",
+}
+
+
+def imported_by(module: str) -> set[str]:
+    script = f"import sys, {module}; print(*sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True)
+    return set(answer.stdout.split())
+
+
+def test_the_database_in_memory_imports_nothing_of_postgresql() -> None:
+    modules = imported_by("tests.unit.memory.database")
+    assert "changelog.connectors.capture.assembly.assembly" in modules
+    assert not [
+        name for name in modules if name.startswith("changelog.connectors.sources.postgres") or "psycopg" in name
+    ]
+
+
+def test_its_scan_which_executors_unpickle_imports_nothing_that_only_a_driver_has() -> None:
+    modules = imported_by("tests.unit.memory.scan")
+    assert "changelog.connectors.sources.fences" in modules
+    assert not modules & ON_DRIVERS_ONLY
