@@ -14,10 +14,10 @@ from changelog.connectors.servers.postgres import Server, temporary_server
 from changelog.spark_jobs.detect_drift import JOB
 from tests.campaigns._plant import last_only, latest, lost, rewrite
 from tests.integration.site import Site
+from tests.patience import until
 from tests.servers import fresh_database
 from tests.spark.ran import Run
 
-SETTINGS = {"fsync": "off", "synchronous_standby_names": ""}
 TABLES = """
 CREATE TABLE known (id int PRIMARY KEY, note text);
 CREATE TABLE unknown (id int PRIMARY KEY, note text);
@@ -33,6 +33,8 @@ table = "public.known"
 [entities.unknown]
 table = "public.unknown"
 """
+
+HELD_BACK = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'SyncRep'"
 
 Detect = Callable[..., tuple[dict[str, Any], list[str]]]
 
@@ -67,7 +69,7 @@ def detect(run: Run, site: Site) -> Detect:
 
 
 def read(site: Site) -> bool:
-    return len(site.state("known")) == len(site.state("unknown")) == 5
+    return site.is_read() and len(site.state("known")) == len(site.state("unknown")) == 5
 
 
 @contextlib.contextmanager
@@ -79,15 +81,30 @@ def held_back(site: Site, *statements: str) -> Iterator[None]:
             connection.execute(statement.encode())
 
     administer(site, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-    threads = [threading.Thread(target=commit, args=(each,)) for each in statements]
-    for thread in threads:
-        thread.start()
+    released = threading.Event()
+    threads = [threading.Thread(target=_commit_until, args=(site, released))]
+    threads[0].start()
     try:
+        until(lambda: bool(site.sql(HELD_BACK)), "the server holds no commit back")
+        for each in statements:
+            threads.append(threading.Thread(target=commit, args=(each,)))
+            threads[-1].start()
         yield
     finally:
+        released.set()
         administer(site, "ALTER SYSTEM RESET synchronous_standby_names")
         for thread in threads:
             thread.join()
+
+
+def _commit_until(site: Site, released: threading.Event) -> None:
+    """Commits what concerns nobody, over and over, until a commit waits: the server acts upon a setting a while later.
+
+    It ends when what was held back is released.
+    """
+    with psycopg.connect(site.dsn, autocommit=True) as connection:
+        while not released.wait(0.02):
+            connection.execute("SELECT pg_logical_emit_message(true, 'probe', '')")
 
 
 def administer(site: Site, statement: str) -> None:
