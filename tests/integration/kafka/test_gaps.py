@@ -1,6 +1,5 @@
 """Over a gap on Kafka: topics that hold rows of before, a checkpoint among them, and consumers that have read both."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from changelog.envelope.gap import Gap
 from tests.campaigns._consumer import TABLE, Consumer, Writer, check_order, table
 from tests.campaigns._service import Service, is_read
 from tests.integration.kafka.site import Site
+from tests.integration.kafka.topics import delete
 from tests.patience import PATIENCE_S
 from tests.servers.registry import Registry
 
@@ -56,14 +56,6 @@ class World:
     def sql(self, statement: str) -> None:
         with psycopg.connect(self.site.dsn, autocommit=True) as connection:
             connection.execute(statement.encode())
-
-    def delete_topic(self, name: str) -> None:
-        """Returns when the broker has forgotten it."""
-        admin = self.client.admin()
-        for future in admin.delete_topics([name]).values():
-            future.result()
-        while name in admin.topics():
-            time.sleep(0.05)
 
     def goes_over(self, *crashes: str) -> Gap:
         """What leads on is cut off at `crashes`, under load; then the service goes on as always."""
@@ -122,11 +114,11 @@ def drop_slot(world: World) -> None:
 
 
 def delete_topic(world: World) -> None:
-    world.delete_topic(topic(world.name, "guest"))
+    delete(world.client, topic(world.name, "guest"))
 
 
 def delete_checkpoint(world: World) -> None:
-    world.delete_topic(positions_topic(world.name))
+    delete(world.client, positions_topic(world.name))
 
 
 def drop_slot_and_checkpoint(world: World) -> None:

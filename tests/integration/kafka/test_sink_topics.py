@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 
 from changelog.connectors.sinks.kafka.admin.topic_check import findings
 from changelog.connectors.sinks.kafka.admin.topics import AHEAD, Topic, TopicSettings, ensure, topics_of
@@ -14,7 +13,7 @@ from changelog.connectors.sinks.kafka.encoding.messages import JsonValues
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
-from tests.integration.kafka.topics import entity, opened, read, store
+from tests.integration.kafka.topics import alter, delete, entity, grow, opened, read, store
 from tests.unit.records import BEGIN, checkpoint, record
 
 
@@ -51,17 +50,14 @@ def test_a_topic_that_grew_is_refused_until_it_is_made_again(settings: KafkaSett
     name, grown = f"{settings.prefix}.order", [entity(partitions=3)]
     with opened(settings, entity(partitions=2)) as made:
         made.commit(replace(checkpoint(1), settings={"order": {"partitions": 2}}))
-    admin = settings.client.admin()
-    for future in admin.create_partitions([NewPartitions(name, 3)]).values():
-        future.result()
+    grow(settings.client, name, 3)
     for over_gap in (False, True):
         with closing(KafkaSink(settings, JsonValues(), over_gap=over_gap)) as into:
             into.prepare(grown)
             with pytest.raises(ChangelogError, match=f"topic {name} was begun with 2") as caught:
                 into.recover()
             assert caught.value.kind is Kind.SETTINGS
-    for future in admin.delete_topics([name]).values():
-        future.result()
+    delete(settings.client, name)
     with closing(KafkaSink(settings, JsonValues(), over_gap=True)) as into:
         into.prepare(grown)
         into.recover()
@@ -73,7 +69,7 @@ def test_check_warns_of_more_replicas_to_be_in_sync_than_there_are(settings: Kaf
     wanted = topics_of(settings.prefix, [entity()], {})
     with opened(settings):
         assert all(each.status == "ok" for each in findings(settings.client, wanted, create=True))
-    alter(settings, f"{settings.prefix}.order", {"min.insync.replicas": "2"})
+    alter(settings.client, f"{settings.prefix}.order", {"min.insync.replicas": "2"})
     warnings = [each for each in findings(settings.client, wanted, create=True) if each.status != "ok"]
     said = "a partition has 1 replicas, and min.insync.replicas is 2: brokers before Kafka 4.1 may refuse every message"
     assert [(each.name, each.status, each.message) for each in warnings] == [
@@ -85,9 +81,7 @@ def test_a_topic_that_was_deleted_is_not_made_anew_unsaid(settings: KafkaSetting
     begun = replace(checkpoint(1), settings={"order": {}})
     with opened(settings) as made:
         made.commit(begun)
-        admin = settings.client.admin()
-        for future in admin.delete_topics([f"{settings.prefix}.order"]).values():
-            future.result()
+        delete(settings.client, f"{settings.prefix}.order")
         with pytest.raises(ChangelogError, match="was begun with it") as caught:
             made.prepare([entity("guest"), entity()])
         assert caught.value.kind is Kind.GAP
@@ -127,18 +121,10 @@ def test_a_topic_that_refuses_times_ahead_of_its_clock_is_named_with_the_way_out
     (told,) = [each for each in findings(settings.client, wanted, create=True) if each.status == "warn"]
     command = re.fullmatch(r"kafka-configs --alter --topic (\S+) --add-config (\S+)=(\d+)", str(told.hint))
     assert command is not None
-    alter(settings, command[1], {command[2]: command[3]})
+    alter(settings.client, command[1], {command[2]: command[3]})
     with opened(settings) as into:
         store(into, commit, record(Op.CREATE, "{}", commit=commit))
     assert len(read(settings, "order")) == 1
-
-
-def alter(settings: KafkaSettings, topic: str, changes: dict[str, str]) -> None:
-    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in changes.items()]
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin = settings.client.admin()
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result()
 
 
 def test_topics_may_be_made_by_others_alone(settings: KafkaSettings) -> None:

@@ -1,7 +1,6 @@
 """A changelog whose topics are no longer those that its checkpoint was stored beside is not gone on with."""
 
 import re
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -21,8 +20,8 @@ from changelog.envelope.columnar import batch
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
-from tests.integration.kafka.topics import entity, read
-from tests.patience import PATIENCE_S
+from tests.integration.kafka.topics import delete, entity, read
+from tests.patience import PATIENCE_S, until
 from tests.unit.records import checkpoint, record
 
 PARTITIONS = 3
@@ -66,18 +65,7 @@ def write_checkpoint(settings: KafkaSettings, stored: Checkpoint) -> None:
     """As somebody does who means well and restores a copy."""
     producer = Producer(settings.client.config())
     producer.produce(f"{settings.prefix}.positions", stored.to_json(), settings.name.encode(), 0)
-    assert producer.flush(10) == 0
-
-
-def delete(settings: KafkaSettings, name: str) -> None:
-    """Deletes a topic, and waits until the broker has heard of it."""
-    topic, admin = f"{settings.prefix}.{name}", settings.client.admin()
-    for deleted in admin.delete_topics([topic]).values():
-        deleted.result()
-    deadline = time.monotonic() + PATIENCE_S
-    while topic in admin.topics():
-        assert time.monotonic() < deadline, "the broker shows a topic that was deleted"
-        time.sleep(0.05)
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def create_again(settings: KafkaSettings, name: str, partitions: int = PARTITIONS) -> None:
@@ -85,13 +73,10 @@ def create_again(settings: KafkaSettings, name: str, partitions: int = PARTITION
     topic = f"{settings.prefix}.{name}"
     admin = settings.client.admin()
     before = read_ids(admin, {topic})
-    delete(settings, name)
+    delete(settings.client, topic)
     for created in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         created.result()
-    deadline = time.monotonic() + PATIENCE_S
-    while read_ids(admin, {topic}) in ({}, before):
-        assert time.monotonic() < deadline, "the broker does not show the new topic"
-        time.sleep(0.05)
+    until(lambda: read_ids(admin, {topic}) not in ({}, before), "the broker does not show the new topic")
 
 
 def refusal(settings: KafkaSettings, *entities: Entity) -> ChangelogError:
@@ -171,13 +156,14 @@ def test_a_topic_that_is_deleted_while_the_service_runs_is_found_out_by_a_new_re
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kafka says no more than that it does not know the topic, which may pass: a lost connection is recovered from."""
-    monkeypatch.setattr(sinks, "PATIENCE_S_MAX", 5.0)
     with opened(settings) as sink:
         store(sink, 1)
-        delete(settings, "order")
+        monkeypatch.setattr(sinks, "PATIENCE_S_MAX", 5.0)
+        delete(settings.client, f"{settings.prefix}.order")
         with pytest.raises(ChangelogError) as caught:
             store(sink, 2)
         assert caught.value.kind is Kind.CONNECTION
+    monkeypatch.undo()
     error = refusal(settings)
     assert error.kind is Kind.GAP
     assert error.message == f"topic {settings.prefix}.order does not exist, and the changelog was begun with it"
@@ -203,7 +189,7 @@ def test_a_message_that_is_no_checkpoint_is_named_with_its_place(settings: Kafka
         store(sink, 1)
     producer = Producer(settings.client.config())
     producer.produce(f"{settings.prefix}.positions", b"{", settings.name.encode(), 0)
-    assert producer.flush(10) == 0
+    assert producer.flush(PATIENCE_S) == 0
     error = refusal(settings)
     assert error.kind is Kind.GAP
     said = (
