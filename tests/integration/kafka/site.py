@@ -19,6 +19,7 @@ from changelog.connectors.capture.tables.repairs import Repairs
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.service.service import Service
 from changelog.connectors.sinks import Log
+from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sources.postgres.admin.catalog import read_tables
 from changelog.connectors.sources.postgres.session.connection import connect
 from changelog.connectors.wiring import entities
@@ -30,6 +31,7 @@ from changelog.envelope.model import MISSING, Envelope, Op, Place, Record
 from changelog.envelope.position import Position
 from tests.campaigns._plant import tokens_of
 from tests.campaigns._service import is_read
+from tests.integration.kafka.topics import settled
 from tests.integration.site import Running
 from tests.servers.registry import Registry
 
@@ -71,6 +73,7 @@ class Site:
             "utf-8",
         )
         self.settings = config.load(self.config, os.environ)
+        self._client = Client(bootstrap_servers=broker.bootstrap_servers)
 
     def sql(self, *statements: str) -> None:
         """Runs the statements, each a transaction of its own."""
@@ -80,13 +83,14 @@ class Site:
 
     @contextlib.contextmanager
     def running(self, *, accept_cluster: bool = False) -> Iterator[Running]:
-        """The service, in a thread, drained at the end; what it fails with is raised."""
+        """The service, in a thread, drained at the end; what it fails with is raised. Then readers see all of it."""
         service = Running(Service(self.settings, accept_cluster=accept_cluster))
         try:
             yield service
         finally:
             service.stop()
         service.check()
+        self._settled()
 
     @property
     def log(self) -> Log:
@@ -151,6 +155,13 @@ class Site:
                 forged.append(replace(_forged(last.get(key, other), change, position), place=place))
             sink.add([batch.with_shapes(batch.from_records(forged), {entity: version.columns})])
             sink.commit(replace(checkpoint, position=position))
+        self._settled()
+
+    def _settled(self) -> None:
+        prefix = f"{self.settings.name}."
+        known = self._client.admin().topics()
+        parts = [(name, number) for name in known if name.startswith(prefix) for number in known[name].partitions]
+        settled(self._client, parts)
 
 
 def _forged(like: Record, change: Mapping[str, str] | None, position: Position) -> Record:

@@ -9,7 +9,10 @@ from psycopg.conninfo import make_conninfo
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.servers.postgres import Server
 from tests.integration.kafka.site import Site
+from tests.patience import until
 from tests.proxy import Proxy
+
+READ = "SELECT 1 FROM pg_replication_slots WHERE database = current_database() AND active"
 
 
 def _sites(database: str, proxy: Proxy, broker: Broker, folder: Path) -> tuple[Site, Site]:
@@ -30,6 +33,7 @@ def test_what_another_instance_published_meanwhile_is_no_gap(
         with first.running() as one:
             one.until(first.is_read)
             proxy.stop()
+            until(lambda: sql.execute(READ).fetchone() is None, "the server still has the session of the first")
             sql.execute("INSERT INTO item VALUES (1, 'while the first is away')")
             with second.running() as other:
                 other.until(lambda: len(second.records("item")) == 1)
