@@ -13,6 +13,7 @@ import pytest
 import structlog
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     ResourcePatternType,
@@ -30,6 +31,7 @@ from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.connectors.wiring.sinks import open_log
 from changelog.envelope.errors import Kind
 from tests.integration.site import Running
+from tests.patience import until
 from tests.servers import kafka_lib
 from tests.servers.registry import Registry
 from tests.unit.records import checkpoint
@@ -40,6 +42,17 @@ CREATE TABLE orders (id int PRIMARY KEY, status text);
 ALTER TABLE orders REPLICA IDENTITY FULL;
 INSERT INTO guest VALUES (1, 'Ada');
 """
+
+
+ANY_RULE = AclBindingFilter(
+    ResourceType.ANY,
+    None,  # type: ignore[arg-type]
+    ResourcePatternType.ANY,
+    None,  # type: ignore[arg-type]  # a filter may leave it open
+    None,  # type: ignore[arg-type]
+    AclOperation.ANY,
+    AclPermissionType.ANY,
+)
 
 
 class Site:
@@ -312,6 +325,7 @@ def test_rights_that_are_missing_are_findings(
         ]
         for future in admin.create_acls(added).values():
             future.result()
+        until(lambda: len(admin.describe_acls(ANY_RULE).result()) == len(added), "the broker does not show its rules")
         found: list[Any] = site.findings()["fail"]
         assert found[0] == f"rights: topic {site.name}.orders: this user lacks WRITE"
         assert found[1].startswith("transactions: beginning transactions as ")

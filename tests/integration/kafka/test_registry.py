@@ -26,6 +26,7 @@ from changelog.envelope.model import Op
 from changelog.schemas import avro
 from changelog.schemas.types import Decimal, Primitive, Struct
 from tests.integration.site import Site
+from tests.patience import PATIENCE_S
 from tests.servers.registry import Registry as Server
 from tests.unit.envelope.avro_states import before_contexts, written_before_contexts
 from tests.unit.records import record
@@ -34,7 +35,7 @@ P = Primitive
 
 OLD = Struct(fields=(("id", P.LONG), ("amount", Decimal(precision=10, scale=2))))
 NEW = Struct(fields=(*OLD.fields, ("note", P.STRING)))
-QUICK = {"max.retries": 0, "timeout": 5}
+QUICK = {"max.retries": 0, "timeout": int(PATIENCE_S)}
 
 
 @pytest.fixture

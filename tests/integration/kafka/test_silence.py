@@ -32,6 +32,7 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op, Stamp
 from tests.integration.site import Running
+from tests.patience import PATIENCE_S
 from tests.proxy import Proxy
 from tests.servers import kafka_lib
 from tests.unit.records import checkpoint, record
@@ -89,7 +90,7 @@ def fill(topic: str, servers: str) -> None:
     producer = Producer({"bootstrap.servers": servers})
     for _ in range(COUNT):
         producer.produce(topic, VALUE, b"1", 0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize("failing", ["stop", "mute"])
@@ -99,10 +100,10 @@ def test_a_topic_that_is_read_no_further(link: Link, failing: str, monkeypatch: 
     fill(topic, link.broker.direct_servers)
     assert sum(1 for _ in consume.consumed(link.client(), topic)) == COUNT
 
-    monkeypatch.setattr(consume, "SILENCE_S", 2.0)
     options = {"fetch_max_bytes": "10000", "message_max_bytes": "10000", "queued_min_messages": "1"}
     reading = consume.consumed(link.client(**options, reconnect_backoff_max_ms="500"), topic)
     next(reading)
+    monkeypatch.setattr(consume, "SILENCE_S", 2.0)
     getattr(link.proxy, failing)()
     with pytest.raises(ChangelogError, match=f"reading {topic}: Kafka has been silent") as caught:
         list(reading)

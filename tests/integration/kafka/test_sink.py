@@ -16,6 +16,7 @@ from changelog.envelope.columnar import batch
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
 from tests.integration.kafka.topics import NAME, entity, opened, read, store, values
+from tests.patience import until
 from tests.unit.envelope.format_1 import reader
 from tests.unit.records import checkpoint, record
 
@@ -114,15 +115,14 @@ def test_a_transaction_that_was_open_for_too_long_was_taken_by_nobody(settings: 
 
 def test_a_checkpoint_is_found_behind_what_another_source_left_open(settings: KafkaSettings) -> None:
     """A reader of committed messages comes no further than the first transaction that is open: that may be long."""
-    crashing = KafkaSink(replace(settings, name="other", transaction_timeout_s=1), JsonValues(), reach=_crash)
+    crashing = KafkaSink(replace(settings, name="other", transaction_timeout_s=5), JsonValues(), reach=_crash)
     with opened(settings) as made:
         store(made, 1, record(Op.CREATE, '{"id":1}', commit=1))
         crashing.prepare([entity()])
         crashing.recover()
         with pytest.raises(ConnectionAbortedError):
             crashing.commit(checkpoint(7))
-        while len(read(settings, "positions", committed=False)) < 2:
-            pass
+        until(lambda: len(read(settings, "positions", committed=False)) >= 2, "the open transaction has no message")
         store(made, 2, record(Op.UPDATE, '{"id":2}', '{"id":1}', commit=2))
         assert made.recover() == checkpoint(2)
 

@@ -55,8 +55,8 @@ def test_wrong_credentials_and_a_wrong_address_are_told_apart(monkeypatch: pytes
 
     with temporary_broker(kafka_lib(), settings=rules) as broker:
         assert reached("right", broker.bootstrap_servers) is None
-        monkeypatch.setattr(client, "TIMEOUT_S", 4.0)
         refused = reached("wrong", broker.bootstrap_servers)
+        monkeypatch.setattr(client, "TIMEOUT_S", 4.0)
         away = reached("right", "127.0.0.1:1")
     assert refused is not None
     assert refused.kind is Kind.ACCESS
