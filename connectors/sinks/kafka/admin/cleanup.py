@@ -1,5 +1,6 @@
 """Removes a changelog's topics and its checkpoint from a broker."""
 
+import time
 from collections.abc import Sequence
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -8,13 +9,22 @@ from changelog.connectors.sinks.kafka.admin.names import positions_topic
 from changelog.connectors.sinks.kafka.client import TIMEOUT_S, Client, error_of, translated
 from changelog.envelope.errors import ChangelogError, Kind
 
+_LOOK_S = 0.05
+
 
 def delete_topics(client: Client, names: Sequence[str]) -> None:
-    """Deletes these topics and their messages. Raises ChangelogError."""
+    """Deletes these topics and their messages, and waits for `TIMEOUT_S` at most until the broker lists none of them.
+
+    The broker lists a deleted topic for a moment, and a service that starts meanwhile would take it for its own. One
+    that is listed for longer was created again by somebody else. Raises ChangelogError.
+    """
     admin = client.admin()
     with translated("deleting topics"):
         for future in admin.delete_topics(list(names), request_timeout=TIMEOUT_S).values():
             future.result()
+    deadline = time.monotonic() + TIMEOUT_S
+    while not admin.topics().keys().isdisjoint(names) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
 
 
 def forget_checkpoint(client: Client, prefix: str, name: str) -> None:
