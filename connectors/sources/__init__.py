@@ -2,7 +2,8 @@
 
 A kind of database implements `Database`, the one door to it for the service: `changelog.connectors.wiring.sources`
 chooses one from the configuration, and the rest of the service does not know which. Arguments and results do not depend
-on the kind of database.
+on the kind of database. Spark's executors use one more door, the `Scan` of a fence: it comes to them pickled, so they
+import the module of its class, and of the source only what that imports.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +35,8 @@ class Piece:
 
     `rows` follow `changelog.envelope.columnar.batch.SCHEMA`; `checkpoint` is true once they are durable; `nbytes` is
     what the rows hold in memory, and `log_bytes` how much of the database's log lies between the checkpoint and the one
-    before it. `urgent` says that the database waits for the confirmation.
+    before it. `urgent` says that the database waits for the confirmation, or a comparison for the checkpoint: both are
+    then stored at once.
     """
 
     rows: Sequence[pa.RecordBatch]
@@ -398,10 +400,11 @@ class Database(Protocol):
         block ends, and raises there if it was lost meanwhile. What that takes, `changelog.connectors.sources.fences`
         tells.
 
-        After the cut it writes something into the log, for which an open source gives an `urgent` piece: so a running
-        service stores a checkpoint past the cut even where nobody else writes. While the cut is held, changes of the
-        tables' definitions wait, or the scan raises ALTERED. May be called beside a running service, and while other
-        fences are held.
+        A running service stores a checkpoint past the cut soon, even where nobody writes. Where that takes a write to
+        the log, the fence makes one after the cut, and an open source gives an `urgent` piece for it: the capture core
+        knows a message with the prefix `changelog.envelope.signal.FENCE_PREFIX` and tells the source of it. While the
+        cut is held, changes of the tables' definitions wait, or the scan raises ALTERED. May be called beside a running
+        service, and while other fences are held.
 
         `deadline` (of `time.monotonic`) limits the wait for tables that are locked. Raises NoFenceError where there is
         no such cut, ALTERED where a table is gone.

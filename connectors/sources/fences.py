@@ -50,6 +50,8 @@ class NoFenceError(ChangelogError):
 class FencedTable:
     """A table at the fence: how its rows are encoded, and the size of each of its leaves, in pages.
 
+    The binding has the columns and types of the table as the fence shows it, which are those that are compared.
+
     A leaf is what holds rows: the table, or one of its partitions. Pages are how the reading of a leaf is divided among
     tasks: numbered parts of some 8 KiB each, such as the server's own pages, or ranges of keys that the scan knows.
     Every row that the fence shows is in exactly one page, which may be past the size that is told here: whoever reads
@@ -96,7 +98,8 @@ class Shown:
     The id is what the source gives each transaction (`Transaction.xid` of the capture core; in the changelog the column
     `transaction`). A source may count transactions as they begin, as PostgreSQL does: then `hidden` are those that were
     open. It may count them as they stand in its log: then `end` is where the log ended, and `hidden` are the commits
-    that the log had already and readers of the tables had not. Ids are compared only within an epoch.
+    that the log had already and readers of the tables had not. Ids are compared only within an epoch. `hidden` is
+    short: a query of Spark's names them all.
     """
 
     end: int
@@ -108,7 +111,7 @@ class Scan(Protocol):
     goes to workers only. Each call makes a session of its own, and may be made several times for the same rows.
 
     The module of its class is imported by Spark's executors: it imports nothing but the envelope, the schemas, the
-    capture core, this module, and what reads its database.
+    capture core, this module, and what reads its database. A contract of the import rules names it.
     """
 
     def rows(self, parts: Sequence[Pages], keys: KeyBounds | None) -> Iterator[pa.RecordBatch]:
@@ -130,7 +133,7 @@ class Fence(Protocol):
 
     @property
     def text(self) -> str:
-        """The cut in the database's own words, for the report."""
+        """What it shows, in the database's own words: on the report's page, the words before the place."""
 
     @property
     def place(self) -> str:
@@ -150,7 +153,7 @@ class Fence(Protocol):
 
     @property
     def tables(self) -> Mapping[str, FencedTable]:
-        """The tables, by entity."""
+        """The tables of all entities that the fence was taken for, by entity."""
 
     @property
     def shown(self) -> Shown:

@@ -27,7 +27,9 @@ _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """A committed transaction: `xid` in 64 bits, `committed_at` in microseconds since 1970, UTC."""
+    """A committed transaction: `xid` is a number of the source's own, in 64 bits, by which snapshots know it;
+    `committed_at` is in microseconds since 1970, UTC.
+    """
 
     xid: int
     epoch: int
