@@ -73,7 +73,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=CLOSED,
         choices=(CLOSED, ALL),
-        help="then merge the files of each closed day, or of all days; of a file log, archive these days",
+        help="then merge the files of each closed day, or of all days; for a file log, also archive these days",
     )
     parser.add_argument(
         "--keep-days", type=positive, metavar="N", help="then drop all days except today and the N before"

@@ -142,3 +142,13 @@ def test_the_python_reference_names_what_is_there() -> None:
     assert named
     for module, name in named:
         assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
+
+
+def test_tests_that_are_named_exist() -> None:
+    """Pages of concepts name the test that shows each claim, and the rule that a test breaks to be caught."""
+    prose = "".join(page.read_text("utf-8") for page in PAGES)
+    named = set(re.findall(r"`((?:test_|_[A-Z])\w+)`", prose))
+    source = "".join(file.read_text("utf-8") for file in (CHECKOUT / "tests").rglob("*.py"))
+    assert {"test_a_broken_rule_is_caught", "_KeepsEverything"} <= named
+    postgres = {"test_decoding"}  # a plugin of the server
+    assert named - postgres - set(re.findall(r"^ *(?:def|class) (\w+)", source, re.MULTILINE)) == set()
