@@ -2,6 +2,7 @@
 
 import contextlib
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -73,6 +74,13 @@ def commits(count: int) -> Callable[[list[bytes]], bool]:
 
 def end_of_commit(frame: bytes) -> int:
     return int(COMMIT.unpack(frame)[3])
+
+
+def cpu_s(slot: str) -> float:
+    """The CPU time of this thread and of the one that receives the slot's stream: others are of earlier tests."""
+    [pump] = [thread for thread in threading.enumerate() if thread.name == f"stream-{slot}"]
+    assert pump.ident is not None
+    return time.thread_time() + time.clock_gettime(time.pthread_getcpuclockid(pump.ident))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
