@@ -206,8 +206,11 @@ class Running:
 
 @contextlib.contextmanager
 def _deadline() -> Iterator[None]:
-    """Ends a service that goes on where it should have refused."""
-    timer = threading.Timer(PATIENCE_S, os.kill, (os.getpid(), signal.SIGTERM))
+    """Ends a service that goes on where it should have refused, and a command that waits for what does not come.
+
+    Of SIGTERM a command would die, and with it the worker that runs the tests.
+    """
+    timer = threading.Timer(PATIENCE_S, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:
         yield
