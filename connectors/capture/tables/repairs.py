@@ -244,7 +244,7 @@ def cancel(repairs: Repairs, windows: Windows, entity: str | None, id_: str) -> 
 def _left_alone(stored: Mapping[str, Any]) -> Mapping[str, Any]:
     if is_complete(stored) or not was_complete(stored):
         return stored
-    stale = [column for column in stored["again"] if column != ALL_COLUMNS]
+    stale = sorted({*stored.get("stale", ()), *stored["again"]} - {ALL_COLUMNS})
     return {**COMPLETE, "stale": stale} if stale else COMPLETE
 
 
@@ -279,7 +279,8 @@ def read_again(
     if part is None:
         read = _read_again(stored)
     elif is_complete(stored):
-        read = {"complete": False, "again": [ALL_COLUMNS], **part} if part else stored
+        stale = {"stale": stored["stale"]} if "stale" in stored else {}  # the other parts stay as they are
+        read = {"complete": False, "again": [ALL_COLUMNS], **stale, **part} if part else stored
     elif part and "leaves" in stored:  # what is read already, but for partitions that are no longer as they were
         read = {**stored, "leaves": {name: leaf for name, leaf in stored["leaves"].items() if name in part["leaves"]}}
     else:

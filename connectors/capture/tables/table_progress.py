@@ -2,7 +2,8 @@
 
 An entry is `{"complete": true}`, with `stale` where stored rows no longer hold what some columns do; or
 `{"complete": false}` with whatever the source needs to go on (its parts, and what shows that the table is still the
-one that they are of), and with `again`, the columns for whose sake a complete table is read once more.
+one that they are of), and with `again`, the columns for whose sake a complete table is read once more. Where only a
+part of the table is read once more, `stale` stays, also when that is done.
 
 What is left is told by part, under `leaves`: `pages`, how large the part was when it was planned, in any unit that the
 source reads by, and `left`, pairs of the first place to read and the first not to read, None for the part's end. A

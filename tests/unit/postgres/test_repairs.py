@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from changelog.connectors.capture.tables.repairs import ENDED_MAX, LookedUp, Reached, Repair, Repairs, obey
+from changelog.connectors.capture.tables.repairs import ENDED_MAX, LookedUp, Reached, Repair, Repairs, obey, read_again
 from changelog.connectors.capture.tables.table_progress import COMPLETE
+from changelog.connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
 from changelog.envelope.signal import Do, Signal
@@ -158,6 +159,25 @@ def test_a_whole_table_takes_the_mark_of_stale_columns_away_and_cancelling_gives
     assert windows == WINDOWS
     assert cancelled.ended == {"s": "cancelled", "c": "done"}
     assert not cancelled.open
+
+
+def test_columns_stay_stale_where_only_a_part_of_the_table_is_read_again() -> None:
+    """As when a partition is attached: nobody has read the rows of the others."""
+    part = {"signature": "s", "leaves": {"old": {"filenode": 1, "pages": 1, "left": []}}}
+    opened, windows = read_again(Repairs(), WINDOWS, "guest", str(AT), sweep=False, part=part)
+    assert told("cancel", "guest", to=(opened, windows))[1]["guest"] == WINDOWS["guest"]
+    leaves = {
+        name: LeafProgress(filenode=number, pages=1, left=[(0, None)]) for number, name in ((1, "old"), (2, "new"))
+    }
+    reading = TableProgress.resume("guest", "s", leaves, windows["guest"])
+    again = TableProgress.resume("guest", "s", leaves, reading.to_json())
+    taken = again.next_range()
+    assert taken is not None
+    assert taken.leaf == "new"
+    again.publish(taken)
+    assert again.to_json() == WINDOWS["guest"]
+    altered = TableProgress.resume("guest", "other", leaves, windows["guest"])
+    assert "stale" not in altered.to_json(), "all of it is read"
 
 
 def test_a_first_reading_begins_anew_and_cannot_be_cancelled() -> None:

@@ -50,7 +50,8 @@ class TableProgress:
     """The progress of reading one entity's table; `signature` identifies the columns that its chunks were read with.
 
     `queue` holds the ranges that were handed out and are not yet published. `generation` counts restarts. `again` are
-    the columns that forced a complete table to be read again. A range spans `chunk_pages`, or less after a division.
+    the columns that forced a complete table to be read again, `stale` those that stay stale because only a part of it
+    is read. A range spans `chunk_pages`, or less after a division.
     """
 
     entity: str
@@ -60,6 +61,7 @@ class TableProgress:
     generation: int = 0
     queue: list[Range] = field(default_factory=list)
     again: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
 
     def next_range(self) -> Range | None:
         """Hands out the next range to read; None while everything left is already handed out."""
@@ -132,6 +134,7 @@ class TableProgress:
         """Discards all progress: the table is read again from its start."""
         self.generation += 1
         self.signature = signature
+        self.stale = ()
         self.queue.clear()
         for leaf in self.leaves.values():
             leaf.left = [(0, None)]
@@ -143,8 +146,9 @@ class TableProgress:
 
     def to_json(self) -> dict[str, Any]:
         """The form that the checkpoint stores."""
+        stale = {"stale": list(self.stale)} if self.stale else {}
         if self.complete:
-            return dict(COMPLETE)
+            return {**COMPLETE, **stale}
         leaves = {
             name: {
                 "filenode": leaf.filenode,
@@ -154,7 +158,7 @@ class TableProgress:
             for name, leaf in self.leaves.items()
         }
         again = {"again": list(self.again)} if self.again else {}
-        return {"complete": False, "signature": self.signature, "leaves": leaves, **again}
+        return {"complete": False, "signature": self.signature, "leaves": leaves, **again, **stale}
 
     @classmethod
     def resume(
@@ -167,6 +171,7 @@ class TableProgress:
         progress.again = tuple(stored.get("again", ()))
         if stored.get("signature") != signature:
             return progress
+        progress.stale = tuple(stored.get("stale", ()))
         for name, leaf in progress.leaves.items():
             entry = stored["leaves"].get(name)
             if entry is not None and entry["filenode"] == leaf.filenode:
