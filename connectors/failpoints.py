@@ -7,16 +7,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import structlog
-
 Reach = Callable[[str], None]
 
 VARIABLE = "CHANGELOG_FAIL_AT"
 """The environment variable with the fail point: `NAME`, `NAME:N` to crash at the N-th time, or `NAME:N@SECONDS` to wait
 there before the crash.
 """
-
-_log = structlog.get_logger("failpoints")
 
 _FAIL_POINT = re.compile(r"(.+?)(?::(\d+))?(?:@([\d.]+))?")
 
@@ -42,7 +38,11 @@ class CrashAt:
             self._seen += 1
             if self._seen == self.count:
                 if self.linger_s:
-                    _log.warning("waiting at a fail point", name=name, seconds=self.linger_s)
+                    import structlog  # noqa: PLC0415, Spark's executors import this module, and log nothing
+
+                    structlog.get_logger("failpoints").warning(
+                        "waiting at a fail point", name=name, seconds=self.linger_s
+                    )
                 time.sleep(self.linger_s)
                 os.kill(os.getpid(), signal.SIGKILL)
 
