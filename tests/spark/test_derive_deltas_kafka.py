@@ -38,6 +38,7 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.model import Op, Record, Stamp
 from changelog.spark_jobs.derive_deltas import JOB
 from changelog.spark_jobs.runner.job import main
+from tests.integration.kafka.topics import settled
 from tests.patience import PATIENCE_S, PROGRAM_S
 from tests.servers import CACHE, HASTY_JAVA
 from tests.servers.registry import Registry
@@ -76,6 +77,8 @@ class Topics:
                 sink.add([batch.from_records(made)])
                 sink.commit(checkpoint(made))
                 self.records += made
+        names = [f"{self.settings.prefix}.{entity.name}" for entity in entities]
+        settled(self.settings.client, [(name, number) for name in names for number in range(PARTITIONS)])
 
     @property
     def arguments(self) -> list[str]:
