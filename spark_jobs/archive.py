@@ -92,18 +92,18 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
     store = _store(arguments, config)
     if store is None:
         return {"reads": _origin(config), "writes": f"{arguments.archive}/{ARCHIVE}"}
-    manifest, at = newest(store) or NOTHING, datetime.now(UTC)
-    due: dict[str, object] = {"reads": _origin(config), "writes": f"{store.root}/{ARCHIVE}"}
+    manifest, started_at = newest(store) or NOTHING, datetime.now(UTC)
+    summary: dict[str, object] = {"reads": _origin(config), "writes": f"{store.root}/{ARCHIVE}"}
     if isinstance(config.sink, KafkaConfig):
         spans = _unread(arguments, config, config.sink, manifest)
-        due["offsets"] = {name: _count(spans, name) for name, _ in sorted(spans)}
+        summary["offsets"] = {name: _count(spans, name) for name, _ in sorted(spans)}
     else:
-        due["log_files"] = len(closed_sequences(config.sink.path, manifest.log.last, _taken(arguments)))
+        summary["log_files"] = len(closed_sequences(config.sink.path, manifest.log.last, _taken(arguments)))
     if arguments.compact:
-        due["compacts_files"] = sum(map(len, to_merge(manifest, _before(arguments, at))))
+        summary["compacts_files"] = sum(map(len, to_merge(manifest, _before(arguments, started_at))))
     if arguments.keep_days:
-        due["drops_days"] = sorted(to_drop(manifest, at.date(), arguments.keep_days))
-    return due
+        summary["drops_days"] = sorted(to_drop(manifest, started_at.date(), arguments.keep_days))
+    return summary
 
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
@@ -122,9 +122,9 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
             _follow(run, arguments, config, config.sink)
         summary["rows"] = _take(run, arguments, config, config.sink)
     else:
-        summary |= _told("archived", files.archive_log(run, config.sink.path, _taken(arguments)))
+        summary |= _merge_counts("archived", files.archive_log(run, config.sink.path, _taken(arguments)))
     if arguments.compact:
-        summary |= _told("compacted", files.compact(run, before=_before(arguments, run.at)))
+        summary |= _merge_counts("compacted", files.compact(run, before=_before(arguments, run.at)))
     if arguments.keep_days:
         summary["dropped_days"] = clear.drop_days(run, keep_days=arguments.keep_days)
     if log is not None or arguments.compact or arguments.keep_days:
@@ -132,7 +132,7 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
     return summary
 
 
-def _told(what: str, merged: "Merged") -> dict[str, object]:
+def _merge_counts(what: str, merged: "Merged") -> dict[str, object]:
     return {
         f"{what}_files": merged.files,
         f"{what}_into": merged.into,
@@ -267,22 +267,22 @@ class _MicroBatches:
         self._spans = spans
         self.failure: ChangelogError | None = None
 
-    def land(self, rows: "DataFrame", number: int) -> None:
+    def land(self, rows: "DataFrame", batch_number: int) -> None:
         """Archives one micro-batch; `failure` keeps an error that Spark would report as a Java stack trace."""
         from changelog.spark_jobs.archiving.files import land  # noqa: PLC0415
         from changelog.spark_jobs.reading.kafka_offsets import ending  # noqa: PLC0415
 
         try:
-            spans = ending(self._spans, self._ends(number))
+            spans = ending(self._spans, self._ends(batch_number))
             land(replace(self._run, at=datetime.now(UTC)), rows, spans, prefix=self._prefix)
         except ChangelogError as error:
             self.failure = error
             raise
         self._spans = {part: replace(span, first=span.end, after=span.end) for part, span in spans.items()}
 
-    def _ends(self, number: int) -> Mapping[str, Mapping[str, int]]:
+    def _ends(self, batch_number: int) -> Mapping[str, Mapping[str, int]]:
         """The end offsets of a micro-batch: the last line of the file that Spark writes before it begins one."""
-        text = (self._folder / "offsets" / str(number)).read_text("utf-8")
+        text = (self._folder / "offsets" / str(batch_number)).read_text("utf-8")
         ends: Mapping[str, Mapping[str, int]] = json.loads(text.rstrip().rpartition("\n")[2])
         return ends
 

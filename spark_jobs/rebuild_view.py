@@ -179,8 +179,8 @@ def _written(
     return {"view": path, "after": base.position if base else None, **_counts(written)}
 
 
-def _counts(written: "View") -> dict[str, int]:
-    return {name: getattr(written, name) for name in ("rows", "out_of_range", "unavailable")}
+def _counts(view: "View") -> dict[str, int]:
+    return {name: getattr(view, name) for name in ("rows", "out_of_range", "unavailable")}
 
 
 JOB = Job(name="rebuild_view", description=__doc__ or "", add_arguments=_arguments, plan=_plan, run=_run)

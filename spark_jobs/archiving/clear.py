@@ -18,16 +18,18 @@ def drop_days(run: ArchiveRun, *, keep_days: int) -> Sequence[str]:
 
     The entities `schemas` and `gaps` stay, because later rows may need them however old they are.
     """
-    gone = to_drop(run.manifest(), run.at.astimezone(UTC).date(), keep_days)
-    if gone:
+    dropped_days = to_drop(run.manifest(), run.at.astimezone(UTC).date(), keep_days)
+    if dropped_days:
 
-        def without(before: Manifest) -> Manifest:
-            files_left = (file for file in before.files if file.entity in OF_CHANGELOG or file.day not in gone)
-            return replace(before, files=tuple(files_left))
+        def without(manifest: Manifest) -> Manifest:
+            files_left = (
+                file for file in manifest.files if file.entity in OF_CHANGELOG or file.day not in dropped_days
+            )
+            return replace(manifest, files=tuple(files_left))
 
         commit(run.store, without, at=run.at)
         run.reach("archive:dropped")
-    return sorted(gone)
+    return sorted(dropped_days)
 
 
 def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
@@ -40,23 +42,27 @@ def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
     store, until_s = run.store, (run.at - grace).timestamp()
     manifests = list(store.files(FOLDER))
     written_s = {number: file.modified_s for file in manifests if (number := number_of(file.path)) is not None}
-    whole = {number: manifest for number in written_s if (manifest := read(store, path_of(number))) is not None}
-    if not whole:
+    readable = {number: manifest for number in written_s if (manifest := read(store, path_of(number))) is not None}
+    if not readable:
         return 0
-    left = _in_use({number: written_s[number] for number in whole}, until_s)
-    listed = {file.path for number in left for file in whole[number].files} | {path_of(number) for number in left}
-    gone = [path_of(number) for number in whole.keys() - left]
-    others = [file for file in (*manifests, *store.files(ARCHIVE)) if file.path not in (listed | set(gone))]
-    gone += [file.path for file in others if file.modified_s < until_s]
+    numbers_in_use = _in_use({number: written_s[number] for number in readable}, until_s)
+    paths_in_use = {file.path for number in numbers_in_use for file in readable[number].files} | {
+        path_of(number) for number in numbers_in_use
+    }
+    paths_to_delete = [path_of(number) for number in readable.keys() - numbers_in_use]
+    other_files = [
+        file for file in (*manifests, *store.files(ARCHIVE)) if file.path not in (paths_in_use | set(paths_to_delete))
+    ]
+    paths_to_delete += [file.path for file in other_files if file.modified_s < until_s]
     if log is not None:
         # Otherwise readers may still use the log as it was before the first archive.
-        before_archive_expired = written_s[min(left)] < until_s
-        archived = min(whole[number].log.last for number in left) if before_archive_expired else 0
-        gone += [f"log/{log_file(log, file).name}" for file in sequences(log)[:-KEPT] if file <= archived]
-    for path in gone:
+        before_archive_expired = written_s[min(numbers_in_use)] < until_s
+        archived = min(readable[number].log.last for number in numbers_in_use) if before_archive_expired else 0
+        paths_to_delete += [f"log/{log_file(log, file).name}" for file in sequences(log)[:-KEPT] if file <= archived]
+    for path in paths_to_delete:
         store.delete(path)
     run.reach("archive:cleared")
-    return len(gone)
+    return len(paths_to_delete)
 
 
 def _in_use(written_s: Mapping[int, float], until_s: float) -> set[int]:

@@ -38,20 +38,20 @@ def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str) -> int:
     `rows` have the columns of `changelog.envelope.columnar.batch.SCHEMA`; `partition` is Kafka's. Raises ChangelogError
     (IN_USE) if another run archived the same span meanwhile.
     """
-    with write_files(run, rows) as written:
-        files = [_landed(file, spans, prefix) for file in written]
+    with write_files(run, rows) as new_files:
+        listed_files = [_landed(file, spans, prefix) for file in new_files]
 
-        def add(before: Manifest) -> Manifest:
-            offsets = {topic: dict(parts) for topic, parts in before.offsets.items()}
+        def add(manifest: Manifest) -> Manifest:
+            offsets = {topic: dict(parts) for topic, parts in manifest.offsets.items()}
             for (topic, partition), span in spans.items():
                 if offsets.setdefault(topic, {}).get(str(partition)) != span.after:
                     raise _meanwhile(run.store, f"{topic}, partition {partition}, was archived")
                 offsets[topic][str(partition)] = span.end
-            return replace(before, files=(*before.files, *files), offsets=offsets)
+            return replace(manifest, files=(*manifest.files, *listed_files), offsets=offsets)
 
         commit(run.store, add, at=run.at)
     run.reach("archive:committed")
-    return sum(file.rows for file in files)
+    return sum(file.rows for file in listed_files)
 
 
 def _landed(file: "WrittenFile", spans: Spans, prefix: str) -> ArchiveFile:
@@ -89,17 +89,22 @@ def compact(run: ArchiveRun, *, before: date) -> Merged:
     replaced or dropped the same files meanwhile.
     """
     merged = Merged()
-    due = to_merge(run.manifest(), before)
-    for begin in range(0, len(due), DAYS_AT_ONCE):
-        merged += _merge(run, [file for files in due[begin : begin + DAYS_AT_ONCE] for file in files])
+    groups = to_merge(run.manifest(), before)
+    for begin in range(0, len(groups), DAYS_AT_ONCE):
+        merged += _merge(run, [file for files in groups[begin : begin + DAYS_AT_ONCE] for file in files])
     return merged
 
 
-def _merge(run: ArchiveRun, old: Sequence[ArchiveFile]) -> Merged:
-    rows = _read(run, [f"{run.store.root}/{file.path}" for file in old])
-    with write_files(run, rows) as written:
-        new = [file.listed(_offsets(old, file)) for file in written]
-        merged = Merged(files=len(old), into=len(new), rows=_rows(old), repeats=_rows(old) - _rows(new))
+def _merge(run: ArchiveRun, old_files: Sequence[ArchiveFile]) -> Merged:
+    rows = _read(run, [f"{run.store.root}/{file.path}" for file in old_files])
+    with write_files(run, rows) as written_files:
+        new_files = [file.listed(_offsets(old_files, file)) for file in written_files]
+        merged = Merged(
+            files=len(old_files),
+            into=len(new_files),
+            rows=_rows(old_files),
+            repeats=_rows(old_files) - _rows(new_files),
+        )
         if merged.repeats < 0:
             raise ChangelogError(
                 Kind.MALFORMED,
@@ -107,12 +112,12 @@ def _merge(run: ArchiveRun, old: Sequence[ArchiveFile]) -> Merged:
                 hint="restore what it lists from a copy",
             )
 
-        def swap(before: Manifest) -> Manifest:
-            gone = frozenset(file.path for file in old)
-            others = tuple(file for file in before.files if file.path not in gone)
-            if len(others) + len(old) != len(before.files):
+        def swap(manifest: Manifest) -> Manifest:
+            old_paths = frozenset(file.path for file in old_files)
+            other_files = tuple(file for file in manifest.files if file.path not in old_paths)
+            if len(other_files) + len(old_files) != len(manifest.files):
                 raise _meanwhile(run.store, "files that this run made fewer were replaced")
-            return replace(before, files=(*others, *new))
+            return replace(manifest, files=(*other_files, *new_files))
 
         commit(run.store, swap, at=run.at)
     run.reach("archive:committed")

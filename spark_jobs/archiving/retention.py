@@ -38,8 +38,8 @@ def to_merge(manifest: Manifest, before: date, files_min: int = 2) -> list[list[
 
 def to_drop(manifest: Manifest, today: date, keep_days: int) -> set[str]:
     """The days to drop when today and the `keep_days` before it are kept. Reserved entities are always kept."""
-    first = (today - timedelta(days=keep_days)).isoformat()
-    return {file.day for file in manifest.files if file.entity not in OF_CHANGELOG and file.day < first}
+    first_kept = (today - timedelta(days=keep_days)).isoformat()
+    return {file.day for file in manifest.files if file.entity not in OF_CHANGELOG and file.day < first_kept}
 
 
 def closed_sequences(path: Path, archived: int, before: date | None = None) -> list[int]:
@@ -47,18 +47,18 @@ def closed_sequences(path: Path, archived: int, before: date | None = None) -> l
 
     The newest `KEPT` files are never among them. Raises ChangelogError if a file is missing or damaged.
     """
-    present = sequences(path)
-    refuse_holes(path, present, archived)
-    if len(present) <= KEPT:
+    sequences_present = sequences(path)
+    refuse_holes(path, sequences_present, archived)
+    if len(sequences_present) <= KEPT:
         return []
-    until = before or open_day(_newest_at(path, present[-1]))
-    closed = []
-    for sequence in present[:-KEPT]:
+    first_open_day = before or open_day(_newest_at(path, sequences_present[-1]))
+    closed_files = []
+    for sequence in sequences_present[:-KEPT]:
         if sequence > archived:
-            if _newest_at(path, sequence).astimezone(UTC).date() >= until:
+            if _newest_at(path, sequence).astimezone(UTC).date() >= first_open_day:
                 break
-            closed.append(sequence)
-    return closed
+            closed_files.append(sequence)
+    return closed_files
 
 
 def _newest_at(path: Path, sequence: int) -> datetime:

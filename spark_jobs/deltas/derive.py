@@ -158,29 +158,37 @@ def _counts(deltas: pa.RecordBatch) -> dict[str, int]:
 
 def _patches(rows: pa.RecordBatch) -> pa.StringArray:
     """The patches of the rows: those of flat updates a batch at once, the others one by one."""
-    lacking = _lacking(rows)
+    unavailable_columns = _lacking(rows)
     updates = pc.and_(pc.equal(rows.column("op"), Op.UPDATE.value), pc.is_valid(rows.column("original")))
     candidates = pc.and_(updates, pc.is_valid(rows.column("current"))).to_numpy(zero_copy_only=False)
-    candidates[list(lacking)] = False
+    candidates[list(unavailable_columns)] = False
     original, current = (rows.column(name).filter(pa.array(candidates)) for name in ("original", "current"))
-    quick, answered = patch_columns.changes(original, current)
-    at = np.flatnonzero(candidates)[answered]
-    if len(at) == rows.num_rows:
-        return quick
-    rest = np.delete(np.arange(rows.num_rows), at)
-    others = pa.array(_one_by_one(rows.take(pa.array(rest)), rest, lacking), pa.binary()).cast(pa.utf8())
-    return pa.concat_arrays([quick, others]).take(pa.array(np.argsort(np.concatenate([at, rest]))))
+    batch_patches, indexes = patch_columns.changes(original, current)
+    batch_rows = np.flatnonzero(candidates)[indexes]
+    if len(batch_rows) == rows.num_rows:
+        return batch_patches
+    other_rows = np.delete(np.arange(rows.num_rows), batch_rows)
+    other_patches = pa.array(
+        _one_by_one(rows.take(pa.array(other_rows)), other_rows, unavailable_columns), pa.binary()
+    ).cast(pa.utf8())
+    return pa.concat_arrays([batch_patches, other_patches]).take(
+        pa.array(np.argsort(np.concatenate([batch_rows, other_rows])))
+    )
 
 
-def _one_by_one(rows: pa.RecordBatch, numbers: Iterable[int], lacking: Lacking) -> list[bytes]:
-    """The patches of rows; `numbers` are their numbers in `lacking`."""
+def _one_by_one(rows: pa.RecordBatch, numbers: Iterable[int], unavailable_columns: Lacking) -> list[bytes]:
+    """The patches of rows; `numbers` are their numbers in `unavailable_columns`."""
     current, original = (rows.column(name).cast(pa.binary()).to_pylist() for name in ("current", "original"))
     ops = rows.column("op").to_pylist()
     patches: list[bytes] = []
     try:
-        for number, op, after, before in zip(numbers, ops, current, original, strict=True):
-            unavailable, of_original = lacking.get(number, (_NO_COLUMNS, False))
-            patches.append(patch_text(op, after, before, unavailable=unavailable, unavailable_original=of_original))
+        for row_number, op, current_state, original_state in zip(numbers, ops, current, original, strict=True):
+            unavailable, lacks_original = unavailable_columns.get(row_number, (_NO_COLUMNS, False))
+            patches.append(
+                patch_text(
+                    op, current_state, original_state, unavailable=unavailable, unavailable_original=lacks_original
+                )
+            )
     except ChangelogError as error:
         entity, position = (rows.column(name)[len(patches)].as_py() for name in ("entity", "position"))
         message = f"entity {entity}: {error.message}"
@@ -194,12 +202,12 @@ def _lacking(rows: pa.RecordBatch) -> Lacking:
     content = provenance.buffers()[2]
     if content is None or _UNAVAILABLE.encode() not in content.to_pybytes():  # much faster than row by row
         return {}
-    lacking = {}
-    for number in pc.indices_nonzero(pc.match_substring(provenance, _UNAVAILABLE)).to_pylist():
-        source = json_codec.decode_provenance(provenance[number].as_py()).source
+    unavailable_columns = {}
+    for row_number in pc.indices_nonzero(pc.match_substring(provenance, _UNAVAILABLE)).to_pylist():
+        source = json_codec.decode_provenance(provenance[row_number].as_py()).source
         names = frozenset((*source.unavailable, *source.unavailable_original))
-        lacking[number] = names, bool(source.unavailable_original)
-    return lacking
+        unavailable_columns[row_number] = names, bool(source.unavailable_original)
+    return unavailable_columns
 
 
 def _kinds(rows: pa.RecordBatch) -> pa.Array:

@@ -79,7 +79,7 @@ def newest(store: Store) -> DeltaRuns:
 
 def write(
     store: Store,
-    before: DeltaRuns,
+    old_record: DeltaRuns,
     changes: DataFrame,
     *,
     form: Form,
@@ -92,31 +92,31 @@ def write(
     `ordered` says that all changes are past the floor, and that no earlier one can appear later. Raises ChangelogError
     (IN_USE) if another run wrote to the output meanwhile.
     """
-    rest = _unwritten(changes, before.through)
+    new_changes = _unwritten(changes, old_record.through)
     bounds = (F.max("position").alias("last"), F.min("position").alias("first"))
-    ends = rest.groupBy("entity", "partition").agg(*bounds).collect()
+    ends = new_changes.groupBy("entity", "partition").agg(*bounds).collect()
     if not ends:
         return None
     path = f"{DELTAS}/{run_name(at)}"
-    kinds = _write(deltas_of(rest), f"{store.root}/{path}", form)
+    kinds = _write(deltas_of(new_changes), f"{store.root}/{path}", form)
     run = DeltaRun(
         path=path, kinds=kinds, first=min(end["first"] for end in ends), last=max(end["last"] for end in ends)
     )
-    through = {entity: dict(partitions) for entity, partitions in before.through.items()}
+    through = {entity: dict(partitions) for entity, partitions in old_record.through.items()}
     for end in ends:
         through.setdefault(end["entity"], {})[str(end["partition"])] = end["last"]
-    floor = run.last if ordered else before.floor
-    after = replace(before, form=form, floor=floor, through=through, runs=(*before.runs, run))
+    floor = run.last if ordered else old_record.floor
+    new_record = replace(old_record, form=form, floor=floor, through=through, runs=(*old_record.runs, run))
     reach("deltas:written")
-    number = max(numbers(store), default=0) + 1
+    record_number = max(numbers(store), default=0) + 1
     try:
-        if newest(store) != before:
+        if newest(store) != old_record:
             raise outrun(store)
-        add_record(store, number, after)
+        add_record(store, record_number, new_record)
     except ChangelogError:
         store.delete(path)
         raise
-    _clear(store, after, at)
+    _clear(store, new_record, at)
     return run
 
 
@@ -135,11 +135,15 @@ def _unwritten(changes: DataFrame, through: Ends) -> DataFrame:
     """The changes that no run has written. Partitions are compared one by one: in an archive, one can be further on."""
     if not through:
         return changes
-    had = F.lit(False)
+    is_written = F.lit(False)
     for entity, partitions in through.items():
-        for partition, last in partitions.items():
-            had |= (F.col("entity") == entity) & (F.col("partition") == int(partition)) & (F.col("position") <= last)
-    return changes.where(~had)
+        for partition, last_position in partitions.items():
+            is_written |= (
+                (F.col("entity") == entity)
+                & (F.col("partition") == int(partition))
+                & (F.col("position") <= last_position)
+            )
+    return changes.where(~is_written)
 
 
 def _write(deltas: DataFrame, folder: str, form: Form) -> dict[str, int]:
@@ -161,8 +165,10 @@ def _line() -> Column:
 
 
 def _clear(store: Store, runs: DeltaRuns, at: datetime) -> None:
-    listed = {run.path for run in runs.runs}
+    folders_in_use = {run.path for run in runs.runs}
     until_s = (at - GRACE).timestamp()
-    stale = {"/".join(file.path.split("/")[:2]) for file in store.files(DELTAS) if file.modified_s < until_s} - listed
-    for path in stale:
+    expired_folders = {
+        "/".join(file.path.split("/")[:2]) for file in store.files(DELTAS) if file.modified_s < until_s
+    } - folders_in_use
+    for path in expired_folders:
         store.delete(path)

@@ -55,9 +55,9 @@ class Topics:
         """The present topic of each entity. Raises ChangelogError for an entity without one."""
         admin = self.client.admin()
         names = kafka_offsets.entities(admin, self.prefix, self.entities)
-        named = {topic(self.prefix, name): name for name in names if name not in OF_CHANGELOG}
-        topics = kafka_topics.read(admin, [Topic(name=name, partitions=0, settings={}) for name in named])
-        return {named[name]: state for name, state in topics.items()}
+        names_by_topic = {topic(self.prefix, name): name for name in names if name not in OF_CHANGELOG}
+        topics = kafka_topics.read(admin, [Topic(name=name, partitions=0, settings={}) for name in names_by_topic])
+        return {names_by_topic[name]: state for name, state in topics.items()}
 
     def names(self) -> dict[str, str]:
         """The name of each entity's topic of deltas."""
@@ -70,10 +70,10 @@ class Topics:
         """
         sources = self.changelog()
         targets = kafka_topics.delta_topics_of(self.prefix, sources)
-        present = kafka_topics.ensure(
+        states = kafka_topics.ensure(
             self.client, targets, create=self.create, replication_factor=self.replication_factor
         )
-        return {name: present[delta_topic(self.prefix, name)] for name in sources}
+        return {name: states[delta_topic(self.prefix, name)] for name in sources}
 
     def refuse_lost(self, committed: kafka_offsets.Offsets) -> None:
         """Raises ChangelogError (GAP) if messages past these offsets are gone, or may be."""
@@ -90,13 +90,15 @@ def committed(checkpoint: Store) -> kafka_offsets.Offsets:
     The format is Spark's: `commits/<n>` exists once batch n is done; `offsets/<n>` holds a version, then JSON lines:
     one for the batch, then one for each source.
     """
-    done = [int(name) for file in checkpoint.files("commits") if (name := file.path.rpartition("/")[2]).isdecimal()]
-    if not done:
+    batch_numbers = [
+        int(name) for file in checkpoint.files("commits") if (name := file.path.rpartition("/")[2]).isdecimal()
+    ]
+    if not batch_numbers:
         return {}
-    path = f"offsets/{max(done)}"
+    path = f"offsets/{max(batch_numbers)}"
     try:
-        *_, noted = checkpoint.read(path).decode().splitlines()
-        offsets: kafka_offsets.Offsets = json.loads(noted)
+        *_, source_line = checkpoint.read(path).decode().splitlines()
+        offsets: kafka_offsets.Offsets = json.loads(source_line)
     except (ValueError, LookupError) as error:
         hint = "restore the checkpoint from a copy, or start again with another"
         raise ChangelogError(Kind.MALFORMED, f"{checkpoint.root}/{path} is damaged", hint=hint) from error

@@ -192,12 +192,12 @@ def _counted(states: DataFrame) -> tuple[dict[str, Counts], int]:
     counts: dict[str, Counts] = defaultdict(Counts)
     suspects = 0
     for row in rows:
-        entity, state, number = counts[row["entity"]], row["state"], row["rows"]
+        entity, state, row_count = counts[row["entity"]], row["state"], row["rows"]
         if state == SAME or row["in_source"]:
-            entity.source_rows += number
+            entity.source_rows += row_count
         if state in (SAME, CHANGED, EXTRA):
-            entity.changelog_rows += number
-        suspects += number if state not in (SAME, GONE) else 0
+            entity.changelog_rows += row_count
+        suspects += row_count if state not in (SAME, GONE) else 0
     return counts, suspects
 
 
@@ -210,16 +210,16 @@ def _add_marks(counts: dict[str, Counts], judged: DataFrame) -> None:
         F.when(F.col("pending"), F.array(F.lit(_PENDING))).otherwise(F.array().cast("array<string>")),
     )
     for row in judged.select("entity", F.explode(marks).alias("mark")).groupBy("entity", "mark").count().collect():
-        entity, mark, number = counts[row["entity"]], row["mark"], row["count"]
+        entity, mark, key_count = counts[row["entity"]], row["mark"], row["count"]
         match mark[:2]:
             case "?":
-                entity.undecided += number
+                entity.undecided += key_count
             case "p":
-                entity.changelog_rows += number
+                entity.changelog_rows += key_count
             case "u:":
-                entity.unknown[mark[2:]] += number
+                entity.unknown[mark[2:]] += key_count
             case _:
-                entity.schema_changed[mark[2:]] += number
+                entity.schema_changed[mark[2:]] += key_count
 
 
 def shape_of(columns: Struct, versions: Sequence[tuple[str, Version]], windows: Mapping[str, object]) -> ColumnHistory:

@@ -51,8 +51,8 @@ class ForeignSource:
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows that the source holds now."""
-        named = {"driver": _DRIVER} if self.options.get("url", "").startswith("jdbc:postgresql:") else {}
-        return spark.read.format(self.format).options(**(named | dict(self.options))).load()
+        driver_option = {"driver": _DRIVER} if self.options.get("url", "").startswith("jdbc:postgresql:") else {}
+        return spark.read.format(self.format).options(**(driver_option | dict(self.options))).load()
 
 
 def detect(spark: SparkSession, request: Request, other: ForeignSource, start: RunStart) -> JSON:
@@ -64,18 +64,20 @@ def detect(spark: SparkSession, request: Request, other: ForeignSource, start: R
             Kind.PRECONDITION, f"the changelog has no columns of {name}", hint="check the entity's name"
         )
     version = versions[-1][1]
-    first = compare(_sides(spark, request, other, version, None), request.scope)
-    settled = first
-    drifted = first.drifted()
-    if drifted is not None and drifted.head() is not None:
+    first_comparison = compare(_sides(spark, request, other, version, None), request.scope)
+    comparison = first_comparison
+    drifted_keys = first_comparison.drifted()
+    if drifted_keys is not None and drifted_keys.head() is not None:
         say(f"comparing again what differed, after {other.settle_s:g} s")
         time.sleep(other.settle_s)
-        again = compare(_sides(spark, request, other, version, drifted.select("entity", "key")), request.scope)
-        settled = Comparison(counts=first.counts, judged=_settled(again.judged, start.at))
-    tallies = written(request.folder / start.id, [settled])
+        second_comparison = compare(
+            _sides(spark, request, other, version, drifted_keys.select("entity", "key")), request.scope
+        )
+        comparison = Comparison(counts=first_comparison.counts, judged=_settled(second_comparison.judged, start.at))
+    tallies = written(request.folder / start.id, [comparison])
     seconds = round(time.monotonic() - start.clock, 3)
     about = {"table": other.table, "key": list(version.key)}
-    counts = first.counts.get(name, Counts())
+    counts = first_comparison.counts.get(name, Counts())
     entity = entity_json(about, counts, tallies.get(name, Tally()), request.scope, seconds)
     source = {"kind": other.format, "database": None, "server": None, "name": request.config.name}
     return report_json(request, start, {name: entity}, source) | {"exact": False, "why": WHY.format(other.settle_s)}
@@ -95,8 +97,8 @@ def _sides(
     floats = {name for name, type_ in columns if type_ in (Primitive.FLOAT, Primitive.DOUBLE)}
     shape = ColumnHistory(columns=tuple(name for name, _ in columns), floats=frozenset(floats))
     key = [(name, dict(columns)[name]) for name in version.key]
-    chosen = request.config.entities.get(version.entity)
-    masks = Masks(kinds=chosen.mask if chosen else {}, hmac_key=request.config.hmac_key)
+    entity_config = request.config.entities.get(version.entity)
+    masks = Masks(kinds=entity_config.mask if entity_config else {}, hmac_key=request.config.hmac_key)
     keys = None if request.scope.keys is None else bounds(request.scope.keys, version.entity, key)
     changelog = read_changelog(spark, request.where, entities=[version.entity], after=request.scope.since)
     return Sides(

@@ -74,8 +74,8 @@ def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
 def _plain_type(entity: str, name: str, type_: ColumnType | None, types: Mapping[str, spark.DataType]) -> ColumnType:
     """A column's type before masking: `type_`, or by the source if that is None, as for hashed columns."""
     if name not in types:
-        known = ", ".join(types)
-        raise ChangelogError(Kind.USAGE, f"--source has no column {name} of {entity}", hint=f"it has: {known}")
+        column_names = ", ".join(types)
+        raise ChangelogError(Kind.USAGE, f"--source has no column {name} of {entity}", hint=f"it has: {column_names}")
     plain = _hashed_type(types[name]) if type_ is None else type_
     if not _is_faithful(plain, types[name]):
         raise ChangelogError(

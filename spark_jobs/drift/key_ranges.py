@@ -44,8 +44,8 @@ class Bounds:
         """The condition that a key's canonical text is in the range; null for a text that is not such a key."""
         text = key if self.columns == 1 else F.get(F.from_json(key, "array<string>"), F.lit(0))
         value = text.try_cast("long") if self.type in (Primitive.INT, Primitive.LONG) else text
-        after = F.lit(True) if self.first is None else value >= F.lit(self.first)
-        return after if self.end is None else after & (value < F.lit(self.end))
+        in_range = F.lit(True) if self.first is None else value >= F.lit(self.first)
+        return in_range if self.end is None else in_range & (value < F.lit(self.end))
 
     def of_source(self) -> KeyBounds:
         """The same range of the table's rows."""
@@ -73,9 +73,9 @@ def _value(text: str, column: str, type_: Primitive) -> int | str:
             return text
         if type_ is Primitive.UUID:
             return str(uuid.UUID(text))
-        if (number := int(text)) not in _LONG:
+        if (integer := int(text)) not in _LONG:
             raise ValueError
     except ValueError:
         what = "a UUID" if type_ is Primitive.UUID else "an integer of 64 bits"
         raise ChangelogError(Kind.USAGE, f"{text!r} is not a value of {column}: give {what}") from None
-    return number
+    return integer

@@ -146,34 +146,36 @@ def classify(source: DataFrame, changelog: DataFrame, since: str | None = None) 
     leaves out keys whose last change is not past that position, and keys that the changelog lacks.
     """
     by_key = Window.partitionBy("hash", "key", "entity").orderBy("side", F.desc("rank"))
-    here = F.struct("side", "rank", "op", "print", "length")
-    ordered = (
+    row_state = F.struct("side", "rank", "op", "print", "length")
+    numbered_rows = (
         source.select(*_NARROW)
         .union(changelog.select(*_NARROW))
-        .select(*_NARROW, F.row_number().over(by_key).alias("number"), F.lead(here).over(by_key).alias("next"))
+        .select(*_NARROW, F.row_number().over(by_key).alias("number"), F.lead(row_state).over(by_key).alias("next"))
     )
-    keys = ordered.where(F.col("number") == 1)
+    keys = numbered_rows.where(F.col("number") == 1)
     in_source = F.col("side") == _SOURCE
-    keys = keys.withColumn("last", F.when(in_source, F.col("next")).otherwise(here))
+    keys = keys.withColumn("last", F.when(in_source, F.col("next")).otherwise(row_state))
     pending = F.col("last.side") == _INVISIBLE
     position = F.when(pending, _inverted(F.col("last.rank"))).otherwise(F.col("last.rank"))
     keys = keys.withColumn("position", position).withColumn("state", _state(in_source, pending))
     if since is not None:
         keys = keys.where(F.col("position") > since)
-    looked_at = ~F.col("state").isin(SAME, GONE)
-    about = [F.when(looked_at, F.col(name)).alias(name) for name in ("key", "position", "leaf", "locator")]
-    return keys.select("entity", "state", *about).groupBy(*CLASSIFIED[:-1]).agg(F.count(F.lit(1)).alias("rows"))
+    is_suspect = ~F.col("state").isin(SAME, GONE)
+    suspect_columns = [F.when(is_suspect, F.col(name)).alias(name) for name in ("key", "position", "leaf", "locator")]
+    return (
+        keys.select("entity", "state", *suspect_columns).groupBy(*CLASSIFIED[:-1]).agg(F.count(F.lit(1)).alias("rows"))
+    )
 
 
 def _state(in_source: Column, pending: Column) -> Column:
     deleted = F.col("last.op") == Op.DELETE.value
-    later = pending & ~in_source & (F.col("last.op") == Op.CREATE.value)
-    same = (F.col("print") == F.col("last.print")) & F.col("length").eqNullSafe(F.col("last.length"))
+    is_newer = pending & ~in_source & (F.col("last.op") == Op.CREATE.value)
+    is_equal = (F.col("print") == F.col("last.print")) & F.col("length").eqNullSafe(F.col("last.length"))
     return (
         F.when(F.col("last").isNull() | (in_source & ~pending & deleted), MISSING)
-        .when(later, GONE)
+        .when(is_newer, GONE)
         .when(pending, PENDING)
-        .when(in_source & same, SAME)
+        .when(in_source & is_equal, SAME)
         .when(in_source, CHANGED)
         .when(deleted, GONE)
         .otherwise(EXTRA)
@@ -182,12 +184,12 @@ def _state(in_source: Column, pending: Column) -> Column:
 
 def with_changes(suspects: DataFrame, changes: DataFrame, *, few: bool) -> DataFrame:
     """The keys to judge, each with the whole row of the changelog at its position."""
-    known = suspects.where(F.col("position").isNotNull()).select("entity", "key", "position")
+    positions = suspects.where(F.col("position").isNotNull()).select("entity", "key", "position")
     columns = ("op", "current", "original", "provenance", "committed_at", "service_name", "api_version")
     rows = changes.select("entity", "key", "position", *columns)
-    matched = rows.join(F.broadcast(known) if few else known, ["entity", "key", "position"], "inner")
-    once = matched.dropDuplicates(["entity", "key"]).drop("position")
-    return suspects.join(once, ["entity", "key"], "left")
+    joined_rows = rows.join(F.broadcast(positions) if few else positions, ["entity", "key", "position"], "inner")
+    one_row_per_key = joined_rows.dropDuplicates(["entity", "key"]).drop("position")
+    return suspects.join(one_row_per_key, ["entity", "key"], "left")
 
 
 def with_source(suspects: DataFrame, source: DataFrame) -> DataFrame:

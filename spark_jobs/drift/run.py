@@ -61,45 +61,45 @@ def detect(spark: SparkSession, request: Request, start: RunStart) -> JSON:
 
     Raises ChangelogError. If nothing can be compared now, the report says so.
     """
-    seen, entities, failure = Progress(), {}, {}
+    progress, entities, failure = Progress(), {}, {}
     try:
-        entities = _compared(spark, request, start, seen)
+        entities = _compared(spark, request, start, progress)
     except NotComparedError as error:
         failure = {"verdict": error.verdict, "why": str(error)}
     source = {
         "kind": request.config.source.kind,
-        "database": seen.fence.database if seen.fence else None,
-        "server": seen.fence.server if seen.fence else None,
+        "database": progress.fence.database if progress.fence else None,
+        "server": progress.fence.server if progress.fence else None,
         "name": request.config.name,
     }
-    entities = dict(sorted({**entities, **seen.skipped}.items()))
+    entities = dict(sorted({**entities, **progress.skipped}.items()))
     report = report_json(request, start, entities, source)
-    gaps = read_gaps(open_log(request.config)) if seen.caught_up else []
+    gaps = read_gaps(open_log(request.config)) if progress.caught_up else []
     changelog = {**report["changelog"], "gaps": [gap_json(gap) for gap in gaps]}
-    return {**report, "changelog": changelog, "fence": fence_json(seen), **failure}
+    return {**report, "changelog": changelog, "fence": fence_json(progress), **failure}
 
 
-def _compared(spark: SparkSession, request: Request, start: RunStart, seen: Progress) -> dict[str, JSON]:
+def _compared(spark: SparkSession, request: Request, start: RunStart, progress: Progress) -> dict[str, JSON]:
     """The report's entities; writes the file of drifted keys.
 
     1. Waits until the service has read all tables completely. 2. Takes the fence. 3. Waits until the changelog has
     caught up with it. 4. Compares. 5. Compares undecided keys again.
     """
     config = request.config
-    chosen = []
+    compared_entities = []
     for entity in entities_of(config, request.names):
-        why = _skipped(entity)
-        if why is None:
-            chosen.append(entity)
+        reason = _skipped(entity)
+        if reason is None:
+            compared_entities.append(entity)
         else:
-            seen.skipped[entity.name] = {**about(entity), "verdict": SKIPPED, "why": why, **NOTHING}
-    if not chosen:
+            progress.skipped[entity.name] = {**about(entity), "verdict": SKIPPED, "why": reason, **NOTHING}
+    if not compared_entities:
         return {}
     compare = _Compare(
-        spark=spark, request=request, source=database(config), entities=tuple(chosen), log=open_log(config)
+        spark=spark, request=request, source=database(config), entities=tuple(compared_entities), log=open_log(config)
     )
     with ExitStack() as fences:
-        comparisons = [compare.first(fences, seen)]  # 1 to 4
+        comparisons = [compare.first(fences, progress)]  # 1 to 4
         deadline = time.monotonic() + request.wait_s
         while (undecided := comparisons[-1].undecided()) is not None and time.monotonic() < deadline:
             say("some keys are undecided at this fence: comparing them again under a later one")
@@ -113,7 +113,7 @@ def _compared(spark: SparkSession, request: Request, start: RunStart, seen: Prog
         entity.name: entity_json(
             about(entity), counts.get(entity.name, Counts()), tallies.get(entity.name, Tally()), request.scope, seconds
         )
-        for entity in chosen
+        for entity in compared_entities
     }
 
 
@@ -131,7 +131,7 @@ class _Compare:
     entities: Sequence[Entity]
     log: Log
 
-    def first(self, fences: ExitStack, seen: Progress) -> Comparison:
+    def first(self, fences: ExitStack, progress: Progress) -> Comparison:
         request, names = self.request, [entity.name for entity in self.entities]
         deadline = time.monotonic() + request.wait_s
         shapes = shapes_of(self.entities, codec=request.config.codec, hmac_key=request.config.hmac_key)
@@ -139,24 +139,24 @@ class _Compare:
             checkpoint = catch_up.until_read(self.log, names, deadline=deadline, wait=time.sleep)
             settings = {name: checkpoint.settings.get(name) for name in names}
             check_settings(replace(checkpoint, settings=settings, partial=False), shapes, accept=False)
-            with ExitStack() as own:
-                seen.fence, seen.caught_up = self._fence(own, self.entities, deadline, seen)
-                if catch_up.unread(seen.caught_up.checkpoint, names) is None:
-                    fences.enter_context(own.pop_all())
+            with ExitStack() as attempt:
+                progress.fence, progress.caught_up = self._fence(attempt, self.entities, deadline, progress)
+                if catch_up.unread(progress.caught_up.checkpoint, names) is None:
+                    fences.enter_context(attempt.pop_all())
                     break  # otherwise a repair was requested before the fence: a later fence shows its result
-        say(f"comparing {', '.join(names)} as of {seen.fence.place}")
-        return self._under(seen.fence, seen.caught_up, None)
+        say(f"comparing {', '.join(names)} as of {progress.fence.place}")
+        return self._under(progress.fence, progress.caught_up, None)
 
-    def again(self, fences: ExitStack, before: Comparison, undecided: DataFrame) -> Comparison:
-        names = {name for name, item in before.counts.items() if item.undecided}
+    def again(self, fences: ExitStack, comparison: Comparison, undecided: DataFrame) -> Comparison:
+        names = {name for name, item in comparison.counts.items() if item.undecided}
         entities = [entity for entity in self.entities if entity.name in names]
         fence, caught_up = self._fence(fences, entities, time.monotonic() + self.request.wait_s, Progress())
         return self._under(fence, caught_up, undecided)
 
     def _fence(
-        self, fences: ExitStack, entities: Sequence[Entity], deadline: float, seen: Progress
+        self, fences: ExitStack, entities: Sequence[Entity], deadline: float, progress: Progress
     ) -> tuple[Fence, CaughtUp]:
-        fence = seen.fence = fences.enter_context(catch_up.held(self.source, entities, deadline=deadline))
+        fence = progress.fence = fences.enter_context(catch_up.held(self.source, entities, deadline=deadline))
         say(f"waiting until the changelog reaches {fence.place}")
         caught_up = catch_up.until_caught_up(self.log, fence, deadline=deadline, wait=time.sleep)
         if isinstance(self.request.where, Archive):
@@ -181,17 +181,19 @@ def _until_archived(
 
         spans = kafka_offsets.unread(kafka.client(sink), request.config.prefix, {}, lost=True)
     topics = {topic_of(request.config.prefix, name) for name in names}
-    due = {part: span.end for part, span in spans.items() if part[0] in topics}
+    end_offsets = {part: span.end for part, span in spans.items() if part[0] in topics}
     store = store_of(where.path, spark)
     while True:
         manifest = newest(store)
         offsets = manifest.offsets if manifest else {}
-        behind = [part for part, end in due.items() if offsets.get(part[0], {}).get(str(part[1]), 0) < end]
-        if not behind:
+        parts_missing = [
+            part for part, end in end_offsets.items() if offsets.get(part[0], {}).get(str(part[1]), 0) < end
+        ]
+        if not parts_missing:
             return
         if time.monotonic() > deadline:
-            topic, number = behind[0]
-            message = f"{name_of(where)} lacks what {topic}, partition {number}, holds"
+            topic, partition = parts_missing[0]
+            message = f"{name_of(where)} lacks what {topic}, partition {partition}, holds"
             raise NotComparedError(NOT_CAUGHT_UP, message, hint="run spark_jobs/archive.py first, or wait longer")
         time.sleep(1.0)
 
@@ -206,18 +208,18 @@ def written(folder: Path, comparisons: Sequence[Comparison]) -> dict[str, Tally]
 
 def _rows(frames: Sequence[DataFrame | None]) -> Iterator[Mapping[str, Any]]:
     """The drifted keys, sorted by entity and key, loaded one partition at a time."""
-    present = [frame for frame in frames if frame is not None]
-    if not present:
+    non_empty = [frame for frame in frames if frame is not None]
+    if not non_empty:
         return iter(())
-    ordered = reduce(DataFrame.union, present).orderBy("entity", "key")
-    return (row.asDict() for row in ordered.toLocalIterator())
+    sorted_rows = reduce(DataFrame.union, non_empty).orderBy("entity", "key")
+    return (row.asDict() for row in sorted_rows.toLocalIterator())
 
 
 def _totals(comparisons: Sequence[Comparison]) -> dict[str, Counts]:
     """The first comparison's counts, plus those of the later ones for keys that it left undecided."""
     totals = dict(comparisons[0].counts)
-    for before, after in pairwise(comparisons):
-        for name, counts in before.counts.items():
+    for comparison, next_comparison in pairwise(comparisons):
+        for name, counts in comparison.counts.items():
             if counts.undecided:
-                totals[name].add(after.counts.get(name, Counts()))
+                totals[name].add(next_comparison.counts.get(name, Counts()))
     return totals

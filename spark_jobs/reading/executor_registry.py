@@ -45,9 +45,9 @@ class ExecutorRegistry:
     def of_options(cls, urls: str, options: Mapping[str, Any]) -> Self:
         """From the options of confluent-kafka's client. Raises ChangelogError (USAGE) for one that is not supported."""
         for name in sorted(options.keys() - _KNOWN):
-            known = ", ".join(sorted(_KNOWN))
+            supported = ", ".join(sorted(_KNOWN))
             raise ChangelogError(
-                Kind.USAGE, f"[sink] registry_client: jobs do not support {name}", hint=f"they support {known}"
+                Kind.USAGE, f"[sink] registry_client: jobs do not support {name}", hint=f"they support {supported}"
             )
         return cls(
             urls=tuple(url.strip().rstrip("/") for url in urls.split(",")),
@@ -69,14 +69,14 @@ class ExecutorRegistry:
 
 @lru_cache(maxsize=1024)
 def _fetched(registry: ExecutorRegistry, id_: int) -> Schema:
-    *others, last = registry.urls
-    for url in others:
+    *first_urls, last_url = registry.urls
+    for url in first_urls:
         try:
             return _asked(registry, url, id_)
         except ChangelogError as error:
             if error.kind is not Kind.CONNECTION:
                 raise
-    return _asked(registry, last, id_)
+    return _asked(registry, last_url, id_)
 
 
 def _asked(registry: ExecutorRegistry, url: str, id_: int) -> Schema:

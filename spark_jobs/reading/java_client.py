@@ -47,9 +47,9 @@ def _translated(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         elif name == _VERIFYING:
             yield name, "" if value == "none" else value
         elif name.startswith(("sasl.", "ssl.", "enable.ssl", "https.")) and name not in _LOGIN:
-            known = ", ".join(sorted({*_RENAMED, *_PEM, *_LOGIN, _VERIFYING}))
+            supported = ", ".join(sorted({*_RENAMED, *_PEM, *_LOGIN, _VERIFYING}))
             raise ChangelogError(
-                Kind.USAGE, f"[sink] client: Spark's Kafka client has no {name}", hint=f"jobs support {known}"
+                Kind.USAGE, f"[sink] client: Spark's Kafka client has no {name}", hint=f"jobs support {supported}"
             )
     if _LOGIN & options.keys():
         yield "sasl.jaas.config", _jaas(options)

@@ -86,17 +86,17 @@ def slices(spans: Spans, rows_max: int) -> Iterable[dict[Part, OffsetSpan]]:
 
     Empty spans are left out, except on a first run: noting them lets the next run detect lost messages.
     """
-    left = {part: span for part, span in spans.items() if span.end > span.first or span.after is None}
-    while left:
-        share = max(rows_max // len(left), 1)
+    spans_left = {part: span for part, span in spans.items() if span.end > span.first or span.after is None}
+    while spans_left:
+        share = max(rows_max // len(spans_left), 1)
         piece = {
             part: OffsetSpan(first=span.first, end=min(span.end, span.first + share), after=span.after)
-            for part, span in left.items()
+            for part, span in spans_left.items()
         }
         yield piece
-        left = {
+        spans_left = {
             part: OffsetSpan(first=piece[part].end, end=span.end, after=piece[part].end)
-            for part, span in left.items()
+            for part, span in spans_left.items()
             if piece[part].end < span.end
         }
 
@@ -125,8 +125,8 @@ def ending(spans: Spans, ends_: Offsets) -> dict[Part, OffsetSpan]:
 def _refuse_unknown(names: Iterable[str], known_names: Collection[str]) -> None:
     for name in names:
         if name not in known_names:
-            known = ", ".join(sorted(known_names))
-            raise ChangelogError(Kind.USAGE, f"entity {name} has no topic", hint=f"the changelog has {known}")
+            names_text = ", ".join(sorted(known_names))
+            raise ChangelogError(Kind.USAGE, f"entity {name} has no topic", hint=f"the changelog has {names_text}")
 
 
 def _refuse_lost(part: Part, next_: int, first: int, end: int) -> None:
@@ -139,8 +139,8 @@ def _refuse_lost(part: Part, next_: int, first: int, end: int) -> None:
 def _refuse_compacted(admin: Admin, spans: Spans) -> None:
     """Kafka protects a message from compaction for a limited time; one that was not read in that time may be gone."""
     pending = {part: span for part, span in spans.items() if span.after is not None and span.end > span.first}
-    named = [Topic(name=name, partitions=0, settings={}) for name in {name for name, _ in pending}]
-    settings = {name: topic_found.settings for name, topic_found in topics.read(admin, named).items()}
+    topics_to_read = [Topic(name=name, partitions=0, settings={}) for name in {name for name, _ in pending}]
+    settings = {name: topic_found.settings for name, topic_found in topics.read(admin, topics_to_read).items()}
     lag_ms = {
         part: int(settings[part[0]].get("min.compaction.lag.ms", 0))
         for part in pending

@@ -81,8 +81,8 @@ def end_of(spark: SparkSession, where: Where) -> Position | None:
         case Files():
             return _reached(find_recovery(where.path).checkpoint)
         case Archive():
-            last = max((file.last for file in manifest_of(spark, where).files), default=None)
-            return None if last is None else Position.parse(last)
+            last_position = max((file.last for file in manifest_of(spark, where).files), default=None)
+            return None if last_position is None else Position.parse(last_position)
         case Kafka():
             return _reached(kafka_log(where).checkpoint())
 

@@ -88,10 +88,10 @@ def _listed(manifest: Manifest | None, entities: Sequence[str] | None, after: Po
 
 def refuse_unknown(where: Where, entities: Iterable[str], known: Iterable[str]) -> None:
     """Raises ChangelogError (USAGE) for an entity that is not one of the known."""
-    missing = sorted(set(entities) - {*known, *ASIDE})
-    if missing:
+    unknown_names = sorted(set(entities) - {*known, *ASIDE})
+    if unknown_names:
         hint = f"it has: {', '.join(sorted(set(known) - {*ASIDE})) or 'none yet'}"
-        raise ChangelogError(Kind.USAGE, f"{name_of(where)} has no entity {missing[0]}", hint=hint)
+        raise ChangelogError(Kind.USAGE, f"{name_of(where)} has no entity {unknown_names[0]}", hint=hint)
 
 
 def read_parquet(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
@@ -108,12 +108,12 @@ def _looked_up_here(spark: SparkSession, paths: Sequence[str]) -> Iterator[None]
     if not paths[0].startswith("file:"):
         yield
         return
-    before = str(spark.conf.get(_LOOKUP_MAX))
-    spark.conf.set(_LOOKUP_MAX, max(len(paths), int(before)))
+    old_max = str(spark.conf.get(_LOOKUP_MAX))
+    spark.conf.set(_LOOKUP_MAX, max(len(paths), int(old_max)))
     try:
         yield
     finally:
-        spark.conf.set(_LOOKUP_MAX, before)
+        spark.conf.set(_LOOKUP_MAX, old_max)
 
 
 def nullable(schema: Any) -> StructType:

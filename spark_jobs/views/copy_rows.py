@@ -139,11 +139,13 @@ def _copied(
 
 
 def _as_csv(batch: pa.RecordBatch, finish: Sequence[Callable[[pa.Array], pa.Array]]) -> Csv:
-    own = [finisher(batch.column(number)) for number, finisher in enumerate(finish)]
-    about = dict(zip(_ABOUT, batch.columns[len(own) :], strict=True))
+    column_arrays = [finisher(batch.column(number)) for number, finisher in enumerate(finish)]
+    about = dict(zip(_ABOUT, batch.columns[len(column_arrays) :], strict=True))
     lengths = [pc.sum(pc.list_value_length(about[name])).as_py() or 0 for name in ("_out_of_range", "_unavailable")]
-    rest = [_names(array) if pa.types.is_list(array.type) else array for array in about.values()]
-    table = pa.record_batch([*own, *rest], [f"c{number}" for number in range(len(own) + len(rest))])
+    about_arrays = [_names(array) if pa.types.is_list(array.type) else array for array in about.values()]
+    table = pa.record_batch(
+        [*column_arrays, *about_arrays], [f"c{number}" for number in range(len(column_arrays) + len(about_arrays))]
+    )
     buffer = io.BytesIO()
     csv.write_csv(table, buffer, _CSV)
     return buffer.getvalue(), [len(batch), *lengths]

@@ -86,26 +86,26 @@ def fold(
     naming the position, for a change whose state is missing or not a JSON object.
     """
     readers = {column.name: text if raw else reader(column.type) for column in columns}
-    typed = BatchReader(columns, schema.types[: len(columns)], raw).reader()
+    read_batch = BatchReader(columns, schema.types[: len(columns)], raw).reader()
     rows: list[tuple[Any, ...]] = []
-    held: list[tuple[Any, ...]] = []
+    changes_of_key: list[tuple[Any, ...]] = []
     for batch in batches:
-        usual = _usual(batch)
-        quick = batch.filter(pa.array(usual))
-        values, left = typed(quick.column("current").to_pylist())
-        rows += (_row([change], readers) for change in _changes(quick.filter(pa.array(left))))
-        usual_rows = pa.array(~left)
-        yield _with_about([array.filter(usual_rows) for array in values], quick.filter(usual_rows), schema)
-        for change in _changes(batch.filter(pa.array(~usual))):
-            if held and held[0][0] != change[0]:
-                rows.append(_row(held, readers))
-                held = []
-            held.append(change)
+        usual_mask = _usual(batch)
+        usual_changes = batch.filter(pa.array(usual_mask))
+        values, unusual_mask = read_batch(usual_changes.column("current").to_pylist())
+        rows += (_row([change], readers) for change in _changes(usual_changes.filter(pa.array(unusual_mask))))
+        usual_rows = pa.array(~unusual_mask)
+        yield _with_about([array.filter(usual_rows) for array in values], usual_changes.filter(usual_rows), schema)
+        for change in _changes(batch.filter(pa.array(~usual_mask))):
+            if changes_of_key and changes_of_key[0][0] != change[0]:
+                rows.append(_row(changes_of_key, readers))
+                changes_of_key = []
+            changes_of_key.append(change)
         while len(rows) >= ROWS_MAX:
             yield _batch(rows[:ROWS_MAX], schema)
             del rows[:ROWS_MAX]
-    if held:
-        rows.append(_row(held, readers))
+    if changes_of_key:
+        rows.append(_row(changes_of_key, readers))
     if rows:
         yield _batch(rows, schema)
 
@@ -123,9 +123,9 @@ def _changes(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
 
 def _with_about(values: Sequence[pa.Array], changes: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Output rows for changes that are complete states."""
-    none = pa.ListArray.from_arrays(pa.array(np.zeros(len(changes) + 1, np.int32)), pa.array([], pa.utf8()))
-    begun = pa.array(np.zeros(len(changes), np.bool_))
-    arrays = [*values, *(changes.column(name) for name in _OF_CHANGE), none, none, begun]
+    empty_lists = pa.ListArray.from_arrays(pa.array(np.zeros(len(changes) + 1, np.int32)), pa.array([], pa.utf8()))
+    begun_flags = pa.array(np.zeros(len(changes), np.bool_))
+    arrays = [*values, *(changes.column(name) for name in _OF_CHANGE), empty_lists, empty_lists, begun_flags]
     return pa.RecordBatch.from_arrays(
         [array.cast(field.type) for array, field in zip(arrays, schema, strict=True)], schema=schema
     )
@@ -140,37 +140,37 @@ def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch
 
 def _row(changes: Sequence[tuple[Any, ...]], readers: Mapping[str, Read]) -> tuple[Any, ...]:
     """One output row, from the changes of one key."""
-    last = changes[0]
-    folded = _fold(changes)
+    last_change = changes[0]
+    state = _fold(changes)
     values: list[object] = []
-    outside: list[str] = []
+    out_of_range: list[str] = []
     for name, read in readers.items():
-        token = folded.values.get(name, NULL)
-        if token == NULL and name not in folded.json_null:
+        token = state.values.get(name, NULL)
+        if token == NULL and name not in state.json_null:
             values.append(None)
             continue
         try:
             values.append(read(token))
         except ValueError:
             values.append(None)
-            outside.append(name)
-    missing = sorted(folded.missing & readers.keys())
-    return (*values, *last[: len(_OF_CHANGE)], missing, sorted(outside), folded.begun)
+            out_of_range.append(name)
+    missing = sorted(state.missing & readers.keys())
+    return (*values, *last_change[: len(_OF_CHANGE)], missing, sorted(out_of_range), state.begun)
 
 
 def _fold(changes: Sequence[tuple[Any, ...]]) -> _Folded:
-    folded = _state(changes[0])
+    state = _state(changes[0])
     for change in changes[1:]:
-        if folded.begun or not folded.missing:
+        if state.begun or not state.missing:
             break
         earlier = _state(change)
         if change[2] != Op.DELETE:
-            recovered = folded.missing & earlier.values.keys()
-            folded.values |= {name: earlier.values[name] for name in recovered}
-            folded.json_null |= recovered & earlier.json_null
-            folded.missing -= recovered
-        folded.begun = earlier.begun
-    return folded
+            recovered = state.missing & earlier.values.keys()
+            state.values |= {name: earlier.values[name] for name in recovered}
+            state.json_null |= recovered & earlier.json_null
+            state.missing -= recovered
+        state.begun = earlier.begun
+    return state
 
 
 def _state(change: tuple[Any, ...]) -> _Folded:

@@ -65,8 +65,8 @@ class BatchReader:
             return lambda texts: ([pa.nulls(len(texts), type_) for type_ in self.types], np.ones(len(texts), np.bool_))
         parts = [_part(column.type, type_, self.raw) for column, type_ in zip(self.columns, self.types, strict=True)]
         fields = [
-            (f"c{number}", *_optional(parsed, column.name))
-            for number, (column, (parsed, _)) in enumerate(zip(self.columns, parts, strict=True))
+            (f"c{index}", *_optional(parsed, column.name))
+            for index, (column, (parsed, _)) in enumerate(zip(self.columns, parts, strict=True))
         ]
         state = msgspec.defstruct("State", fields, gc=False)
         members = [attrgetter(name) for name, *_ in fields]
@@ -74,21 +74,21 @@ class BatchReader:
         decode, empty = msgspec.json.Decoder(state).decode, state()
 
         def read(texts: Texts) -> tuple[list[pa.Array], Mask]:
-            left = np.zeros(len(texts), np.bool_)
+            unusual_mask = np.zeros(len(texts), np.bool_)
             states = []
-            for number, state_text in enumerate(texts):
+            for index, state_text in enumerate(texts):
                 try:
                     states.append(decode(state_text))  # type: ignore[arg-type]  # None raises TypeError
                 except (ValueError, TypeError, RecursionError):
                     states.append(empty)
-                    left[number] = True
+                    unusual_mask[index] = True
             arrays = []
-            for of_state, finished in zip(members, finish, strict=True):
-                array, unusual = finished(list(map(of_state, states)), texts)
+            for member_of, finished in zip(members, finish, strict=True):
+                array, unusual = finished(list(map(member_of, states)), texts)
                 arrays.append(array)
                 if unusual is not None:
-                    left |= unusual
-            return arrays, left
+                    unusual_mask |= unusual
+            return arrays, unusual_mask
 
         return read
 
@@ -138,9 +138,9 @@ def _of_form(form: str, to: pa.DataType) -> Finish:
             except pa.ArrowInvalid:  # the 30th of February
                 return pa.nulls(len(texts), to), texts.is_valid().to_numpy(zero_copy_only=False)
         unusual = pc.invert(usual).fill_null(False).to_numpy(zero_copy_only=False)
-        usual_values = [None if left else value for value, left in zip(values, unusual, strict=True)]
-        array, others = finish(usual_values, ())
-        return array, unusual if others is None else unusual | others
+        usual_values = [None if is_unusual else value for value, is_unusual in zip(values, unusual, strict=True)]
+        array, unparsed = finish(usual_values, ())
+        return array, unusual if unparsed is None else unusual | unparsed
 
     return finish
 
@@ -152,8 +152,8 @@ def _floats(to: pa.DataType) -> Finish:
         array = pa.array(values, to)
         plain = array.to_numpy(zero_copy_only=False)  # nulls become NaN, which no token does
         unusual = np.isinf(plain)
-        for number in np.flatnonzero(plain == 0).tolist():
-            unusual[number] = _MINUS_NOUGHT.search(texts[number] or "") is not None
+        for index in np.flatnonzero(plain == 0).tolist():
+            unusual[index] = _MINUS_NOUGHT.search(texts[index] or "") is not None
         return array, unusual
 
     return finish
@@ -161,15 +161,15 @@ def _floats(to: pa.DataType) -> Finish:
 
 def _one_by_one(read: Read, to: pa.DataType) -> Finish:
     def finish(values: Sequence[Raw], _: Texts) -> tuple[pa.Array, Mask | None]:
-        left = np.zeros(len(values), np.bool_)
+        unusual = np.zeros(len(values), np.bool_)
         parsed: list[object] = []
-        for number, value in enumerate(values):
+        for index, value in enumerate(values):
             token = bytes(value)
             try:
                 parsed.append(None if token == NULL else read(token))
             except ValueError:
                 parsed.append(None)
-                left[number] = True
-        return pa.array(parsed, to), left
+                unusual[index] = True
+        return pa.array(parsed, to), unusual
 
     return finish

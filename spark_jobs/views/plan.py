@@ -84,8 +84,8 @@ def base_of(present: View | None, changelog: Where, plan: ViewPlan, position: Po
     view = plan.view
     if present is None or isinstance(changelog, Kafka) or view.where or view.nested or view.columns != ALL:
         return None
-    same = present.definition == plan.definition(changelog)
-    return present if same and present.position <= str(position) else None
+    has_same_definition = present.definition == plan.definition(changelog)
+    return present if has_same_definition and present.position <= str(position) else None
 
 
 @contextlib.contextmanager
@@ -180,15 +180,17 @@ def _filtered(rows: DataFrame, condition: str | None) -> DataFrame:
 
 def _taken(part: ViewConfig | NestedConfig, rows: DataFrame, place: str) -> list[str]:
     """The names of the document's columns and of its nested members."""
-    own = [name for name in rows.columns if name not in fold.ABOUT.names and name not in part.nested]
+    names = [name for name in rows.columns if name not in fold.ABOUT.names and name not in part.nested]
     if part.columns != ALL:
         _refuse_unknown(f"{place}.columns", list(part.columns), rows, part.entity)
-        own = list(part.columns)
-    return [*own, *part.nested]
+        names = list(part.columns)
+    return [*names, *part.nested]
 
 
 def _refuse_unknown(place: str, names: Sequence[str], rows: DataFrame, entity: str) -> None:
-    missing = next((name for name in names if name not in rows.columns), None)
-    if missing is not None:
-        known = ", ".join(name for name in rows.columns if name not in fold.ABOUT.names)
-        raise ChangelogError(Kind.USAGE, f"{place}: {entity} has no column {missing}", hint=f"it has: {known}")
+    unknown_name = next((name for name in names if name not in rows.columns), None)
+    if unknown_name is not None:
+        names_text = ", ".join(name for name in rows.columns if name not in fold.ABOUT.names)
+        raise ChangelogError(
+            Kind.USAGE, f"{place}: {entity} has no column {unknown_name}", hint=f"it has: {names_text}"
+        )

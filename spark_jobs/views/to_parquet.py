@@ -62,19 +62,21 @@ def write(store: Store, rows: "DataFrame", view: View, *, at: datetime) -> View:
 
     Raises ChangelogError (IN_USE) if another run wrote to the output meanwhile.
     """
-    before, number = newest(store), max(numbers(store), default=0) + 1
+    old_view, record_number = newest(store), max(numbers(store), default=0) + 1
     path = f"{_VIEWS}/{run_name(at)}"
     rows.write.option("compression", "zstd").parquet(f"{store.root}/{path}")  # 1
     unlisted = replace(view, path=path)
-    after = replace(counted(read(rows.sparkSession, store, unlisted), unlisted), before=before.path if before else "")
+    new_view = replace(
+        counted(read(rows.sparkSession, store, unlisted), unlisted), before=old_view.path if old_view else ""
+    )
     try:
-        add_record(store, number, after)  # 2
+        add_record(store, record_number, new_view)  # 2
     except ChangelogError:
         store.delete(path)
         raise
     _lead(store, path)  # 3
-    _clear(store, [after.path, after.before])
-    return after
+    _clear(store, [new_view.path, new_view.before])
+    return new_view
 
 
 def counted(rows: "DataFrame", view: View) -> View:
@@ -91,10 +93,10 @@ def _lead(store: Store, path: str) -> None:
     if not store.root.startswith("file:"):
         return
     folder = Path(store.root.removeprefix("file:"))
-    beside = folder / f".{CURRENT}-{secrets.token_hex(4)}"
+    temporary_link = folder / f".{CURRENT}-{secrets.token_hex(4)}"
     try:
-        beside.symlink_to(path)
-        beside.replace(folder / CURRENT)
+        temporary_link.symlink_to(path)
+        temporary_link.replace(folder / CURRENT)
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise ChangelogError(

@@ -78,7 +78,7 @@ def write(states: "DataFrame", shape: ViewColumns, view: View, table: Target) ->
         numbered = states.select(*shape.names()).toDF(*columns)
         counts = numbered.mapInArrow(copy, COPIED).groupBy().sum().collect()[0]  # 3
         rows, out_of_range, unavailable = (int(count or 0) for count in counts)
-        after = View(
+        new_view = View(
             format=FORMAT,
             definition=view.definition,
             position=view.position,
@@ -87,8 +87,8 @@ def write(states: "DataFrame", shape: ViewColumns, view: View, table: Target) ->
             unavailable=unavailable,
         )
         _finish(connection, beside, parts)
-        _swap(connection, place, beside, after)  # 4
-        return after
+        _swap(connection, place, beside, new_view)  # 4
+        return new_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _swap(connection: Connection, place: _Place, beside: sql.Identifier, view: V
 
 def _rights(connection: Connection, place: _Place, beside: sql.Identifier) -> list[sql.Composed]:
     """Statements that give `beside` the table's grants, those on columns that exist in both, and its owner."""
-    old, new = place.named().as_string(connection), beside.as_string(connection)
+    old_table, new_table = place.named().as_string(connection), beside.as_string(connection)
     grants = connection.execute(
         "WITH granted AS ("
         " SELECT null::name AS attname, (aclexplode(relacl)).* FROM pg_class WHERE oid = %(old)s::regclass"
@@ -188,7 +188,7 @@ def _rights(connection: Connection, place: _Place, beside: sql.Identifier) -> li
         " AND EXISTS (SELECT FROM pg_attribute b WHERE b.attrelid = %(new)s::regclass AND b.attname = a.attname))"
         " SELECT attname, privilege_type, is_grantable, CASE WHEN grantee <> 0 THEN pg_get_userbyid(grantee) END"
         " FROM granted WHERE grantee <> (SELECT relowner FROM pg_class WHERE oid = %(old)s::regclass)",
-        {"old": old, "new": new},
+        {"old": old_table, "new": new_table},
     ).fetchall()
     statements = []
     for column, privilege, grantable, grantee in grants:
@@ -201,6 +201,6 @@ def _rights(connection: Connection, place: _Place, beside: sql.Identifier) -> li
                 sql.SQL(" WITH GRANT OPTION" if grantable else ""),
             )
         )
-    owner = _one(connection, "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s::regclass", [old])
+    owner = _one(connection, "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s::regclass", [old_table])
     assert owner is not None  # the table is locked
     return [*statements, sql.SQL("ALTER TABLE {} OWNER TO {}").format(beside, sql.Identifier(owner[0]))]

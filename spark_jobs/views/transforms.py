@@ -86,9 +86,9 @@ def followed(view: DataFrame, changes: DataFrame, columns: Sequence[Column], *, 
     if fold.CONTEXT not in view.columns:  # an older version made it, whose changes had none
         view = view.withColumn(fold.CONTEXT, F.lit(None).cast("string"))
     remaining = _without_truncated(_renamed(view, ("_key", "key"), ("_position", "position")), changes)
-    was = _renamed(remaining, ("key", "_key"), ("position", "_position")).alias("was")
-    now = latest(changes, columns, raw=raw).alias("now")
-    joined = was.join(now, F.col("was._key") == F.col("now._key"), "full_outer")
+    old_states = _renamed(remaining, ("key", "_key"), ("position", "_position")).alias("was")
+    new_states = latest(changes, columns, raw=raw).alias("now")
+    joined = old_states.join(new_states, F.col("was._key") == F.col("now._key"), "full_outer")
     merged = [_merged(name).alias(name) for name in [*(column.name for column in columns), *fold.ABOUT.names]]
     return joined.select(*merged).where(F.col("_op") != Op.DELETE.value)
 
@@ -104,31 +104,35 @@ def nested(outer: DataFrame, member: str, inner: DataFrame, on: Mapping[str, str
     arrays = grouped.agg(
         F.transform(F.array_sort(F.collect_list(row), _by_key), lambda entry: entry["row"]).alias(member)
     )
-    same = [F.col(quoted(on[name])) == F.col(place) for place, name in places.items()]
-    joined = outer.join(arrays, reduce(and_, same), "left_outer").drop(*places)
+    conditions = [F.col(quoted(on[name])) == F.col(place) for place, name in places.items()]
+    joined = outer.join(arrays, reduce(and_, conditions), "left_outer").drop(*places)
     empty = F.array().cast(arrays.schema[member].dataType)
     return joined.withColumn(member, F.coalesce(F.col(quoted(member)), empty))
 
 
-def _by_key(one: Expression, other: Expression) -> Expression:
-    return F.when(one["_key"] < other["_key"], -1).when(one["_key"] > other["_key"], 1).otherwise(0)
+def _by_key(left: Expression, right: Expression) -> Expression:
+    return F.when(left["_key"] < right["_key"], -1).when(left["_key"] > right["_key"], 1).otherwise(0)
 
 
 def schema_of(columns: Sequence[Column], *, raw: bool = False) -> pa.Schema:
     """The schema of a frame of states. Raises ChangelogError (USAGE) for columns whose names clash."""
-    taken = {name.lower() for name in fold.ABOUT.names}
-    seen: set[str] = set()
+    reserved_names = {name.lower() for name in fold.ABOUT.names}
+    used_names: set[str] = set()
     for column in columns:
-        if column.name.lower() in taken | seen:
+        if column.name.lower() in reserved_names | used_names:
             raise ChangelogError(
                 Kind.USAGE,
                 f"a view cannot have the column {column.name}: another column has this name",
                 hint="names must differ in more than case; views add columns that begin with _ (docs/how-to/spark.md)",
             )
-        seen.add(column.name.lower())
-    plain = [Column(name=column.name, type=column.type, nullable=True) for column in columns]
-    typed = StructType([StructField(column.name, StringType()) for column in plain]) if raw else of_columns(plain)
-    return pa.schema([*to_arrow_schema(typed), *fold.ABOUT, fold.BEGUN_FIELD])
+        used_names.add(column.name.lower())
+    nullable_columns = [Column(name=column.name, type=column.type, nullable=True) for column in columns]
+    spark_type = (
+        StructType([StructField(column.name, StringType()) for column in nullable_columns])
+        if raw
+        else of_columns(nullable_columns)
+    )
+    return pa.schema([*to_arrow_schema(spark_type), *fold.ABOUT, fold.BEGUN_FIELD])
 
 
 def _without_truncated(rows: DataFrame, changes: DataFrame | None = None) -> DataFrame:
@@ -137,9 +141,9 @@ def _without_truncated(rows: DataFrame, changes: DataFrame | None = None) -> Dat
     Files have statistics of keys, so looking for the reserved key of truncates costs almost nothing.
     """
     truncates = (rows if changes is None else changes).where(F.col("key") == TRUNCATE_KEY)
-    last = truncates.agg(F.coalesce(F.max("position"), F.lit("")).alias("_truncated"))
-    later = rows.where(F.col("key") != TRUNCATE_KEY).crossJoin(F.broadcast(last))
-    return later.where(F.col("position") > F.col("_truncated")).drop("_truncated")
+    last_truncate = truncates.agg(F.coalesce(F.max("position"), F.lit("")).alias("_truncated"))
+    joined_rows = rows.where(F.col("key") != TRUNCATE_KEY).crossJoin(F.broadcast(last_truncate))
+    return joined_rows.where(F.col("position") > F.col("_truncated")).drop("_truncated")
 
 
 def _newest(changes: DataFrame) -> DataFrame:
@@ -149,9 +153,13 @@ def _newest(changes: DataFrame) -> DataFrame:
     by_key = Window.partitionBy("key").orderBy(F.desc("position"))
     newer = by_key.rowsBetween(Window.unboundedPreceding, -1)
     marked = changes.select(*_GIVEN, gaps.alias("gaps"), F.coalesce(lacks, F.lit(False)).alias("_lacks"))
-    ended = F.max(~F.col("_lacks")).over(newer)
-    alone = (F.row_number().over(by_key) == 1) & ~F.col("_lacks")
-    return marked.withColumns({"_ended": ended, fold.WHOLE: alone}).where("_ended IS NOT TRUE").select(*fold.CHANGES)
+    has_newer_whole = F.max(~F.col("_lacks")).over(newer)
+    is_whole = (F.row_number().over(by_key) == 1) & ~F.col("_lacks")
+    return (
+        marked.withColumns({"_ended": has_newer_whole, fold.WHOLE: is_whole})
+        .where("_ended IS NOT TRUE")
+        .select(*fold.CHANGES)
+    )
 
 
 def _gaps(provenance: Expression) -> Expression:
@@ -166,20 +174,20 @@ def _gaps(provenance: Expression) -> Expression:
 
 def _merged(name: str) -> Expression:
     """A value of the new state; that of the old state if there is no new one, or if it lacks the value."""
-    was, now = _column("was", name), _column("now", name)
+    old_value, new_value = _column("was", name), _column("now", name)
     is_new = F.col("now._key").isNotNull()
-    goes_on = is_new & F.col("was._key").isNotNull() & ~F.col(f"now.{fold.BEGUN}")
-    lacking = F.col("now._unavailable")
+    continues = is_new & F.col("was._key").isNotNull() & ~F.col(f"now.{fold.BEGUN}")
+    unavailable_names = F.col("now._unavailable")
     match name:
         case "_unavailable":
-            gone_on = F.array_intersect(now, was)
+            continued = F.array_intersect(new_value, old_value)
         case "_out_of_range":
-            gone_on = F.array_sort(F.array_union(now, F.array_intersect(was, lacking)))
+            continued = F.array_sort(F.array_union(new_value, F.array_intersect(old_value, unavailable_names)))
         case _ if name in fold.ABOUT.names:
-            gone_on = now
+            continued = new_value
         case _:
-            gone_on = F.when(F.array_contains(lacking, name), was).otherwise(now)
-    return F.when(goes_on, gone_on).when(is_new, now).otherwise(was)
+            continued = F.when(F.array_contains(unavailable_names, name), old_value).otherwise(new_value)
+    return F.when(continues, continued).when(is_new, new_value).otherwise(old_value)
 
 
 def _renamed(frame: DataFrame, *names: tuple[str, str]) -> DataFrame:

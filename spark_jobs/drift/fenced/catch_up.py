@@ -50,12 +50,12 @@ def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callabl
     """
     while True:
         checkpoint = log.checkpoint()
-        missing = unread(checkpoint, names)
-        if checkpoint is not None and missing is None:
+        reason = unread(checkpoint, names)
+        if checkpoint is not None and reason is None:
             return checkpoint
         if time.monotonic() > deadline:
             hint = "check that the service runs; `changelog status` shows its progress"
-            raise NotComparedError(NOT_CAUGHT_UP, f"{log.where}: {missing}", hint=hint)
+            raise NotComparedError(NOT_CAUGHT_UP, f"{log.where}: {reason}", hint=hint)
         wait(LOOK_S)
 
 
@@ -82,12 +82,12 @@ def until_caught_up(log: Log, fence: Fence, *, deadline: float, wait: Callable[[
         if checkpoint is not None and not fence.is_of(checkpoint):
             hint = "have [source] dsn name the database that the service reads; see `changelog check`"
             raise NotComparedError(REFUSED, f"{log.where} belongs to another database cluster", hint=hint)
-        missing = "it is empty" if checkpoint is None else fence.missing(checkpoint)
-        if checkpoint is not None and missing is None:
+        reason = "it is empty" if checkpoint is None else fence.missing(checkpoint)
+        if checkpoint is not None and reason is None:
             return CaughtUp(checkpoint=checkpoint, at=datetime.now(UTC), waited_s=time.monotonic() - began)
         if time.monotonic() > deadline:
             hint = "check that the service runs (`changelog status`), or wait longer (--wait)"
-            raise NotComparedError(NOT_CAUGHT_UP, f"{log.where}: {missing}", hint=hint)
+            raise NotComparedError(NOT_CAUGHT_UP, f"{log.where}: {reason}", hint=hint)
         wait(LOOK_S)
 
 

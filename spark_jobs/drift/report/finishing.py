@@ -52,8 +52,8 @@ def finish(
 
 def repaired(report: Mapping[str, Any], entity: str, signals: Sequence[str], at: str) -> JSON:
     """The report of a run that sent these signals for an entity, at `at`: its open keys are republished."""
-    before = report["entities"][entity]
-    history = before["history"]
-    sent = {**history, "open": 0, "republished": history["open"] + history["republished"]}
-    changed = {**before, "repaired": {"signals": list(signals), "at": at}, "history": sent}
-    return {**report, "entities": {**report["entities"], entity: changed}}
+    entity_report = report["entities"][entity]
+    history = entity_report["history"]
+    new_history = {**history, "open": 0, "republished": history["open"] + history["republished"]}
+    new_report = {**entity_report, "repaired": {"signals": list(signals), "at": at}, "history": new_history}
+    return {**report, "entities": {**report["entities"], entity: new_report}}

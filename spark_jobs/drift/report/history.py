@@ -27,7 +27,7 @@ class _Count:
         if first is not None and (self.first is None or first < self.first):
             self.first = first
 
-    def told(self, runs: Sequence[Mapping[str, Any]]) -> JSON:
+    def to_json(self, runs: Sequence[Mapping[str, Any]]) -> JSON:
         seen = None if self.first is None else runs[self.first]["run"]["startedAt"]
         return {**{state: self.states[state] for state in ("open", "republished", "verified")}, "firstSeen": seen}
 
@@ -69,7 +69,7 @@ def histories(runs: Sequence[Mapping[str, Any]], folder: Path | None) -> dict[st
     for (name, _), bits in keys.merged([file for index in present if (file := files[index]) is not None]):
         if name in counts:
             counts[name].add(*fate(name, bits))
-    return {name: count.told(runs) for name, count in counts.items()}
+    return {name: count.to_json(runs) for name, count in counts.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,30 +86,30 @@ def _steps(name: str, runs: Sequence[Mapping[str, Any]], present: set[int]) -> l
         entity = run["entities"].get(name)
         compared = entity is not None and entity["drifted"] is not None
         # With no file at hand a run that found drift cannot tell which keys were equal.
-        known = compared and (index in present or entity["drifted"] == 0)
+        has_keys = compared and (index in present or entity["drifted"] == 0)
         # `why` tells of an entity that was compared that some keys could not be.
-        judged = known and entity["sampled"] is None and entity["why"] is None
+        judged = has_keys and entity["sampled"] is None and entity["why"] is None
         steps.append(_Step(judged=judged, repaired=entity is not None and entity.get("repaired") is not None))
     return steps
 
 
 def _fate(drifted: int, steps: Sequence[_Step]) -> tuple[str, int | None]:
     """What became of a key, and since which run it drifts; `drifted` has a bit for each run in which it did."""
-    state, first = "", None
+    state, first_run = "", None
     for index, step in enumerate(steps):
         if drifted >> index & 1:
-            first = index if first is None else first
+            first_run = index if first_run is None else first_run
             state = "republished" if step.repaired else "open"
         elif step.judged and state:
-            state, first = "verified", None
-    return state, first
+            state, first_run = "verified", None
+    return state, first_run
 
 
 def _alone(entity: Mapping[str, Any], run: Mapping[str, Any]) -> JSON:
     drifted = entity["drifted"] or 0
-    sent = drifted if entity.get("repaired") else 0
-    seen = run["run"]["startedAt"] if drifted else None
-    return {"open": drifted - sent, "republished": sent, "verified": 0, "firstSeen": seen}
+    sent_count = drifted if entity.get("repaired") else 0
+    first_seen = run["run"]["startedAt"] if drifted else None
+    return {"open": drifted - sent_count, "republished": sent_count, "verified": 0, "firstSeen": first_seen}
 
 
 def _file(run: Mapping[str, Any], folder: Path) -> Path | None:

@@ -130,8 +130,8 @@ def _fence(fence: Fence) -> list[Markup]:
     ]
 
 
-def _fact(label: str, *told: str | None) -> Markup:
-    return element("div", element("dt", label), element("dd", *told))
+def _fact(label: str, *parts: str | None) -> Markup:
+    return element("div", element("dt", label), element("dd", *parts))
 
 
 DRIFTED = ("missing", "extra", "changed", "per million")

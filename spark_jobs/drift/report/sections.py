@@ -150,9 +150,9 @@ def _who(*names: str | None) -> str:
 
 
 def _incidents(incidents: Incidents) -> list[Markup]:
-    one = incidents.shape == "one"
+    is_one = incidents.shape == "one"
     summary = (
-        "One incident: they stand close together." if one else f"{plural(incidents.count, 'incident')}, scattered."
+        "One incident: they stand close together." if is_one else f"{plural(incidents.count, 'incident')}, scattered."
     )
     rows = [
         ("first", incidents.first_at, incidents.first_position),

@@ -29,9 +29,9 @@ def transactions(snapshot: str) -> str:
     if re.fullmatch(r"\d+:\d+:(\d+(,\d+)*)?", snapshot) is None:
         return snapshot
     _, end, running = snapshot.split(":")
-    others = [xid for xid in running.split(",") if xid]
-    named = ", ".join(others[:3]) + (f" and {len(others) - 3} others" if len(others) > 3 else "")
-    return f"all transactions below {end}" + (f" but {named}, which were running," if others else ",")
+    running_ids = [xid for xid in running.split(",") if xid]
+    ids_text = ", ".join(running_ids[:3]) + (f" and {len(running_ids) - 3} others" if len(running_ids) > 3 else "")
+    return f"all transactions below {end}" + (f" but {ids_text}, which were running," if running_ids else ",")
 
 
 def per_million(ppm: float | None) -> str:
@@ -41,12 +41,12 @@ def per_million(ppm: float | None) -> str:
     return f"{ppm:,.0f}" if ppm >= 100 or ppm == 0 else f"{ppm:.3g}"
 
 
-def seconds(number: float) -> str:
+def seconds(duration_s: float) -> str:
     """12.3 s, 4 min 5 s, 2 h 3 min."""
-    if number < 60:
-        return f"{number:.1f} s"
-    minutes, rest = divmod(round(number), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    if duration_s < 60:
+        return f"{duration_s:.1f} s"
+    minutes, rest_s = divmod(round(duration_s), 60)
+    return f"{minutes} min {rest_s} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def moment(text: str | None) -> Markup:
@@ -54,29 +54,29 @@ def moment(text: str | None) -> Markup:
     if text is None:
         return together("–")
     try:
-        at = datetime.fromisoformat(text).astimezone(UTC)
+        time = datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
         return together(text)
-    shown = f"{at.day} {MONTHS[at.month - 1]} {at.year}, {at:%H:%M:%S} UTC"
-    return element("time", shown, datetime=text)
+    time_text = f"{time.day} {MONTHS[time.month - 1]} {time.year}, {time:%H:%M:%S} UTC"
+    return element("time", time_text, datetime=text)
 
 
 def day(text: str) -> str:
     """21 Nov."""
     try:
-        at = datetime.fromisoformat(text).astimezone(UTC)
+        time = datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
         return text
-    return f"{at.day} {MONTHS[at.month - 1]}"
+    return f"{time.day} {MONTHS[time.month - 1]}"
 
 
 def key(text: str) -> Markup:
     """A key, apart from the direction of what it is made of; a long one is cut, and says how long it is."""
-    cut = text[:KEY_MAX] + "…" if len(text) > KEY_MAX else text
-    shown = element("code", element("bdi", cut if text else '""'), class_="key")
+    short_text = text[:KEY_MAX] + "…" if len(text) > KEY_MAX else text
+    code = element("code", element("bdi", short_text if text else '""'), class_="key")
     if len(text) <= KEY_MAX:
-        return shown
-    return together(shown, " ", element("span", f"{len(text):,} characters", class_="quiet"))
+        return code
+    return together(code, " ", element("span", f"{len(text):,} characters", class_="quiet"))
 
 
 def sides(source: msgspec.Raw | None, changelog: msgspec.Raw | None) -> tuple[Markup, Markup]:
@@ -93,11 +93,11 @@ def sides(source: msgspec.Raw | None, changelog: msgspec.Raw | None) -> tuple[Ma
     return _value(source, _marked(left, head, tail)), _value(changelog, _marked(right, head, tail))
 
 
-def _value(raw: msgspec.Raw | None, shown: list[str] | Markup | None = None) -> Markup:
+def _value(raw: msgspec.Raw | None, body_parts: list[str] | Markup | None = None) -> Markup:
     if raw is None:
         return element("span", "not there", class_="absent")
     text = bytes(raw).decode()
-    body = shown if isinstance(shown, Markup) else together(*(shown or _shown(raw)))
+    body = body_parts if isinstance(body_parts, Markup) else together(*(body_parts or _shown(raw)))
     kind = "null" if text == "null" else "text" if text.startswith('"') else "other"
     return element("bdi", body, class_=f"value {kind}")
 
@@ -116,8 +116,10 @@ def _shown(raw: msgspec.Raw) -> list[str]:
 
 
 def _alike(left: list[str], right: list[str]) -> bool:
-    first, second = "".join(left), "".join(right)
-    return first != second and unicodedata.normalize("NFKC", first) == unicodedata.normalize("NFKC", second)
+    left_text, right_text = "".join(left), "".join(right)
+    return left_text != right_text and unicodedata.normalize("NFKC", left_text) == unicodedata.normalize(
+        "NFKC", right_text
+    )
 
 
 def _code(piece: str) -> str:
@@ -126,8 +128,8 @@ def _code(piece: str) -> str:
 
 def _common(left: list[str], right: list[str]) -> int:
     """How many pieces both begin with."""
-    for index, (one, other) in enumerate(zip(left, right, strict=False)):
-        if one != other:
+    for index, (left_piece, right_piece) in enumerate(zip(left, right, strict=False)):
+        if left_piece != right_piece:
             return index
     return min(len(left), len(right))
 

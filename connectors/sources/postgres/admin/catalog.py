@@ -163,13 +163,13 @@ def read_tables(
 
 def identity_problem(table: Table) -> str | None:
     """Why publishing the table would make the application's own UPDATE and DELETE fail; None if it would not."""
-    virtual = [column.name for column in table.columns if column.generated == "virtual"]
-    whole = table.replica_identity == "f" or any(leaf.identity is None for leaf in table.leaves)
-    if not virtual or not whole:
+    virtual_columns = [column.name for column in table.columns if column.generated == "virtual"]
+    logs_all_columns = table.replica_identity == "f" or any(leaf.identity is None for leaf in table.leaves)
+    if not virtual_columns or not logs_all_columns:
         return None
     return (
-        f"{table.schema}.{table.name} has the virtual generated column {virtual[0]}, and with REPLICA IDENTITY FULL "
-        "the application's own UPDATE and DELETE would fail; use DEFAULT"
+        f"{table.schema}.{table.name} has the virtual generated column {virtual_columns[0]}, and with REPLICA IDENTITY "
+        "FULL the application's own UPDATE and DELETE would fail; use DEFAULT"
     )
 
 
@@ -295,14 +295,14 @@ AND NOT (a.attisdropped OR a.atthasdef OR a.atthasmissing OR a.attidentity <> ''
 
 
 def filled_columns(connection: psycopg.Connection[Any], entity: Entity, columns: Sequence[str]) -> Collection[str]:
-    """The columns that may have values in rows that were there before them: only the catalogue knows, not the log."""
+    """The columns that may have values in rows that are older than the column; only the catalogue shows them."""
     with translated("asking the catalogue"):
         rows = connection.execute(_FILLED, [*entity.table, list(columns)]).fetchall()
     return set(columns) - {name for (name,) in rows}
 
 
 def newest_transaction(connection: psycopg.Connection[Any]) -> int:
-    """A transaction id that was given out just now: all lower ones were given out before."""
+    """A new transaction id: the server has assigned all lower ones already."""
     with connection.transaction(force_rollback=True):
         row = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
     assert row is not None

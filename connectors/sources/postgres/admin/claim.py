@@ -47,24 +47,24 @@ def claim_slot(
     Raises ChangelogError: IN_USE if a foreign session holds the slot, CONNECTION if one of `sessions` holds it,
     PRECONDITION if the slot is not one of ours.
     """
-    own = set() if sessions is None else sessions
+    own_pids = set() if sessions is None else sessions
     pid = replication.backend_pid()
-    own.add(pid)
+    own_pids.add(pid)
     deadline = time.monotonic() + patience_s
     while True:
-        others = _announced(replication, name, pid)
+        rivals = _announced(replication, name, pid)
         state = slot_state(conn, name)
         if state is not None:
             refuse_foreign(state, conn.info.dbname)
         reader = None if state is None else state.reader
-        if not others and reader is None:
+        if not rivals and reader is None:
             return
         if time.monotonic() >= deadline:
             break
         time.sleep(_RETRY_S)
     _withdraw(replication, name)
-    holder = reader or others[0].session
-    if holder.pid in own:
+    holder = reader or rivals[0].session
+    if holder.pid in own_pids:
         raise ChangelogError(
             Kind.CONNECTION,
             f"replication slot {name} is still held by process {holder.pid}, a lost session of this service",
@@ -83,11 +83,11 @@ def _announced(replication: ReplicationConnection, name: str, pid: int) -> list[
         while not _query(replication, _ANNOUNCE, name, number=secrets.randbelow(_NUMBERS))[0][0]:
             pass  # another session holds the same number
         claimants = _claimants(replication, name)
-    own = min(claimant.number for claimant in claimants if claimant.session.pid == pid)
-    others = [claimant for claimant in claimants if claimant.session.pid != pid]
-    if any(claimant.number < own for claimant in others):
+    own_number = min(claimant.number for claimant in claimants if claimant.session.pid == pid)
+    rivals = [claimant for claimant in claimants if claimant.session.pid != pid]
+    if any(claimant.number < own_number for claimant in rivals):
         _withdraw(replication, name)
-    return others
+    return rivals
 
 
 def _claimants(replication: ReplicationConnection, name: str) -> list[_Claimant]:

@@ -72,12 +72,12 @@ class Statements:
 
         Without such a statement, these are the positions of the two comparisons around the change.
         """
-        inside = [
+        commits = [
             commit
             for commit, command in self._statements
             if change.since <= commit <= change.until and change.statements in command
         ]
-        first, last = (min(inside), max(inside)) if inside else (change.since, change.until)
+        first, last = (min(commits), max(commits)) if commits else (change.since, change.until)
         return lsn_text(first), lsn_text(last)
 
 

@@ -153,8 +153,8 @@ def read(connection: psycopg.Connection[Any], publication: str, entities: Sequen
         {"entity": entity.name, "schema": entity.table[0], "name": entity.table[1], "key": sorted(entity.key)}
         for entity in entities
     ]
-    older = connection.info.server_version < _SCHEMAS_PUBLISHED
-    query = _LOOK.replace("{schemas}", "" if older else _SCHEMAS)
+    lists_no_schemas = connection.info.server_version < _SCHEMAS_PUBLISHED
+    query = _LOOK.replace("{schemas}", "" if lists_no_schemas else _SCHEMAS)
     with translated("reading the catalogue"):
         [(lsn,)] = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8").fetchall()
         rows = connection.execute(query.encode(), [json.dumps(requests), publication]).fetchall()
@@ -164,16 +164,16 @@ def read(connection: psycopg.Connection[Any], publication: str, entities: Sequen
 
 def unlogged(before: Evidence, now: Evidence) -> Iterator[Unlogged]:
     """The changes between two looks that may be missing from the log; `before` is the result of `prove`."""
-    for entity, table in now.tables.items():
-        known = before.tables.get(entity)
-        if known is None or known == table:
+    for entity, new_table in now.tables.items():
+        old_table = before.tables.get(entity)
+        if old_table is None or old_table == new_table:
             continue
-        whole = _whole(known, table)
-        if whole is not None:
-            statements = "PUBLICATION" if "publication" in whole else "TABLE"
-            yield Unlogged(entity=entity, why=whole, statements=statements, leaves=None, sweep=True, since=before.lsn)
-        elif known.leaves != table.leaves:
-            yield from _leaves(entity, known, table, before.lsn)
+        reason = _reason_for_whole_table(old_table, new_table)
+        if reason is not None:
+            statements = "PUBLICATION" if "publication" in reason else "TABLE"
+            yield Unlogged(entity=entity, why=reason, statements=statements, leaves=None, sweep=True, since=before.lsn)
+        elif old_table.leaves != new_table.leaves:
+            yield from _leaves(entity, old_table, new_table, before.lsn)
 
 
 def prove(connection: psycopg.Connection[Any], before: Evidence, now: Evidence) -> Evidence:
@@ -183,59 +183,65 @@ def prove(connection: psycopg.Connection[Any], before: Evidence, now: Evidence) 
     has none.
     """
     tables = dict(before.tables)
-    for entity, table in now.tables.items():
-        known = tables.get(entity)
-        if known is None or isinstance(known.leaves, str) or isinstance(table.leaves, str):
+    for entity, new_table in now.tables.items():
+        old_table = tables.get(entity)
+        if old_table is None or isinstance(old_table.leaves, str) or isinstance(new_table.leaves, str):
             continue
-        same = {
-            oid: leaf for oid, leaf in table.leaves.items() if _same_rows(connection, before, known.leaves, oid, leaf)
+        unchanged_leaves = {
+            oid: leaf
+            for oid, leaf in new_table.leaves.items()
+            if _same_rows(connection, before, old_table.leaves, oid, leaf)
         }
-        tables[entity] = replace(known, leaves={**known.leaves, **same})
+        tables[entity] = replace(old_table, leaves={**old_table.leaves, **unchanged_leaves})
     return replace(before, tables=tables)
 
 
 def _same_rows(
     connection: psycopg.Connection[Any],
     before: Evidence,
-    known: Mapping[int, LeafEvidence],
+    old_leaves: Mapping[int, LeafEvidence],
     oid: int,
     leaf: LeafEvidence,
 ) -> bool:
     """Whether the changelog's rows of this partition are still right."""
-    last = known.get(oid)
-    if last == leaf:
+    old_leaf = old_leaves.get(oid)
+    if old_leaf == leaf:
         return True
-    if last is None:
-        return _is_new(connection, oid, leaf, known.values())
-    return last.links == leaf.links and _has_older(connection, oid, before.horizon)
+    if old_leaf is None:
+        return _is_new(connection, oid, leaf, old_leaves.values())
+    return old_leaf.links == leaf.links and _has_older(connection, oid, before.horizon)
 
 
-def _whole(known: TableEvidence, table: TableEvidence) -> str | None:
+def _reason_for_whole_table(old_table: TableEvidence, new_table: TableEvidence) -> str | None:
     """Why the whole table is affected; None if it is not."""
-    if known.oid != table.oid:
+    if old_table.oid != new_table.oid:
         return "another table has taken its name"
-    if known.name != table.name and known.owner == table.owner:
+    if old_table.name != new_table.name and old_table.owner == new_table.owner:
         return "the table had another name or schema for a while"
-    if known.options != table.options and known.publisher == table.publisher:
+    if old_table.options != new_table.options and old_table.publisher == new_table.publisher:
         return "the publication was edited or made again"
-    if known.options.split(".")[0] != table.options.split(".")[0]:
+    if old_table.options.split(".")[0] != new_table.options.split(".")[0]:
         return "the publication was made again"
-    if not known.published & table.published:
+    if not old_table.published & new_table.published:
         return "the table was taken off the publication and added again, or its row filter was edited"
-    if known.types != table.types:  # this recreates the constraint as well
-        return None if _same_text(known.types, table.types) else "the type of a key column changed, or was altered"
-    if known.keys and table.keys and not known.keys & table.keys:
+    if old_table.types != new_table.types:  # this recreates the constraint as well
+        return (
+            None if _same_text(old_table.types, new_table.types) else "the type of a key column changed, or was altered"
+        )
+    if old_table.keys and new_table.keys and not old_table.keys & new_table.keys:
         return "the constraint that keeps its key unique was dropped and made again"
     return None
 
 
-def _same_text(before: Sequence[str], after: Sequence[str]) -> bool:
+def _same_text(old_types: Sequence[str], new_types: Sequence[str]) -> bool:
     """Whether every key column with a new type still publishes the same texts."""
-    if len(before) != len(after):
+    if len(old_types) != len(new_types):
         return False
     # Older versions of this program did not store the attributes of composites.
-    changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new and old != _plain(old, new)]
-    oids = [{int(text.split(".")[0]) for text in pair} for pair in changed]
+    changed_types = [
+        (old, new) for old, new in zip(old_types, new_types, strict=True) if old != new and old != _plain(old, new)
+    ]
+    oids = [{int(text.split(".")[0]) for text in pair} for pair in changed_types]
     return all(any(pair <= family for family in _SAME_TEXT) for pair in oids)
 
 
@@ -244,26 +250,30 @@ def _plain(old: str, new: str) -> str:
     return new if old.count(".") > 1 else ".".join(new.split(".")[:2])
 
 
-def _leaves(entity: str, known: TableEvidence, table: TableEvidence, since: int) -> Iterator[Unlogged]:
-    if isinstance(known.leaves, str) or isinstance(table.leaves, str):
-        if _leaves_digest(known) != _leaves_digest(table):
+def _leaves(entity: str, old_table: TableEvidence, new_table: TableEvidence, since: int) -> Iterator[Unlogged]:
+    if isinstance(old_table.leaves, str) or isinstance(new_table.leaves, str):
+        if _leaves_digest(old_table) != _leaves_digest(new_table):
             why = f"one of more than {LEAVES_MAX} partitions was attached, detached, dropped, truncated or rewritten"
             yield Unlogged(entity=entity, why=why, statements="TABLE", leaves=None, sweep=True, since=since)
         return
-    before, after = known.leaves, table.leaves
-    linked = {oid for oid, leaf in after.items() if oid not in before or before[oid].links != leaf.links}
-    gone = {oid for oid in before if oid not in after or oid in linked}
-    truncated = {oid for oid in after if oid not in linked and before[oid].filenode != after[oid].filenode}
-    counts = {"attached": len(linked), "detached or dropped": len(gone), "truncated": len(truncated)}
+    old_leaves, new_leaves = old_table.leaves, new_table.leaves
+    linked_oids = {
+        oid for oid, leaf in new_leaves.items() if oid not in old_leaves or old_leaves[oid].links != leaf.links
+    }
+    gone_oids = {oid for oid in old_leaves if oid not in new_leaves or oid in linked_oids}
+    truncated_oids = {
+        oid for oid in new_leaves if oid not in linked_oids and old_leaves[oid].filenode != new_leaves[oid].filenode
+    }
+    counts = {"attached": len(linked_oids), "detached or dropped": len(gone_oids), "truncated": len(truncated_oids)}
     why = "partitions changed: " + ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     yield Unlogged(
         entity=entity,
         why=why,
         statements="TABLE",
-        leaves=frozenset(linked),
-        sweep=bool(gone or truncated),
+        leaves=frozenset(linked_oids),
+        sweep=bool(gone_oids or truncated_oids),
         since=since,
-        truncated=not (linked or gone),
+        truncated=not (linked_oids or gone_oids),
     )
 
 
@@ -279,7 +289,9 @@ def _has_older(connection: psycopg.Connection[Any], leaf: int, horizon: int) -> 
     return probe is not None and probe.readable and _exists(connection, probe, condition)
 
 
-def _is_new(connection: psycopg.Connection[Any], leaf: int, now: LeafEvidence, known: Iterable[LeafEvidence]) -> bool:
+def _is_new(
+    connection: psycopg.Connection[Any], leaf: int, leaf_evidence: LeafEvidence, old_leaves: Iterable[LeafEvidence]
+) -> bool:
     """Whether the log has all rows of the partition under its table's name.
 
     That is so if it is empty, or if it was created as a partition (CREATE TABLE … PARTITION OF) and so was its parent,
@@ -288,10 +300,10 @@ def _is_new(connection: psycopg.Connection[Any], leaf: int, now: LeafEvidence, k
     probe = _probe(connection, leaf)
     if probe is None:
         return False
-    *above, link = now.links.split("/")
-    parent_known = any(other.links.split("/")[: len(above)] == above for other in known)
-    made = probe.made_as_partition if parent_known else probe.made_as_partitions
-    return not probe.pages or made or (not probe.readable and probe.made_by == link)
+    *parent_links, link = leaf_evidence.links.split("/")
+    parent_known = any(other.links.split("/")[: len(parent_links)] == parent_links for other in old_leaves)
+    made_as_partition = probe.made_as_partition if parent_known else probe.made_as_partitions
+    return not probe.pages or made_as_partition or (not probe.readable and probe.made_by == link)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

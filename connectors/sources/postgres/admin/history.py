@@ -34,22 +34,23 @@ def last_transaction(transaction: Transaction, publication: str) -> dict[str, An
 class History:
     """The transaction that one opening's stream must start with, and how far the source may confirm.
 
-    `start_lsn` is where the stream starts. `commit` is where the changelog's last transaction committed (-1 if none is
-    `known`). `durable` is how far the changelog is stored. Nothing can be checked if the slot has already `confirmed`
-    that transaction, or if it was seen through another publication, because this one may leave it out.
+    `start_lsn` is where the stream starts. `commit` is where the changelog's last transaction committed (-1 if the
+    `last` transaction is unknown). `durable` is how far the changelog is stored. Nothing can be checked if the slot has
+    already `confirmed` that transaction, or if it was seen through another publication, because this one may leave it
+    out.
     """
 
-    def __init__(self, known: Mapping[str, Any] | None, through_lsn: int, publication: str, confirmed: int) -> None:
+    def __init__(self, last: Mapping[str, Any] | None, through_lsn: int, publication: str, confirmed: int) -> None:
         self.durable = self.start_lsn = through_lsn
-        self.commit = -1 if known is None else parse_lsn(known["commit"])
+        self.commit = -1 if last is None else parse_lsn(last["commit"])
         self._publication = publication
         self._awaited: Mapping[str, Any] | None = None
-        if known is not None and confirmed <= self.commit and known["publication"] == publication:
-            self._awaited, self.start_lsn = known, min(through_lsn, self.commit)
+        if last is not None and confirmed <= self.commit and last["publication"] == publication:
+            self._awaited, self.start_lsn = last, min(through_lsn, self.commit)
 
     @classmethod
     def of(cls, stored: Checkpoint | None, publication: str, confirmed_flush: int) -> Self:
-        """For the changelog that ends at `stored`; None for a new changelog, or for one without a link to this log."""
+        """For the changelog that ends at `stored`, which is None if it is new or has no link to this log."""
         if stored is None:
             return cls(None, confirmed_flush, publication, confirmed_flush)
         return cls(stored.source.get(MEMBER), through_lsn(stored), publication, confirmed_flush)

@@ -128,13 +128,13 @@ def check_database(stored: Checkpoint, database: Mapping[str, Any]) -> None:
 
     A database that was renamed is still the same. `database` is the result of `slot.read_database`.
     """
-    known = stored.source.get("database", database)
-    if known["oid"] != database["oid"]:
+    old_database = stored.source.get("database", database)
+    if old_database["oid"] != database["oid"]:
         raise ChangelogError(
             Kind.GAP,
             f"this is database {database['name']} (oid {database['oid']}), but the changelog comes from "
-            f"{known['name']} (oid {known['oid']}) of the same cluster",
-            hint=f"connect to {known['name']} ([source] dsn); if it no longer exists, {OVER_GAP}",
+            f"{old_database['name']} (oid {old_database['oid']}) of the same cluster",
+            hint=f"connect to {old_database['name']} ([source] dsn); if it no longer exists, {OVER_GAP}",
         )
 
 

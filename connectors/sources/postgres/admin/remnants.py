@@ -16,11 +16,11 @@ def read(connection: Connection, slot: str, publication: str) -> list[Remnant]:
     state = slot_state(connection, slot)
     query = "SELECT true FROM pg_publication WHERE pubname = %s"
     with translated("looking for the publication"):
-        published = connection.execute(query, [publication]).fetchone() is not None
+        has_publication = connection.execute(query, [publication]).fetchone() is not None
     retained = 0 if state is None else state.retained_bytes or 0
     return [
         Remnant(kind=SLOT, name=slot, exists=state is not None, nbytes=retained),
-        Remnant(kind=PUBLICATION, name=publication, exists=published),
+        Remnant(kind=PUBLICATION, name=publication, exists=has_publication),
     ]
 
 

@@ -147,9 +147,8 @@ def ensure_slot(
             excuse = SlotCreationWait(conn, pid, answer_s=answer_s, alive=alive)
             replication.create_slot(name, failover=failover, excused=excuse)
         except ChangelogError:
-            with contextlib.suppress(
-                psycopg.Error
-            ):  # otherwise it would keep waiting and create a slot that nobody knows of
+            # Otherwise the session would keep waiting, and create a slot that nobody knows of.
+            with contextlib.suppress(psycopg.Error):
                 conn.execute("SELECT pg_terminate_backend(%s)", [pid])
             raise
         state = slot_state(conn, name)

@@ -25,17 +25,19 @@ def findings(
     nothing.
     """
     by_name = {(table.schema, table.name): table for table in all_tables}
-    bound = [(entity, by_name[entity.table]) for entity in requirements.entities if entity.table in by_name]
+    entity_tables = [(entity, by_name[entity.table]) for entity in requirements.entities if entity.table in by_name]
     with translated("checking the preconditions"):
         facts = server.read(connection)
-        relations = rights.read(connection, [table for _, table in bound])
-        published = publication.read(connection, requirements.publication)
+        relations = rights.read(connection, [table for _, table in entity_tables])
+        publication_state = publication.read(connection, requirements.publication)
         slot = slot_state(connection, requirements.slot)
         return [
             *server.findings(facts, requirements),
             *server.slot(facts, slot, requirements),
             *server.retention(facts),
-            *publication.findings(connection, published, facts, requirements.publication, bound, relations),
+            *publication.findings(
+                connection, publication_state, facts, requirements.publication, entity_tables, relations
+            ),
             *(
                 fail(entity.name, f"there is no table {'.'.join(entity.table)}", "create it, or remove the entity")
                 for entity in requirements.entities
@@ -43,16 +45,18 @@ def findings(
             ),
             *(
                 finding
-                for entity, table in bound
-                for finding in tables.findings(entity, table, published, relations, facts)
+                for entity, table in entity_tables
+                for finding in tables.findings(entity, table, publication_state, relations, facts)
             ),
         ]
 
 
-def refuse(checked: Sequence[Finding]) -> None:
+def refuse(results: Sequence[Finding]) -> None:
     """Raises ChangelogError (PRECONDITION) for the first failure and says how many more there are."""
-    failed = [finding for finding in checked if finding.status == "fail"]
-    if failed:
-        more = f" (and {len(failed) - 1} more: see `changelog check`)" if len(failed) > 1 else ""
-        first = failed[0]
-        raise ChangelogError(Kind.PRECONDITION, f"{first.name}: {first.message}{more}", hint=first.hint)
+    failures = [finding for finding in results if finding.status == "fail"]
+    if failures:
+        more = f" (and {len(failures) - 1} more: see `changelog check`)" if len(failures) > 1 else ""
+        first_failure = failures[0]
+        raise ChangelogError(
+            Kind.PRECONDITION, f"{first_failure.name}: {first_failure.message}{more}", hint=first_failure.hint
+        )

@@ -120,21 +120,21 @@ def _absent(
 
 
 def _options(name: str, publication: Publication, bound: EntityTables) -> Iterator[Finding]:
-    unsent = [
+    unsent_tables = [
         f"{table.schema}.{table.name}"
         for _, table in bound
         if any(column.generated and column.published for column in table.columns)
     ]
-    for wrong, message, setting in (
+    for is_wrong, message, setting in (
         (not publication.via_root, "publishes partitions under their own names", "publish_via_partition_root = true"),
         (not publication.all_operations, "leaves out some kinds of change", f"publish = '{OPERATIONS}'"),
         (
-            not publication.generated and unsent,
-            f"leaves out the generated columns of {', '.join(unsent)}",
+            not publication.generated and unsent_tables,
+            f"leaves out the generated columns of {', '.join(unsent_tables)}",
             "publish_generated_columns = stored",
         ),
     ):
-        if wrong:
+        if is_wrong:
             yield mend("publication", f"{name} {message}", f"ALTER PUBLICATION {identifier(name)} SET ({setting})")
 
 
@@ -142,36 +142,36 @@ def _table(
     connection: psycopg.Connection[Any], name: str, publication: Publication, entity: Entity, table: Table
 ) -> Iterator[Finding]:
     text = ".".join(entity.table)
-    published = publication.tables.get(entity.table)
+    published_table = publication.tables.get(entity.table)
     if table.kind == "p" and not publication.via_root:
         return  # the publication lists its partitions until the option is fixed
-    if published is None:
+    if published_table is None:
         add = f"ALTER PUBLICATION {identifier(name)} ADD TABLE {published_as(entity)}"
         yield mend("publication", f"{name} lacks table {text}", add)
-    elif published.column_list:
+    elif published_table.column_list:
         yield fail(
             "publication",
             f"{name} has a column list on {text}",
             "remove the list and use [entities.X] exclude_columns instead",
         )
     else:
-        yield from _row_filter(connection, name, published, entity)
+        yield from _row_filter(connection, name, published_table, entity)
 
 
 def _row_filter(
-    connection: psycopg.Connection[Any], name: str, published: PublishedTable, entity: Entity
+    connection: psycopg.Connection[Any], name: str, published_table: PublishedTable, entity: Entity
 ) -> Iterator[Finding]:
     text = f"the row filter of {'.'.join(entity.table)}"
-    hint = f"the publication has {' '.join((published.filter or 'none').split())}; set the same on both sides"
+    hint = f"the publication has {' '.join((published_table.filter or 'none').split())}; set the same on both sides"
     try:
-        same = _is_same(connection, published.filter, entity)
+        is_same = _is_same(connection, published_table.filter, entity)
     except ChangelogError as error:
         if error.kind is Kind.PRECONDITION:
             yield fail("publication", error.message, hint)
         elif error.kind is not Kind.ACCESS:  # a missing right to read the table is reported with the rights
             raise
         return
-    if not same:
+    if not is_same:
         yield fail("publication", f"{name} and [entities.{entity.name}] where disagree on {text}", hint)
 
 

@@ -45,25 +45,27 @@ def _identity(entity: Entity, table: Table, relations: Mapping[int, RelationRigh
     if problem is not None:
         yield fail(entity.name, problem, f"ALTER TABLE {identifier(*entity.table)} REPLICA IDENTITY DEFAULT")
         return
-    partial: list[Leaf | Table] = [leaf for leaf in table.leaves if leaf.identity is not None]
+    partial_relations: list[Leaf | Table] = [leaf for leaf in table.leaves if leaf.identity is not None]
     if table.kind == "p" and table.replica_identity != "f":
-        partial.insert(0, table)
-    lacking, missing = _lacking(table, {*entity.key, *entity.partition_by})
-    if lacking:
-        message = f"the replica identity of {_names(lacking)} lacks {missing}"
-        yield _set_full(entity, table, "fail", message, lacking, relations)
-    elif partial and not entity.immutable:
-        message = f"the log has only the key of old rows of {_names(partial)}, so `original` is unknown"
-        yield _set_full(entity, table, "warn", message, partial, relations)
+        partial_relations.insert(0, table)
+    lacking_leaves, lacking_columns = _lacking(table, {*entity.key, *entity.partition_by})
+    if lacking_leaves:
+        message = f"the replica identity of {_names(lacking_leaves)} lacks {lacking_columns}"
+        yield _set_full(entity, table, "fail", message, lacking_leaves, relations)
+    elif partial_relations and not entity.immutable:
+        message = f"the log has only the key of old rows of {_names(partial_relations)}, so `original` is unknown"
+        yield _set_full(entity, table, "warn", message, partial_relations, relations)
 
 
 def _generated(entity: Entity, table: Table, facts: Facts) -> Iterator[Finding]:
-    silent = [column.name for column in table.columns if not column.published and _is_selected(entity, column.name)]
-    if silent:
+    unlogged_columns = [
+        column.name for column in table.columns if not column.published and _is_selected(entity, column.name)
+    ]
+    if unlogged_columns:
         newer = f"; PostgreSQL {_STORED_GENERATED} publishes stored ones" if facts.version < _STORED_GENERATED else ""
         yield warn(
             entity.name,
-            f"the log does not carry generated columns: {', '.join(silent)}",
+            f"the log does not carry generated columns: {', '.join(unlogged_columns)}",
             f"no message will contain them{newer}",
         )
 
@@ -82,19 +84,19 @@ def _row_filter(
         hint = f"remove where from [entities.{entity.name}]"
         yield fail(entity.name, f"PostgreSQL {facts.version} has no row filters", hint)
         return
-    published = publication.tables.get(entity.table) if publication is not None else None
-    if published is not None and published.filter is not None:
-        what, used = "the publication's row filter", set(published.filter_columns)
+    published_table = publication.tables.get(entity.table) if publication is not None else None
+    if published_table is not None and published_table.filter is not None:
+        what, used_columns = "the publication's row filter", set(published_table.filter_columns)
     else:
         words = set(re.findall(r"\w+", (entity.where or "").lower()))
-        what, used = "where", {column.name for column in table.columns if column.name.lower() in words}
-    loose, columns = _lacking(table, used)
-    if loose:
+        what, used_columns = "where", {column.name for column in table.columns if column.name.lower() in words}
+    lacking_leaves, lacking_columns = _lacking(table, used_columns)
+    if lacking_leaves:
         message = (
-            f"{what} uses {columns}, outside the replica identity of {_names(loose)}:"
+            f"{what} uses {lacking_columns}, outside the replica identity of {_names(lacking_leaves)}:"
             " the application's own UPDATE and DELETE would fail"
         )
-        yield _set_full(entity, table, "fail", message, loose, relations)
+        yield _set_full(entity, table, "fail", message, lacking_leaves, relations)
 
 
 def _lacking(table: Table, needed: set[str]) -> tuple[list[Leaf], str]:

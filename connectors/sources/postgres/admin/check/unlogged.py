@@ -22,12 +22,12 @@ def findings(
 ) -> Iterator[Finding]:
     """Findings on what the service will notice at its next look; `stored` is the changelog's checkpoint."""
     yield ok("publication edits", EXACT if ddl.is_installed(connection) else COMPARED)
-    known = None if stored is None else Evidence.parse(stored.source.get("publication", {}))
-    if stored is None or known is None or cluster_of(stored) != read_database(connection)[0]:
+    old_evidence = None if stored is None else Evidence.parse(stored.source.get("publication", {}))
+    if stored is None or old_evidence is None or cluster_of(stored) != read_database(connection)[0]:
         return
     policies = {entity.name: entity.on_unlogged for entity in requirements.entities}
-    now = evidence.read(connection, requirements.publication, requirements.entities)
-    for change in evidence.unlogged(evidence.prove(connection, known, now), now):
+    new_evidence = evidence.read(connection, requirements.publication, requirements.entities)
+    for change in evidence.unlogged(evidence.prove(connection, old_evidence, new_evidence), new_evidence):
         message = f"{change.why} after log position {lsn_text(change.since)}; affected rows are not in the log"
         if policies[change.entity] == "stop":
             yield fail(change.entity, message, f'set on_unlogged = "rebuild" in [entities.{change.entity}]')
