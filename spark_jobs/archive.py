@@ -88,7 +88,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    """What a run would read, compact and drop; only the place of an archive that needs a session."""
+    """What a run would read, compact and drop. Of an archive that needs a session, only the place."""
     store = _store(arguments, config)
     if store is None:
         return {"reads": _origin(config), "writes": f"{arguments.archive}/{ARCHIVE}"}

@@ -40,7 +40,7 @@ _Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """The keys of orders whose rows the changelog's copy no longer has as they were published."""
+    """The keys of orders whose rows were altered in the copy of the changelog."""
 
     edited: str
     lost: str
@@ -48,12 +48,12 @@ class Planted:
 
     @property
     def kinds(self) -> Mapping[str, str]:
-        """By key, what a comparison is to say of it."""
+        """The verdict that a comparison must give, by key."""
         return {self.edited: "changed", self.lost: "missing", self.extra: "extra"}
 
 
 def drift(scene: Scene) -> Mapping[str, str]:
-    """The changelog's files are tampered with; the comparison finds it, and the running service mends it."""
+    """Tampers with the changelog's files; the comparison finds it, and the running service repairs it."""
     story = scene.story
     reports = story.folder / DRIFT
     planted = plant(story.folder / "data" / "changelog", story.log)
@@ -143,7 +143,7 @@ def _show(scene: Scene, samples: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _republish(scene: Scene, report: Path) -> None:
-    """As an operator asks for it; the running service does it, at a place in the log."""
+    """Sends the signal as an operator would; the running service obeys it at a place in the log."""
     scene.story.watch.say("The service is asked, by a message in the database's own log, to publish these keys again:")
     options = ["republish", "order", "--report", str(report)]
     scene.show("changelog", *options)

@@ -1,4 +1,4 @@
-"""What the demo's chapters on Spark share: the story so far, the session, and a way to run and show a job."""
+"""What all chapters on Spark use: the story so far, the session, and a way to run and show a job."""
 
 import io
 import json
@@ -28,7 +28,7 @@ _INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What a chapter is given: the story so far, and the session."""
+    """The input of a chapter: the story so far, and the session."""
 
     story: Ending
     spark: "SparkSession"

@@ -76,7 +76,7 @@ def _session(log_file: Path) -> Iterator["SparkSession"]:
 
 @contextmanager
 def _errors_to(file: Path) -> Iterator[None]:
-    """Processes that start meanwhile write their stderr into a file."""
+    """Processes that start in this context write their stderr into a file."""
     sys.stderr.flush()
     stderr_copy = os.dup(2)
     try:

@@ -1,1 +1,1 @@
-"""Drift: compares the changelog with the tables that it was made of."""
+"""Drift: compares the changelog with the tables that it was made from."""

@@ -1,4 +1,4 @@
-"""The entities that a comparison is of."""
+"""Chooses the entities to compare."""
 
 from collections.abc import Sequence
 

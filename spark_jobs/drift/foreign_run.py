@@ -84,7 +84,7 @@ def detect(spark: SparkSession, request: Request, other: ForeignSource, start: R
 
 
 def _settled(judged: DataFrame | None, before: datetime) -> DataFrame | None:
-    """The judged keys without those that were written to meanwhile."""
+    """The judged keys without those that were changed after `before`."""
     if judged is None:
         return None
     return judged.where(F.col("committed_at").isNull() | (F.col("committed_at") < F.lit(before.astimezone(UTC))))

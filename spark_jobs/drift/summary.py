@@ -91,7 +91,7 @@ def _sample(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _provenance(text: str) -> dict[str, Any]:
-    """The members' values, but of the context its text: it may hold numbers that no value holds exactly."""
+    """The members' values; the context stays text, because parsing would round some of its numbers."""
     tokens = members(text.encode())
     return {name: token.decode() if name == "context" else json.loads(token) for name, token in tokens.items()}
 

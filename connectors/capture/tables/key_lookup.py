@@ -1,8 +1,8 @@
-"""Keys that are looked up in a table, part by part: asked for by a signal, or offered by a sweep.
+"""Looks keys up in a table, part by part: keys of a signal, or ghosts that a sweep offers.
 
-A `Lookup` is a task of the windows, as a table is, with keys for parts: the rows of a part are published where its
-message arrives, and of keys that the table lacks, those that are ghosts are deleted there. A part that was handed out
-and not published is handed out again.
+A `Lookup` is a task of the windows, like a table, but its parts are keys. A part's rows are published when its message
+arrives, and ghosts that the table lacks are deleted there. A part that was handed out and not published is handed out
+again.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from msgspec import Raw
 
 LOOKUP_KEYS = 1_000
-"""Keys of one chunk."""
+"""The most keys in one chunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ghost:
-    """What the changelog last says of a key that its table may lack: a state whose place is `key` and `partition`."""
+    """The changelog's last state of a key that its table may lack, with the key's partition."""
 
     key: str
     partition: int
@@ -28,20 +28,20 @@ class Ghost:
 
     @property
     def nbytes(self) -> int:
-        """What it holds, roughly."""
+        """The memory that it takes, roughly."""
         return len(bytes(self.current)) + len(self.key) + 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """Some keys; `ghosts` of those that are to be deleted where the table lacks them."""
+    """Some keys; `ghosts` has the states of those that are deleted if the table lacks them."""
 
     keys: tuple[str, ...]
     ghosts: Mapping[str, Ghost] = field(default_factory=dict)
 
 
 class Lookup:
-    """What is left to look up of one entity. One that is `sweeping` waits for the ghosts that are offered to it.
+    """The keys of one entity that are left to look up. If it is `sweeping`, it waits for ghosts to be offered.
 
     At most `keys_max` are handed out at once. Guarded by the lock of the `Windows` that it is part of.
     """
@@ -54,9 +54,9 @@ class Lookup:
         self.entity, self.sweeping = entity, sweeping
         self._keys_max = keys_max
         self.more = False
-        """Whether another opening has to go on with the sweep."""
+        """Whether another opening must continue the sweep."""
         self.failed = False
-        """Whether the changelog cannot be looked through."""
+        """Whether the changelog could not be searched."""
         self._left: dict[str, Ghost | None] = dict.fromkeys(keys)
         self._out: set[str] = set()
         self._absent: dict[str, None] = {}
@@ -65,21 +65,21 @@ class Lookup:
         self._offering = sweeping
 
     def offer(self, ghosts: Sequence[Ghost]) -> None:
-        """These are looked up, too."""
+        """Adds ghosts to look up."""
         self._left |= {ghost.key: ghost for ghost in ghosts}
 
     def end(self, *, more: bool = False, failed: bool = False) -> None:
-        """Nothing else will be offered."""
+        """Says that no more ghosts will be offered."""
         self._offering, self.more, self.failed = False, more, failed
 
     @property
     def idle(self) -> bool:
-        """Whether all that was offered is published."""
+        """Whether all keys so far are published."""
         return not self._left
 
     @property
     def complete(self) -> bool:
-        """Whether all is published."""
+        """Whether all keys are published, and no more will be offered."""
         return not self._left and not self._offering
 
     @property
@@ -105,27 +105,27 @@ class Lookup:
         return tuple(key for key in self._left if key not in self._out)[: self._keys_max]
 
     def admit(self, _taken: Keys, _fingerprint: object) -> bool:
-        """A key's row is what it is under any columns, and wherever it stands."""
+        """Always true: a row can be read by its key whatever the table's columns and storage are."""
         return True
 
     def give_back(self, taken: Keys) -> None:
-        """The keys are to be looked up again."""
+        """Has the keys looked up again."""
         self._out.difference_update(taken.keys)
 
     def divide(self, taken: Keys) -> None:
-        """Their rows are too large to be read at once."""
+        """Has the keys looked up in smaller parts, because their rows are too large to be read at once."""
         size = max(1, len(taken.keys) // 4)
         self._parts += [taken.keys[begin : begin + size] for begin in range(0, len(taken.keys), size)]
 
     def publish(self, taken: Keys, gone: Sequence[str]) -> None:
-        """The keys are published, but for those that the table lacks: what becomes of these, a sweep says."""
+        """Removes the keys, whose rows are published. Unless this is a sweep, remembers those that the table lacks."""
         self.give_back(taken)
         self._withdrawn = {key: self._left.pop(key) for key in taken.keys}
         if not self.sweeping:
             self._absent |= dict.fromkeys(gone)
 
     def withdraw(self, _taken: Keys) -> None:
-        """The keys were not published after all."""
+        """Undoes `publish`: the keys were not published after all."""
         self._left |= self._withdrawn
         for key in self._withdrawn:
             self._absent.pop(key, None)

@@ -1,7 +1,7 @@
-"""Windows: table rows read beside the stream, and published at one place in it.
+"""Windows: rows of tables are read beside the stream, and published at one place in it.
 
-A chunk is read under a snapshot; then a message is written into the database's log, and where that message arrives in
-the stream, the chunk's rows are published:
+A chunk is read under a snapshot. Then a message is written into the database's log. When that message arrives in the
+stream, the chunk's rows are published at its place:
 
                      the chunk's rows are published here
                                     │
@@ -19,15 +19,17 @@ sees was committed before the message was written, so it is delivered before the
 MySQL do. By positions, such a change would count as older than the snapshot, and the row without it would overwrite it.
 (The idea of reading between marks is from DBLog, arXiv:2010.12597; its marks by position would lose updates here.)
 
-**Deletes.** What the changelog holds and the table lacks is deleted under the same rule, and only if nothing touched
-its key since the changelog was looked at (`_unmentioned`): otherwise its last row came from the stream and is no ghost.
+**Deletes.** A key that the changelog has and the table lacks is deleted under the same rule, and only if no transaction
+touched it since the search of the changelog began (`_unmentioned`). Otherwise its last row came from the stream, and
+the key is no ghost.
 
 **The horizon.** A transaction below `horizon` (the ids given out before touched keys were tracked) may have been
-delivered earlier, unseen by us, or only in part, if its table joined the publication in its course. A chunk whose
-snapshot does not see one is read again later. That its commit arrives would decide only the first case.
+delivered earlier, when nobody recorded its keys; or only in part, if its table joined the publication while it ran. A
+chunk whose snapshot does not see such a transaction is read again later. Its commit in the stream would rule out only
+the first case: in the second, not all of its changes come with it.
 
-**Memory.** Touched keys are forgotten once every snapshot in use, and so every later one, sees their transactions; of
-entities that are swept, the keys themselves are remembered to the end.
+**Memory.** Touched keys are forgotten once every snapshot in use sees their transactions, because every later snapshot
+then sees them, too. For entities that are swept, the keys alone are remembered to the end.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,21 +51,21 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _KEPT_ROWS_MAX = 200_000
-"""Touched keys kept before those that every snapshot shows are looked for one by one."""
+"""How many touched keys are kept before those that every snapshot shows are searched for and forgotten."""
 
 
 class Visibility(Protocol):
-    """Which transactions a snapshot of the database shows: one that is over is shown, or touched nothing."""
+    """Which transactions a snapshot of the database shows. One that has ended is shown, unless it changed nothing."""
 
     def misses(self, ids: Ints) -> Mask:
-        """Which of the transactions it does not show."""
+        """A mask of the transactions that it does not show."""
 
     def unseen_before(self, horizon: int) -> tuple[int, ...]:
         """The transactions below `horizon` that it does not show yet, as far as they can be named."""
 
 
 class Rows(Protocol):
-    """A chunk's rows, ready but for their place in the stream."""
+    """A chunk's rows, complete except for their place in the stream."""
 
     @property
     def nbytes(self) -> int:
@@ -84,22 +86,22 @@ class Rows(Protocol):
 class Task(Protocol):
     """What is left to read of one entity, handed out part by part.
 
-    A part is what the task made it, of no meaning here; so is the fingerprint, which stands for the columns and the
-    storage that a part is read from.
+    Only the task knows what a part is. The same holds for the fingerprint, which stands for the columns and the storage
+    that a part is read from.
     """
 
     generation: int
 
     @property
     def entity(self) -> str:
-        """Of which entity."""
+        """The entity's name."""
 
     @property
     def complete(self) -> bool:
         """Whether all is published."""
 
     def next_range(self) -> Any:
-        """Hands out the next part; None while all that is left is under way."""
+        """Hands out the next part; None while all remaining parts are handed out."""
 
     def admit(self, taken: Any, fingerprint: Any) -> bool:
         """Whether the part may be read from a table of this fingerprint."""
@@ -108,25 +110,25 @@ class Task(Protocol):
         """The part is to be read again."""
 
     def divide(self, taken: Any) -> None:
-        """The part is to be read again in smaller ones: it holds too much to be read at once."""
+        """The part is to be read again in smaller parts, because it is too large to be read at once."""
 
     def publish(self, taken: Any, gone: Sequence[str]) -> None:
         """The part is published; the table lacks these keys."""
 
     def withdraw(self, taken: Any) -> None:
-        """The part was not published after all."""
+        """Undoes `publish`: the part was not published after all."""
 
 
 class TableTask(Task, Protocol):
-    """A table that is read from end to end."""
+    """A table that is read completely."""
 
     def to_json(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it: see `table_progress`."""
+        """The entry that a checkpoint stores: see `table_progress`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Chunk:
-    """One part of one table, or some keys of it: asked for, being read, or waiting for its message to arrive."""
+    """A part of a table, or some keys of it, that is handed out, being read, or waiting for its message."""
 
     task: Task
     entity: str
@@ -180,14 +182,14 @@ class Windows:
         self._latest: Visibility | None = None
         self._last: tuple[Task, Any] | None = None
         self.changes = 0
-        """Counts what may change a task, and so `progress`, `complete` and what is left of the lookups."""
+        """Counts events that may change a task, and so `progress`, `complete` and the keys left to look up."""
         self._waiting: tuple[int, ...] = ()
         self._closed = False
 
     # For the assembler, in the order of the stream.
 
     def touched(self, rows: pa.RecordBatch, xids: Ints) -> None:
-        """Keeps the keys that transactions touched."""
+        """Records the keys that transactions touched."""
         with self._changed:
             if self.complete:
                 return
@@ -197,7 +199,7 @@ class Windows:
                 self._forget()
 
     def discard(self, table: tuple[str, str]) -> None:
-        """What was read of the table is read again."""
+        """Chunks of the table that are under way are read again."""
         with self._changed:
             for chunk in self._chunks.values():
                 chunk.discarded |= chunk.table == table
@@ -210,7 +212,7 @@ class Windows:
             self._changed.notify_all()
             if chunk is None or chunk.rows is None or chunk.snapshot is None:
                 return None
-            task, rows, chunk.rows = chunk.task, chunk.rows, None  # its reader may hold the chunk for long
+            task, rows, chunk.rows = chunk.task, chunk.rows, None  # its reader may keep the chunk for long
             if chunk.generation != task.generation:
                 return None
             if chunk.discarded:
@@ -229,7 +231,7 @@ class Windows:
             raise
 
     def withdraw(self) -> None:
-        """The rows that `signal` gave last are not published after all: the changelog stops before them."""
+        """The rows that `signal` returned last are not published after all: the changelog stops before them."""
         with self._changed:
             assert self._last is not None
             self.changes += 1
@@ -237,7 +239,7 @@ class Windows:
             task.withdraw(taken)
 
     def _untouched(self, entity: str, snapshot: Visibility, keys: pa.StringArray) -> Mask:
-        """Which keys no transaction touched that the snapshot does not see."""
+        """A mask of the keys that no transaction touched, except transactions that the snapshot sees."""
         return _others(
             keys,
             [
@@ -248,9 +250,9 @@ class Windows:
         )
 
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
-        """Which keys no transaction touched at all since keeping began; of an entity that is swept.
+        """A mask of the keys that no transaction touched since recording began; for an entity that is swept.
 
-        None after a TRUNCATE that was published: the keys that the changelog held before are gone from it.
+        No key is in it after a published TRUNCATE, which removed all keys that the changelog had before.
         """
         if not len(keys):
             return np.ones(0, bool)
@@ -261,7 +263,7 @@ class Windows:
         return _others(keys, touched)
 
     def _forget(self) -> None:
-        """Drops what every snapshot in use, and so every later one, sees."""
+        """Drops the transactions that every snapshot in use sees, because every later one sees them, too."""
         if self._latest is None or any(chunk.snapshot is None for chunk in self._chunks.values()):
             return
         in_use = [self._latest, *(chunk.snapshot for chunk in self._chunks.values() if chunk.snapshot)]
@@ -276,7 +278,7 @@ class Windows:
         self._kept_max = max(_KEPT_ROWS_MAX, 2 * self._kept)
 
     def _remember(self, block: _Touched, forgotten: Mask) -> None:
-        """Of entities that are swept, every key that was touched is known to the end, once each."""
+        """For entities that are swept, keeps each touched key once, to the end."""
         for entity in self._swept.to_pylist():
             keys = block.keys.filter(pc.and_(pa.array(forgotten), pc.equal(block.entities, entity)))
             if len(keys):
@@ -285,22 +287,22 @@ class Windows:
     # For the reader threads.
 
     def glance(self, snapshot: Visibility) -> None:
-        """A snapshot of now, by which what is touched can be forgotten though no chunk is read."""
+        """Takes a present snapshot, so that touched keys can be forgotten even if no chunk is read."""
         with self._changed:
             self._latest = snapshot
 
     def offered(self, change: Callable[[], None]) -> None:
-        """Makes a change of a task that has more to hand out by it, or is complete."""
+        """Runs a change of a task that gives it more to hand out, or completes it."""
         with self._changed:
             change()
             self.changes += 1
             self._changed.notify_all()
 
     def take(self, tables: Mapping[str, tuple[str, str]]) -> tuple[str, Chunk] | None:
-        """Waits for memory and for work; the next chunk under its nonce, None when there is no more.
+        """Waits for memory and for work, and returns the next chunk with its nonce; None if there is no more.
 
-        `tables` gives the table of each entity. A chunk under way may come back: so the wait ends only
-        when every table is complete, or at `close`.
+        `tables` has the table of each entity. A chunk under way may be given back, so the wait ends only when every
+        task is complete, or at `close`.
         """
         with self._changed:
             while not self._closed and not self.complete:
@@ -324,7 +326,7 @@ class Windows:
         return None
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Any) -> bool:
-        """Tells under which snapshot, and from what table, the chunk is read; False when it must not be."""
+        """Records the snapshot and the table that the chunk is read from; returns False if it must not be read now."""
         with self._changed:
             self.changes += 1
             chunk = self._chunks[nonce]
@@ -336,12 +338,12 @@ class Windows:
             return not self._waiting
 
     def read(self, nonce: str, rows: Rows) -> None:
-        """The chunk's rows are here; its message is about to be written."""
+        """Adds the chunk's rows, before its message is written."""
         with self._changed:
             self._chunks[nonce].rows = rows
 
     def give_back_unread(self, nonce: str, *, smaller: bool = False) -> None:
-        """Unless the chunk has its rows; `smaller` says that it was too large."""
+        """Gives the chunk back unless it has its rows; `smaller` says that it was too large."""
         with self._changed:
             chunk = self._chunks.get(nonce)
             if chunk is None or chunk.rows is not None:
@@ -362,27 +364,27 @@ class Windows:
 
     @property
     def complete(self) -> bool:
-        """Whether every table is published to its end, and every key that was asked for."""
+        """Whether every table and every requested key is published."""
         return all(task.complete for task in self._tasks)
 
     @property
     def open(self) -> int:
-        """Chunks asked for and not yet published."""
+        """The number of chunks that are handed out and not published yet."""
         return len(self._chunks)
 
     @property
     def waiting(self) -> tuple[int, ...]:
-        """The transactions whose end the last chunk waits for."""
+        """The transactions that must end before the last chunk can be read."""
         return self._waiting
 
     def progress(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the tables, by entity."""
+        """The entries of the tables that a checkpoint stores, by entity."""
         with self._changed:
             return {entity: table.to_json() for entity, table in self._tables.items()}
 
 
 def _others(keys: pa.StringArray, touched: Sequence[pa.StringArray]) -> Mask:
-    """Which of the keys are none of the touched ones."""
+    """A mask of the keys that are not among the touched ones."""
     if not touched:
         return np.ones(len(keys), bool)
     is_touched: Mask = pc.is_in(keys, pa.concat_arrays(touched)).to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""The report of `detect_drift`: what is to be done, what became of earlier drift, a page for people, figures.
+"""The report of `detect_drift`: what to do, what happened to earlier drift, a page for people, figures.
 
 No Spark and no network: everything here is from reports and the files of drifted keys beside them.
 """

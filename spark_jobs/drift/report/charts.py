@@ -1,4 +1,4 @@
-"""The two drawings of a page: drifted keys over runs, and what share of them each column has."""
+"""Draws the two charts of a page: drifted keys over runs, and the columns in which they differ."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,16 +9,16 @@ from changelog.spark_jobs.drift.report.spelling import count, day, plural
 HEIGHT = 32
 STEP, WIDTH = 8, 6
 BARE = 2
-"""What a run without drift is drawn as, in the same units: a tick, and not nothing."""
+"""The height of the tick that stands for a run without drift, in the same units."""
 
 COLUMNS_MAX = 12
 
 
 def spark(points: Sequence[Point], name: str) -> Markup:
-    """A bar a run, the newest on the right; its title says in words what it shows."""
+    """A bar for each run, the newest on the right. The title describes the chart in words."""
     values = [point.missing + point.extra + point.changed for point in points]
-    most = max(values, default=0)
-    bars = [_bar(index, value, most) for index, value in enumerate(values)]
+    value_max = max(values, default=0)
+    bars = [_bar(index, value, value_max) for index, value in enumerate(values)]
     width = max(len(values) * STEP - (STEP - WIDTH), WIDTH)
     title = element("title", _spoken(points, values, name))
     return element(
@@ -33,8 +33,8 @@ def spark(points: Sequence[Point], name: str) -> Markup:
     )
 
 
-def _bar(index: int, value: int, most: int) -> Markup:
-    height = BARE if not value else max(round(value / most * HEIGHT, 1), 2 * BARE)
+def _bar(index: int, value: int, value_max: int) -> Markup:
+    height = BARE if not value else max(round(value / value_max * HEIGHT, 1), 2 * BARE)
     kind = "bar" if value else "bar none"
     place = {"x": str(index * STEP), "y": str(HEIGHT - height), "width": str(WIDTH), "height": str(height)}
     return element("rect", class_=kind, rx="1", **place)
@@ -48,7 +48,7 @@ def _spoken(points: Sequence[Point], values: Sequence[int], name: str) -> str:
 
 
 def columns(counts: Mapping[str, int], drifted: int) -> Markup:
-    """A bar a column, the most drifted first: in how many of the drifted keys it differs."""
+    """A bar for each column, the worst first: the share of the drifted keys in which it differs."""
     ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     rows = [_column(name, keys, drifted) for name, keys in ranked[:COLUMNS_MAX]]
     left = len(ranked) - COLUMNS_MAX

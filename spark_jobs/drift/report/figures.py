@@ -20,7 +20,7 @@ VERDICTS = ("clean", "drift", "severe", "not caught up", "refused")
 
 
 def prometheus(report: Mapping[str, Any]) -> str:
-    """The whole file. A run that compared is a success; one that could not omits the metric of its last success.
+    """The text of the file. A run that compared is a success; one that could not omits the metric of the last success.
 
     Prometheus still has the earlier value: query `max_over_time(…[7d])`, as docs/alerts.yml does.
     """

@@ -10,7 +10,7 @@ from typing import Any
 from changelog.spark_jobs.drift.report import keys
 
 RUNS_MAX = 30
-"""How many runs a report looks back on, itself included."""
+"""The number of runs that a report covers, itself included."""
 
 FATES_MAX = 1 << 16
 
@@ -20,7 +20,7 @@ JSON = dict[str, Any]
 @dataclass(slots=True)
 class _Count:
     states: Counter[str] = field(default_factory=Counter)
-    first: int | None = None  # the run since which the oldest key drifts that still does
+    first: int | None = None  # the run in which the longest-drifting open key began to drift
 
     def add(self, state: str, first: int | None) -> None:
         self.states[state] += 1
@@ -33,7 +33,7 @@ class _Count:
 
 
 def trend(name: str, runs: Sequence[Mapping[str, Any]]) -> list[JSON]:
-    """The entity in each run that compared it, oldest first."""
+    """The entity's counts in each run that compared it, oldest first."""
     points = []
     for run in runs[-RUNS_MAX:]:
         entity = run["entities"].get(name)
@@ -46,10 +46,10 @@ def trend(name: str, runs: Sequence[Mapping[str, Any]]) -> list[JSON]:
 
 
 def histories(runs: Sequence[Mapping[str, Any]], folder: Path | None) -> dict[str, JSON]:
-    """The `history` of each entity of the last of these runs, whose keys are in `folder`/RUN_ID/.
+    """The `history` of each entity of the last run. The runs' drifted keys are in `folder`/RUN_ID/.
 
-    A key that drifts is open; once its run sent a repair it is republished; it is verified once a later run compares
-    its entity, all of it, and finds it equal. A run that compared less leaves it as it was. Without a folder,
+    A key that drifts is *open*. If its run sent a repair, it is *republished*. Once a later run compares its whole
+    entity and finds the key equal, it is *verified*. A run that compared only a part changes nothing. Without a folder,
     only the reports themselves are used.
     """
     runs = runs[-RUNS_MAX:]
@@ -85,16 +85,16 @@ def _steps(name: str, runs: Sequence[Mapping[str, Any]], present: set[int]) -> l
     for index, run in enumerate(runs):
         entity = run["entities"].get(name)
         compared = entity is not None and entity["drifted"] is not None
-        # With no file at hand a run that found drift cannot tell which keys were equal.
+        # Without its file, a run that found drift does not show which keys were equal.
         has_keys = compared and (index in present or entity["drifted"] == 0)
-        # `why` tells of an entity that was compared that some keys could not be.
+        # A compared entity has a `why` if some of its keys could not be compared.
         judged = has_keys and entity["sampled"] is None and entity["why"] is None
         steps.append(_Step(judged=judged, repaired=entity is not None and entity.get("repaired") is not None))
     return steps
 
 
 def _fate(drifted: int, steps: Sequence[_Step]) -> tuple[str, int | None]:
-    """What became of a key, and since which run it drifts; `drifted` has a bit for each run in which it did."""
+    """A key's state, and the run since which it drifts; `drifted` has a bit for each run in which it did."""
     state, first_run = "", None
     for index, step in enumerate(steps):
         if drifted >> index & 1:
@@ -113,7 +113,7 @@ def _alone(entity: Mapping[str, Any], run: Mapping[str, Any]) -> JSON:
 
 
 def _file(run: Mapping[str, Any], folder: Path) -> Path | None:
-    """The run's keys; None where it has none, or they were cleared away."""
+    """The file of the run's keys; None if it has none, or if the file was deleted."""
     if run["keys"] is None:
         return None
     file = folder / run["run"]["id"] / run["keys"]

@@ -16,14 +16,14 @@ EntityKey = tuple[str, str]
 """An entity and the canonical text of a key."""
 
 BYTES_MAX = 1 << 30
-"""The most bytes that are read of the runs' files, newest first."""
+"""The most bytes of the runs' files that are read; the newest files come first."""
 
 CHUNK_KEYS = 200_000
 """How many keys of an unsorted file are sorted at once."""
 
 
 class _Line(msgspec.Struct):
-    """The members of a line that are needed."""
+    """The members of a line that are used here."""
 
     entity: str
     key: str
@@ -47,7 +47,7 @@ def merged(files: Sequence[Path]) -> Iterator[tuple[EntityKey, int]]:
 
 
 def affordable(files: Sequence[Path]) -> int:
-    """The index of the first file, oldest first, from which on all files together are within `BYTES_MAX`.
+    """The index of the oldest file that is read: it and all newer files together are within `BYTES_MAX`.
 
     The newest file is always included.
     """

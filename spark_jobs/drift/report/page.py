@@ -9,7 +9,7 @@ from changelog.spark_jobs.drift.report.shape import Entity, Fence, Lost, Report
 from changelog.spark_jobs.drift.report.spelling import count, moment, per_million, plural, seconds, transactions
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""What a browser lets the page do: nothing but have its style."""
+"""What a browser lets the page do: only to have a style."""
 
 TITLES = {"clean": "No drift", "drift": "Drift", "severe": "Severe drift", "not caught up": "Not caught up"}
 KINDS_OF_SOURCE = {"postgres": "PostgreSQL"}
@@ -30,14 +30,16 @@ def page(report: Report) -> str:
         element("style", Markup(style)),
     )
     details = [
-        sections.section(name, entity, report.keys) for name, entity in _ranked(report) if sections.wanted(entity)
+        sections.section(name, entity, report.keys)
+        for name, entity in _ranked(report)
+        if sections.needs_section(entity)
     ]
     main = element("main", _verdict(report), _compared(report), _table(report), *details, _footer(report))
     return "<!doctype html>\n" + element("html", head, element("body", main), lang="en") + "\n"
 
 
 def _ranked(report: Report) -> list[tuple[str, Entity]]:
-    """The worst first."""
+    """The entities of the report, the worst first."""
     order = ("severe", "schema changed", "drift", "skipped", "clean")
     return sorted(
         report.entities.items(),
@@ -46,7 +48,7 @@ def _ranked(report: Report) -> list[tuple[str, Entity]]:
 
 
 def _headline(report: Report) -> str:
-    """The verdict in a word or two; a run that only a schema stopped has found no drift."""
+    """The verdict in a word or two. If a run is severe only because a schema changed, it says that."""
     entities = report.entities.values()
     if report.verdict == "severe" and not any(entity.drifted for entity in entities):
         return "Schema changed"
@@ -65,7 +67,7 @@ def _verdict(report: Report) -> Markup:
 
 
 def _lede(report: Report) -> str:
-    """The verdict's reason in one sentence or two."""
+    """The reason for the verdict, in one or two sentences."""
     if report.verdict == "not caught up":
         return "Changelog and tables did not get to one moment, so nothing was compared: lag is not drift."
     if report.verdict == "refused":
@@ -158,7 +160,7 @@ def _table(report: Report) -> Markup | None:
 
 def _row(name: str, entity: Entity) -> Markup:
     shown = element("bdi", name)
-    link = element("a", shown, href=f"#entity-{name}") if sections.wanted(entity) else shown
+    link = element("a", shown, href=f"#entity-{name}") if sections.needs_section(entity) else shown
     drifted = [*map(count, (entity.missing, entity.extra, entity.changed)), per_million(entity.ppm)]
     trend = charts.spark(entity.trend, name) if entity.trend else "–"
     return element(

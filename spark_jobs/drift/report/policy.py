@@ -1,4 +1,4 @@
-"""What is to be done about drift: `[drift]`, or `[entities.X.drift]` in its place where that says something."""
+"""Decides what to do about drift, by `[drift]`; options in `[entities.X.drift]` take precedence."""
 
 import shlex
 from collections.abc import Iterable, Mapping
@@ -14,14 +14,14 @@ NEARLY_ALL = 0.95
 """The share of drifted rows in which a column must differ to be at fault as a whole."""
 
 COLUMN_ROWS_MIN = 100
-"""Fewer rows are rows that drift, and not a column."""
+"""The fewest drifted rows for which a whole column can be at fault."""
 
 MILLION = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Bounds; ppm are drifted keys per million rows of the source."""
+    """The options of `[drift]`; ppm are drifted keys per million rows of the source."""
 
     republish_keys_max: int = 1000
     rebuild_ppm: float = 1000.0
@@ -32,7 +32,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What to do, and why in words."""
+    """What to do, and the reason in words."""
 
     do: Do
     why: str
@@ -46,8 +46,8 @@ def policies(config: Config, entities: Iterable[str]) -> dict[str, Policy]:
 def decide(entity: Mapping[str, Any], policy: Policy) -> Decision:
     """What to do about one entity of a report. The first rule that applies decides.
 
-    A schema mismatch; a whole column; few keys; many of the rows; else many keys of a table so large that neither
-    is done unasked.
+    The rules are: a schema mismatch; a whole column; few keys; many of the rows. If none applies, there are many keys
+    in a very large table, and a person decides.
     """
     drifted = entity["drifted"]
     if drifted is None:
@@ -64,8 +64,8 @@ def decide(entity: Mapping[str, Any], policy: Policy) -> Decision:
         return Decision(do="republish", why=f"{_keys(drifted)}, of {policy.republish_keys_max:,} at most")
     if entity["ppm"] > policy.rebuild_ppm:
         return Decision(do="rebuild", why=f"{_keys(drifted)} are {share}, beyond {policy.rebuild_ppm:,.0f}")
-    few = f"more than republish_keys_max = {policy.republish_keys_max}"
-    return Decision(do="stop", why=f"{_keys(drifted)} are {few}, but only {share}: a person decides")
+    excess = f"more than republish_keys_max = {policy.republish_keys_max}"
+    return Decision(do="stop", why=f"{_keys(drifted)} are {excess}, but only {share}: a person decides")
 
 
 def mismatched(entity: Mapping[str, Any]) -> bool:
@@ -76,17 +76,17 @@ def mismatched(entity: Mapping[str, Any]) -> bool:
 def command(
     entity: Mapping[str, Any], name: str, decision: Decision, report: Path, config: Path | None = None
 ) -> str | None:
-    """The line that does it, or that a person may decide for; `report` and `config` are paths."""
-    named = f"{name} --config {shlex.quote(str(config))}" if config else name
+    """The command that does it, or that a person may choose to run; `report` and `config` are paths."""
+    arguments = f"{name} --config {shlex.quote(str(config))}" if config else name
     if decision.do == "rebuild" or (decision.do == "stop" and mismatched(entity)):
-        return f"changelog rebuild {named}"
+        return f"changelog rebuild {arguments}"
     if decision.do in ("republish", "stop"):
-        return f"changelog republish {named} --report {shlex.quote(str(report))}"
+        return f"changelog republish {arguments} --report {shlex.quote(str(report))}"
     return None
 
 
 def entity_verdict(entity: Mapping[str, Any], decision: Decision, policy: Policy) -> str:
-    """The entity's verdict by its policy. What a mere republish mends wakes nobody, however few rows there are."""
+    """The entity's verdict by its policy. What a republish repairs is not severe, even in a small table."""
     verdict = str(entity["verdict"])
     if entity["drifted"] is None or verdict == "skipped":
         return verdict
@@ -100,7 +100,7 @@ def entity_verdict(entity: Mapping[str, Any], decision: Decision, policy: Policy
 
 
 def run_verdict(verdict: str, entities: Iterable[Mapping[str, Any]]) -> str:
-    """The run's verdict, from its entities with `verdict` and `action`; one that could not compare stays so."""
+    """The run's verdict, from the `verdict` and `action` of its entities. One that could not compare keeps its own."""
     if verdict in ("not caught up", "refused"):
         return verdict
     compared = list(entities)
@@ -110,7 +110,7 @@ def run_verdict(verdict: str, entities: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _whole_column(entity: Mapping[str, Any], policy: Policy) -> str | None:
-    """The column that is at fault as a whole; None when there is none, or the policy does not ask."""
+    """The column that is at fault as a whole; None if there is none, or if the policy does not look for one."""
     if not policy.rebuild_columns or not entity["columns"]:
         return None
     name, rows = max(entity["columns"].items(), key=lambda pair: pair[1])

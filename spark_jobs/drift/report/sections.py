@@ -1,4 +1,4 @@
-"""One entity's section: what to do, its figures, where the drift is, the keys, what became of earlier drift."""
+"""One entity's section: what to do, its figures, where the drift is, the keys, and the state of earlier drift."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,10 +29,10 @@ DOES = {
 }
 
 UNKNOWN = "unknown"
-"""What a stamp says by default."""
+"""The service name in a default stamp."""
 
 CONTEXT_CHARACTERS_MAX = 200
-"""What is shown of a context; the report in JSON has all of it."""
+"""The most characters of a context that are shown; the report in JSON has all of it."""
 
 KINDS = {
     "missing": "in the source, not in the changelog",
@@ -41,8 +41,8 @@ KINDS = {
 }
 
 
-def wanted(entity: Entity) -> bool:
-    """Whether there is more to say of it than its row in the table does."""
+def needs_section(entity: Entity) -> bool:
+    """Whether the entity needs a section beside its row in the table."""
     past = entity.history.open + entity.history.republished + entity.history.verified
     noted = entity.why or entity.unknown or entity.sampled
     return entity.verdict not in ("clean", "skipped") or past > 0 or bool(noted)
@@ -54,7 +54,7 @@ def chip(verdict: str) -> Markup:
 
 
 def section(name: str, entity: Entity, keys: str | None) -> Markup:
-    """All there is to say of one entity; `keys` is the file of all drifted keys, beside the page."""
+    """The section of one entity; `keys` is the name of the file of all drifted keys, beside the page."""
     title = element("h2", element("bdi", name), " ", chip(entity.verdict), id=f"entity-{name}")
     keyed = together("key ", element("code", element("bdi", ", ".join(entity.key))))
     about = element("p", element("code", element("bdi", entity.table)), " · ", keyed, class_="quiet")
@@ -114,7 +114,7 @@ def _trend(name: str, entity: Entity) -> Markup:
 
 
 def _where(entity: Entity) -> Markup | None:
-    """Which columns, whose changes, one incident or many."""
+    """Where the drift is: which columns, which writers, one incident or many."""
     if not entity.drifted:
         return None
     blocks = []
@@ -215,7 +215,7 @@ def _column(name: str, source: Markup, changelog: Markup) -> Markup:
 
 
 def _provenance(provenance: Mapping[str, Any] | None) -> Markup:
-    """The last change that the changelog has of the key."""
+    """The last change of the key in the changelog."""
     if provenance is None:
         return element("p", "No change of this key is known.", class_="quiet")
     source = provenance.get("source") or {}
@@ -228,7 +228,7 @@ def _provenance(provenance: Mapping[str, Any] | None) -> Markup:
 
 
 def _context(text: str | None) -> list[Markup | str]:
-    """What else the stamp says, as its application wrote it."""
+    """The stamp's context, as its application wrote it."""
     if not text:
         return []
     shown = text if len(text) <= CONTEXT_CHARACTERS_MAX else text[: CONTEXT_CHARACTERS_MAX - 1] + "…"

@@ -1,4 +1,4 @@
-"""Numbers, times and values as people read them."""
+"""Spells numbers, times and values as people read them."""
 
 import re
 import unicodedata
@@ -15,7 +15,7 @@ KEY_MAX = 120
 
 
 def count(number: int | None) -> str:
-    """1500000 as 1,500,000; a dash for what is not known."""
+    """1500000 as 1,500,000; a dash for an unknown number."""
     return "–" if number is None else f"{number:,}"
 
 
@@ -25,7 +25,7 @@ def plural(number: int, one: str, many: str | None = None) -> str:
 
 
 def transactions(snapshot: str) -> str:
-    """A snapshot of PostgreSQL, `xmin:xmax:xip,…`, in words: which transactions are compared. Another text stays."""
+    """A snapshot of PostgreSQL, `xmin:xmax:xip,…`, in words. Any other text is returned unchanged."""
     if re.fullmatch(r"\d+:\d+:(\d+(,\d+)*)?", snapshot) is None:
         return snapshot
     _, end, running = snapshot.split(":")
@@ -35,7 +35,7 @@ def transactions(snapshot: str) -> str:
 
 
 def per_million(ppm: float | None) -> str:
-    """Whole from 100 on; below, what tells."""
+    """A whole number from 100 on; below that, three significant digits."""
     if ppm is None:
         return "–"
     return f"{ppm:,.0f}" if ppm >= 100 or ppm == 0 else f"{ppm:.3g}"
@@ -50,7 +50,7 @@ def seconds(duration_s: float) -> str:
 
 
 def moment(text: str | None) -> Markup:
-    """21 Nov 2026, 03:10:01 UTC; what is no time stays as it is."""
+    """21 Nov 2026, 03:10:01 UTC; a text that is not a time is returned unchanged."""
     if text is None:
         return together("–")
     try:
@@ -71,7 +71,7 @@ def day(text: str) -> str:
 
 
 def key(text: str) -> Markup:
-    """A key, apart from the direction of what it is made of; a long one is cut, and says how long it is."""
+    """A key, isolated from the direction of its characters; a long one is cut, and its length is added."""
     short_text = text[:KEY_MAX] + "…" if len(text) > KEY_MAX else text
     code = element("code", element("bdi", short_text if text else '""'), class_="key")
     if len(text) <= KEY_MAX:
@@ -80,11 +80,11 @@ def key(text: str) -> Markup:
 
 
 def sides(source: msgspec.Raw | None, changelog: msgspec.Raw | None) -> tuple[Markup, Markup]:
-    """Both values: null, an empty text, an absent member and a text `null` look different; what differs is marked."""
+    """Both values, with the difference marked. Null, an empty text, an absent value and a text `null` differ."""
     if source is None or changelog is None:
         return _value(source), _value(changelog)
     left, right = _shown(source), _shown(changelog)
-    if _alike(left, right):  # composed and decomposed letters, say: then their codes are what differs
+    if _alike(left, right):  # for example composed and decomposed letters: only their codes differ
         left, right = [_code(piece) for piece in left], [_code(piece) for piece in right]
     head = _common(left, right)
     tail = _common(left[head:][::-1], right[head:][::-1])
@@ -103,7 +103,7 @@ def _value(raw: msgspec.Raw | None, body_parts: list[str] | Markup | None = None
 
 
 def _shown(raw: msgspec.Raw) -> list[str]:
-    """The value's JSON, a piece a character: texts in quotes, what cannot be seen spelt out."""
+    """The value's JSON, a piece for each character: texts in quotes, invisible characters as codes."""
     text = bytes(raw).decode()
     if not text.startswith('"'):
         return [visible(character) for character in text]
@@ -127,7 +127,7 @@ def _code(piece: str) -> str:
 
 
 def _common(left: list[str], right: list[str]) -> int:
-    """How many pieces both begin with."""
+    """The number of pieces that both have in common at the beginning."""
     for index, (left_piece, right_piece) in enumerate(zip(left, right, strict=False)):
         if left_piece != right_piece:
             return index

@@ -65,7 +65,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _link(folder: Path, run: str) -> None:
-    """Points `latest` to the run at once: a link made beside takes its place."""
+    """Points `latest` to the run atomically: a new link replaces the old one."""
     beside = folder / f".{LATEST}.{os.getpid()}"
     beside.unlink(missing_ok=True)
     beside.symlink_to(run, target_is_directory=True)
