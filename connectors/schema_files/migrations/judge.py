@@ -55,15 +55,17 @@ class Judge:
         changes = evolution.changes(self._old, self._new)
         if loss is not None:
             alterations = [loss, *self._replaced(changes)]
-            reread = [name for name, _ in self._new.fields]
+            reread_columns = [name for name, _ in self._new.fields]
         else:
             alterations = [*self.alterations, *self._retyped_inside(changes)]
             restating = [alteration.name for alteration in alterations if alteration.restates or alteration.has_default]
-            reread = list(evolution.restated(changes, restating))
+            reread_columns = list(evolution.restated(changes, restating))
         stops = [*self._refusals(), *self._new_failures(), *self._truncations()]
-        return self._planned(alterations, stops, reread)
+        return self._planned(alterations, stops, reread_columns)
 
-    def _planned(self, alterations: Sequence[Alteration], stops: Sequence[Trouble], reread: Sequence[str]) -> Planned:
+    def _planned(
+        self, alterations: Sequence[Alteration], stops: Sequence[Trouble], reread_columns: Sequence[str]
+    ) -> Planned:
         service_troubles, file_troubles = self._incompatible_changes()
         stops_always = any(trouble.rule in _STOPS_ALWAYS for trouble in service_troubles)
         halts = bool(service_troubles) and self.entity.evolution.on_incompatible == "stop"
@@ -78,9 +80,9 @@ class Judge:
             ),
             notes=[*self._warnings(), *([_HINT_TO_PASS.format(self.entity.name)] if may_pass else [])],
             stops=bool(stops or stops_always or halts),
-            reads_again=reread,
+            reads_again=reread_columns,
             asks=self.entity.evolution.on_restated == "ask",
-            unseen=[unseen for alteration in by_line if (unseen := self._unseen(alteration, reread))],
+            unseen=[unseen for alteration in by_line if (unseen := self._unseen(alteration, reread_columns))],
         )
 
     @property
@@ -197,9 +199,9 @@ class Judge:
                     kind=AlterationKind.RETYPED, line=line, name=change.column, before="its type", after="altered"
                 )
 
-    def _unseen(self, alteration: Alteration, reread: Sequence[str]) -> str | None:
+    def _unseen(self, alteration: Alteration, reread_columns: Sequence[str]) -> str | None:
         """How an alteration changes stored values in a way that the service cannot see; None if it does not."""
-        if not alteration.restates or (alteration.name and alteration.name in reread):
+        if not alteration.restates or (alteration.name and alteration.name in reread_columns):
             return None
         published = {name for name, _ in self._new.fields}
         match alteration.kind:
