@@ -12,7 +12,7 @@ from changelog.connectors.sources.migrations import Statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedStatement:
+class Refusal:
     """What cannot be tried: where, and why as a sentence without its subject."""
 
     line: int
@@ -73,7 +73,7 @@ _OUTSIDE = re.compile(r"\b(dblink\w*|lo_export)\s*\(|\b(?:FROM|TO)\s+(PROGRAM)\b
 """Functions and clauses with effects outside the database."""
 
 
-def statements(text: str) -> Iterator[Statement | RefusedStatement]:
+def statements(text: str) -> Iterator[Statement | Refusal]:
     """Yields the statements of `text` in order. A psql command yields a Refusal and ends the statements."""
     reader = _Reader(line=1)
     at = 0
@@ -88,7 +88,7 @@ def statements(text: str) -> Iterator[Statement | RefusedStatement]:
         at = match.end()
         if match[0] == "\\":
             command = text[match.start() :].split(maxsplit=1)[0]
-            yield RefusedStatement(line=reader.line, what=command, why=_PSQL)
+            yield Refusal(line=reader.line, what=command, why=_PSQL)
             return
         done = reader.take(match)
         if done is not None:
@@ -100,7 +100,7 @@ def statements(text: str) -> Iterator[Statement | RefusedStatement]:
         yield rest
 
 
-def refusal(statement: Statement, *, lasting: bool) -> RefusedStatement | None:
+def refusal(statement: Statement, *, lasting: bool) -> Refusal | None:
     """Why the statement cannot be rehearsed in a transaction that is rolled back; None if it can.
 
     With `lasting`, statements with effects that a rollback does not undo are refused, too.
@@ -109,13 +109,13 @@ def refusal(statement: Statement, *, lasting: bool) -> RefusedStatement | None:
     for pattern, why in _REFUSED:
         match = re.match(pattern, words, re.IGNORECASE | re.DOTALL)
         if match is not None:
-            return RefusedStatement(line=statement.line, what=_spelled(words), why=why) if why else None
+            return Refusal(line=statement.line, what=_spelled(words), why=why) if why else None
     runs_its_body = re.match(r"DO\b", words, re.IGNORECASE)
     code = statement.code if runs_its_body else statement.words
     if (match := _OUTSIDE.search(code)) is not None:
-        return RefusedStatement(line=statement.line, what=match[1] or match[2], why=_BEYOND)
+        return Refusal(line=statement.line, what=match[1] or match[2], why=_BEYOND)
     if lasting and (match := _LASTING.search(code)) is not None:
-        return RefusedStatement(line=statement.line, what=match[1], why=_STAYS)
+        return Refusal(line=statement.line, what=match[1], why=_STAYS)
     return None
 
 
