@@ -21,7 +21,7 @@ import structlog
 
 from changelog.connectors.capture.assembly.assembled import Assembled
 from changelog.connectors.capture.rows.row_records import Change
-from changelog.connectors.capture.tables.repairs import Reached, Repairs, obey
+from changelog.connectors.capture.tables.repairs import Reached, Repairs, obey, returned
 from changelog.connectors.capture.tables.table_progress import from_start, is_complete, restated
 from changelog.connectors.capture.throttled_warnings import Ignored
 from changelog.envelope.checkpoint import Checkpoint
@@ -47,23 +47,28 @@ def resumed(
     settings: Mapping[str, Any],
     source: Mapping[str, Any],
     joined: bool,
+    held: Callable[[], Collection[str]],
 ) -> Checkpoint:
     """The checkpoint that an opening goes on from: `stored`, or that of a new changelog, with what holds now.
 
     `settings` and `source` replace what was stored, and entities without stored windows are to be read. `joined` says
     that the log continues the one that the changelog was made from; if not, every table is read from its start.
+    `held` gives the entities that the changelog has rows of, also those that are no longer configured; it is called if
+    entities were added. One that was configured before, left, and comes back may have lost rows meanwhile: it is swept.
     """
     windows = {} if stored is None else stored.windows
     if not joined:
         windows = {name: from_start(entry) for name, entry in windows.items()}
-    before = stored or Checkpoint(position=None, through=through, epoch=epoch)
+    before = replace(stored or Checkpoint(position=None, through=through, epoch=epoch), through=through, epoch=epoch)
+    repairs = Repairs.parse(before.repairs).of(settings)
+    added = [entity.name for entity in entities if entity.name not in windows]
+    if stored is not None and added:
+        repairs = returned(repairs, {*held()}.intersection(added), before.complete_before)
     return replace(
         before,
-        through=through,
-        epoch=epoch,
         windows={entity.name: windows.get(entity.name, {"complete": False}) for entity in entities},
         settings=settings,
-        repairs={} if stored is None else Repairs.parse(stored.repairs).of(settings).to_json(),
+        repairs=repairs.to_json(),
         source=source,
     )
 

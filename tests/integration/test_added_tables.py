@@ -43,3 +43,34 @@ def test_a_read_row_stands_for_what_a_transaction_wrote_before_its_table_was_add
     ]
     assert sources[0]["transaction"] == sources[1]["transaction"]
     assert all(source["position"] > sources[1]["position"] for source in sources[2:])
+
+
+def test_what_was_deleted_while_an_entity_was_not_configured_is_deleted_when_it_comes_back(site: Site) -> None:
+    site.sql(TABLE.format("early"), TABLE.format("late"), "INSERT INTO late VALUES (1, 0), (2, 0)")
+    site.configure(EARLY + LATE)
+    with site.running() as service:
+        service.until(site.is_read)
+    site.configure(EARLY)
+    with site.running(accept=True) as service:
+        site.sql("DELETE FROM late WHERE id = 2", "INSERT INTO early VALUES (1, 0)")
+        service.until(lambda: site.ops("early") == [("create", "1")])
+    site.configure(EARLY + LATE)
+    with site.running() as service:
+        service.until(lambda: site.is_read() and site.state("late").keys() == {"1"})
+        site.sql("INSERT INTO late VALUES (3, 0)")
+        service.until(lambda: site.state("late").keys() == {"1", "3"})
+        service.until(lambda: not site.checkpoint.repairs["open"])
+    assert site.ops("late")[-1] == ("create", "3")
+    assert site.ops("late")[-2] == ("delete", "2")
+
+
+def test_a_table_that_was_never_in_the_changelog_is_read_and_not_swept(site: Site) -> None:
+    site.sql(TABLE.format("early"), TABLE.format("late"), "INSERT INTO late VALUES (1, 0)")
+    site.configure(EARLY)
+    with site.running() as service:
+        service.until(site.is_read)
+    site.sql(f"ALTER PUBLICATION {site.name} ADD TABLE late")
+    site.configure(EARLY + LATE)
+    with site.running() as service:
+        service.until(lambda: site.is_read() and site.state("late").keys() == {"1"})
+    assert site.checkpoint.repairs == {}

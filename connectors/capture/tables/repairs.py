@@ -218,6 +218,16 @@ def over_gap(repairs: Repairs, entities: Collection[str], position: Position) ->
     return replace(repairs, open=new_repairs).anew(), {entity: {"complete": False} for entity in entities}
 
 
+def returned(repairs: Repairs, entities: Collection[str], start: Position) -> Repairs:
+    """These entities are configured again, and their tables are read from `start` on.
+
+    The changelog has rows of theirs from before they left. What was deleted since is not in the log that is read, so
+    a sweep finds it.
+    """
+    opened = {entity: Repair(ids=(), start=str(start), table=True, sweep=True) for entity in entities}
+    return replace(repairs, open={**opened, **repairs.open})
+
+
 def done(absent: int) -> str:
     """The outcome of a repair that is done: `absent` of the signal's keys are not in the table."""
     return f"done, {absent} absent" if absent else "done"

@@ -36,7 +36,8 @@ class Noticed:
         self._entities = {entity.name: entity for entity in entities}
         self._statements = Statements()
         self._truncates: dict[str, int] = {}
-        self._withheld: tuple[Piece, int] | None = None
+        self._described = 0
+        self._withheld: Piece | None = None
 
     @classmethod
     def begin(
@@ -68,21 +69,24 @@ class Noticed:
         """Whether a piece waits for a look."""
         return self._withheld is not None
 
-    def withhold(self, piece: Piece, described: int) -> Piece | None:
-        """The piece; if a table was `described` in it, only once a look at the catalogue came after that."""
-        if self.watch.covers(described):
+    def withhold(self, piece: Piece | None, described: int) -> Piece | None:
+        """The piece of a block; if a table was `described` there, only once a look at the catalogue came after that.
+
+        A block may describe a table and give no piece: then the next piece waits for the look.
+        """
+        self._described = max(self._described, described)
+        if piece is None or self.watch.covers(self._described):
             return piece
-        self.watch.ask(described)
-        self._withheld = piece, described
+        self.watch.ask(self._described)
+        self._withheld = piece
         return None
 
     def release(self, timeout_s: float) -> Piece | None:
         """The piece that waits, once a look finds nothing wrong; None when the timeout passes first."""
         assert self._withheld is not None
-        piece, described = self._withheld
-        if not self.watch.covers(described, timeout_s):
+        if not self.watch.covers(self._described, timeout_s):
             return None
-        self._withheld = None
+        piece, self._withheld = self._withheld, None
         return piece
 
     def heard(self, statements: Sequence[tuple[bytes, int]], rows: Sequence[pa.RecordBatch]) -> None:

@@ -184,6 +184,7 @@ class PostgresSource:
                 "publication": self._looks.before.to_json(),
             },
             joined=linked is not None,
+            held=self._held,
         )
         self._state = Checkpointing(
             checkpoint,
@@ -194,6 +195,10 @@ class PostgresSource:
             reach=self._reach,
         )
         self._fresh: Checkpoint | None = None if checkpoint == stored else checkpoint
+
+    def _held(self) -> set[str]:
+        """The entities that the changelog has rows of: each row comes after a version of its entity's columns."""
+        return set() if self._known is None else {version.entity for version in self._known()}
 
     def _stretch(self, through: str) -> tuple[int, Mapping[str, Any]]:
         reached = self._lineage.reached(parse_through(through))
@@ -282,8 +287,7 @@ class PostgresSource:
         for altered in assembled.altered:
             _report_altered(altered)
         self._looks.heard(assembled.statements, assembled.rows)
-        piece = self._piece(assembled)
-        return None if piece is None else self._looks.withhold(piece, assembled.described)
+        return self._looks.withhold(self._piece(assembled), assembled.described)
 
     def _next_frames(self) -> list[bytes]:
         frames, self._pending = self._pending[:_FRAMES_MAX], self._pending[_FRAMES_MAX:]

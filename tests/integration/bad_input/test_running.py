@@ -276,21 +276,6 @@ def test_what_is_taken_away_from_a_running_service(
     assert said.format(name=begun.name) in str(error)
 
 
-@pytest.mark.parametrize("look_s", [0.001, watch.LOOK_S])
-def test_what_was_committed_before_a_mishap_is_published(
-    begun: Site, monkeypatch: pytest.MonkeyPatch, look_s: float
-) -> None:
-    monkeypatch.setattr(watch, "LOOK_S", look_s)
-    with begun.running() as running:
-        begun.sql("INSERT INTO guest VALUES (2)")
-        running.until(lambda: len(begun.ops("guest")) == 2)
-        begun.sql(*(f"INSERT INTO guest VALUES ({n})" for n in range(3, 50)))
-        begun.sql("ALTER TABLE guest DROP id; INSERT INTO guest VALUES (3)")
-        error = running.ended()
-    assert error.kind is Kind.STOP
-    assert [key for _, key in begun.ops("guest")] == [str(n) for n in range(1, 50)]
-
-
 # The least rights
 
 

@@ -136,16 +136,44 @@ def test_a_changelog_is_resumed_with_the_entities_and_settings_of_now(joined: bo
     stored = replace(STORED, decisions=Decisions({Position(1, 5, 0): "skip"}), partial=True)
     entities = [entity("guest"), entity("ticket")]
     checkpoint = resumed(
-        stored, entities, through=commit_text(300), epoch=2, settings={"guest": 1}, source={"oid": 5}, joined=joined
+        stored,
+        entities,
+        through=commit_text(300),
+        epoch=2,
+        settings={"guest": 1},
+        source={"oid": 5},
+        joined=joined,
+        held=lambda: {"guest"},
     )
     assert (checkpoint.position, checkpoint.partial, checkpoint.decisions) == (None, True, stored.decisions)
     assert (checkpoint.through, checkpoint.epoch, checkpoint.source) == (commit_text(300), 2, {"oid": 5})
     part = {"complete": False, "part": 1} if joined else {"complete": False}
     assert checkpoint.windows == {"guest": part, "ticket": {"complete": False}}
+    assert checkpoint.repairs == stored.repairs
+
+
+def test_an_entity_that_comes_back_is_swept_from_where_its_table_is_read_again() -> None:
+    stored = Checkpoint(position=None, through=commit_text(9), epoch=1, windows={"order": {"complete": True}})
+    checkpoint = resumed(
+        stored,
+        [entity(), entity("guest"), entity("ticket")],
+        through=commit_text(300),
+        epoch=2,
+        settings={"order": 1, "guest": 1, "ticket": 1},
+        source={},
+        joined=True,
+        held=lambda: {"order", "guest", "gone"},
+    )
+    [(name, repair)] = checkpoint.repairs["open"].items()
+    assert (name, repair["start"]) == ("guest", str(checkpoint.complete_before))
+    assert repair["table"]
+    assert repair["sweep"]
 
 
 def test_a_new_changelog_begins_with_every_table_to_be_read() -> None:
-    checkpoint = resumed(None, [entity()], through=commit_text(3), epoch=1, settings={}, source={}, joined=False)
+    checkpoint = resumed(
+        None, [entity()], through=commit_text(3), epoch=1, settings={}, source={}, joined=False, held=set
+    )
     assert checkpoint == Checkpoint(
         position=None, through=commit_text(3), epoch=1, windows={"order": {"complete": False}}
     )

@@ -83,7 +83,16 @@ class MemorySource:
         check_settings(stored, shapes, accept=accept_settings)
         through = commit_text(self._world.end) if stored is None else stored.through
         assert through >= commit_text(self._world.confirmed), "what was confirmed is needed again"
-        return resumed(stored, entities, through=through, epoch=EPOCH, settings=shapes, source=SOURCE, joined=True)
+        return resumed(
+            stored,
+            entities,
+            through=through,
+            epoch=EPOCH,
+            settings=shapes,
+            source=SOURCE,
+            joined=True,
+            held=lambda: {version.entity for version in self._changelog.versions()},
+        )
 
     def _plan(self, checkpoint: Checkpoint) -> None:
         """What this opening reads from tables, and what it looks for in the changelog."""
