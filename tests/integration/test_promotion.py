@@ -18,6 +18,7 @@ from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import Oracle
 from tests.campaigns._service import Service, is_read
 from tests.patience import PATIENCE_S
+from tests.servers import reload
 
 pytestmark = pytest.mark.campaign
 
@@ -60,7 +61,8 @@ class Pair:
         )
         self.standby.start()
         if careful:
-            execute(primary, "ALTER SYSTEM SET synchronized_standby_slots = 'standby'", "SELECT pg_reload_conf()")
+            execute(primary, "ALTER SYSTEM SET synchronized_standby_slots = 'standby'")
+            reload(primary.dsn())
 
     @property
     def dsn(self) -> str:

@@ -10,7 +10,8 @@ import structlog
 from changelog.connectors.servers.postgres import Server, temporary_server
 from changelog.connectors.service import service
 from tests.integration.site import Running, Site
-from tests.servers import SETTINGS, postgres_bin
+from tests.patience import until
+from tests.servers import SETTINGS, postgres_bin, reload
 
 AWAY, GONE = "away", "gone"
 
@@ -55,9 +56,22 @@ def site(server: Server, tmp_path: Path) -> Site:
     return made
 
 
-def hold_back_for(site: Site, *slots: str) -> None:
-    """What is written from now on waits for the standbys of these slots."""
-    site.sql(f"ALTER SYSTEM SET synchronized_standby_slots = '{','.join(slots)}'", "SELECT pg_reload_conf()")
+def hold_back_for(site: Site, slot: str) -> None:
+    """What is written from now on waits for the standby of this slot."""
+    standbys_are(site, slot)
+    until(lambda: is_held_back(site), "the server holds nothing back")
+
+
+def is_held_back(site: Site) -> bool:
+    """Whether the stream waits for a standby. It does only if there is something to send, so this writes a message."""
+    site.sql("SELECT pg_logical_emit_message(true, 'probe', '')")
+    return bool(site.sql("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'WaitForStandbyConfirmation'"))
+
+
+def standbys_are(site: Site, slots: str) -> None:
+    """Sets the slots of the standbys that the server waits for."""
+    site.sql(f"ALTER SYSTEM SET synchronized_standby_slots = '{slots}'")
+    reload(site.dsn)
 
 
 def says(running: Running, reason: str) -> Callable[[], bool]:
@@ -84,7 +98,7 @@ def test_a_standby_that_is_away_is_waited_for(site: Site, server: Server) -> Non
         server.start()
         running.until(says(running, f"nobody reads slot {AWAY}"))
         assert site.state("guest").keys() == {"1"}
-        hold_back_for(site)
+        standbys_are(site, "")
         running.until(lambda: site.state("guest").keys() == {"1", "2"} and running.phase == "streaming")
 
 
@@ -97,5 +111,5 @@ def test_a_slot_that_is_not_there_is_named(site: Site) -> None:
         running.until(says(running, f"there is no slot {GONE}"))
         site.sql(f"SELECT pg_create_physical_replication_slot('{GONE}', true)")
         running.until(says(running, f"nobody reads slot {GONE}"))
-        hold_back_for(site)
+        standbys_are(site, "")
         running.until(lambda: site.state("guest").keys() == {"1", "2"})

@@ -6,6 +6,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,7 +17,7 @@ from psycopg import sql
 from changelog.connectors.servers.kafka import BRIEF, find_java
 from changelog.connectors.servers.postgres import Server, find_bin
 from changelog.envelope.errors import ChangelogError
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 CACHE = Path(__file__).parents[2] / ".cache"
 """Where make puts what it fetches."""
@@ -145,13 +146,32 @@ def drop_slots(admin: psycopg.Connection, database: str) -> None:
     )
 
 
+def reload(dsn: str) -> None:
+    """Has the server read its settings and its pg_hba.conf again, and waits until sessions that begin now have them.
+
+    Processes that run already are signalled by then, and act upon a setting when they get to it.
+    """
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        asked_at = admin.execute("SELECT clock_timestamp(), pg_reload_conf()").fetchone()
+    assert asked_at is not None
+    until(lambda: _loaded_at(dsn) > asked_at[0], "the server does not read its settings again")
+
+
+def _loaded_at(dsn: str) -> datetime:
+    """When the settings were read that a new session has."""
+    with psycopg.connect(dsn, autocommit=True) as session:
+        [[loaded_at]] = session.execute("SELECT pg_conf_load_time()").fetchall()
+        assert isinstance(loaded_at, datetime)
+        return loaded_at
+
+
 def lose_log(dsn: str, slot: str) -> None:
     """Has the server remove log that the slot needs, as it does for want of room."""
     wal_status = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s"
     deadline = time.monotonic() + PATIENCE_S
     with psycopg.connect(dsn, autocommit=True) as admin:
         admin.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
-        admin.execute("SELECT pg_reload_conf()")
+        reload(dsn)
         try:
             # The checkpointer reads its settings when it gets to it: a first CHECKPOINT may still keep the log.
             while admin.execute(wal_status, [slot]).fetchone() != ("lost",):
@@ -161,4 +181,4 @@ def lose_log(dsn: str, slot: str) -> None:
                 admin.execute("CHECKPOINT")
         finally:
             admin.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
-            admin.execute("SELECT pg_reload_conf()")
+            reload(dsn)

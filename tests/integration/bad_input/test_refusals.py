@@ -16,7 +16,7 @@ from changelog.connectors.sources.postgres.stream.replication import Replication
 from changelog.envelope.errors import Kind
 from tests.integration.bad_input import GUEST, ONE
 from tests.integration.site import Site
-from tests.servers import SETTINGS, fresh_database
+from tests.servers import SETTINGS, fresh_database, reload
 
 SECRET = "opensesame"
 
@@ -30,7 +30,7 @@ def test_a_wrong_password(site: Site, server: Server) -> None:
     site.sql("DROP ROLE IF EXISTS locked", "CREATE ROLE locked LOGIN PASSWORD 'right'")
     try:
         rules.write_text("host all locked 127.0.0.1/32 scram-sha-256\n" + kept)
-        site.sql("SELECT pg_reload_conf()")
+        reload(site.dsn)
         site.configure(ONE, dsn=make_conninfo(site.dsn, user="locked", password=SECRET))
         for command in ("run", "check", "status", "drop"):
             line = site.refused(command)
@@ -38,7 +38,8 @@ def test_a_wrong_password(site: Site, server: Server) -> None:
             assert SECRET not in line
     finally:
         rules.write_text(kept)
-        site.sql("SELECT pg_reload_conf()", "DROP ROLE locked")
+        reload(site.dsn)
+        site.sql("DROP ROLE locked")
 
 
 def test_a_server_without_logical_decoding_and_a_standby(spare: Server, tmp_path: Path) -> None:

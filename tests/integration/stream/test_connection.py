@@ -11,7 +11,7 @@ from changelog.connectors.servers.postgres import Server, temporary_server
 from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
 from changelog.envelope.errors import ChangelogError, Kind
 from tests.integration.stream.streams import ask, connected, execute, stream, wait_for
-from tests.servers import SETTINGS, postgres_bin
+from tests.servers import SETTINGS, postgres_bin, reload
 
 
 def test_identify_system(dsn: str) -> None:
@@ -96,7 +96,7 @@ def strict_server(request: pytest.FixtureRequest, starts_servers: None) -> Itera
         execute(server.dsn(), "CREATE ROLE reader LOGIN REPLICATION PASSWORD 'right'", "CREATE ROLE plain LOGIN")
         rules = "host all,replication postgres,plain 127.0.0.1/32 trust\nhost all reader 127.0.0.1/32 scram-sha-256\n"
         _write(server.data_dir / "pg_hba.conf", rules)
-        execute(server.dsn(), "SELECT pg_reload_conf()")
+        reload(server.dsn())
         yield server
 
 
