@@ -12,9 +12,20 @@ from changelog.connectors.sources.postgres.session.connection import Connection,
 from changelog.connectors.sources.postgres.snapshot.chunk_reader import ChunkReader, nonce
 from changelog.connectors.sources.postgres.snapshot.chunk_rows import ReadTable
 from changelog.connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress
+from changelog.connectors.sources.postgres.snapshot.table_reads import read_table
 from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
 from changelog.envelope.errors import ChangelogError, Kind
 from tests.patience import PATIENCE_S
+from tests.unit.postgres.messages import entity as make_entity
+
+
+def test_a_table_that_is_renamed_before_it_is_bound_is_planned_again(database: str) -> None:
+    with connect(database, settings=SETTINGS) as connection:
+        connection.execute("CREATE TABLE hall (id int PRIMARY KEY)")
+        connection.execute("ALTER TABLE hall RENAME TO lobby")
+        with pytest.raises(ChangelogError, match=r"table public\.hall of hall disappeared") as caught:
+            read_table({"hall": make_entity("hall", "hall")}, b"", connection, "hall")
+    assert caught.value.kind is Kind.ALTERED
 
 
 def _unasked(_: Connection, entity: str) -> ReadTable:

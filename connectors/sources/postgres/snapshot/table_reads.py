@@ -301,9 +301,15 @@ class _HorizonUpdates:
 
 
 def read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Connection, name: str) -> ReadTable:
-    """How an entity's table is read now, with the binding that the stream's rows would have under these columns."""
+    """How an entity's table is read now, with the binding that the stream's rows would have under these columns.
+
+    Raises ChangelogError (ALTERED) if the table is no longer there, and as binding does.
+    """
     entity = entities[name]
-    [table] = read_tables(connection, named=entity.table)
+    table = next(iter(read_tables(connection, named=entity.table)), None)
+    if table is None:
+        message = f"table {'.'.join(entity.table)} of {name} disappeared while it was being read; it is planned again"
+        raise ChangelogError(Kind.ALTERED, message)
     types = _types(connection)
     binding = _bound(types, entity, table, hmac_key)
     oids = {column.name: column.type_oid for column in table.columns}
