@@ -21,8 +21,8 @@ from tests.unit.postgres.messages import entity as make_entity
 
 def test_a_table_that_is_renamed_before_it_is_bound_is_planned_again(database: str) -> None:
     with connect(database, settings=SETTINGS) as connection:
-        connection.execute("CREATE TABLE hall (id int PRIMARY KEY)")
-        connection.execute("ALTER TABLE hall RENAME TO lobby")
+        connection.execute("CREATE TABLE public.hall (id int PRIMARY KEY)")
+        connection.execute("ALTER TABLE public.hall RENAME TO lobby")
         with pytest.raises(ChangelogError, match=r"table public\.hall of hall disappeared") as caught:
             read_table({"hall": make_entity("hall", "hall")}, b"", connection, "hall")
     assert caught.value.kind is Kind.ALTERED
