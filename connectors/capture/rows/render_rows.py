@@ -1,4 +1,12 @@
-"""The columns that follow from where rows stand in the log: position, transaction, provenance."""
+"""Completes the rows of a block with their position, transaction and provenance, and puts them in the order of the log.
+
+A block is a stretch of the log that is decoded at once. Its rows are numbered from 0; a row's number is its place. Rows
+arrive here as `Texts`: rows of one relation and op, with their keys and JSON objects. The columns that are added here
+follow from a row's transaction, its stamp (who made the change), and its ordinal.
+
+A row's ordinal counts the rows and messages of its transaction before it. Its position has a position ordinal: twice
+the row's ordinal, plus 1 in the record of the second half of a move.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,9 +38,10 @@ _NO_TRANSACTION = Transaction(xid=0, epoch=0, commit=0, committed_at=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Rows between two control messages: they share transaction and stamp, and count on from `ordinal`.
+    """Consecutive rows of one transaction with the same stamp; `rows` is how many there are.
 
-    Rows at or before the position ordinal `published` are in the changelog already.
+    The first row has the ordinal `ordinal`, and each further row has the next one. `published` is the last position
+    ordinal of the transaction that the changelog holds already; it is -1 if the changelog holds none.
     """
 
     transaction: Transaction
@@ -43,25 +52,34 @@ class Span:
 
 
 def parted(spans: Sequence[Span], count: int) -> tuple[list[Span], list[Span]]:
-    """Those spans but for their last `count` rows, which are of one span, and these rows."""
+    """Splits off the last `count` rows, all of which must be in the last span.
+
+    Returns the spans of the rows before, and a list with the one span of the last `count` rows; it is empty if `count`
+    is 0.
+    """
     if not count:
         return [*spans], []
     *whole, last = spans
-    before = last.rows - count
-    rest = [replace(last, ordinal=last.ordinal + before, rows=count)]
-    return [*whole, replace(last, rows=before)] if before else whole, rest
+    rows_before = last.rows - count
+    split_off = [replace(last, ordinal=last.ordinal + rows_before, rows=count)]
+    return [*whole, replace(last, rows=rows_before)] if rows_before else whole, split_off
 
 
 class Meta:
-    """The spans of a block, spread over its rows."""
+    """What the spans of a block say about each of its rows, as arrays with one element for each row.
+
+    `spans` has the number of the row's span; `span` returns the span with that number. `ordinals` has the ordinal.
+    `commits` has the commit of the row's transaction, and `published` the last position ordinal of this transaction
+    that the changelog holds already (or -1). `stamped` says whether the row has a stamp.
+    """
 
     def __init__(self, spans: Sequence[Span]) -> None:
-        self._spans = spans
-        counts = [span.rows for span in spans]
-        self.spans: Ints = np.repeat(np.arange(len(spans)), counts)
-        begins = np.cumsum([0, *counts])[:-1]
-        firsts = np.array([span.ordinal for span in spans], np.int64) - begins
-        self.ordinals: Ints = np.arange(len(self.spans)) + firsts[self.spans]
+        self._span_list = spans
+        row_counts = [span.rows for span in spans]
+        self.spans: Ints = np.repeat(np.arange(len(spans)), row_counts)
+        begins = np.cumsum([0, *row_counts])[:-1]
+        ordinal_shifts = np.array([span.ordinal for span in spans], np.int64) - begins
+        self.ordinals: Ints = np.arange(len(self.spans)) + ordinal_shifts[self.spans]
         self.published = self._spread([span.published for span in spans])
         self.commits = self._spread([span.transaction.commit for span in spans])
         self.stamped: npt.NDArray[np.bool_] = self._spread([span.stamp is not None for span in spans]).astype(bool)
@@ -71,44 +89,50 @@ class Meta:
 
     @property
     def count(self) -> int:
-        """How many spans there are."""
-        return len(self._spans)
+        """The number of spans."""
+        return len(self._span_list)
 
     def span(self, number: int) -> Span:
-        """One of the spans; `spans` has the number of each row's."""
-        return self._spans[number]
+        """Returns the span with this number, as `spans` has it."""
+        return self._span_list[number]
 
     def change(self, place: int) -> Change:
-        """Where the row at `place` stands."""
-        span = self._spans[self.spans[place]]
+        """Returns the transaction, the ordinal and the stamp of the row with the number `place`."""
+        span = self._span_list[self.spans[place]]
         return Change(transaction=span.transaction, ordinal=int(self.ordinals[place]), stamp=span.stamp)
 
     def xids(self, places: Ints) -> Ints:
-        """The 64-bit transaction ids of the rows at `places`."""
-        return self._spread([span.transaction.xid for span in self._spans])[places]
+        """Returns the 64-bit transaction ids of the rows with the numbers `places`."""
+        return self._spread([span.transaction.xid for span in self._span_list])[places]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Constants:
-    """The parts of one binding's provenance that do not change from row to row."""
+    """The parts of the provenance JSON that are the same for all rows of one binding and op.
+
+    `source` is the text between the stamp and the position, `tail` the text after the transaction.
+    """
 
     source: bytes
     tail: bytes
 
 
 def render(origin: Origin, parts: Sequence[Texts], meta: Meta) -> tuple[pa.RecordBatch, Ints] | None:
-    """The rows of all parts in the order of the block, and their places in it; None without rows."""
+    """Returns the rows of all `parts` in the order of the block, and each row's number in the block.
+
+    The rows follow `batch.SCHEMA`. Returns None if there are no parts.
+    """
     if not parts:
         return None
     places = np.concatenate([part.places for part in parts])
-    groups = np.repeat(np.arange(len(parts)), [part.size for part in parts])
+    part_codes = np.repeat(np.arange(len(parts)), [part.size for part in parts])
     order = None if len(parts) == 1 else np.argsort(places, kind="stable")
     if order is not None:
-        places, groups = places[order], groups[order]
-    spans = meta.spans[places]
-    stamps, stamp_codes = _stamps(parts, meta, groups, spans)
-    used, transaction_codes = np.unique(spans, return_inverse=True)
-    transactions = [meta.span(number).transaction for number in used.tolist()]
+        places, part_codes = places[order], part_codes[order]
+    span_numbers = meta.spans[places]
+    stamps, stamp_codes = _stamps(parts, meta, part_codes, span_numbers)
+    used_numbers, transaction_codes = np.unique(span_numbers, return_inverse=True)
+    transactions = [meta.span(number).transaction for number in used_numbers.tolist()]
     positions = _positions(transactions, transaction_codes, 2 * meta.ordinals[places])
 
     def joined(name: str) -> pa.Array:
@@ -117,16 +141,16 @@ def render(origin: Origin, parts: Sequence[Texts], meta: Meta) -> tuple[pa.Recor
             pa.nulls(part.size, pa.utf8()) if column is None else column
             for part, column in zip(parts, columns, strict=True)
         ]
-        whole = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-        return whole if order is None else whole.take(pa.array(order))
+        all_rows = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+        return all_rows if order is None else all_rows.take(pa.array(order))
 
     partitions = np.concatenate([part.partitions for part in parts if part.partitions is not None])
     count = len(places)
     columns = {
-        "entity": _pick([part.binding.entity.name for part in parts], groups),
+        "entity": _pick([part.binding.entity.name for part in parts], part_codes),
         "partition": pa.array(partitions if order is None else partitions[order], pa.int32()),
         "key": joined("keys"),
-        "op": _pick([part.op.value for part in parts], groups),
+        "op": _pick([part.op.value for part in parts], part_codes),
         "position": pa.Array.from_buffers(
             pa.utf8(),
             count,
@@ -146,7 +170,7 @@ def render(origin: Origin, parts: Sequence[Texts], meta: Meta) -> tuple[pa.Recor
         "identifier": _pick([stamp.identifier for stamp in stamps], stamp_codes),
         "provenance": _provenance(
             [_constants(origin, part.binding, part.op) for part in parts],
-            groups,
+            part_codes,
             stamps,
             stamp_codes,
             positions,
@@ -162,35 +186,44 @@ def render(origin: Origin, parts: Sequence[Texts], meta: Meta) -> tuple[pa.Recor
 
 
 def _pick(values: Sequence[str | None], codes: Ints) -> pa.StringArray:
+    """Returns for each row the value whose index in `values` is the row's code."""
     if len(values) == 1:
         return pa.repeat(pa.scalar(values[0], pa.utf8()), len(codes))
     return pa.array(values, pa.utf8()).take(pa.array(codes))
 
 
-def _stamps(parts: Sequence[Texts], meta: Meta, groups: Ints, spans: Ints) -> tuple[list[Stamp], Ints]:
-    """The distinct stamps, defaults filled in, and for each row the number of its own."""
-    numbers: dict[Stamp, int] = {}
-    pairs, codes = np.unique(groups * meta.count + spans, return_inverse=True)
-    found = []
+def _stamps(parts: Sequence[Texts], meta: Meta, part_codes: Ints, span_numbers: Ints) -> tuple[list[Stamp], Ints]:
+    """Returns the distinct stamps of the rows, and for each row the index of its stamp in them.
+
+    A row without a stamp has the default stamp of its entity.
+    """
+    indexes: dict[Stamp, int] = {}
+    pairs, pair_codes = np.unique(part_codes * meta.count + span_numbers, return_inverse=True)
+    pair_indexes = []
     for pair in pairs.tolist():
-        group, span = divmod(pair, meta.count)
-        stamp = meta.span(span).stamp or parts[group].binding.entity.default_stamp
-        found.append(numbers.setdefault(stamp, len(numbers)))
-    return list(numbers), np.array(found, np.int64)[codes]
+        part_code, span_number = divmod(pair, meta.count)
+        stamp = meta.span(span_number).stamp or parts[part_code].binding.entity.default_stamp
+        pair_indexes.append(indexes.setdefault(stamp, len(indexes)))
+    return list(indexes), np.array(pair_indexes, np.int64)[pair_codes]
 
 
-def _positions(transactions: Sequence[Transaction], codes: Ints, ordinals: Ints) -> npt.NDArray[np.uint8]:
-    """The position texts, a row of bytes each."""
-    heads = b"".join(str(Position(each.epoch, each.commit, 0))[:-8].encode() for each in transactions)
+def _positions(transactions: Sequence[Transaction], codes: Ints, position_ordinals: Ints) -> npt.NDArray[np.uint8]:
+    """Returns the texts of the rows' positions, as a matrix of bytes of shape (rows, _POSITION_LENGTH).
+
+    `codes` has the index of each row's transaction in `transactions`.
+    """
+    heads = b"".join(
+        str(Position(transaction.epoch, transaction.commit, 0))[:-8].encode() for transaction in transactions
+    )
     table = np.frombuffer(heads, np.uint8).reshape(len(transactions), _POSITION_LENGTH - 8)
     texts = np.empty((len(codes), _POSITION_LENGTH), np.uint8)
     texts[:, :-8] = table[0] if len(transactions) == 1 else table[codes]
-    texts[:, -8:] = _HEX[(ordinals[:, None] >> _ORDINAL_SHIFTS) & 15]
+    texts[:, -8:] = _HEX[(position_ordinals[:, None] >> _ORDINAL_SHIFTS) & 15]
     return texts
 
 
 def _constants(origin: Origin, binding: Binding, op: Op) -> _Constants:
-    """The codec's own text, cut where the changing parts go."""
+    """Encodes a provenance with an empty stamp and transaction, and cuts out what differs from row to row."""
     change = Change(transaction=_NO_TRANSACTION, ordinal=0, stamp=_NO_STAMP)
     position = change.position()
     text = json_codec.provenance_json(provenance(origin, binding, op, change, position))
@@ -218,26 +251,27 @@ def _transaction_text(transaction: Transaction) -> bytes:
 
 def _provenance(
     constants: Sequence[_Constants],
-    groups: Ints,
+    part_codes: Ints,
     stamps: Sequence[Stamp],
     stamp_codes: Ints,
     positions: npt.NDArray[np.uint8],
     transactions: Sequence[Transaction],
     transaction_codes: Ints,
 ) -> pa.StringArray:
+    """Returns the provenance JSON of each row, as `json_codec` writes it."""
     pool = Pool(positions.tobytes())
     segments = [
         _segment(pool, [_stamp_text(stamp) for stamp in stamps], stamp_codes),
-        _segment(pool, [each.source for each in constants], groups),
-        (np.arange(len(groups), dtype=np.int32) * _POSITION_LENGTH, _POSITION_LENGTH),
-        _segment(pool, [_transaction_text(each) for each in transactions], transaction_codes),
-        _segment(pool, [each.tail for each in constants], groups),
+        _segment(pool, [constant.source for constant in constants], part_codes),
+        (np.arange(len(part_codes), dtype=np.int32) * _POSITION_LENGTH, _POSITION_LENGTH),
+        _segment(pool, [_transaction_text(transaction) for transaction in transactions], transaction_codes),
+        _segment(pool, [constant.tail for constant in constants], part_codes),
     ]
-    return splice(pool.buffer(), len(groups), segments)
+    return splice(pool.buffer(), len(part_codes), segments)
 
 
 def _segment(pool: Pool, texts: Sequence[bytes], codes: Ints) -> Segment:
-    """For each row the text that its code numbers."""
+    """Adds the texts to the pool. Returns, for each row, the slice of the text whose index is the row's code."""
     starts = [pool.add(text) for text in texts]
     if len(texts) == 1:
         return starts[0], len(texts[0])

@@ -1,17 +1,21 @@
 """Finds the keys that are alive in the changelog, so that a repair can delete those that the tables lack.
 
-The changelog is folded key by key. A key is alive if its last row, by position, leaves a state, and if that row stands
-after the entity's last truncate. The order in which rows are read does not matter, because a broker gives its
-partitions in any order.
+A *fold* reads the rows of some entities and keeps only the last row of each key, by position. A key is *alive* if its
+last row has a state (a `current` that is not null), and if no truncate of the entity comes after that row. A broker may
+return the rows of its partitions in any order; a fold therefore compares positions and does not rely on the order in
+which it reads rows.
 
-**Memory is bounded.** A fold keeps a position for each key, and no states. Reading a few rows of the store costs almost
-as much as reading many, so small entities are folded together. A large one is folded in parts by a hash of its key:
+A *ghost* is an alive key that its table may lack. A fold finds the keys of ghosts; a second reading fetches their
+states, for a limited number of ghosts at a time.
 
-    entities   a b c d e f g …   ──▶  [a]  [b c]  [d e f g]  …    twice as many each time, while they stay small
-    too large  d                 ──▶  split by key hash:  d/2·0  d/2·1  each split in two again if needed
+**Memory is bounded.** A fold keeps the position of each key's last row, but no states. Reading a few rows of the
+changelog costs almost as much as reading many, so small entities are folded together, and the number of entities in a
+fold doubles while they stay small. If a fold has too many keys, its largest entity is folded later, alone. If that
+entity alone has too many keys, they are split in two by their hash, and each half is split again if needed:
 
-A *ghost* is an alive key that its table may lack. A second reading fetches the states of ghosts alone, a limited number
-at a time.
+    entities        a b c d e f g …   ──▶  [a]   [b c]   [d e f g]   …
+    d is too large  [d e f g]         ──▶  [e f g]   [d]
+    still too large [d]               ──▶  [d, keys with hash % 2 = 0]   [d, keys with hash % 2 = 1]
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,30 +32,34 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
 
 Read = Callable[[Collection[str], str | None], Iterator[pa.RecordBatch]]
-"""Reads from the changelog all rows of the given entities; with a key, only that key's rows of the one entity."""
+"""Yields all rows that the changelog has of the given entities, in any order.
+
+If a key is given, there must be one entity, and only the rows of this key are yielded.
+"""
 
 FOLDED_MAX = 2_000_000
-"""The most keys in memory during one fold: about 200 MB."""
+"""How many keys a fold keeps before it gives some of them up; they take about 200 MB."""
 
 GHOSTS_MAX = 100_000
-"""Ghosts that are held at once."""
+"""The most ghosts in memory at once."""
 
 GHOSTS_BYTES_MAX = 64 << 20
 """The most bytes that the ghosts in memory take, roughly."""
 
 GROUP_MAX = 512
-"""The most entities in one fold. The first is folded alone, then twice as many each time while they are small."""
+"""The most entities in one fold."""
 
 _POSITION_CHARS = 34
-_ALIVE = pa.array([Op.CREATE.value, Op.UPDATE.value, Op.READ.value])
+_OPS_WITH_STATE = pa.array([Op.CREATE.value, Op.UPDATE.value, Op.READ.value])
 _DEPTH_MAX = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survivors:
-    """The `ghosts` that one reading gave, by entity.
+class GhostPortion:
+    """Some ghosts, by entity, and the entities of which no later portion has ghosts.
 
-    For entities in `whole`, these are the last ghosts; entities in `cut` have more, which are not given.
+    If such an entity is in `whole`, all its ghosts were given. If it is in `cut`, it has more ghosts than were given;
+    only another call of `older_than` can find them.
     """
 
     ghosts: Mapping[str, Sequence[Ghost]]
@@ -61,7 +69,7 @@ class Survivors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """What one fold covers: some entities, or the keys of one entity whose hash is `remainder` modulo `modulus`."""
+    """What one fold covers: some entities, or those keys of one entity whose hash modulo `modulus` is `remainder`."""
 
     entities: Sequence[str]
     remainder: int = 0
@@ -69,13 +77,16 @@ class _Part:
 
 
 def of_keys(read: Read, entity: str, keys: Collection[str]) -> Sequence[Ghost]:
-    """Reads the states of those of the entity's `keys` that are alive in the changelog."""
+    """Returns the states of those `keys` that are alive in the entity's changelog.
+
+    Raises ChangelogError: CONNECTION if rows disappear while they are read, MALFORMED if a row has no state.
+    """
     names = pa.array([entity])
-    if len(keys) == 1:  # a store may find one key without reading all
-        fold = _last((rows for text in (TRUNCATE_KEY, *keys) for rows in read([entity], text)), names)
+    if len(keys) == 1:  # the sink may find one key without reading all rows
+        fold = _fold((rows for text in (TRUNCATE_KEY, *keys) for rows in read([entity], text)), names)
     else:
-        fold = _last(_rows_of_keys(read([entity], None), pa.array(list(keys), pa.utf8())), names)
-    return _read_ghosts(read, _alive(fold, names), names, None).get(entity, ())
+        fold = _fold(_rows_of_keys(read([entity], None), pa.array(list(keys), pa.utf8())), names)
+    return _read_ghosts(read, _alive_rows(fold, names), names, None).get(entity, ())
 
 
 def older_than(
@@ -85,12 +96,15 @@ def older_than(
     *,
     folded_max: int = FOLDED_MAX,
     ghosts_max: int = GHOSTS_MAX,
-) -> Iterator[Survivors]:
-    """Yields, in portions, each entity's alive keys whose last row is before the entity's position in `starts`.
+) -> Iterator[GhostPortion]:
+    """Yields, in portions, the ghosts of each entity in `starts`.
 
-    Keys in `absent_keys`, by entity, are included at any position if they are alive: a lookup did not find them.
+    `starts` has, by entity, the text of the position at which the reading of its table began. A key is a ghost if it
+    is alive and its last row is older than that position: the table did not have the key when it was read. A key in
+    `absent_keys`, by entity, was looked up in the table and not found, so it is a ghost wherever its last row is.
 
-    Each entity is once `whole` or `cut`, and no ghost of it is given after that.
+    Each entity is in `whole` or `cut` of exactly one portion, and no later portion has ghosts of that entity. Raises
+    ChangelogError: CONNECTION if rows disappear while they are read, MALFORMED if a row has no state.
     """
     entities_left, group_size, parts = list(starts), 1, list[_Part]()
     while entities_left or parts:
@@ -101,7 +115,7 @@ def older_than(
         fold = _Fold(part, folded_max)
         for rows in read(part.entities, None):
             fold.add(rows)
-        ghost_keys = _older(fold.result(), fold.names, starts, absent_keys)
+        ghost_keys = _ghost_rows(fold.result(), fold.names, starts, absent_keys)
         group_size = max(group_size // 2, 1) if fold.rest else min(2 * group_size, GROUP_MAX)
         parts += fold.rest
         is_single = len(fold.entities) == 1
@@ -114,7 +128,7 @@ def older_than(
         cut = frozenset(() if all_given else fold.entities)
         parts = [part for part in parts if cut.isdisjoint(part.entities)]
         entities_in_parts = {entity for part in parts for entity in part.entities}
-        yield Survivors(ghosts=ghosts, whole=frozenset(fold.entities) - cut - entities_in_parts, cut=cut)
+        yield GhostPortion(ghosts=ghosts, whole=frozenset(fold.entities) - cut - entities_in_parts, cut=cut)
 
 
 def _halves(entities: Sequence[str]) -> list[_Part]:
@@ -123,16 +137,19 @@ def _halves(entities: Sequence[str]) -> list[_Part]:
 
 
 class _Fold:
-    """The last row of each key of a part, as `entity` (its place in `names`), `key` and `stamp`.
+    """Finds the last row of each key of a part.
 
-    A stamp is the row's position, its op and its partition, `|` between them: the greatest one is the last row's.
+    `result` is a table with the columns `entity` (the index of the entity in `names`), `key` and `sort_key`. The sort
+    key of a row is the text `position|op|partition`. The last row of a key has the greatest sort key, because it has
+    the greatest position.
+
     If there are more keys than `folded_max`, the fold gives up its largest entity, repeatedly; when one entity is left,
     it gives up half of that entity's keys, repeatedly. `rest` has what was given up, as parts to be folded later.
     """
 
     def __init__(self, part: _Part, folded_max: int) -> None:
         self.entities = sorted(part.entities)
-        """The entities that this fold still covers; those moved to `rest` are removed."""
+        """The entities that this fold still covers, without those that it gave up."""
         self.names = pa.array(self.entities)
         self.rest: list[_Part] = []
         self._remainder, self._modulus, self._folded_max = part.remainder, part.modulus, folded_max
@@ -141,9 +158,9 @@ class _Fold:
         self._count = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
-        stamped = self._mine(_stamped(rows, self.names))
-        self._added.append(stamped)
-        self._count += stamped.num_rows
+        sortable = self._covered(_sortable(rows, self.names))
+        self._added.append(sortable)
+        self._count += sortable.num_rows
         if self._count > max(self._folded_max, 2 * self._folded.num_rows):
             self._compact()
 
@@ -152,60 +169,65 @@ class _Fold:
         return self._folded
 
     def _compact(self) -> None:
-        self._folded, self._added, self._count = _greatest([self._folded, *self._added]), [], 0
+        self._folded, self._added, self._count = _last_rows([self._folded, *self._added]), [], 0
         while self._folded.num_rows > self._folded_max and self._modulus < 1 << _DEPTH_MAX:
             if len(self.entities) > 1:
-                self._leave_largest()
+                self._give_up_largest()
             else:
                 self.rest.append(
                     _Part(entities=self.entities, remainder=self._remainder + self._modulus, modulus=2 * self._modulus)
                 )
                 self._modulus *= 2
-            self._folded = self._mine(self._folded)
+            self._folded = self._covered(self._folded)
 
-    def _leave_largest(self) -> None:
+    def _give_up_largest(self) -> None:
         counts = self._folded.group_by("entity").aggregate([([], "count_all")]).sort_by("count_all")
         largest = self.names[counts.column("entity")[-1].as_py()].as_py()
         self.entities.remove(largest)
         self.rest.append(_Part(entities=[largest]))
 
-    def _mine(self, stamped: pa.Table) -> pa.Table:
-        """The rows that belong to this fold. A truncate belongs to every part of its entity."""
-        if not stamped.num_rows:
-            return stamped
+    def _covered(self, sortable: pa.Table) -> pa.Table:
+        """Returns the rows that this fold covers. A truncate belongs to every part of its entity."""
+        if not sortable.num_rows:
+            return sortable
         if len(self.entities) < len(self.names):
-            places = pc.index_in(pa.array(self.entities), self.names)
-            stamped = stamped.filter(pc.is_in(stamped.column("entity"), places))
-        if self._modulus == 1 or not stamped.num_rows:  # without rows a column may have no chunk, and one is needed
-            return stamped
-        keys = pa.concat_arrays(stamped.column("key").chunks)
-        in_partition = pa.array(key.partitions(keys, self._modulus) == self._remainder)
-        return stamped.filter(pc.or_(in_partition, pc.equal(keys, TRUNCATE_KEY)))
+            entity_numbers = pc.index_in(pa.array(self.entities), self.names)
+            sortable = sortable.filter(pc.is_in(sortable.column("entity"), entity_numbers))
+        # Without rows, a column may have no chunk, and `concat_arrays` needs at least one.
+        if self._modulus == 1 or not sortable.num_rows:
+            return sortable
+        keys = pa.concat_arrays(sortable.column("key").chunks)
+        has_remainder = pa.array(key.partitions(keys, self._modulus) == self._remainder)
+        return sortable.filter(pc.or_(has_remainder, pc.equal(keys, TRUNCATE_KEY)))
 
 
 _EMPTY = pa.table(
-    {"entity": pa.array([], pa.int32()), "key": pa.array([], pa.utf8()), "stamp": pa.array([], pa.utf8())}
+    {"entity": pa.array([], pa.int32()), "key": pa.array([], pa.utf8()), "sort_key": pa.array([], pa.utf8())}
 )
 
 
-def _stamped(rows: pa.RecordBatch, names: pa.StringArray) -> pa.Table:
-    stamp = pc.binary_join_element_wise(
+def _sortable(rows: pa.RecordBatch, names: pa.StringArray) -> pa.Table:
+    """Returns entity number, key and sort key of each row, as `_Fold` describes them."""
+    sort_key = pc.binary_join_element_wise(
         rows.column("position"), rows.column("op"), rows.column("partition").cast(pa.utf8()), "|"
     )
-    return pa.table({"entity": pc.index_in(rows.column("entity"), names), "key": rows.column("key"), "stamp": stamp})
+    entity = pc.index_in(rows.column("entity"), names)
+    return pa.table({"entity": entity, "key": rows.column("key"), "sort_key": sort_key})
 
 
-def _greatest(parts: Iterable[pa.Table]) -> pa.Table:
-    table = pa.concat_tables(parts).group_by(["entity", "key"]).aggregate([("stamp", "max")])
-    return table.select(["entity", "key", "stamp_max"]).rename_columns(["entity", "key", "stamp"])
+def _last_rows(parts: Iterable[pa.Table]) -> pa.Table:
+    """Returns the row of each key with the greatest sort key."""
+    table = pa.concat_tables(parts).group_by(["entity", "key"]).aggregate([("sort_key", "max")])
+    return table.select(["entity", "key", "sort_key_max"]).rename_columns(["entity", "key", "sort_key"])
 
 
-def _last(batches: Iterable[pa.RecordBatch], names: pa.StringArray) -> pa.Table:
-    return _greatest([_EMPTY, *(_stamped(rows, names) for rows in batches)])
+def _fold(batches: Iterable[pa.RecordBatch], names: pa.StringArray) -> pa.Table:
+    """Folds all rows at once, for few keys."""
+    return _last_rows([_EMPTY, *(_sortable(rows, names) for rows in batches)])
 
 
 def _rows_of_keys(batches: Iterable[pa.RecordBatch], keys: pa.StringArray) -> Iterator[pa.RecordBatch]:
-    """The rows of these keys, and the truncates."""
+    """Yields the rows of these keys, and the truncates."""
     for rows in batches:
         matches = pc.or_(pc.is_in(rows.column("key"), keys), pc.equal(rows.column("key"), TRUNCATE_KEY))
         key_rows = rows.filter(matches)
@@ -213,25 +235,26 @@ def _rows_of_keys(batches: Iterable[pa.RecordBatch], keys: pa.StringArray) -> It
             yield key_rows
 
 
-def _alive(fold: pa.Table, names: pa.StringArray) -> pa.Table:
-    """The keys whose last row leaves a state, after the last truncate of their entity."""
+def _alive_rows(fold: pa.Table, names: pa.StringArray) -> pa.Table:
+    """Returns the rows of `fold` that have a state and come after the last truncate of their entity."""
     is_truncate = pc.equal(fold.column("key"), TRUNCATE_KEY)
     truncates = fold.filter(is_truncate)
-    truncated_at = dict(zip(truncates.column("entity").to_pylist(), truncates.column("stamp").to_pylist(), strict=True))
-    truncate_stamps = pa.array([truncated_at.get(entity_number, "") for entity_number in range(len(names))], pa.utf8())
-    op = pc.list_element(pc.split_pattern(fold.column("stamp"), "|"), 1)
-    alive = pc.and_(pc.is_in(op, _ALIVE), pc.invert(is_truncate))
-    is_later = pc.greater(fold.column("stamp"), pc.take(truncate_stamps, fold.column("entity")))
-    return fold.filter(pc.and_(alive, is_later))
+    entity_numbers, sort_keys = (truncates.column(name).to_pylist() for name in ("entity", "sort_key"))
+    truncated_at = dict(zip(entity_numbers, sort_keys, strict=True))
+    truncate_keys = pa.array([truncated_at.get(entity_number, "") for entity_number in range(len(names))], pa.utf8())
+    op = pc.list_element(pc.split_pattern(fold.column("sort_key"), "|"), 1)
+    has_state = pc.and_(pc.is_in(op, _OPS_WITH_STATE), pc.invert(is_truncate))
+    is_later = pc.greater(fold.column("sort_key"), pc.take(truncate_keys, fold.column("entity")))
+    return fold.filter(pc.and_(has_state, is_later))
 
 
-def _older(
+def _ghost_rows(
     fold: pa.Table, names: pa.StringArray, starts: Mapping[str, str], absent_keys: Mapping[str, Collection[str]]
 ) -> pa.Table:
-    """The alive keys whose last row is before the start of their entity, and those in `absent_keys`."""
-    alive = _alive(fold, names)
+    """Returns the rows of `fold` whose keys are ghosts, sorted by key; `older_than` says which keys are ghosts."""
+    alive = _alive_rows(fold, names)
     entity_starts = pa.array([starts[name] for name in names.to_pylist()], pa.utf8())
-    position = pc.utf8_slice_codeunits(alive.column("stamp"), 0, _POSITION_CHARS)
+    position = pc.utf8_slice_codeunits(alive.column("sort_key"), 0, _POSITION_CHARS)
     is_ghost = pc.less(position, pc.take(entity_starts, alive.column("entity")))
     for entity_number, name in enumerate(names.to_pylist()):
         if absent_keys.get(name):
@@ -240,11 +263,13 @@ def _older(
     return alive.filter(is_ghost).sort_by("key")
 
 
-def _read_ghosts(read: Read, alive: pa.Table, names: pa.StringArray, nbytes_max: int | None) -> dict[str, list[Ghost]]:
-    """The states of these keys by entity; if they take more than `nbytes_max`, only some of them."""
+def _read_ghosts(
+    read: Read, folded_rows: pa.Table, names: pa.StringArray, nbytes_max: int | None
+) -> dict[str, list[Ghost]]:
+    """Reads the states of the keys in `folded_rows`, by entity. It stops once they take more than `nbytes_max`."""
     ghosts: dict[str, list[Ghost]] = {}
     nbytes = 0
-    for entity, ghost in _ghosts(read, alive, names):
+    for entity, ghost in _states(read, folded_rows, names):
         ghosts.setdefault(entity, []).append(ghost)
         nbytes += ghost.nbytes
         if nbytes_max is not None and nbytes > nbytes_max:
@@ -252,26 +277,29 @@ def _read_ghosts(read: Read, alive: pa.Table, names: pa.StringArray, nbytes_max:
     return ghosts
 
 
-def _ghosts(read: Read, alive: pa.Table, names: pa.StringArray) -> Iterator[tuple[str, Ghost]]:
-    """Reads the states of `alive` keys from the changelog, because a fold keeps none; rows are matched by stamp."""
-    if not alive.num_rows:
+def _states(read: Read, folded_rows: pa.Table, names: pa.StringArray) -> Iterator[tuple[str, Ghost]]:
+    """Reads the rows in `folded_rows` from the changelog again, because a fold keeps no states.
+
+    Yields the entity and the state of each row. Rows are recognised by their entity, key and sort key.
+    """
+    if not folded_rows.num_rows:
         return
-    ghost_rows = set(zip(*(column.to_pylist() for column in alive.columns), strict=True))
-    stamps = pa.concat_arrays(alive.column("stamp").chunks)
-    entities = pc.take(names, pc.unique(alive.column("entity"))).to_pylist()
+    last_rows = set(zip(*(column.to_pylist() for column in folded_rows.columns), strict=True))
+    sort_keys = pa.concat_arrays(folded_rows.column("sort_key").chunks)
+    entities = pc.take(names, pc.unique(folded_rows.column("entity"))).to_pylist()
     rows_read = set()
-    for rows in read(entities, next(iter(ghost_rows))[1] if len(ghost_rows) == 1 else None):
-        stamped = _stamped(rows, names)
-        hits = pc.is_in(stamped.column("stamp"), stamps).combine_chunks()
+    for rows in read(entities, next(iter(last_rows))[1] if len(last_rows) == 1 else None):
+        sortable = _sortable(rows, names)
+        hits = pc.is_in(sortable.column("sort_key"), sort_keys).combine_chunks()
         for row_number in pc.indices_nonzero(hits).to_pylist():
-            row = tuple(column[row_number].as_py() for column in stamped.columns)
-            if row in ghost_rows and row not in rows_read:
+            row = tuple(column[row_number].as_py() for column in sortable.columns)
+            if row in last_rows and row not in rows_read:
                 rows_read.add(row)
                 yield names[row[0]].as_py(), _ghost(rows, row_number)
-    for entity_number, *_ in ghost_rows - rows_read:
+    for entity_number, *_ in last_rows - rows_read:
         raise ChangelogError(
             Kind.CONNECTION,
-            f"rows of {names[entity_number]} went away from the changelog while it was read; it is read again",
+            f"rows of {names[entity_number]} disappeared from the changelog during a sweep; the service reads it again",
         )
 
 

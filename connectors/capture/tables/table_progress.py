@@ -1,13 +1,20 @@
-"""The progress of reading a table, as a checkpoint stores it: the part that is the same for every source.
+"""The progress of reading a table, as a checkpoint stores it: the members that are the same for every source.
 
-An entry is `{"complete": true}`, with `stale` if older rows of the changelog no longer have the values of some columns;
-or `{"complete": false}` with what the source needs to continue (its parts, and evidence that the table is still the
-same one), and with `again`, the columns that forced a complete table to be read again. If only a part of the table is
-read again, `stale` stays, even after that.
+A checkpoint stores one entry for each entity. An entry is a JSON object with these members:
 
-`leaves` has the parts of the table. `pages` is the size of a part when it was planned, in any unit that the source
-reads by. `left` are the ranges still to read: pairs of the first place, and the first place after the range, None for
-the part's end. A place is a number of that unit, or a list that begins with one.
+- `complete`: whether the table was read completely.
+- `stale`: the columns for which older rows of the changelog no longer have the values that the table has. It is absent
+  if there are none. If only a part of the table is read again, the entry keeps `stale`, also after that part is read.
+- `again`: the columns that forced a complete table to be read again, or `ALL_COLUMNS`. It is absent once the table is
+  complete, and while a table is read for the first time.
+- `leaves`: the parts of the table by name, such as its partitions. It is absent until the reading is planned, and once
+  the table is complete. Each leaf has these members:
+    - `pages`: the size of the leaf when its reading was planned, in pages. What a page is depends on the source.
+    - `left`: the ranges still to read, as `[first, end)` pairs. A bound is the number of a page, or a list that begins
+      with that number if the bound is inside the page. `end` is None if the range goes to the end of the leaf.
+
+While a table is not complete, its source may add further members to the entry and to each leaf, by which it sees that
+the table is still the same one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +24,7 @@ COMPLETE: Mapping[str, Any] = {"complete": True}
 """The entry of a table that was read completely."""
 
 ALL_COLUMNS = "*"
-"""Stands for all columns in `again`."""
+"""The name in `again` that means all columns."""
 
 
 def is_complete(stored: Mapping[str, Any] | None) -> bool:
@@ -26,39 +33,46 @@ def is_complete(stored: Mapping[str, Any] | None) -> bool:
 
 
 def was_complete(stored: Mapping[str, Any] | None) -> bool:
-    """Whether the table was once read completely, even if it is being read again."""
+    """Whether the entry says that the table was read completely at least once; it may be being read again now."""
     return is_complete(stored) or (stored is not None and "again" in stored)
 
 
 def from_start(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The entry without the source's own part: on another server, partial progress is void."""
+    """Returns the entry from which the table is read from its start; a complete table's entry is not changed.
+
+    It is for another server, on which the leaves and ranges of this entry mean nothing.
+    """
     return stored if is_complete(stored) else {name: stored[name] for name in ("complete", "again") if name in stored}
 
 
 def pages_read(stored: Mapping[str, Any]) -> tuple[int, int]:
-    """The pages of a table that are published, and all its pages; an empty table counts as one page."""
+    """Returns how many pages of the table are read and published, and how many pages it has.
+
+    An empty table counts as one page. If the reading is not planned yet, the result is (0, 1).
+    """
     leaves = stored.get("leaves", {}).values()
     total = max(sum(leaf["pages"] for leaf in leaves), 1)
     if stored["complete"]:
         return total, total
     if not leaves:
-        return 0, total  # not planned yet
+        return 0, total
     pages_left = sum(
-        max((leaf["pages"] if end is None else _page(end)) - _page(first), 1)
+        max((leaf["pages"] if end is None else _page_number(end)) - _page_number(first), 1)
         for leaf in leaves
         for first, end in leaf["left"]
     )
     return max(total - pages_left, 0), total
 
 
-def _page(place: int | Sequence[int]) -> int:
-    return place if isinstance(place, int) else place[0]
+def _page_number(bound: int | Sequence[int]) -> int:
+    return bound if isinstance(bound, int) else bound[0]
 
 
 def restated(stored: Mapping[str, Any], columns: Sequence[str], *, read: bool) -> Mapping[str, Any]:
-    """The new entry of a complete table if older rows of the changelog no longer have the values of these columns.
+    """Returns the new entry of a complete table when `columns` become stale: older rows no longer have their values.
 
-    With `read`, the table is read again; otherwise the entry lists the columns as stale.
+    With `read`, the entry says that the table is read again because of these columns and those that were stale before.
+    Without it, the entry lists all of them in `stale`.
     """
-    stale = sorted({*stored.get("stale", ()), *columns})
-    return {"complete": False, "again": stale} if read else {**COMPLETE, "stale": stale}
+    names = sorted({*stored.get("stale", ()), *columns})
+    return {"complete": False, "again": names} if read else {**COMPLETE, "stale": names}
