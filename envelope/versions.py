@@ -5,7 +5,7 @@ previous one. It has the position of the first row with these columns, and is pu
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -27,6 +27,9 @@ Filled = Callable[[Entity, Sequence[str]], Collection[str]]
 """Returns those of the given columns that have a value in rows older than the column itself."""
 
 _NAMESPACE = "changelog"
+
+_STORED_BESIDES = frozenset({"codec", "mask_id"})
+"""What a checkpoint's settings of an entity hold besides its shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,12 @@ class Announced:
     record: Record
 
 
+def settings_id(shape: Mapping[str, Any]) -> str:
+    """A hash of the settings that shape an entity: `Entity.shape`, or what a checkpoint stores, which has more."""
+    settings = {name: value for name, value in shape.items() if name not in _STORED_BESIDES}
+    return hashlib.sha256(msgspec.json.encode(settings)).hexdigest()[:16]
+
+
 class Versions:
     """The versions of each entity's columns in the changelog, oldest first, to which new ones are added.
 
@@ -115,7 +124,7 @@ class Versions:
         last = self._last(entity)
         if last is None:
             return False
-        present = (look.columns, look.relation or last.relation, _settings(entity))
+        present = (look.columns, look.relation or last.relation, settings_id(entity.shape()))
         return (last.columns, last.relation, last.settings) == present
 
     def announce(self, entity: Entity, look: Look, first: Provenance) -> Announced:
@@ -126,7 +135,7 @@ class Versions:
         changed as well.
         """
         before, breaks = self._last(entity), self._breaks(entity, look.columns)
-        configured = before is not None and before.settings != _settings(entity)
+        configured = before is not None and before.settings != settings_id(entity.shape())
         stops = entity.evolution.on_incompatible == "stop" and not configured
         if breaks and stops and not self._passes(entity, first.source):
             raise _incompatible(entity, breaks, first.source.position)
@@ -138,7 +147,7 @@ class Versions:
             "columns": [[name, types.to_json(type_)] for name, type_ in look.columns.fields],
             "relation": look.relation,
             "cluster": self._cluster,
-            "settings": _settings(entity),
+            "settings": settings_id(entity.shape()),
             "changes": [_change(change) for change in changes],
             "mode": entity.evolution.mode.value,
             "breaks": [_problem(problem) for problem in breaks],
@@ -192,11 +201,6 @@ class Versions:
 def _schema(entity: str, columns: Struct, key: Sequence[str]) -> avro.Schema:
     """The schema in a namespace that all versions share."""
     return avro.value_schema(entity, columns, key, _NAMESPACE)
-
-
-def _settings(entity: Entity) -> str:
-    """A hash of the settings that shape the entity, to detect a change of them."""
-    return hashlib.sha256(msgspec.json.encode(entity.shape())).hexdigest()[:16]
 
 
 def _incompatible(entity: Entity, breaks: Sequence[Problem], position: Position) -> ChangelogError:

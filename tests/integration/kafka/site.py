@@ -82,9 +82,9 @@ class Site:
                 connection.execute(statement.encode())
 
     @contextlib.contextmanager
-    def running(self, *, accept_cluster: bool = False) -> Iterator[Running]:
+    def running(self, *, accept: bool = False, accept_cluster: bool = False) -> Iterator[Running]:
         """The service, in a thread, drained at the end; what it fails with is raised. Then readers see all of it."""
-        service = Running(Service(self.settings, accept_cluster=accept_cluster))
+        service = Running(Service(self.settings, accept_settings=accept, accept_cluster=accept_cluster))
         try:
             yield service
         finally:
@@ -135,10 +135,11 @@ class Site:
         """Puts states that the table never had behind the end of the log, None for a delete: by the sink itself.
 
         A change gives columns other values: JSON texts. All else is as in the key's last row, or as in another key's
-        where it has none. The service is stopped.
+        where it has no state. A key that had rows stays in its partition. The service is stopped.
         """
         last = {record.place.key: record for record in self.records(entity)}
-        other = next(iter(last.values()))
+        alive = {key: record for key, record in last.items() if record.envelope.current is not None}
+        other = next(iter(alive.values()))
         [version] = [each for each in read_versions(self.log) if each.entity == entity][-1:]
         with connect(self.dsn) as connection:
             resolved = entities.resolve(self.settings, read_tables(connection))
@@ -151,8 +152,9 @@ class Site:
             position, forged = checkpoint.position, []
             for key, change in changes.items():
                 position = Position(position.epoch, position.commit, position.ordinal + 2)
-                place = Place(key=key, partition=partition(key.encode(), partitions))
-                forged.append(replace(_forged(last.get(key, other), change, position), place=place))
+                by_key = Place(key=key, partition=partition(key.encode(), partitions))
+                place = last[key].place if key in last else by_key
+                forged.append(replace(_forged(alive.get(key, other), change, position), place=place))
             sink.add([batch.with_shapes(batch.from_records(forged), {entity: version.columns})])
             sink.commit(replace(checkpoint, position=position))
         self._settled()

@@ -24,12 +24,17 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op, Place, Record, Stamp
 from changelog.envelope.position import UNPLACED, at_offset
+from changelog.envelope.versions import Look, Versions
+from changelog.schemas.types import Primitive, Struct
 from tests.integration.kafka.topics import settled
 from tests.patience import PATIENCE_S
 from tests.unit.records import checkpoint, record
 
 NAME = "app"
 PARTITIONS = 3
+
+ELSEWHERE = (key.partition(b"42", PARTITIONS) + 1) % PARTITIONS
+"""A partition that key 42 does not choose."""
 
 
 def entity(name: str = "order", *, partition_by: str = "id", partitions: int = PARTITIONS) -> Entity:
@@ -68,6 +73,13 @@ def change(commit: int, text: str, *, at: int | None = None, entity: str = "orde
     made = record(Op.CREATE, f'{{"id":"{text}"}}', commit=commit, key=text, entity=entity)
     number = key.partition(text.encode(), PARTITIONS) if at is None else at
     return replace(made, place=Place(key=text, partition=number))
+
+
+def version(of: Entity, commit: int) -> Record:
+    """What the commit's first row announces: the columns, and the settings of the entity."""
+    look = Look(columns=Struct(fields=(("id", Primitive.STRING),)))
+    versions = Versions([], accepted={}, filled=lambda *_: ())
+    return versions.announce(of, look, change(commit, "42").envelope.provenance).record
 
 
 def visible(settings: KafkaSettings, parts: Iterable[tuple[str, int]]) -> None:
@@ -145,11 +157,24 @@ def test_a_key_is_read_across_partitions_by_position(settings: KafkaSettings) ->
 
 
 def test_of_a_key_that_places_itself_only_its_partition_is_read(settings: KafkaSettings) -> None:
-    elsewhere = (key.partition(b"42", PARTITIONS) + 1) % PARTITIONS
     with writing(settings) as made:
-        store(made, 1, change(1, "42"), change(1, "7"))
-        raw(settings, "order", [change(2, "42", at=elsewhere)], commit=True)
+        store(made, 1, version(entity(), 1), change(1, "42"), change(1, "7"))
+        raw(settings, "order", [change(2, "42", at=ELSEWHERE)], commit=True)
     assert commits(list(opened(settings).read(entity="order", key="42"))) == [1]
+
+
+@pytest.mark.parametrize("placed_by", [["guest_id"], ["guest_id", "id"], ["id", "guest_id", "id"], []])
+def test_a_key_is_read_from_all_partitions_unless_it_always_placed_its_rows(
+    settings: KafkaSettings, placed_by: Sequence[str]
+) -> None:
+    """The checkpoint says that it does now; `placed_by` has what each version says, oldest first."""
+    versions = [version(entity(partition_by=column), 1) for column in placed_by]
+    with writing(settings) as made:
+        store(made, 1, *versions, change(1, "42", at=ELSEWHERE))
+        store(made, 2, change(2, "42"))
+    log = opened(settings)
+    assert commits(list(log.read(entity="order", key="42"))) == [1, 2]
+    assert commits(list(log.follow(entity="order", key="42", last=5, wait=once))) == [1, 2]
 
 
 @pytest.mark.parametrize("last", [0, 1, 5, 40])

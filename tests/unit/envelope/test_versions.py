@@ -10,14 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from changelog.connectors.capture.settings_guard import shapes_of
+from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import SCHEMAS, Entity, Evolution
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import MISSING, Missing, Op, Provenance, Stamp
 from changelog.envelope.position import Position
-from changelog.envelope.versions import PUBLISHER, Announced, Look, Version, Versions
+from changelog.envelope.versions import PUBLISHER, Announced, Look, Version, Versions, settings_id
 from changelog.schemas.compatibility import Mode
 from changelog.schemas.types import ColumnType, Primitive, Struct
-from tests.unit.records import record
+from tests.unit.records import checkpoint, record
 from tests.unit.schemas.strategies import shapes
 
 OLD = Struct(fields=(("id", Primitive.INT), ("amount", Primitive.INT)))
@@ -101,6 +103,17 @@ def test_the_first_version_is_created_and_each_next_one_updates_it() -> None:
     assert first.record.envelope.original is MISSING
     for before, after in ((first, second), (second, third)):
         assert _bytes(after.record.envelope.original) == _bytes(before.record.envelope.current) == before.version.state
+
+
+@pytest.mark.parametrize("codec", ["json", "avro"])
+def test_a_version_names_the_settings_as_a_checkpoint_stores_them(codec: str) -> None:
+    entity = replace(_entity(), masks={"amount": "sha256", "a": "null"}, exclude_columns=("b",), where="id > 5")
+    shapes = shapes_of([entity], codec=codec, hmac_key=b"secret")
+    stored = Checkpoint.from_json(replace(checkpoint(1), settings=shapes).to_json())
+    version = _announce(_versions(), OLD, entity).version
+    assert settings_id(stored.settings["order"]) == version.settings
+    moved = replace(entity, partition_by=("amount",))
+    assert settings_id(moved.shape()) != version.settings
 
 
 def test_a_version_stands_where_its_first_row_does_and_says_nothing_of_the_row() -> None:

@@ -25,11 +25,12 @@ from changelog.connectors.sinks.kafka.reading.positions import read_stored
 from changelog.connectors.sinks.kafka.reading.spans import Spans, committed, part_of
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar import batch
-from changelog.envelope.entity import DEAD, GAPS, OF_CHANGELOG, RESERVED
+from changelog.envelope.entity import DEAD, GAPS, OF_CHANGELOG, RESERVED, SCHEMAS
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.key import partition
 from changelog.envelope.model import Envelope, Place, Record, position_of
 from changelog.envelope.position import UNPLACED, Position, at_offset
+from changelog.envelope.versions import Version, settings_id
 
 READ_ROWS = 8192
 """The most rows in a batch that a reader yields."""
@@ -152,9 +153,21 @@ class KafkaLog:
         return [(topic(self._prefix, entity), number) for number in range(counts[entity])]
 
     def _is_placed_by_key(self, entity: str, count: int) -> bool:
+        """Whether every row of the entity is in the partition of its key.
+
+        A change of settings moves no row, and begins a version of the entity's columns with its first row. So the
+        settings of every version must be those of the checkpoint.
+        """
         checkpoint = self.checkpoint() if count > 1 else None
         shape = None if checkpoint is None else checkpoint.settings.get(entity)
-        return shape is not None and shape["key"] == shape["partition_by"] and shape["partitions"] == count
+        if shape is None or shape["key"] != shape["partition_by"] or shape["partitions"] != count:
+            return False
+        versions = [
+            Version.parse(state.encode())
+            for rows in self.read(entity=SCHEMAS, key=entity)
+            for state in rows.column("current").to_pylist()
+        ]
+        return {version.settings for version in versions} == {settings_id(shape)}
 
     def _spans(self, parts: Sequence[Part]) -> dict[Part, range]:
         """All committed offsets of each partition."""

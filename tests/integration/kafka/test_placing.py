@@ -1,0 +1,80 @@
+"""What places an entity's rows in partitions is changed: older rows stay where they are, and are found there."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.sinks.kafka.reading.log import KafkaLog
+from changelog.connectors.sources.postgres.admin.signals import send
+from changelog.envelope.columnar import batch
+from changelog.envelope.key import partition
+from changelog.envelope.model import Record
+from changelog.envelope.signal import Signal
+from tests.integration.kafka.site import Site
+
+ROWS, PARTITIONS = 12, 3
+
+KEY, GONE = [
+    str(number)
+    for number in range(1, ROWS + 1)
+    if partition(str(number).encode(), PARTITIONS) != partition(b"0", PARTITIONS)
+][:2]
+"""Keys whose rows are not in their own partition while all rows are in that of shelf 0."""
+
+
+@pytest.fixture
+def tables(database: str) -> str:
+    """A database in which all items are on shelf 0."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE item (id int PRIMARY KEY, shelf int NOT NULL DEFAULT 0, name text)")
+        connection.execute("ALTER TABLE item REPLICA IDENTITY FULL")
+        connection.execute(f"INSERT INTO item (id, name) SELECT n, 'new' FROM generate_series(1, {ROWS}) AS n".encode())
+    return database
+
+
+def placed(dsn: str, broker: Broker, folder: Path, rest: str = "") -> Site:
+    return Site(dsn, broker, folder, tables={"item": PARTITIONS}, rest=rest)
+
+
+def of_key(site: Site, key: str) -> Sequence[Record]:
+    return [record for rows in site.log.read(entity="item", key=key) for record in batch.records(rows)]
+
+
+def followed(site: Site, key: str) -> Sequence[Record]:
+    arrived = site.log.follow(entity="item", key=key, last=ROWS, wait=lambda: False)
+    return [record for rows in arrived for record in batch.records(rows)]
+
+
+def test_only_one_partition_is_read_of_a_key_that_always_placed_its_rows(
+    tables: str, broker: Broker, tmp_path: Path
+) -> None:
+    site = placed(tables, broker, tmp_path)
+    with site.running() as service:
+        service.until(site.is_read)
+    log = site.log
+    assert isinstance(log, KafkaLog)
+    assert log._parts("item", KEY) == [(f"{site.settings.name}.item", partition(KEY.encode(), PARTITIONS))]
+    assert [record.place.key for record in of_key(site, KEY)] == [KEY]
+
+
+def test_rows_that_another_column_placed_are_found_by_key(tables: str, broker: Broker, tmp_path: Path) -> None:
+    former = placed(tables, broker, tmp_path, 'partition_by = ["shelf"]\n')
+    with former.running() as service:
+        service.until(former.is_read)
+        former.sql(f"DELETE FROM item WHERE id = {GONE}")
+        service.until(lambda: GONE not in former.state("item"))
+    former.plant("item", {GONE: {"id": GONE, "name": '"forged"'}})
+    site = placed(tables, broker, tmp_path)
+    with site.running(accept=True) as service:
+        site.sql(f"UPDATE item SET name = 'changed' WHERE id = {KEY}")
+        service.until(lambda: site.state("item")[KEY]["name"] == "changed")
+        for records in (of_key(site, KEY), followed(site, KEY)):
+            ops = [record.envelope.provenance.source.op.value for record in records]
+            assert ops == ["read", "update"]
+        with psycopg.connect(site.dsn, autocommit=True) as connection:
+            send(connection, Signal(do="republish", id="k", entity="item", keys=(GONE,)), None)
+        service.until(lambda: site.ended("k"))
+    assert site.state("item") == site.table("item")
