@@ -1,4 +1,9 @@
-"""Sinks: each stores changelogs in one kind of store. Sinks know nothing about sources."""
+"""The contracts of sinks: `Sink` writes a changelog to one kind of store, and `Log` reads the changelog from there.
+
+A changelog has rows, one for each change, and a checkpoint, which says up to where the rows follow the database's log.
+An entity is a table as the changelog publishes it. An epoch counts the histories of the database: a failover or a new
+cluster begins another one. A gap is a place where changes were lost. Sinks know nothing about sources.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
@@ -15,8 +20,8 @@ class Sink(Protocol):
     """Stores rows, together with the checkpoint that belongs to them.
 
     Every method raises ChangelogError. After an error of a kind that is retried (`changelog.envelope.errors.RETRIED`),
-    rows that were added and not committed are gone, and it is unknown whether a commit succeeded: only a new `recover`
-    can tell.
+    rows that were added and not committed are gone. If `commit` raised the error, the commit may have succeeded or not;
+    only another `recover` can tell.
     """
 
     def prepare(self, entities: Sequence[Entity]) -> None:
@@ -25,20 +30,24 @@ class Sink(Protocol):
     def recover(self) -> Checkpoint | None:
         """Claims the store exclusively and returns its last checkpoint, None if the store is new.
 
-        From now on, an earlier holder can store nothing more.
+        After `recover` has returned, a process that held the store earlier can store nothing more.
         """
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
-        """Adds rows (`changelog.envelope.columnar.batch.SCHEMA`) to the open commit, which no reader sees yet.
+        """Adds rows (`changelog.envelope.columnar.batch.SCHEMA`) to the open commit. No reader sees them yet.
 
-        Raises STOP, at the row's position, for a row that must not be stored: then none of `rows` is added.
+        If one of the rows must not be stored, it raises STOP with the position of that row, and adds none of `rows`.
         """
 
     def commit(self, checkpoint: Checkpoint) -> None:
         """Stores all added rows and the checkpoint atomically; returns only when both are durable."""
 
     def lost(self, entities: Collection[str], /) -> Collection[str]:
-        """Returns the entities that have lost stored rows. Called if the sink was opened over a gap."""
+        """Returns the entities that have lost rows which this store held.
+
+        `entities` names the configured entities. The method is called only on a sink that was opened to continue past a
+        gap (`over_gap`).
+        """
 
     def abandon(self) -> None:
         """Drops the rows that were added since the last commit."""
@@ -54,48 +63,53 @@ MESSAGES = "messages"
 class Log(Protocol):
     """Reads a store. Readers see only what is committed, never block the service, and claim nothing.
 
-    Rows come in batches of `changelog.envelope.columnar.batch.SCHEMA` that are never empty: those of `entity` and of
-    the canonical text `key`, if given. Without `entity`, they are the rows of every entity but
-    `changelog.envelope.entity.SCHEMAS`, which has to be named. Rows of one partition come in their order, and so do all
-    rows of one key, even if it moved between partitions.
-    Every method raises ChangelogError: USAGE if there is no such entity, PRECONDITION if there is no changelog.
+    Methods yield rows in batches of `changelog.envelope.columnar.batch.SCHEMA`, which are never empty. `entity`
+    restricts the rows to one entity, and `key` (a canonical text) to one key. Without `entity`, a method yields the
+    rows of every entity except `changelog.envelope.entity.SCHEMAS`, whose rows are yielded only if `entity` names it.
+    The rows of one partition come in their order, and so do all rows of one key, even if the key moved between
+    partitions. Every method raises ChangelogError: USAGE if there is no such entity, PRECONDITION if there is no
+    changelog.
     """
 
     @property
     def where(self) -> str:
-        """The changelog, as errors name it."""
+        """How errors name the changelog, as in "the changelog in FOLDER"."""
 
     def read(
         self, *, entity: str | None = None, key: str | None = None, after: Position | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows that are stored now, after the position `after`."""
+        """Yields the rows that are stored now; with `after`, only rows after that position."""
 
     def read_together(self, entities: Collection[str], /) -> Iterator[pa.RecordBatch]:
-        """The rows of all these entities that there are now, in one reading and in any order."""
+        """Yields the rows of all these entities that are stored now, in any order. The store is read once."""
 
     def follow(
         self, *, entity: str | None = None, key: str | None = None, last: int | None = None, wait: Callable[[], bool]
     ) -> Iterator[pa.RecordBatch]:
-        """Yields the `last` rows, by default all, and then new rows as they are stored.
+        """Yields the `last` rows that are stored now, by default all of them, and then new rows as they are stored.
 
-        `wait()` is called whenever no more rows are found; the iteration ends if it returns False.
+        The method calls `wait()` whenever it finds no more rows; the iteration ends if `wait()` returns False.
         """
 
     def counts(self) -> Mapping[str, Mapping[str, int]]:
-        """For each entity, the number of rows by op, or an upper bound of its `MESSAGES`."""
+        """Returns, for each entity, the number of its rows by op.
+
+        A store that cannot count them so returns only the key `MESSAGES` for an entity, with an upper bound of the
+        number of its messages.
+        """
 
     def checkpoint(self) -> Checkpoint | None:
-        """The last checkpoint, None if there is none."""
+        """Returns the last checkpoint, None if there is none."""
 
     def epoch(self) -> int:
-        """The highest epoch of any row, 0 without rows. It does not depend on the checkpoint."""
+        """Returns the highest epoch of any row, 0 if there are no rows. The rows and not the checkpoint decide it."""
 
     def stored_at(self) -> float | None:
-        """When something was last stored, in seconds since 1970; None if nothing was."""
+        """Returns when something was last stored, in seconds since 1970; None if nothing was ever stored."""
 
 
 def unknown_entity(log: Log, entity: str, known: Iterable[str]) -> ChangelogError:
-    """The error for an entity that the changelog does not have."""
+    """Returns the error for an entity that the changelog does not have; its hint lists the `known` entities."""
     return ChangelogError(
         Kind.USAGE, f"{log.where} has no entity {entity}", hint=f"it has: {', '.join(sorted(known)) or 'none yet'}"
     )

@@ -8,7 +8,10 @@ from changelog.connectors import permissions
 
 
 def make_folder(folder: Path, mode: int = permissions.DATA_FOLDER) -> None:
-    """Makes a folder and its missing parents, each durable in its own parent. Other processes may do so meanwhile."""
+    """Makes a folder and its missing parents, and makes the entry of each one durable in the folder that contains it.
+
+    It does not matter if another process makes the same folders at the same time.
+    """
     if folder.is_dir():
         return
     make_folder(folder.parent, mode)

@@ -1,7 +1,9 @@
-"""The file log on disk: its names, what makes a file whole, and where a log ends.
+"""The file log on disk: the names of its files, what makes a file whole, and where the log ends.
 
-docs/reference/file-log.md describes it for readers. Nothing here writes, so a reader needs neither the lock nor the
-right to write.
+A commit with rows is one Parquet file, numbered by its sequence; the file's footer holds the commit's checkpoint. A
+commit without rows replaces the resume record, `resume.json`, which holds only a checkpoint.
+docs/reference/file-log.md describes the files for readers. Nothing in this module writes, so a reader needs neither the
+lock nor the right to write.
 """
 
 import os
@@ -29,44 +31,46 @@ CHECKPOINT = b"changelog.checkpoint"
 """The footer metadata that holds the checkpoint, as JSON."""
 
 SEQUENCE = b"changelog.sequence"
-"""The footer metadata that holds the file's own sequence, as decimal text."""
+"""The footer metadata that holds the sequence of the file, as decimal text."""
 
 CHECKSUM = b"changelog.crc32"
-"""The footer metadata that holds the CRC-32 of the checkpoint's JSON, as decimal text. Parquet checks only pages."""
+"""The footer metadata that holds the CRC-32 of the checkpoint's JSON, as decimal text.
+
+Parquet has checksums of its own only for pages of rows."""
 
 MARKED = "marked"
 """The member of a checkpoint's `sink` that lists the log files with rows of `schemas` or `gaps`.
 
-A reader of these entities reads no other file. The list is in the footer of the file that has such a row, so every copy
-has both or neither."""
+A reader of these two entities reads only the files in the list. The footer of a file with such a row already lists that
+file itself, so a copy of the log has both the row and its place in the list, or neither."""
 
 _FILE = re.compile(r"(\d{20})\.parquet")
 _REMOVE_RESUME = "remove it: changes after the newest log file are read again"
 
 
 def log_folder(path: Path) -> Path:
-    """The folder of the log files, one for each commit."""
+    """Returns the folder of the log files, which are one for each commit with rows."""
     return path / "log"
 
 
 def log_file(path: Path, sequence: int) -> Path:
-    """The file of the commit `sequence`, counted from 1."""
+    """Returns the file of the commit `sequence`, counted from 1."""
     return log_folder(path) / f"{sequence:020d}.parquet"
 
 
 def resume_file(path: Path) -> Path:
-    """The file with the checkpoint of commits without rows."""
+    """Returns the file that holds the checkpoint of the last commit without rows."""
     return path / "resume.json"
 
 
 def sequence_of(file: Path) -> int | None:
-    """The sequence in a file's name, None if it is not the name of a log file."""
+    """Returns the sequence in a file's name, None if the name is not that of a log file."""
     match = _FILE.fullmatch(file.name)
     return int(match[1]) or None if match else None
 
 
 def sequences(path: Path) -> list[int]:
-    """The sequences in the log's folder, ascending; empty if there is no log."""
+    """Returns the sequences of the files in the log's folder, ascending; an empty list if there is no log."""
     try:
         numbers = [sequence_of(file) for file in log_folder(path).iterdir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -78,13 +82,16 @@ def sequences(path: Path) -> list[int]:
 
 
 def footer(sequence: int, checkpoint: Checkpoint) -> dict[bytes, bytes]:
-    """The metadata that makes a Parquet file the commit `sequence`."""
+    """Returns the footer metadata that makes a Parquet file the commit `sequence`."""
     record = checkpoint.to_json()
     return {CHECKPOINT: record, CHECKSUM: b"%d" % zlib.crc32(record), SEQUENCE: b"%d" % sequence}
 
 
 class NotWholeError(Exception):
-    """A log file is not whole, or does not belong to this log; `reason` says why in a few words."""
+    """Says that a log file is not whole, or does not belong to this log.
+
+    `reason` is the predicate of a sentence about the file, such as "is damaged".
+    """
 
     def __init__(self, file: Path, reason: str) -> None:
         super().__init__(f"log file {file} {reason}")
@@ -92,25 +99,25 @@ class NotWholeError(Exception):
         self.reason = reason
 
     def error(self, hint: str) -> ChangelogError:
-        """The same as a ChangelogError, which stops the program."""
+        """Returns this error as a ChangelogError (MALFORMED), which stops the program."""
         return ChangelogError(Kind.MALFORMED, str(self), hint=hint)
 
 
 def read_checkpoint_of(file: Path) -> Checkpoint:
-    """The checkpoint in the footer of a log file. Raises NotWholeError."""
+    """Returns the checkpoint in the footer of a log file, without reading rows. Raises NotWholeError."""
     with opened(file) as parquet:
         return _checkpoint(file, parquet)
 
 
 def verify(file: Path) -> Checkpoint:
-    """The checkpoint of a log file, after reading every page and comparing its checksum. Raises NotWholeError."""
+    """Reads every page of a log file, compares checksums, and returns the file's checkpoint. Raises NotWholeError."""
     with opened(file, page_checksum_verification=True) as parquet:
         checkpoint = _checkpoint(file, parquet)
         if not is_stored(parquet.schema_arrow):
             raise NotWholeError(file, "has other columns")
         for _ in parquet.iter_batches(use_threads=False):
             pass
-    pa.default_memory_pool().release_unused()  # otherwise it retains several times the size of the largest row
+    pa.default_memory_pool().release_unused()  # otherwise the pool retains several times the size of the largest row
     return checkpoint
 
 
@@ -131,7 +138,11 @@ def _checkpoint(file: Path, parquet: Any) -> Checkpoint:
 
 @contextmanager
 def opened(file: Path, **options: Any) -> Iterator[Any]:
-    """Opens a Parquet file. Raises NotWholeError if Arrow cannot read it, STORAGE if the operating system cannot."""
+    """Opens a Parquet file.
+
+    Raises NotWholeError if the file is not valid Parquet, and ChangelogError (STORAGE) if the operating system cannot
+    read the file.
+    """
     try:
         with pq.ParquetFile(file, **options) as parquet:
             yield parquet
@@ -148,11 +159,13 @@ def opened(file: Path, **options: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """Where a log ends: the `sequence` of the newest whole file (0 without one) and the `checkpoint` to resume from.
+    """Where a log ends, and what has to be repaired there.
 
-    `marked` are the log files with rows of `schemas` or `gaps`, None if an older version wrote the checkpoint.
-    `damage` is a newest file that is damaged and does not count. `ahead` says that `resume.json` follows a file that is
-    missing or not whole, and does not count either.
+    `sequence` is that of the newest whole file, 0 if there is none. `checkpoint` is the one to resume from, None for a
+    new log. `damage` is set if the newest file is damaged; that file is then ignored. `ahead` is set if the resume
+    record names a log file after `sequence`, which is missing or not whole; the resume record is then ignored. `marked`
+    lists the log files with rows of `schemas` or `gaps` (see `MARKED`); None if an older version of this program wrote
+    the checkpoint.
     """
 
     sequence: int
@@ -163,10 +176,10 @@ class Recovery:
 
 
 def find_recovery(path: Path) -> Recovery:
-    """Finds where the log at `path` ends; changes nothing.
+    """Finds where the log at `path` ends, and changes nothing.
 
-    Raises ChangelogError if files are missing inside the log, if more than the newest file is damaged, if `resume.json`
-    belongs to another log, or if a newer version wrote it.
+    Raises ChangelogError if files are missing inside the log, if the two newest files are damaged, if `resume.json`
+    is damaged or belongs to another log, or if a newer version of this program wrote the log.
     """
     present = sequences(path)
     damage = None
@@ -197,12 +210,15 @@ def find_recovery(path: Path) -> Recovery:
 
 
 def with_marked(checkpoint: Checkpoint, marked: Sequence[int]) -> Checkpoint:
-    """The checkpoint as a log stores it, with the list of marked files."""
+    """Returns the checkpoint as the log stores it: with the list of marked files (see `MARKED`) in its `sink`."""
     return replace(checkpoint, sink={**checkpoint.sink, MARKED: marked})
 
 
 def _parted(stored: Checkpoint | None) -> tuple[Checkpoint | None, Sequence[int] | None]:
-    """Splits a stored checkpoint into the source's own, and the marked files that were stored with it."""
+    """Splits a stored checkpoint. Returns the checkpoint that was committed, and the list of marked files.
+
+    The list is empty for a new log, and None if an older version of this program wrote the checkpoint.
+    """
     if stored is None:
         return None, ()
     sink = {name: value for name, value in stored.sink.items() if name != MARKED}
@@ -210,9 +226,10 @@ def _parted(stored: Checkpoint | None) -> tuple[Checkpoint | None, Sequence[int]
 
 
 def marked_sequences(path: Path, live: Sequence[int]) -> Set[int]:
-    """The log files that may hold versions of columns, or gaps; all of them, if an older version wrote the newest.
+    """Returns the sequences of the log files that may hold rows of `schemas` or `gaps`.
 
-    A newest file that is not whole does not count.
+    The newest whole file lists them. It returns all of `live` if an older version of this program wrote that file. The
+    newest file is ignored if it is not whole.
     """
     for sequence in reversed(live[-2:]):
         with suppress(NotWholeError):
@@ -221,7 +238,7 @@ def marked_sequences(path: Path, live: Sequence[int]) -> Set[int]:
 
 
 def holds_any(file: Path, entities: pa.Array) -> bool:
-    """Whether a log file has rows of one of these entities."""
+    """Returns whether a log file has rows of one of these entities."""
     with opened(file) as parquet:
         return bool(pc.any(pc.is_in(parquet.read(columns=["entity"]).column("entity"), entities)).as_py())
 
@@ -236,7 +253,11 @@ def _second_newest(file: Path) -> Checkpoint:
 
 
 def refuse_holes(path: Path, present: list[int], archived: int) -> None:
-    """Raises if a sequence is neither in the log nor in the archive."""
+    """Raises ChangelogError (MALFORMED) if a sequence is neither in the log nor in the archive.
+
+    `present` are the sequences in the log, ascending. `archived` is the last sequence that the archive replaces, 0 if
+    there is no archive.
+    """
     if not present:
         if archived:
             raise _hole(path, archived, archived)
@@ -257,13 +278,19 @@ def _hole(path: Path, first: int, last: int) -> ChangelogError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """Progress without rows: `checkpoint` comes after the log file `sequence` (0 before the first)."""
+    """The resume record: the `checkpoint` of a commit without rows.
+
+    `sequence` is that of the newest log file at the time of the commit, 0 if there was none.
+    """
 
     sequence: int
     checkpoint: Checkpoint
 
     def to_json(self) -> bytes:
-        """`{"sequence": …, "checkpoint": {…}, "crc32": …}`; the CRC is of the sequence and the checkpoint's text."""
+        """Returns `{"sequence": …, "checkpoint": {…}, "crc32": …}`.
+
+        The CRC-32 covers the sequence and the text of the checkpoint.
+        """
         record = self.checkpoint.to_json()
         crc32 = _resume_crc32(self.sequence, record)
         return msgspec.json.encode({"sequence": self.sequence, "checkpoint": msgspec.Raw(record), "crc32": crc32})
@@ -274,7 +301,10 @@ def _resume_crc32(sequence: int, record: bytes) -> int:
 
 
 def _refuse_foreign(path: Path, resume: Resume, newest: Checkpoint | None) -> None:
-    """Progress without rows keeps the position, so a record with another position was copied from elsewhere."""
+    """Raises ChangelogError (MALFORMED) if the resume record has another position than the newest log file.
+
+    A commit without rows does not change the position, so such a record was copied from another log.
+    """
     if newest is not None and resume.checkpoint.position != newest.position:
         raise ChangelogError(
             Kind.MALFORMED,
@@ -292,7 +322,7 @@ class _StoredResume:
 
 
 def read_resume(path: Path) -> Resume | None:
-    """Reads `resume.json`; None if there is none. Raises ChangelogError if it cannot be read."""
+    """Reads the resume record; returns None if there is none. Raises ChangelogError if the file is damaged."""
     file = resume_file(path)
     try:
         stored = msgspec.json.decode(file.read_bytes(), type=_StoredResume)
@@ -311,9 +341,10 @@ def _damaged_resume(file: Path) -> ChangelogError:
 
 
 def highest_epoch(path: Path) -> int:
-    """The highest epoch of any row that the log at `path` holds or held; 0 if there is none.
+    """Returns the highest epoch of any row that the log at `path` holds or held; 0 if it never held a row.
 
-    Damaged files at its end do not matter, because no reader accepted rows from them; nothing is refused here.
+    It skips damaged files at the end of the log, because no reader accepted rows from them, and a damaged resume
+    record. It raises no error for either.
     """
     epochs = [0]
     with suppress(ChangelogError):

@@ -1,6 +1,8 @@
-"""Reads the file log: all of it, from a position on, one entity or one key, and as it grows.
+"""Reads the changelog that the file sink stores: all rows, the rows after a position, those of one entity or one key,
+and new rows as they are stored.
 
-docs/reference/file-log.md describes the files.
+The changelog begins in the archive (large files that the manifest lists) and continues in the live log (one small file
+for each commit, with a sequence number). docs/reference/file-log.md describes the files.
 """
 
 from bisect import bisect_right
@@ -38,7 +40,7 @@ from changelog.envelope.position import Position
 _SCHEMAS = pa.scalar(SCHEMAS)
 
 READ_ROWS = 8192
-"""The most rows in a batch that a reader yields."""
+"""The most rows in one batch that a reader yields."""
 
 _DAMAGED = "a damaged newest file is set aside when the service starts; restore any other from a copy"
 
@@ -46,17 +48,20 @@ _DAMAGED = "a damaged newest file is set aside when the service starts; restore 
 def read_log(
     path: Path, *, entity: str | None = None, key: str | None = None, after: Position | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Reads the changelog's rows (`changelog.envelope.columnar.batch.SCHEMA`) in the order of their positions: archive,
-    then log.
+    """Yields the changelog's rows (`changelog.envelope.columnar.batch.SCHEMA`) in the order of their positions: first
+    the archive, then the live log.
 
-    `entity`, the canonical text `key` and the position `after` each restrict the rows. Batches are never empty and
-    have at most `READ_ROWS` rows. Raises ChangelogError if there is no log, or if it cannot be read.
+    Each of `entity`, the canonical text `key` and the position `after` restricts the rows. Batches are never empty and
+    have at most `READ_ROWS` rows. Raises ChangelogError if there is no changelog, or if it cannot be read.
     """
     yield from _pass(path, _Selection(entities=_entities(entity), key=key, after=after))
 
 
 def read_together(path: Path, entities: Collection[str]) -> Iterator[pa.RecordBatch]:
-    """As `read_log`, for the rows of several entities in any order; so it holds at most a row group of the archive."""
+    """Yields the rows of several entities as `read_log` does, but in any order.
+
+    Without an order, it needs to hold only one row group of the archive in memory.
+    """
     yield from _pass(path, _Selection(entities=sorted(entities), key=None, after=None, ordered=False))
 
 
@@ -68,9 +73,9 @@ def follow(
     after: Position | None = None,
     wait: Callable[[], bool],
 ) -> Iterator[pa.RecordBatch]:
-    """As `read_log`, and then new rows as they are stored.
+    """Yields what `read_log` yields, and then new rows as they are stored.
 
-    `wait()` is called whenever no more rows are found; the iteration ends if it returns False.
+    It calls `wait()` whenever it finds no more rows; the iteration ends if `wait()` returns False.
     """
     selection = _Selection(entities=_entities(entity), key=key, after=after)
     sequence = 0
@@ -83,14 +88,14 @@ def follow(
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """The last checkpoint of the log at `path`, None if there is none. Takes no lock."""
+    """Returns the last checkpoint of the changelog at `path`, None if there is none. Takes no lock."""
     return find_recovery(path).checkpoint
 
 
 def counts(path: Path) -> dict[str, dict[str, int]]:
-    """Counts rows by entity and op, including the archive but not the versions of columns.
+    """Counts the rows of the archive and the live log by entity and op; returns an empty mapping if there are no files.
 
-    Reads only these two columns. Empty if there is no log.
+    It reads only the columns `entity` and `op`. It leaves out the entity `schemas` (versions of columns).
     """
     manifest = read_manifest(path)
     files = [path / file.path for file in manifest.files] if manifest else []
@@ -147,7 +152,11 @@ class FileLog:
         return max((file.stat().st_mtime for file in files if file.exists()), default=None)
 
     def _refuse_unknown(self, *entities: str) -> None:
-        """An entity is known by its settings before it has rows, and by its rows after it left the configuration."""
+        """Raises USAGE if the changelog has no entity of one of these names.
+
+        An entity that has no rows yet is known because the checkpoint has its settings. An entity that has left the
+        configuration is known because the changelog still has its rows.
+        """
         unknown = set(entities) - OF_CHANGELOG
         checkpoint = self.checkpoint() if unknown else None
         if checkpoint is None or unknown <= checkpoint.settings.keys():
@@ -158,9 +167,10 @@ class FileLog:
 
 
 def before_last(path: Path, count: int, *, entity: str | None = None, key: str | None = None) -> Position | None:
-    """The position just before the last `count` selected rows, None if there are no others.
+    """Returns the position of the row before the last `count` selected rows, None if no selected row is before them.
 
-    Reads the newest file, then twice as many files, and so on.
+    It reads the newest file first. If that has too few rows, it reads the newest two files, then the newest four, and
+    so on.
     """
     files = sequences(path)
     back = 1
@@ -178,9 +188,9 @@ def before_last(path: Path, count: int, *, entity: str | None = None, key: str |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Selection:
-    """The rows that a reader asked for; without `entities`, all but the versions of columns.
+    """The rows that a reader asked for; without `entities`, all rows but those of `schemas` (versions of columns).
 
-    Rows that need not be `ordered` come in the order of the archive's files.
+    If `ordered` is False, archived rows come file by file, in the order in which the manifest lists the files.
     """
 
     entities: Sequence[str] | None
@@ -189,12 +199,12 @@ class _Selection:
     ordered: bool = True
 
     def columns(self) -> list[str]:
-        """The columns that decide whether a row is selected."""
+        """Returns the names of the columns that decide whether a row is selected."""
         given = {"key": self.key, "position": self.after}
         return ["entity", *(name for name, value in given.items() if value is not None)]
 
     def may_be_in(self, group: Any) -> bool:
-        """Whether a row group may hold a selected row, by its statistics."""
+        """Returns False if the statistics of a row group show that it holds no selected row."""
         for name, values in (("entity", self.entities), ("key", None if self.key is None else [self.key])):
             bounds = group.column(SCHEMA.get_field_index(name)).statistics
             if values is None or not bounds or not bounds.has_min_max:
@@ -205,7 +215,7 @@ class _Selection:
         return self.after is None or not (bounds and bounds.has_min_max) or bounds.max > str(self.after)
 
     def mask(self, rows: pa.RecordBatch) -> pa.BooleanArray | None:
-        """A mask of the selected rows, None for all rows."""
+        """Returns a mask that is true for the selected rows, None if all rows are selected."""
         tests = []
         if self.entities is not None:
             tests.append(pc.is_in(rows.column("entity"), pa.array(self.entities, pa.utf8())))
@@ -226,7 +236,11 @@ def _entities(entity: str | None) -> Sequence[str] | None:
 
 
 def _pass(path: Path, selection: _Selection) -> Generator[pa.RecordBatch, None, tuple[int, Position | None]]:
-    """One pass over all rows that are stored now; returns the last sequence and the last position."""
+    """Yields the selected rows among all rows that are stored now.
+
+    Its return value is the sequence of the newest live file (0 if there is none), and the position after which the next
+    pass has to begin.
+    """
     if not log_folder(path).is_dir():
         raise ChangelogError(
             Kind.PRECONDITION, f"there is no file log in {path}", hint="`changelog run` makes it; see [sink] path"
@@ -244,20 +258,24 @@ def _pass(path: Path, selection: _Selection) -> Generator[pa.RecordBatch, None, 
         to_read = [sequence for sequence in live if sequence in marked]
     for sequence in to_read:
         file = log_file(path, sequence)
-        if sequence == to_read[-1]:  # a checkpoint of many tables takes longer to parse than the rows to read
+        # Only the last position is needed: the checkpoint of many tables takes longer to parse than the rows to read.
+        if sequence == to_read[-1]:
             reached = _position(file)
         yield from _rows(file, selection)
     return (live[-1] if live else 0), reached
 
 
 def _later(after: Position | None, manifest: Manifest | None) -> Position | None:
-    """The later of a position and the archive's end: a reader that follows goes on there, if it reads no live file."""
+    """Returns the later of `after` and the end of the archive.
+
+    A reader that follows the changelog continues from there if it has read no live file.
+    """
     last = max((file.last for file in manifest.files), default="") if manifest else ""
     return Position.parse(last) if last > str(after or "") else after
 
 
 def _live(path: Path, manifest: Manifest | None) -> list[int]:
-    """The sequences to read after the archive; raises if one is missing."""
+    """Returns the sequences of the live files, which continue the archive. Raises ChangelogError if one is missing."""
     archived = manifest.log.last if manifest else 0
     present = sequences(path)
     refuse_holes(path, present, archived)
@@ -274,7 +292,11 @@ def _position(file: Path) -> Position:
 
 
 def _rows(file: Path, selection: _Selection) -> Iterator[pa.RecordBatch]:
-    """The selected rows of one file. Large columns are read only of row groups that have such a row."""
+    """Yields the selected rows of one file.
+
+    If a key is selected, it first reads only the columns that decide the selection, and reads all columns only of the
+    row groups that have a selected row.
+    """
     with _read_whole(file) as parquet:
         for index in range(parquet.metadata.num_row_groups):
             if not selection.may_be_in(parquet.metadata.row_group(index)):
@@ -289,7 +311,7 @@ def _rows(file: Path, selection: _Selection) -> Iterator[pa.RecordBatch]:
 
 
 def _is_selected(parquet: Any, index: int, selection: _Selection) -> bool:
-    """Whether a row group has a selected row; reads only the columns that decide it."""
+    """Returns whether a row group has a selected row; reads only the columns that decide it."""
     batches = parquet.iter_batches(
         batch_size=READ_ROWS, row_groups=[index], columns=selection.columns(), use_threads=False
     )
@@ -298,7 +320,7 @@ def _is_selected(parquet: Any, index: int, selection: _Selection) -> bool:
 
 @contextmanager
 def _read_whole(file: Path) -> Iterator[Any]:
-    """As `layout.opened`, for a file that must be whole."""
+    """Opens a Parquet file as `layout.opened` does, but raises ChangelogError (MALFORMED) if the file is not whole."""
     try:
         with opened(file, page_checksum_verification=True, pre_buffer=False) as parquet:
             yield parquet
@@ -307,7 +329,10 @@ def _read_whole(file: Path) -> Iterator[Any]:
 
 
 def _archived(path: Path, manifest: Manifest, selection: _Selection) -> Iterator[pa.RecordBatch]:
-    """The archive's selected rows by position. Files whose ranges overlap are read together and sorted."""
+    """Yields the archive's selected rows in the order of their positions, if the selection is ordered.
+
+    It reads files whose ranges of positions overlap together, and sorts their rows.
+    """
     after = str(selection.after) if selection.after else ""
     entities = None if selection.entities is None else set(selection.entities)
     files = [file for file in manifest.files if (entities is None or file.entity in entities) and file.last > after]
@@ -323,7 +348,7 @@ def _archived(path: Path, manifest: Manifest, selection: _Selection) -> Iterator
 
 
 def _overlapping(files: list[ArchiveFile]) -> Iterator[list[ArchiveFile]]:
-    """Groups files, which are sorted by their first position, into runs whose ranges overlap."""
+    """Groups files, which are sorted by their first position, into runs of files whose ranges of positions overlap."""
     run: list[ArchiveFile] = []
     last = ""
     for file in files:

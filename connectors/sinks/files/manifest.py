@@ -1,6 +1,7 @@
-"""The manifest of an archive: the files that are valid, and the log files that they replace.
+"""Reads the manifest of an archive. The manifest lists the archive's valid files, and the log files that they replace.
 
-docs/reference/file-log.md describes it for readers. Nothing here writes.
+Manifests are numbered: a new manifest has a higher number, and replaces the manifest before it.
+docs/reference/file-log.md describes the manifest for readers. Nothing in this module writes files.
 """
 
 import re
@@ -22,7 +23,10 @@ _DAY = re.compile(r"(?:^|/)day=([0-9-]+)/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
-    """The log sequences that a manifest's files replace, both ends included; none if `last` is less than `first`."""
+    """The log files that the archive's files replace, as their sequences: `first` to `last`, both included.
+
+    The archive replaces no log file if `last` is less than `first`.
+    """
 
     first: int
     last: int
@@ -30,10 +34,11 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveFile:
-    """One archive file: `path` below the manifest's root, its number of rows, its first and last position as text.
+    """One file of the archive.
 
-    For a file that came from Kafka, `offsets` has by partition the first offset that it was read from, and the offset
-    after the last.
+    `path` is relative to the archive's root. `rows` is the number of rows. `first` and `last` are the texts of the
+    lowest and the highest position. If the rows were read from Kafka, `offsets` maps each partition to the first offset
+    that was read, and the offset after the last one.
     """
 
     path: str
@@ -45,17 +50,18 @@ class ArchiveFile:
 
     @property
     def day(self) -> str:
-        """The day of its rows, from the name of its folder: `2026-11-21`."""
+        """The day of the rows as the name of the file's folder has it (`2026-11-21`); empty if it has no day."""
         match = _DAY.search(self.path)
         return match[1] if match else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The content of the archive; the log continues after `log.last`.
+    """The content of the archive. The live log continues with the sequence after `log.last`.
 
-    For an archive that is filled from Kafka, `offsets` has by topic and partition where the next run begins. `at` is
-    when the manifest was made (ISO 8601, UTC), `writer` identifies the run that made it.
+    For an archive that is filled from Kafka, `offsets` maps topic and partition to the offset at which the next run of
+    the archiving job begins. `at` is when the manifest was made (ISO 8601, UTC). `writer` identifies the run of the job
+    that made it.
     """
 
     format: int
@@ -66,21 +72,24 @@ class Manifest:
     writer: str = ""
 
     def to_json(self) -> bytes:
-        """One JSON object, whose last member is the CRC-32 of everything before it, so a partial file is detected."""
+        """Returns one JSON object. Its last member, `crc32`, is the CRC-32 of everything before that member.
+
+        With the CRC-32, a reader detects a file that was not written to its end.
+        """
         text = msgspec.json.encode(self)[:-1]
         return b"%b%b%d}" % (text, _MANIFEST_CHECKSUM, zlib.crc32(text))
 
 
 def manifest_number(name: str) -> int | None:
-    """The number in the name of a file in the folder `manifest`, None if it is not a manifest."""
+    """Returns the number in the name of a manifest file, None if the name is not that of a manifest."""
     match = _MANIFEST.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def parse_manifest(text: bytes, where: str) -> Manifest | None:
-    """Parses the manifest from the file `where`; None if it is not whole.
+    """Parses the content of a manifest file; returns None if the content is not whole.
 
-    Raises ChangelogError if a newer version wrote it.
+    `where` names the file in errors. Raises ChangelogError if a newer version of this program wrote the manifest.
     """
     body, mark, checksum = text.rpartition(_MANIFEST_CHECKSUM)
     if mark and checksum != b"%d}" % zlib.crc32(body):
@@ -99,10 +108,10 @@ def parse_manifest(text: bytes, where: str) -> Manifest | None:
 
 
 def newest_manifest(files: Mapping[int, str], read: Callable[[str], bytes]) -> Manifest | None:
-    """The newest whole manifest among `files`, which maps numbers to paths; None if there are no files.
+    """Returns the newest whole manifest among `files`, which maps numbers to paths; None if there are no files.
 
-    A manifest that is not whole was interrupted while it was written, so nothing depends on it. Raises ChangelogError
-    if none is whole.
+    It skips a manifest that is not whole: its writer was interrupted, so nothing depends on that manifest. Raises
+    ChangelogError if no manifest is whole.
     """
     for number in sorted(files, reverse=True):
         manifest = parse_manifest(read(files[number]), files[number])
@@ -115,7 +124,10 @@ def newest_manifest(files: Mapping[int, str], read: Callable[[str], bytes]) -> M
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """The newest manifest, None if nothing is archived. Raises ChangelogError if it cannot be read."""
+    """Returns the newest manifest of the archive at `path`, None if nothing is archived.
+
+    Raises ChangelogError if no manifest can be read.
+    """
     folder = path / "manifest"
     if not folder.is_dir():
         return None

@@ -1,4 +1,7 @@
-"""The embedded sink: a log of Parquet files, with one immutable file for each commit (docs/reference/file-log.md)."""
+"""The embedded sink. It writes a log of Parquet files, one immutable file for each commit with rows.
+
+docs/reference/file-log.md describes the files.
+"""
 
 import errno
 import fcntl
@@ -49,10 +52,10 @@ FAIL_POINTS = (
 """The boundaries between steps, at which tests make the process crash."""
 
 ROW_GROUP_ROWS = 16_384
-"""The most rows of a row group, which a reader skips, or holds in memory, as a whole."""
+"""The most rows in one row group. A reader either skips a row group, or holds all of it in memory."""
 
 ROW_GROUP_BYTES = 32 << 20
-"""The most bytes of a row group, more than usual rows need; a larger row gets a row group for itself."""
+"""The most bytes in one row group. Usual rows reach `ROW_GROUP_ROWS` first. A larger row has a row group for itself."""
 
 _MARKED = pa.array(sorted(OF_CHANGELOG))
 
@@ -66,11 +69,12 @@ _log = structlog.get_logger()
 
 
 class FileSink:
-    """The file log at `path`, written by one process at a time. Implements `Sink`.
+    """The writer of the file log at `path`; only one process can write at a time. Implements `Sink`.
 
-    `reach` is called with each of `FAIL_POINTS`, so that tests can crash there. A failure to store raises a
-    ChangelogError of kind STORAGE and leaves no part of a commit; continue with a new `recover`. With `over_gap`, lost
-    rows are no reason to refuse, because the caller records the gap.
+    If the sink cannot store a commit, it raises a ChangelogError of kind STORAGE and leaves no part of the commit; call
+    `recover` before the next commit. With `over_gap`, the sink does not refuse a log that has lost rows, because the
+    caller records the gap. `reach` is called with the name of each fail point (`FAIL_POINTS`), so that tests can crash
+    there.
     """
 
     def __init__(self, path: Path, *, over_gap: bool = False, reach: Reach = nowhere) -> None:
@@ -85,12 +89,13 @@ class FileSink:
         """See `Sink`: nothing has to be prepared for an entity."""
 
     def recover(self) -> Checkpoint | None:
-        """Takes the lock, if it is not held, and returns the newest checkpoint; None if the log is new.
+        """Takes the lock, if this sink does not hold it yet, and returns the newest checkpoint; None if the log is new.
 
-        A damaged newest file stays until the next commit, because the caller first checks whether the source still has
-        the log from the checkpoint before it, and may refuse. With `over_gap`, all damaged files at the end are set
-        aside at once. Raises ChangelogError: IN_USE if another process holds the lock, GAP if the only file is gone,
-        MALFORMED if more than the newest file is damaged or an earlier file is missing.
+        If the newest file is damaged, the sink ignores it and sets it aside at the next commit, not now: the caller
+        first checks whether the source still has the database's log from the returned checkpoint on, and may stop. With
+        `over_gap`, all damaged files at the end are set aside at once. Raises ChangelogError: IN_USE if another process
+        holds the lock; GAP if the resume record follows a log file and no whole file is left, or if the two newest
+        files are damaged; MALFORMED if an earlier file is missing or the resume record is damaged.
         """
         with _storing(self._path):
             make_folder(log_folder(self._path))
@@ -119,8 +124,9 @@ class FileSink:
         return self._end.checkpoint
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
-        """Holds `rows` (`changelog.envelope.columnar.batch.SCHEMA`, in the order of their positions) until the next
-        commit.
+        """Keeps `rows` in memory until the next commit.
+
+        They follow `changelog.envelope.columnar.batch.SCHEMA` and are in the order of their positions.
         """
         self._added += rows
 
@@ -137,7 +143,7 @@ class FileSink:
                 self._store_progress(checkpoint)
 
     def lost(self, entities: Collection[str]) -> Collection[str]:
-        """See `Sink`: all entities, if a file is gone or was set aside, because its content is unknown."""
+        """See `Sink`. Returns all entities if a log file is gone or was set aside, because its content is unknown."""
         folder = self._path / "aside"
         aside = [sequence_of(file) or 0 for file in folder.iterdir()] if folder.is_dir() else []
         return entities if self._end.ahead or max(aside, default=0) > self._end.sequence else ()
@@ -153,12 +159,12 @@ class FileSink:
             self._lock = None
 
     def _commit(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> None:
-        """Writes one commit.
+        """Writes one commit with rows.
 
         1. Write the file under a temporary name.
-        2. Call fsync on it.
-        3. Link it to its name, which fails if that name exists.
-        4. Call fsync on the folder: only now the commit is durable.
+        2. Call fsync on the file.
+        3. Link the file to its final name. This fails if a file with that name exists.
+        4. Call fsync on the folder. Only after this step is the commit durable.
         """
         sequence = self._end.sequence + 1
         marked = self._marked
@@ -168,7 +174,7 @@ class FileSink:
         beside = file.with_name(f"{_TEMPORARY}{sequence}")
         try:
             make_file(beside, DATA_FILE)
-            # An Arrow file, because with a Python file Arrow copies each page once more.
+            # This is an Arrow file, because Arrow copies each page once more if it writes to a Python file.
             with pa.OSFile(os.fspath(beside), "wb") as out, pa.BufferedOutputStream(out, _BUFFER_BYTES) as buffered:
                 _write(buffered, rows, footer(sequence, with_marked(checkpoint, marked)))  # 1
                 buffered.flush()
@@ -187,12 +193,12 @@ class FileSink:
         self._end = Recovery(sequence=sequence, checkpoint=checkpoint, damage=None, ahead=False)
 
     def _find_marked(self) -> Sequence[int]:
-        """The files with rows of `schemas` or `gaps`, for a log whose checkpoint does not list them."""
+        """Finds the files with rows of `schemas` or `gaps` by reading the log, whose checkpoint does not list them."""
         whole = [sequence for sequence in sequences(self._path) if sequence <= self._end.sequence]
         return [sequence for sequence in whole if holds_any(log_file(self._path, sequence), _MARKED)]
 
     def _store_progress(self, checkpoint: Checkpoint) -> None:
-        """Replaces `resume.json` atomically."""
+        """Stores a commit without rows: replaces `resume.json` atomically."""
         stored = with_marked(checkpoint, self._marked)
         file = resume_file(self._path)
         beside = file.with_name(f"{_TEMPORARY}resume")
@@ -210,7 +216,10 @@ class FileSink:
         sync(self._path)
 
     def _check_lock(self) -> None:
-        """Raises if the lock is not held, or if its file was replaced, as another process may hold the new one."""
+        """Raises ChangelogError if the lock is not held, or if somebody replaced the lock's file.
+
+        Another process may hold a lock on the new file.
+        """
         if self._lock is None:
             raise ChangelogError(Kind.STORAGE, f"the file log in {self._path} is not open", hint="recover it first")
         with suppress(FileNotFoundError):
@@ -219,14 +228,20 @@ class FileSink:
         raise _not_alone(self._path)
 
     def _check_turn(self) -> None:
-        """Raises if the newest file is not the one that this process wrote: it is gone, or another follows it."""
+        """Raises ChangelogError (IN_USE) if another process changed the log since `recover` or the last commit.
+
+        Then the newest file that this sink knows is gone, or another file follows it.
+        """
         newest = self._end.sequence
         is_gone = newest and not log_file(self._path, newest).exists()
         if is_gone or log_file(self._path, newest + 1).exists():
             raise _not_alone(self._path)
 
     def _tidy(self) -> None:
-        """Removes temporary files of a crash, sets aside foreign files, and makes the visible files durable."""
+        """Removes temporary files that a crash left, sets aside files that are not log files, and syncs both folders.
+
+        After the sync, every file that this sink sees is durable.
+        """
         _remove(self._path / f"{_TEMPORARY}resume")
         for file in sorted(log_folder(self._path).iterdir()):
             if file.name.startswith(_TEMPORARY):
@@ -237,7 +252,7 @@ class FileSink:
         sync(self._path)
 
     def _set_aside_damaged(self) -> None:
-        """Sets aside the newest files until one is whole, and a resume record that cannot be read."""
+        """Sets aside all files after the newest whole file, and a resume record that cannot be read."""
         for sequence in reversed(sequences(self._path)):
             try:
                 verify(log_file(self._path, sequence))
@@ -254,7 +269,10 @@ class FileSink:
         self._reach("files:set-aside")
 
     def _mend(self) -> None:
-        """Removes from the log what recovery found to be invalid. After a crash at any point it can be repeated."""
+        """Removes an ignored resume record, and sets aside a damaged newest file, as `recover` found them.
+
+        It can be repeated after a crash at any point.
+        """
         if self._end.ahead:
             _remove(resume_file(self._path))
             sync(self._path)
@@ -279,7 +297,7 @@ class FileSink:
 
 
 def _write(out: pa.NativeFile, rows: Sequence[pa.RecordBatch], metadata: dict[bytes, bytes]) -> None:
-    """Writes a Parquet file with the settings that measured best (docs/reference/file-log.md, *Figures*)."""
+    """Writes a Parquet file. Measurements decided the settings (docs/reference/file-log.md, *Figures*)."""
     with pq.ParquetWriter(
         out,
         SCHEMA,
@@ -297,13 +315,13 @@ def _write(out: pa.NativeFile, rows: Sequence[pa.RecordBatch], metadata: dict[by
                 writer.write_table(group.combine_chunks())
         writer.add_key_value_metadata(metadata)
     if table.nbytes > ROW_GROUP_BYTES:
-        pa.default_memory_pool().release_unused()  # otherwise it retains several times the size of the largest row
+        pa.default_memory_pool().release_unused()  # otherwise the pool retains several times the largest row's size
 
 
 def _groups(rows: pa.Table) -> Iterator[pa.Table]:
-    """Halves rows until each row group is small or a single row.
+    """Divides rows into halves, again and again, until each part is at most ROW_GROUP_BYTES or a single row.
 
-    A page of Parquet cannot exceed 2 GiB, and is in memory several times while it is written.
+    A page of Parquet cannot exceed 2 GiB, and memory holds several copies of a page while Arrow writes it.
     """
     if rows.nbytes <= ROW_GROUP_BYTES or rows.num_rows == 1:
         yield rows
@@ -315,7 +333,7 @@ def _groups(rows: pa.Table) -> Iterator[pa.Table]:
 
 @contextmanager
 def _storing(path: Path) -> Iterator[None]:
-    """Translates an error of the operating system to a ChangelogError of one line."""
+    """Translates an error of the operating system to a ChangelogError (STORAGE) of one line."""
     try:
         yield
     except OSError as error:
@@ -348,7 +366,10 @@ def _not_alone(path: Path) -> ChangelogError:
 
 
 def _take_lock(file: Path) -> int:
-    """Takes the lock and returns its descriptor; the file holds the process id of the holder."""
+    """Takes the lock, writes the process id into its file, and returns the file's descriptor.
+
+    Raises ChangelogError (IN_USE) if another process holds the lock.
+    """
     make_file(file, DATA_FILE)
     lock = os.open(file, os.O_RDWR | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""The parts that all our Kafka clients share: options, log, and the table that translates Kafka's errors to ours."""
+"""What all Kafka clients of this program share: their options, their log, and the translation of Kafka's errors."""
 
 import logging
 from collections import deque
@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, TopicMetadata
 from changelog.envelope.errors import ChangelogError, Kind
 
 TIMEOUT_S = 15.0
-"""How long one request to the cluster may take."""
+"""The seconds that one request to the cluster may take."""
 
 OURS = frozenset(
     {
@@ -32,7 +32,9 @@ OURS = frozenset(
         "transactional.id",
     }
 )
-"""Options that the service sets itself, because exactly-once depends on them or the configuration names them itself."""
+"""Options of librdkafka that users cannot set.
+
+The service sets them, because exactly-once depends on them, or because [sink] has a setting of its own for them."""
 
 _log = structlog.get_logger("kafka")
 
@@ -78,20 +80,22 @@ _TABLE: Mapping[int, tuple[Kind, str]] = {
         _TOO_LARGE, (Kind.LIMIT, "raise max.message.bytes of the topic, and message.max.bytes of the client")
     ),
 }
-"""Errors that stop a service, with hints. Every other error counts as CONNECTION: the sink is recovered and retried."""
+"""The kind and the hint of each Kafka error that stops a service.
+
+Every other error becomes CONNECTION: the service recovers the sink and tries again."""
 
 
 def error_of(error: KafkaError, doing: str) -> ChangelogError:
-    """Translates an error that occurred while `doing` something, as in "committing to Kafka"."""
+    """Translates an error to a ChangelogError. `doing` says what the caller was doing, as in "committing to Kafka"."""
     kind, hint = _TABLE.get(error.code(), (Kind.CONNECTION, None))
     if error.code() == KafkaError._SSL and "certificate" not in error.str():
-        kind, hint = Kind.CONNECTION, None  # for example a connection that broke during the handshake
+        kind, hint = Kind.CONNECTION, None  # for example, the connection broke during the handshake
     return ChangelogError(kind, f"{doing}: {error.str()} ({error.name()})", hint=hint)
 
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Translates exceptions of the client to ChangelogError."""
+    """Translates exceptions of the client to ChangelogError. `doing` is that of `error_of`."""
     try:
         yield
     except KafkaException as error:
@@ -100,9 +104,9 @@ def translated(doing: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """How to reach the cluster. `options` are the user's options for librdkafka, and may hold secrets.
+    """How to reach the cluster. `options` are the user's options for librdkafka, which may hold secrets.
 
-    Raises ChangelogError (USAGE) if an option is one of `OURS`.
+    The constructor raises ChangelogError (USAGE) if an option is one of `OURS`.
     """
 
     bootstrap_servers: str
@@ -114,12 +118,15 @@ class Client:
 
     @property
     def message_bytes(self) -> int | None:
-        """The largest message, in bytes, that the user's options allow; None if they have no limit."""
+        """The size of the largest message that the user's options allow, in bytes; None if they set no limit."""
         limit = self.options.get("message.max.bytes")
-        return None if limit is None else int(limit, 0)  # as librdkafka reads it
+        return None if limit is None else int(limit, 0)  # librdkafka, too, accepts hexadecimal and octal numbers
 
     def config(self, defaults: Mapping[str, Any] | None = None, **ours: Any) -> dict[str, Any]:
-        """A client's configuration: `defaults`, then the user's options, then `ours`, with _ for a dot."""
+        """Returns the configuration of a client.
+
+        The user's options override `defaults`, and `ours` overrides both. The names in `ours` have _ in place of dots.
+        """
         return {
             "bootstrap.servers": self.bootstrap_servers,
             "client.id": "changelog",
@@ -130,16 +137,17 @@ class Client:
         }
 
     def admin(self) -> "Admin":
-        """An admin client, which reads and creates topics."""
+        """Returns a new admin client, which reads and creates topics."""
         with translated("connecting to Kafka"):
             return Admin(self.config())
 
     def reader(self) -> Consumer:
-        """A consumer of committed messages, for partitions that are assigned to it. It joins no group."""
+        """Returns a new consumer of committed messages. The caller assigns partitions to it; it joins no group."""
         with translated("connecting to Kafka"):
             return Consumer(
                 self.config(
-                    {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 50},  # readers wait for the end
+                    # A reader learns that it is at the end only when an empty fetch returns, so that wait is short.
+                    {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 50},
                     group_id="changelog",
                     isolation_level="read_committed",
                     enable_auto_commit=False,
@@ -149,9 +157,9 @@ class Client:
 
 
 class Admin(AdminClient):
-    """An admin client whose errors have the reason why the cluster cannot be reached; librdkafka's own do not.
+    """An admin client whose errors say why the cluster cannot be reached. librdkafka's own errors do not say so.
 
-    `config` is librdkafka's.
+    `config` is the configuration for librdkafka.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -159,7 +167,7 @@ class Admin(AdminClient):
         super().__init__(config | {"error_cb": self._reported.append})
 
     def topics(self) -> dict[str, TopicMetadata]:
-        """All topics by name. Raises ChangelogError, of kind ACCESS if the broker refuses the credentials."""
+        """Returns all topics by name. Raises ChangelogError, with ACCESS if the broker refuses the credentials."""
         self._reported.clear()
         try:
             return self.list_topics(timeout=TIMEOUT_S).topics
@@ -174,7 +182,10 @@ class Admin(AdminClient):
 
 
 class _Logger(logging.Logger):
-    """Receives librdkafka's own log. It has a line for each broken connection, which only helps with debugging."""
+    """Receives librdkafka's own log, and passes it to ours at level DEBUG unless a line is critical.
+
+    librdkafka logs a line for each broken connection, and such lines only help with debugging.
+    """
 
     def __init__(self) -> None:
         super().__init__("librdkafka")

@@ -1,7 +1,7 @@
-"""Retries calls to Kafka until they are answered, and logs the wait.
+"""Retries calls to Kafka until Kafka answers them, and logs the wait.
 
-If a broker lacks in-sync replicas, the client retries silently. So a thread asks the cluster for the reason while a
-call waits; it is a separate thread because the cluster may not answer that question either.
+If a topic has too few in-sync replicas, the client retries silently. So while a call waits, a thread asks the cluster
+for the reason. It is a separate thread because the cluster may not answer that question either.
 """
 
 import time
@@ -18,10 +18,10 @@ from changelog.connectors.sinks.kafka.client import Client
 from changelog.envelope.errors import ChangelogError
 
 CALL_S = 4.0
-"""How long one call waits for its answer; then the wait is logged."""
+"""The seconds that one call waits for its answer. After that, the wait is logged and the call is repeated."""
 
 LOG_AGAIN_S = 30.0
-"""How often the same wait is logged."""
+"""The seconds between two log lines about the same wait."""
 
 _TRANSACTIONS = Topic(name="__transaction_state", partitions=0, settings={})
 """The topic in which brokers store the states of transactions; it has its own `min.insync.replicas`."""
@@ -29,14 +29,18 @@ _TRANSACTIONS = Topic(name="__transaction_state", partitions=0, settings={})
 _FULL_WAIT_S = 0.05
 
 ProduceCall = tuple[Any, ...]
-"""The arguments of `Producer.produce`: topic, value, key, partition, no callback twice, milliseconds, headers."""
+"""The arguments of `Producer.produce`: topic, value, key, partition, None, None, milliseconds since 1970, headers.
+
+The two None are in the places of callbacks. A call for a message without a time and headers ends after the partition.
+"""
 
 _log = structlog.get_logger("kafka")
 
 
 class Insistence:
-    """Retries calls for the number of seconds that `patience_s` returns at each failure.
+    """Retries calls until `patience_s` seconds have passed since the first attempt.
 
+    `patience_s` is a function, which is called at each failure, so that a stopping service can shorten the time.
     `topics` returns the topics that are being written.
     """
 
@@ -45,9 +49,10 @@ class Insistence:
         self._looking: Thread | None = None
 
     def insist(self, doing: str, call: Callable[[float], object]) -> None:
-        """Repeats `call` until it is answered or the patience ends; its argument is a timeout in seconds.
+        """Repeats `call` until it returns, or until `patience_s` has passed. Its argument is a timeout in seconds.
 
-        `doing` describes the call in the log, as in "committing to Kafka". Raises KafkaException.
+        `doing` describes the call in the log, as in "committing to Kafka". Raises KafkaException if the time has passed
+        or if the error is one that a repetition cannot solve.
         """
         began = log_at = time.monotonic()
         answered = Event()
@@ -74,7 +79,7 @@ class Insistence:
             self._looking.start()
 
     def _log_lacking(self, answered: Event) -> None:
-        """Logs which topics lack in-sync replicas, unless the call has been `answered` meanwhile."""
+        """Logs one topic that lacks in-sync replicas and the number of others, unless the call is `answered` by now."""
         lacking = {name: state for name, state in self._read().items() if state.may_lack_replicas}
         if not lacking or answered.is_set():
             return
@@ -89,16 +94,17 @@ class Insistence:
         )
 
     def _read(self) -> dict[str, TopicState]:
-        """The states of the topics, as far as the cluster answers and our rights allow."""
+        """Returns the states of the topics, as far as the cluster answers and our rights allow."""
         answers: dict[str, TopicState] = {}
-        for topics in (self._topics(), [_TRANSACTIONS]):  # separate requests, because rights to the second often lack
+        # The requests are separate, because we often have no right to ask for the second topic.
+        for topics in (self._topics(), [_TRANSACTIONS]):
             with suppress(ChangelogError):
                 answers |= read(self._client.admin(), topics)
         return answers
 
 
 def queue(producer: Producer, call: ProduceCall, timeout_s: float) -> None:
-    """Queues a message. Raises a retriable KafkaException if the producer's queue is full until the timeout."""
+    """Queues a message. Raises a retriable KafkaException if the producer's queue stays full for `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:

@@ -1,4 +1,7 @@
-"""The changelog on Kafka: rows and checkpoint in one transaction under a stable `transactional.id` (KIP-98)."""
+"""Writes the changelog to Kafka: each commit is one transaction (KIP-98) with the rows and the checkpoint.
+
+All transactions of a service have one `transactional.id`, by which Kafka fences (shuts out) an older producer.
+"""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -33,14 +36,15 @@ FAIL_POINTS = ("kafka:recovered", "kafka:begun", "kafka:added", "kafka:positione
 """The boundaries between steps, at which tests make the process crash."""
 
 PATIENCE_S, PATIENCE_S_MAX = 60.0, 100.0
-"""One call to Kafka is retried for the timeout of a transaction, but for at least and at most these times; after that,
-the sink is recovered. The maximum is below the 120 s after which `/live` reports a service as stuck."""
+"""The shortest and the longest time for which one call to Kafka is retried; between them, it is the timeout of a
+transaction. After that, the sink is recovered. The maximum is below the 120 s after which `/live` reports a service as
+stuck."""
 
 STOP_PATIENCE_S = 5.0
-"""How long a call is retried once the service is stopping: enough for a call or two."""
+"""How long a call is retried once the service is stopping. It is enough for one call or two."""
 
 _TOPICS = "topics"
-"""The member of a checkpoint's `sink` that maps topics to their ids."""
+"""The member of a checkpoint's `sink` that maps topics to their ids, by which a recreated topic is recognised."""
 
 _DELETE = pa.scalar(Op.DELETE.value)
 
@@ -62,8 +66,9 @@ def _never() -> bool:
 class KafkaSettings:
     """The settings of the sink.
 
-    `name` is the name of the source, under which its checkpoint is stored; it is part of the `transactional.id`.
-    `entities` has the settings of each entity's topic. `transaction_timeout_s` must exceed the longest commit.
+    `name` is the name of the source. The checkpoint is stored under `name`, which is also part of the
+    `transactional.id`. `entities` maps entities to the settings of their topics. `transaction_timeout_s` must be longer
+    than the longest commit.
     """
 
     client: Client
@@ -79,30 +84,29 @@ class KafkaSettings:
     def transactional_id(self) -> str:
         """The `transactional.id`, by which Kafka fences an older producer.
 
-        It does not depend on the database cluster, because a service with the same prefix and name must be fenced even
-        if it reads another cluster.
+        The id does not name the database cluster, because a service with the same prefix and name must be fenced even
+        if that service reads another cluster.
         """
         return f"changelog.{self.prefix}.{self.name}"
 
     @property
     def patience_s(self) -> float:
-        """How long one call to Kafka is retried."""
+        """How long one call to Kafka is retried, in seconds, while the service is not stopping."""
         return min(max(PATIENCE_S, self.transaction_timeout_s), PATIENCE_S_MAX)
 
 
 class KafkaSink:
-    """A changelog in the topics of one prefix. Implements `Sink`.
+    """Writes a changelog to the topics of one prefix. Implements `Sink`.
 
-    Added rows travel to the broker at once, inside a transaction. Readers of committed messages see them only after the
-    commit. A commit whose outcome is unknown is retried as it is. If that does not help, a new producer asks the broker
-    to end the transaction (`init_transactions`), and then reads the checkpoint, which shows the outcome. A producer
-    that failed never aborts a transaction in order to send its rows again.
+    Added rows travel to the broker at once, inside a transaction. Readers of committed messages see the rows only after
+    the commit. If the outcome of a commit is unknown, the same commit is tried again. If the outcome stays unknown,
+    `recover` has a new producer ask the broker to end the transaction (`init_transactions`), and then reads the
+    checkpoint, which shows the outcome. A producer that failed never aborts a transaction in order to send its rows
+    again.
 
-    With `over_gap`, topics that are gone are created again, because the caller records the gap.
-
-    Once `stopping` returns True, the sink waits only a few seconds for Kafka and leaves the outcome to the next start.
-
-    `reach` is called with each of `FAIL_POINTS`, so that tests can crash there.
+    With `over_gap`, topics that are gone are created again, because the caller records the gap. Once `stopping` returns
+    True, the sink waits only a few seconds for Kafka; the next start finds out the outcome. `reach` is called with the
+    name of each fail point (`FAIL_POINTS`), so that tests can crash there.
     """
 
     def __init__(
@@ -134,7 +138,8 @@ class KafkaSink:
     def prepare(self, entities: Sequence[Entity]) -> None:
         """Creates missing topics, if the settings allow it.
 
-        Raises ChangelogError as `topics.ensure` does, and GAP if a topic with which the changelog was started is gone.
+        Raises ChangelogError: what `topics.ensure` raises, and GAP if a topic that the changelog was begun with is
+        gone.
         """
         settings = self._settings
         configured = topics.topics_of(settings.prefix, entities, settings.entities)
@@ -158,7 +163,7 @@ class KafkaSink:
         self._limiting_time = sorted(name for name, state in states.items() if state.limits_time)
 
     def _refuse_lost(self, configured: Sequence[Topic]) -> None:
-        """Raises GAP for a lost topic: created again, it would silently lack everything that was stored before."""
+        """Raises GAP if a topic of the changelog is gone. A new topic would silently lack what the old one held."""
         settings = self._settings
         missing = {absent.name: absent for absent in topics.missing(settings.client, configured)}
         if not missing or positions_topic(settings.prefix) in missing:
@@ -171,11 +176,12 @@ class KafkaSink:
             raise topics.lost(missing[name])
 
     def recover(self) -> Checkpoint | None:
-        """Fences every older producer with our id, and then reads the checkpoint.
+        """Fences every older producer with our `transactional.id`, and then reads the checkpoint.
 
-        Fencing ends the last transaction of such a producer. A checkpoint that is read earlier could be out of date,
-        because a commit might still be in progress. Raises ChangelogError: PRECONDITION if another source publishes one
-        of the entities as well; GAP or DIVERGED if the topics are no longer those of the checkpoint (`unchanged`).
+        Fencing also ends the last transaction of the older producer. The checkpoint is read after that, because a
+        commit that is still in progress would make it out of date. Raises ChangelogError: PRECONDITION if another
+        source publishes one of the entities as well; GAP or DIVERGED if the topics are no longer those of the
+        checkpoint (module `unchanged`).
         """
         self.close()
         with translated("connecting to Kafka"):
@@ -186,7 +192,7 @@ class KafkaSink:
         return self._checkpoint
 
     def _stored(self) -> Checkpoint | None:
-        """The last checkpoint. With `over_gap`, a checkpoint that cannot be read does not count."""
+        """Reads the last checkpoint; None if there is none, or, with `over_gap`, if the stored one cannot be read."""
         settings = self._settings
         try:
             return read_checkpoint(settings.client, settings.prefix, settings.name, self._entities)
@@ -221,7 +227,7 @@ class KafkaSink:
         topics.refuse_repartitioned(self._settings.prefix, self._prepared, started_with, self._recreated)
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
-        """Sends rows, and returns before they arrive. Raises STOP if a message is too large for its topic."""
+        """Sends rows, and returns before the broker has them. Raises STOP if a message is too large for its topic."""
         prepared = [self._calls(batch) for batch in rows if batch.num_rows]
         self._begin()
         producer = self._held()
@@ -236,7 +242,7 @@ class KafkaSink:
         self._reach("kafka:added")
 
     def commit(self, checkpoint: Checkpoint) -> None:
-        """Commits the rows, and the checkpoint with the topics' ids. Raises GAP if a topic is no longer the same."""
+        """Commits the rows, and the checkpoint with the topics' ids. Raises GAP if a topic was created again."""
         self._begin()
         assert self._topic_ids is not None
         self._topic_ids.look()
@@ -251,12 +257,12 @@ class KafkaSink:
         self._reach("kafka:committed")
 
     def lost(self, entities: Collection[str]) -> Collection[str]:
-        """See `Sink`: a topic that was created again has lost its rows."""
+        """See `Sink`. Returns the entities whose topics were created again, and so have lost their rows."""
         known = entities if self._checkpoint is None else self._checkpoint.settings
         return [entity for entity in known if topic(self._settings.prefix, entity) in self._recreated]
 
     def abandon(self) -> None:
-        """Aborts the open transaction, if there is one. It was never asked to commit."""
+        """Aborts the open transaction, if there is one. Nobody has asked the broker to commit it."""
         if self._begun:
             self._insist("aborting in Kafka", self._held().abort_transaction)
             self._begun = False
@@ -264,8 +270,9 @@ class KafkaSink:
     def close(self) -> None:
         """Releases the producer.
 
-        A transaction that was never asked to commit is aborted, if the broker answers at once, because it blocks
-        readers. Any other transaction is ended by the next producer, or by its timeout.
+        If a transaction is open and no commit was asked for, it is aborted now, because an open transaction blocks
+        readers; the broker has `_LAST_CALL_S` to answer. Every other transaction is ended by the next producer, or by
+        its timeout.
         """
         producer, blocks_readers = self._producer, self._begun and not self._asked
         self._producer, self._begun, self._asked = None, False, False
@@ -305,7 +312,7 @@ class KafkaSink:
             self._reach("kafka:begun")
 
     def _calls(self, batch: pa.RecordBatch) -> list[ProduceCall]:
-        """The arguments of `Producer.produce` for each row, and for a tombstone after each delete."""
+        """Returns the arguments of `Producer.produce` for each row's message, and for a tombstone after each delete."""
         values, headers_by_row = self._values.encode(batch), headers(batch)
         keys = batch.column("key").cast(pa.binary()).to_pylist()
         entities = batch.column("entity").to_pylist()
@@ -331,7 +338,10 @@ class KafkaSink:
         return calls
 
     def _fitting(self, row: ProduceCall, op: str, position: str) -> Iterator[ProduceCall]:
-        """The message of a row, followed by a tombstone for a delete. If it is too large: its parts, or nothing."""
+        """Yields the message of a row, and for a delete a tombstone after it.
+
+        If the message is too large, it yields instead the parts for the topic of dead letters, or nothing (`skip`).
+        """
         name, value, key, partition, _, _, at, heads = row
         message = oversized.Message(
             topic=name, partition=partition, key=key, value=value, headers=heads, timestamp_ms=at
@@ -346,12 +356,12 @@ class KafkaSink:
             yield from self._tombstone(row)
 
     def _tombstone(self, row: ProduceCall) -> Sequence[ProduceCall]:
-        """The tombstone that lets compaction drop the key of a delete; empty for a topic that is not compacted."""
+        """Returns the message without a value that lets compaction drop a deleted key; none for dead letters."""
         name, _, *rest = row
         return [] if name == dead_topic(self._settings.prefix) else [(name, None, *rest)]
 
     def _decision(self, message: oversized.Message, op: str, position: str) -> str:
-        """The decision on a message that is too large: `dead-letter` or `skip`. Raises STOP if there is none."""
+        """Returns what to do with a message that is too large: `dead-letter` or `skip`. Raises STOP if undecided."""
         at = Position.parse(position)
         accepted = None if self._checkpoint is None else self._checkpoint.decisions.at(at)
         if accepted in ("skip", "dead-letter"):
@@ -360,7 +370,7 @@ class KafkaSink:
             return "dead-letter"
         choices: tuple[str, ...] = ("skip", "dead-letter")
         remedy = f"`changelog accept {position} --as skip|dead-letter`"
-        if op == Op.READ:  # the row gets another position when the table is read again
+        if op == Op.READ:  # no decision, because the row gets another position each time its table is read
             choices = ()
             remedy = 'set [sink] on_too_large = "dead-letter" until the table is read'
         limit = self._limit(message.topic)
@@ -376,13 +386,13 @@ class KafkaSink:
         )
 
     def _limit(self, name: str) -> int:
-        """The size of the largest message that both the topic and the client accept."""
+        """Returns the size of the largest message that both the topic and the client accept, in bytes."""
         of_topic = self._limits.get(name, topics.MESSAGE_BYTES_DEFAULT)
         of_client = self._settings.client.message_bytes
         return of_topic if of_client is None else min(of_topic, of_client)
 
     def _produce(self, call: ProduceCall) -> None:
-        """Waits while the queue is full. Messages in the queue expire after `transaction_timeout_s` at the latest."""
+        """Sends a message; waits while the queue is full. Messages there expire after `transaction_timeout_s`."""
         self._insist("sending to Kafka", partial(queue, self._held(), call))
 
     def _insist(self, doing: str, call: Callable[[float], object]) -> None:
@@ -393,10 +403,10 @@ class KafkaSink:
         return STOP_PATIENCE_S if self._stopping() else self._settings.patience_s
 
     def _error(self, error: KafkaError, doing: str) -> ChangelogError:
-        """Translates an error. Two answers are ambiguous and become CONNECTION: the next recovery resolves them.
+        """Translates an error. Two ambiguous answers become CONNECTION, and the next `recover` finds out which is true.
 
-        One says that another producer took over; it is also the answer if the broker ended a transaction that was open
-        for too long (KIP-588). The other says that a topic is unknown; the topic may be deleted or not yet visible.
+        The first says that another producer took over; the broker says so, too, if it ended a transaction that was open
+        for too long (KIP-588). The second says that a topic is unknown: it may be deleted, or not yet visible.
         """
         if error.code() == KafkaError.INVALID_TIMESTAMP:
             return self._refused_time(doing)
@@ -415,7 +425,7 @@ class KafkaSink:
             raise self._error(error.args[0], doing) from error
 
     def _refused_time(self, doing: str) -> ChangelogError:
-        """The error if the broker refuses a time: messages have the time of their commit, by the database's clock."""
+        """Returns the error for a refused time. A message has the time of its commit, by the database's clock."""
         first, *others = self._limiting_time or ["of the changelog"]
         limiting_topics = f"topic {first}" + (f" and {len(others)} others" if others else "")
         return ChangelogError(
@@ -428,6 +438,6 @@ class KafkaSink:
 
 
 def _headers_bytes_max(batch: pa.RecordBatch) -> int:
-    """The most bytes that the header values of a row need; `oversized.OVERHEAD_BYTES` covers their names."""
+    """Returns an upper bound of the bytes of one row's header values; `oversized.OVERHEAD_BYTES` covers their names."""
     columns = ("op", "position", "transaction", "service_name", "moved")
     return sum(pc.max(pc.binary_length(batch.column(name))).as_py() or 0 for name in columns)

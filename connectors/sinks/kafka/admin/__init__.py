@@ -1,1 +1,1 @@
-"""The topics themselves: names, settings, rights, creation and removal."""
+"""Administers the topics of a changelog: names, settings, rights, creation and removal."""

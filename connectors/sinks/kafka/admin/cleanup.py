@@ -13,10 +13,11 @@ _LOOK_S = 0.05
 
 
 def delete_topics(client: Client, names: Sequence[str]) -> None:
-    """Deletes these topics and their messages, and waits for `TIMEOUT_S` at most until the broker lists none of them.
+    """Deletes these topics and their messages. Then it waits until the broker lists none of them, at most `TIMEOUT_S`.
 
-    The broker lists a deleted topic for a moment, and a service that starts meanwhile would take it for its own. One
-    that is listed for longer was created again by somebody else. Raises ChangelogError.
+    The broker still lists a deleted topic for a moment. A service that starts in that moment would use the deleted
+    topic. If a topic is listed for longer than `TIMEOUT_S`, somebody else has created it again, and no error is raised.
+    Raises ChangelogError if a topic cannot be deleted.
     """
     admin = client.admin()
     with translated("deleting topics"):
@@ -28,7 +29,10 @@ def delete_topics(client: Client, names: Sequence[str]) -> None:
 
 
 def forget_checkpoint(client: Client, prefix: str, name: str) -> None:
-    """Replaces the checkpoint of the source `name` by a tombstone, so that it starts again. Raises ChangelogError."""
+    """Replaces the checkpoint of the source `name` by a tombstone, so that the source starts from the beginning.
+
+    Raises ChangelogError.
+    """
     doing = f"writing to {positions_topic(prefix)}"
     errors: list[KafkaError] = []
 

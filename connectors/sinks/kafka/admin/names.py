@@ -1,4 +1,7 @@
-"""The names of topics (docs/reference/kafka.md)."""
+"""The names of a changelog's topics, and of their subjects in a registry (docs/reference/kafka.md).
+
+`prefix` is that of [sink] in the configuration; all topics of one changelog begin with it.
+"""
 
 from changelog.envelope.entity import DEAD, GAPS, SCHEMAS
 
@@ -6,40 +9,43 @@ POSITIONS = "positions"
 
 
 def topic(prefix: str, entity: str) -> str:
-    """The topic of an entity's changelog."""
+    """Returns the topic of an entity's changelog."""
     return f"{prefix}.{entity}"
 
 
 def delta_topic(prefix: str, entity: str) -> str:
-    """The topic of an entity's deltas. No entity can have a topic of that name, because entities have no dot."""
+    """Returns the topic of an entity's deltas.
+
+    The name cannot be that of another entity's changelog, because names of entities have no dot.
+    """
     return f"{topic(prefix, entity)}.delta"
 
 
 def positions_topic(prefix: str) -> str:
-    """The topic, with one partition, that holds each source's checkpoint under the source's name."""
+    """Returns the topic that holds each source's checkpoint, under the source's name as key. It has one partition."""
     return f"{prefix}.{POSITIONS}"
 
 
 def dead_topic(prefix: str) -> str:
-    """The topic of messages that were set aside."""
+    """Returns the topic of messages that were set aside."""
     return topic(prefix, DEAD)
 
 
 def schemas_topic(prefix: str) -> str:
-    """The topic, with one partition, that holds the versions of entities' columns."""
+    """Returns the topic that holds the versions of entities' columns. It has one partition."""
     return topic(prefix, SCHEMAS)
 
 
 def gaps_topic(prefix: str) -> str:
-    """The topic, with one partition, that records where changes were lost."""
+    """Returns the topic that records where changes were lost. It has one partition."""
     return topic(prefix, GAPS)
 
 
 def subject(prefix: str, entity: str) -> str:
-    """The registry's subject for the schemas of an entity's values: Confluent's TopicNameStrategy."""
+    """Returns the registry's subject for the schemas of an entity's values, by Confluent's TopicNameStrategy."""
     return f"{topic(prefix, entity)}-value"
 
 
 def delta_subject(prefix: str, entity: str) -> str:
-    """The registry's subject for the schema of an entity's deltas."""
+    """Returns the registry's subject for the schema of an entity's deltas."""
     return f"{delta_topic(prefix, entity)}-value"

@@ -1,4 +1,4 @@
-"""Asks the broker which rights this service's user has (KIP-430, KIP-98)."""
+"""Asks the broker which rights the user of this service has (KIP-430, KIP-98), for `changelog check`."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,10 @@ NEEDED = (AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE)
 
 
 def topic_rights(client: Client, names: Sequence[str]) -> Iterator[Finding]:
-    """Whether the user may read and write each of these topics, which must exist."""
+    """Yields a finding for each topic that the user may not read and write, or one that says that there is none.
+
+    The topics must exist.
+    """
     try:
         granted = _granted(client, names)
     except ChangelogError as error:
@@ -43,7 +46,10 @@ def _granted(client: Client, names: Sequence[str]) -> dict[str, set[AclOperation
 
 
 def transaction_rights(client: Client, transactional_id: str) -> Finding:
-    """Whether the user may begin transactions with this id. Fences a producer with the id: ask only if none runs."""
+    """Tries to begin transactions with this id, and returns whether the user may do so.
+
+    This fences a running producer with the same id, so call it only while no service runs.
+    """
     try:
         with translated(f"beginning transactions as {transactional_id}"):
             Producer(client.config(transactional_id=transactional_id)).init_transactions(TIMEOUT_S)

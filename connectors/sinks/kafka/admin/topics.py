@@ -1,4 +1,7 @@
-"""The topics of a changelog: their settings, and creating and reading them. `topic_check` compares them."""
+"""The topics of a changelog: defines their settings, creates them, and reads their state from the broker.
+
+The module `topic_check` compares the topics on the broker with the configuration.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +27,7 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 MESSAGE_BYTES_DEFAULT = 1_048_588
-"""The largest batch by default, 1 MiB and its overhead (Kafka, `message.max.bytes`)."""
+"""Kafka's default for the largest batch, in bytes: 1 MiB and the overhead of a batch (`message.max.bytes`)."""
 
 _DAY_MS = 86_400_000
 
@@ -33,9 +36,9 @@ MIN_IN_SYNC = "min.insync.replicas"
 IN_SYNC_HINT = f"start the missing brokers, add replicas to the topic, or lower its {MIN_IN_SYNC}"
 
 _RECORDS_MAX = 5_000
-"""The most records that one request makes the controller write: one for each topic, partition and setting.
+"""The most records that one request may make the controller write.
 
-The controller itself accepts at most 10,000 at once."""
+The controller writes one record for each topic, each partition and each setting, and accepts at most 10,000 at once."""
 
 Profile = Literal["changelog", "aggressive", "history"]
 
@@ -46,7 +49,8 @@ REPARTITION = (
 """How to give an entity another number of partitions, so that no key has changes in two partitions."""
 
 AHEAD = "message.timestamp.after.max.ms"
-"""How far a message's time may be ahead of the broker's clock. Brokers before 3.6 lack the setting and the limit."""
+"""The setting for how far a message's time may be ahead of the broker's clock. Brokers before 3.6 have no such setting
+and no limit."""
 
 _AHEAD_MAX = 2**63 - 1
 
@@ -83,28 +87,34 @@ _PROFILES: Mapping[Profile, Mapping[str, str]] = {
 }
 _POSITIONS = _PROFILES["aggressive"]
 _DELTA_BYTES = 4
-"""How many times larger than the largest change a delta may be: it has each column's name twice, and both values."""
+"""How many times larger than the largest message of the changelog a delta may be.
+
+A delta has the name of each changed column twice, and both values."""
 
 _UNLIMITED = {**_COMMIT_TIMES, "cleanup.policy": "delete", "retention.ms": "-1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """The retention and compaction of one entity's topic. `settings`, in Kafka's names, override the profile's."""
+    """The retention and compaction of one entity's topic.
+
+    `settings` has further settings, with Kafka's names; they override those of the profile. `retention_days` is used
+    only by the profile `history`.
+    """
 
     profile: Profile = "changelog"
     retention_days: int = 3
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def to_kafka(self) -> dict[str, str]:
-        """The topic's settings, with Kafka's names and values."""
+        """Returns the topic's settings, with Kafka's names and values."""
         retention = {"retention.ms": str(self.retention_days * _DAY_MS)} if self.profile == "history" else {}
         return {**_PROFILES[self.profile], **retention, **self.settings}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """One topic as it should be."""
+    """One topic as it should be: `settings` has Kafka's names and values."""
 
     name: str
     partitions: int
@@ -129,14 +139,17 @@ class TopicState:
 
     @property
     def lacks_replicas(self) -> bool:
-        """Whether a partition has too few replicas in sync, so that any broker refuses messages to it."""
+        """Whether a partition has too few in-sync replicas, and replicas that are not in sync.
+
+        A broker of any version refuses messages to such a partition.
+        """
         return self.may_lack_replicas and self.in_sync != self.replicas
 
     @property
     def may_lack_replicas(self) -> bool:
-        """As `lacks_replicas`, or a partition has too few replicas at all.
+        """Whether a partition has too few in-sync replicas.
 
-        In the second case, Kafka 4.1 requires only the existing replicas, but older brokers may refuse messages.
+        If all its replicas are in sync, Kafka 4.1 requires no more than these, but older brokers may refuse messages.
         """
         return self.in_sync is not None and self.in_sync < self.in_sync_min
 
@@ -152,7 +165,9 @@ class TopicState:
 
 
 def topics_of(prefix: str, entities: Iterable[Entity], settings: Mapping[str, TopicSettings]) -> list[Topic]:
-    """The topics of a changelog: one for each entity, and those of positions, dead letters, versions and gaps."""
+    """Returns the topics of a changelog: one for each entity, and one each for positions (checkpoints), dead letters,
+    versions of columns, and gaps. `settings` is by entity.
+    """
     return [
         *(
             Topic(
@@ -170,7 +185,10 @@ def topics_of(prefix: str, entities: Iterable[Entity], settings: Mapping[str, To
 
 
 def delta_topics_of(prefix: str, changelog: Mapping[str, TopicState]) -> list[Topic]:
-    """The topics of entities' deltas, with as many partitions as those of the changelog, and unlimited retention."""
+    """Returns the topics of entities' deltas. `changelog` has the state of each entity's own topic, by entity.
+
+    A topic of deltas has as many partitions as the entity's own topic, and unlimited retention.
+    """
     return [
         Topic(
             name=delta_topic(prefix, entity),
@@ -186,8 +204,8 @@ def ensure(
 ) -> dict[str, TopicState]:
     """Creates missing topics, if `create` allows it, and returns the state of every topic.
 
-    Raises ChangelogError as the cluster answers, and PRECONDITION if a topic is missing and must not be created, or if
-    it has another number of partitions, which would break the order of a key's changes.
+    Raises ChangelogError for the cluster's errors, and PRECONDITION if a topic is missing and `create` is False, or if
+    a topic has another number of partitions than configured, which would break the order of a key's changes.
     """
     admin = client.admin()
     states = read(admin, topics)
@@ -208,9 +226,9 @@ def ensure(
 
 
 def entities(admin: Admin, prefix: str) -> dict[str, int]:
-    """The entities that have a topic, including the reserved ones, each with its number of partitions.
+    """Returns the entities that have a topic, including the reserved entities, and the number of partitions of each.
 
-    Topics of deltas do not match, because their names have another dot.
+    It leaves out the topics of deltas, whose names have one more dot.
     """
     pattern = re.compile(re.escape(topic_name(prefix, "")) + "([a-z0-9_-]+)")
     counts = {name: len(metadata.partitions) for name, metadata in admin.topics().items()}
@@ -218,13 +236,13 @@ def entities(admin: Admin, prefix: str) -> dict[str, int]:
 
 
 def missing(client: Client, topics: Iterable[Topic]) -> list[Topic]:
-    """The topics that do not exist."""
+    """Returns those of `topics` that do not exist."""
     known = client.admin().topics()
     return [topic for topic in topics if topic.name not in known]
 
 
 def lost(topic: Topic) -> ChangelogError:
-    """The error for a topic that no longer exists, although the changelog was started with it."""
+    """Returns the error for a topic that no longer exists, although the changelog was begun with it."""
     return ChangelogError(
         Kind.GAP,
         f"topic {topic.name} does not exist, and the changelog was begun with it",
@@ -233,7 +251,7 @@ def lost(topic: Topic) -> ChangelogError:
 
 
 def read(admin: Admin, topics: Iterable[Topic]) -> dict[str, TopicState]:
-    """The states of the topics that exist, by name."""
+    """Returns the state of each of `topics` that exists, by name."""
     known = admin.topics()
     existing = [topic.name for topic in topics if topic.name in known]
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in existing]
@@ -254,7 +272,7 @@ def read(admin: Admin, topics: Iterable[Topic]) -> dict[str, TopicState]:
 
 
 def _fewest_in_sync(topic: TopicMetadata) -> tuple[int, int] | tuple[None, None]:
-    """The in-sync replicas and all replicas of the partition with the fewest in sync.
+    """Returns two numbers: the in-sync replicas, and all replicas, of the partition with the fewest in-sync replicas.
 
     Both are None for a topic that has no partitions yet.
     """
@@ -265,7 +283,7 @@ def _fewest_in_sync(topic: TopicMetadata) -> tuple[int, int] | tuple[None, None]
 
 
 def _requests(topics: Iterable[Topic]) -> Iterator[list[Topic]]:
-    """Divides the topics into runs that are small enough for one request."""
+    """Divides the topics into runs, each of which is small enough for one request (`_RECORDS_MAX`)."""
     run: list[Topic] = []
     records = 0
     for topic in topics:
@@ -306,7 +324,7 @@ def _without_ahead(topic: Topic) -> Topic:
 
 
 def _refusal(error: ChangelogError) -> KafkaError | None:
-    """Kafka's own error, if it is the cause of `error`."""
+    """Returns Kafka's own error if it is the cause of `error`, otherwise None."""
     cause = error.__cause__
     return cause.args[0] if isinstance(cause, KafkaException) else None
 
@@ -314,9 +332,10 @@ def _refusal(error: ChangelogError) -> KafkaError | None:
 def refuse_repartitioned(
     prefix: str, entities: Iterable[Entity], started_with: Mapping[str, Mapping[str, Any]], recreated: Collection[str]
 ) -> None:
-    """Raises ChangelogError (SETTINGS) if an entity's number of partitions differs from the one it was started with.
+    """Raises ChangelogError (SETTINGS) if an entity is configured with another number of partitions than it began with.
 
-    A topic that was created again since then is fine, because it holds no changes from another partition.
+    `started_with` maps entities to the settings that they began with. The topics in `recreated` are accepted: they were
+    created again since then, so no key has older changes in another partition.
     """
     for entity in entities:
         name = topic_name(prefix, entity.name)

@@ -1,5 +1,6 @@
-"""Encodes message values in Confluent's wire format: a zero byte, the schema's id (four bytes, big-endian), the body.
+"""Encodes message values as Avro in Confluent's wire format, and decodes them.
 
+A value has a zero byte, then the schema's id (four bytes, big-endian), then the Avro body.
 https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format
 """
 
@@ -26,11 +27,12 @@ HEADER_BYTES = 5
 
 
 class AvroValues:
-    """Encodes values under the schema that follows from a batch's columns (`changelog.envelope.columnar.batch.shapes`).
+    """Encodes values with the Avro schema that follows from the columns of an entity. Implements `Values`.
 
-    `keys` are the key columns of each entity; `prepare` sets them, too. If columns change in the stream, the schema
-    changes, and `registry` looks it up, registers or refuses it. Records that were set aside have no columns, and are
-    encoded as JSON.
+    A batch says which columns its entities have (`changelog.envelope.columnar.batch.shapes`). If the columns of an
+    entity change in the stream, its schema changes; then `registry` looks up the new schema, registers it or refuses
+    it. `keys` maps each entity to the columns of its key; `prepare` replaces the mapping. An entity without columns in
+    the batch, such as that of messages that were set aside, is encoded as JSON.
     """
 
     def __init__(self, registry: Registry, prefix: str, keys: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -39,14 +41,14 @@ class AvroValues:
         self._codecs: dict[int, AvroCodec] = {}
 
     def prepare(self, entities: Sequence[Entity]) -> None:
-        """See `Values`. Columns of a key are never null in the schema."""
+        """See `Values`. It needs the entities' key columns, because the schema says that they are never null."""
         self._keys = {entity.name: entity.key for entity in entities}
 
     def encode(self, rows: pa.RecordBatch) -> list[bytes]:
-        """The values of a batch of `changelog.envelope.columnar.batch.SCHEMA`, one for each row.
+        """Returns the values for the rows of a batch (`changelog.envelope.columnar.batch.SCHEMA`), in their order.
 
-        Raises ChangelogError as `Registry.id_of` does, and MALFORMED for a state that does not fit its columns. An
-        error of a kind that is not retried has the position of the first row that it concerns.
+        Raises ChangelogError: what `Registry.id_of` raises, and MALFORMED if a row's state does not fit the entity's
+        columns. If the error's kind is not retried, the error has the position of the entity's first row in the batch.
         """
         shapes = batch.shapes(rows)
         entities = rows.column("entity").dictionary_encode()
@@ -62,7 +64,7 @@ class AvroValues:
         return values
 
     def decode(self, value: bytes) -> Envelope:
-        """The envelope of a value in JSON or Avro. Raises MALFORMED, and as `Registry.schema` does."""
+        """Decodes a value in Avro or JSON. Raises ChangelogError: MALFORMED, and what `Registry.schema` raises."""
         if not value or value[0] != MAGIC:
             return json_codec.decode(value)
         if len(value) < HEADER_BYTES:

@@ -1,4 +1,4 @@
-"""Converts rows to Kafka messages and back: headers here, values by a codec."""
+"""Converts rows to Kafka messages and back. This module converts headers; a codec (`Values`) converts values."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
@@ -16,7 +16,7 @@ Headers = list[tuple[str, bytes]]
 
 _BINARY = pa.binary()
 
-# These are Arrow scalars because, for a plain Python value, Arrow tries each time to import pandas.
+# These are Arrow scalars, because Arrow tries to import pandas each time that it gets a plain Python value.
 _TRUNCATE, _NULL, _NOTHING, _END = (pa.scalar(text) for text in (Op.TRUNCATE.value, "null", "", "}"))
 _PROVENANCE, _CURRENT, _ORIGINAL = (pa.scalar(text) for text in ('{"provenance":', ',"current":', ',"original":'))
 
@@ -31,14 +31,14 @@ class Values(Protocol):
         """Announces the entities whose rows will be encoded."""
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
-        """The value of each row's message, in the rows' order."""
+        """Returns the value of each row's message, in the rows' order."""
 
     def decode(self, value: bytes) -> Envelope:
         """Decodes a value. Raises ChangelogError, of kind *malformed*, if it is not an envelope."""
 
 
 class JsonValues:
-    """The envelope as JSON: column by column, the same bytes as `json_codec.encode` makes from a record."""
+    """Encodes envelopes as JSON, column by column. The bytes are those that `json_codec.encode` makes from records."""
 
     def prepare(self, entities: Sequence[Entity]) -> None:
         """See `Values`: JSON needs no preparation."""
@@ -61,7 +61,7 @@ class JsonValues:
         return values
 
     def decode(self, value: bytes) -> Envelope:
-        """See `Values`. A value that begins with a zero byte is Avro, and the error says so."""
+        """See `Values`. If a value begins with a zero byte, the error says that the value is in Avro."""
         if value[:1] == b"\0":
             raise ChangelogError(
                 Kind.MALFORMED, "a message is in Avro, not in JSON", hint='set [sink] codec = "avro", and its registry'
@@ -73,7 +73,7 @@ JSON: Final = JsonValues()
 
 
 def headers(batch: pa.RecordBatch) -> list[Headers]:
-    """The headers of each row, by which a reader can route messages without decoding them."""
+    """Returns the headers for each row's message. With them, a reader can route messages without decoding values."""
     columns = (_header(name, batch.column(column)) for name, column in _HEADERS.items())
     rows: list[Headers] = list(map(list, zip(*columns, strict=True)))
     moved = batch.column("moved")
@@ -92,13 +92,16 @@ def record(
     heads: Sequence[tuple[str, bytes]],
     decode: Callable[[bytes], Envelope],
 ) -> Record:
-    """The record of a message of `entity`, which must not be a tombstone. Raises ChangelogError (MALFORMED)."""
+    """Returns the record that a message of `entity` holds. The message must not be a tombstone.
+
+    Raises ChangelogError: MALFORMED for invalid headers, and what `decode` raises.
+    """
     moves = {_MOVES[name]: _place(text) for name, text in heads if name in _MOVES}
     return Record(entity=entity, place=Place(key=key.decode(), partition=partition), envelope=decode(value), **moves)
 
 
 def _header(name: str, column: pa.StringArray) -> Iterator[tuple[str, bytes]]:
-    """One header for each row; rows with the same value share the object."""
+    """Yields one header for each row, from the row's value in `column`. Rows with the same value share the object."""
     distinct = column.cast(_BINARY).dictionary_encode()
     pairs = [(name, value) for value in distinct.dictionary.to_pylist()]
     return map(pairs.__getitem__, distinct.indices.tolist())

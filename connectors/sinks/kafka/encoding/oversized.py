@@ -1,8 +1,9 @@
 """Cuts messages that are too large for their topic into parts for `<prefix>.dead`, and joins the parts again.
 
-The key of each part is the position of the message. Its headers are those of the message, and `deadTopic`,
-`deadPartition`, `deadKeyBytes` (how many bytes of the body are the key) and `deadPart` (`2/3`: the second of three).
-The body is the key followed by the value.
+The body of a message, its key followed by its value, is cut into parts. Each part is a message of its own: its key is
+the position of the original message, and its value is a slice of the body. A part has the headers of the original
+message, and also `deadTopic`, `deadPartition`, `deadKeyBytes` (how many bytes of the body are the original key) and
+`deadPart` (`2/3` for the second of three parts).
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 Headers = list[tuple[str, bytes]]
 
 OVERHEAD_BYTES = 512
-"""An allowance for the overhead of a message in its batch (KIP-98: 61 bytes per batch, some 30 per record) and for the
-headers `dead*`."""
+"""An allowance for the overhead of a message in its batch, and for the headers `dead*`.
+
+By KIP-98, a batch has 61 bytes of overhead, and a record some 30."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +30,20 @@ class Message:
 
     @property
     def nbytes(self) -> int:
-        """An upper bound of its size in a batch."""
+        """An upper bound of the size of a batch with only this message, in bytes."""
         return OVERHEAD_BYTES + len(self.key) + len(self.value or b"") + headers_bytes(self.headers)
 
 
 def headers_bytes(headers: Headers) -> int:
-    """An upper bound of the size of headers."""
+    """Returns an upper bound of the size of headers in a batch, in bytes."""
     return sum(len(name) + len(value) + 10 for name, value in headers)
 
 
 def parts(message: Message, *, topic: str, position: str, nbytes_max: int) -> Iterator[Message]:
-    """Divides the message into messages to `topic`, none larger than `nbytes_max`."""
+    """Cuts a message into parts, which are messages to `topic`, each of at most `nbytes_max` bytes.
+
+    `position` is the text of the message's position.
+    """
     headers = [
         *message.headers,
         ("deadTopic", message.topic.encode()),
@@ -60,7 +65,7 @@ def parts(message: Message, *, topic: str, position: str, nbytes_max: int) -> It
 
 
 def whole(parts: Sequence[Message]) -> Message:
-    """Joins all parts of a message, given in order, to the original message. Raises ValueError if one is missing."""
+    """Joins all parts of a message, given in order, to the original message. Raises ValueError if a part is missing."""
     first = parts[0]
     headers = dict(first.headers)
     count = int(headers["deadPart"].partition(b"/")[2])

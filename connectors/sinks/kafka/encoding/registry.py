@@ -1,7 +1,7 @@
-"""The schema registry, which maps schemas to ids and back.
+"""Asks the schema registry, a server that maps schemas to ids and back.
 
-It uses confluent-kafka's client and passes that client's options through. API and error codes:
-https://docs.confluent.io/platform/current/schema-registry/develop/api.html
+This module uses confluent-kafka's client, and passes the user's options to that client. The API and its error codes are
+on https://docs.confluent.io/platform/current/schema-registry/develop/api.html
 """
 
 import json
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
-# The client passes on the errors of one of two HTTP libraries; only this module of the client knows which one.
+# The client raises the errors of one of two HTTP libraries. Only this module of the client knows which one it uses.
 from confluent_kafka.schema_registry.common._httpx_compat import httpx
 from confluent_kafka.schema_registry.error import OAuthTokenError
 
@@ -24,18 +24,20 @@ from changelog.schemas import avro
 COMMAND = "changelog schemas register"
 
 TIMEOUT_S = 10
-"""Without a timeout, a registry that hangs would block the service forever; the option `timeout` sets another."""
+"""The seconds that a request may take, unless the option `timeout` says otherwise.
+
+Without a timeout, a registry that hangs would block the service forever."""
 
 _NO_SUBJECT, _NO_SCHEMA = 40401, 40403
 _DETAIL_MAX = 300
 
 
 class Registry:
-    """A registry at `url` (or several, separated by commas), with `options` of confluent-kafka's client.
+    """A client of the registry at `url`, which may be several addresses of one registry, separated by commas.
 
-    `auto_register` lets `id_of` register schemas. Every method raises ChangelogError: CONNECTION if the registry
-    cannot be reached or fails, ACCESS if it refuses the credentials, PRECONDITION if it refuses the request. The
-    constructor raises USAGE if an option is wrong.
+    `options` are those of confluent-kafka's client. `auto_register` lets `id_of` register schemas. Every method raises
+    ChangelogError: CONNECTION if the registry cannot be reached or fails, ACCESS if the registry refuses the
+    credentials, PRECONDITION if it refuses the request. The constructor raises USAGE if an option is wrong.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any], *, auto_register: bool = False) -> None:
@@ -54,7 +56,10 @@ class Registry:
         weakref.finalize(self, self._client.close)  # readers and writers do not close their codec
 
     def id_of(self, subject: str, schema: avro.Schema) -> int:
-        """The schema's id under `subject`. Registers the schema first, if it is missing and that is allowed."""
+        """Returns the schema's id under `subject`.
+
+        If the schema is missing, it registers the schema with `auto_register`, and raises PRECONDITION without.
+        """
         id_ = self.look_up(subject, schema)
         if id_ is None and self._auto_register:
             id_ = self.register(subject, schema)
@@ -67,7 +72,7 @@ class Registry:
         return id_
 
     def look_up(self, subject: str, schema: avro.Schema) -> int | None:
-        """The schema's id under `subject`; None if it is not registered there."""
+        """Returns the schema's id under `subject`; None if the schema is not registered there."""
         with self._translated(f"looking up {subject}"):
             try:
                 return _id(self._client.lookup_schema(subject, _avro(schema)))
@@ -77,12 +82,15 @@ class Registry:
                 raise
 
     def register(self, subject: str, schema: avro.Schema) -> int:
-        """Registers the schema, unless it is registered already, and returns its id."""
+        """Registers the schema under `subject`, unless it is already registered there, and returns its id."""
         with self._translated(f"registering {subject}"):
             return self._client.register_schema(subject, _avro(schema))
 
     def is_compatible(self, subject: str, schema: avro.Schema) -> bool | None:
-        """Whether the registry would accept the schema, by the subject's level; None if it would be the first one."""
+        """Returns whether the registry would accept the schema, by the subject's compatibility level.
+
+        Returns None if the subject does not exist, so that the schema would be its first.
+        """
         with self._translated(f"checking {subject}"):
             try:
                 return self._client.test_compatibility_all_versions(subject, _avro(schema))
@@ -92,7 +100,10 @@ class Registry:
                 raise
 
     def versions(self, subject: str) -> list[tuple[int, str]]:
-        """The versions of a subject, oldest first: number and schema text. Empty if there is no such subject."""
+        """Returns the number and the schema text of each version of a subject, oldest first.
+
+        The list is empty if there is no such subject.
+        """
         with self._translated(f"asking for the versions of {subject}"):
             try:
                 numbers = self._client.get_versions(subject)
@@ -104,7 +115,10 @@ class Registry:
         return [(number, version.schema.schema_str or "null") for number, version in versions]
 
     def schema(self, id_: int) -> avro.Schema:
-        """The schema with an id, which never changes. Raises PRECONDITION if there is none."""
+        """Returns the schema with an id. Asks the registry once, because the schema of an id never changes.
+
+        Raises PRECONDITION if there is no schema with this id.
+        """
         if id_ not in self._schemas:
             with self._translated(f"asking for schema {id_}"):
                 schema = self._client.get_schema(id_)
@@ -112,7 +126,7 @@ class Registry:
         return self._schemas[id_]
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Closes the connections to the registry."""
         self._client.close()
 
     @contextmanager
@@ -138,7 +152,7 @@ _ADDRESS = "correct [sink] registry; Confluent's own is at http://HOST:8081, oth
 
 
 def _error(error: SchemaRegistryError, where: str) -> ChangelogError:
-    """Translates the registry's answers to our errors; no other place does."""
+    """Translates an error of the registry to a ChangelogError. No other function does so."""
     detail = f"{where}: {_line(error.error_message or 'refused')} (HTTP {error.http_status_code})"
     match error.http_status_code:
         case 401 | 403:
