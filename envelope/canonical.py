@@ -1,9 +1,10 @@
 """Canonical JSON: one text for all spellings of a value, so that JSON can be compared by value.
 
-The order of members, white space and the choice of escapes make no difference. Numbers are equal
-by their token: `1`, `1.0` and `1e0` differ, and so do `0` and `-0`. Of several members with the
-same name, the last one counts. Values are those of the `json` module, but each number is a `Raw`
-that holds its token. Plain int and finite float are accepted too, as the tokens that they print.
+The order of members, white space and the choice of escapes make no difference. Numbers are compared
+as they are written: `1`, `1.0` and `1e0` differ, and so do `0` and `-0`. If several members have the
+same name, the last one counts. A parsed value is what the `json` module returns, except that each
+number is a `Raw` that holds the number's text. Values to be written may also contain int and finite
+float.
 """
 
 import json
@@ -19,10 +20,10 @@ Value = Any
 
 
 def parse(raw: bytes | str | Raw) -> Value:
-    """Parses JSON and keeps the tokens of numbers.
+    """Parses JSON and keeps numbers as they are written.
 
-    Raises ChangelogError, of kind *malformed* if `raw` is not JSON, *limit* if it is nested too
-    deeply to be read.
+    Raises ChangelogError: of kind *malformed* if `raw` is not JSON, of kind *limit* if it is nested
+    too deeply to be read.
     """
     try:
         return _decoder.decode(raw if isinstance(raw, str) else bytes(raw).decode())
@@ -33,22 +34,22 @@ def parse(raw: bytes | str | Raw) -> Value:
 
 
 def dumps(value: Value) -> bytes:
-    """Compact JSON in UTF-8, with members in their order and number tokens as they are."""
+    """Returns a value as compact JSON in UTF-8. Members keep their order, and numbers are written as they were read."""
     return _rendered(value, None)
 
 
 def text_of(value: Value) -> bytes:
-    """The canonical text of a value: `dumps` with the members sorted by name."""
+    """Returns the canonical text of a value: the same as `dumps`, but with the members sorted by name."""
     return _rendered(value, "sorted")
 
 
 def text(raw: bytes | str | Raw) -> str:
-    """The canonical text of JSON; raises as `parse` does."""
+    """Returns the canonical text of JSON. Raises the errors of `parse`."""
     return text_of(parse(raw)).decode()
 
 
 def equal(a: bytes | str | Raw, b: bytes | str | Raw) -> bool:
-    """Whether two JSON texts have the same value; raises as `parse` does."""
+    """Returns whether two JSON texts have the same value. Raises the errors of `parse`."""
     return Raw(a) == Raw(b) or text(a) == text(b)
 
 
@@ -62,7 +63,7 @@ _decoder = json.JSONDecoder(parse_int=Raw, parse_float=Raw, parse_constant=_refu
 def _rendered(value: Value, order: Any) -> bytes:
     try:
         return msgspec.json.encode(value, order=order)
-    except UnicodeEncodeError:  # half a surrogate pair, which JSON can escape and UTF-8 cannot hold
+    except UnicodeEncodeError:  # The value has an unpaired surrogate, which JSON can escape and UTF-8 cannot hold.
         return _escaped(value, order)
 
 

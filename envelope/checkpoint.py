@@ -1,7 +1,9 @@
-"""What a sink stores with each commit, atomically with the rows.
+"""The checkpoint, which a sink stores with each commit, atomically with the rows. Users' files and topics hold it as
+JSON, the *recovery record*.
 
-Format 2 knows no database: what a source alone understands is in `source`. Format 1 was PostgreSQL's, with a log
-sequence number, a system identifier and a timeline beside the rest; it is read as if it had been written today.
+Format 2 is the same for all databases; everything that only one kind of database has is in its member `source`. Format
+1 was for PostgreSQL only: it had a log sequence number, a system identifier and a timeline among its members. A
+checkpoint of format 1 can still be read, and is converted to format 2.
 """
 
 import re
@@ -21,7 +23,7 @@ _THROUGH = re.compile(r"([0-9A-F]{16}).*", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Where and why a service stopped, as its error said (`changelog.envelope.errors`)."""
+    """Where and why a service stopped: the attributes of the error (`changelog.envelope.errors`) that stopped it."""
 
     position: Position
     message: str
@@ -31,7 +33,7 @@ class Stop:
 
     @classmethod
     def of(cls, error: ChangelogError) -> "Stop | None":
-        """What is kept of an error; None of one that no operator can pass."""
+        """Returns the stop that an error causes; None if an operator cannot make the service pass the error."""
         if error.kind is not Kind.STOP or error.position is None:
             return None
         return cls(
@@ -44,7 +46,10 @@ class Stop:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """What `to_json` gave; KeyError, TypeError or ValueError for anything else."""
+        """Returns the stop from the result of `to_json`.
+
+        Raises KeyError, TypeError or ValueError for any other value.
+        """
         return cls(
             position=Position.parse(value["position"]),
             message=value["message"],
@@ -54,7 +59,7 @@ class Stop:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values."""
+        """Returns the stop as JSON values."""
         return {
             "position": str(self.position),
             "message": self.message,
@@ -66,12 +71,18 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The stops that an operator passed: the position of each, and `skip`, `default` or `dead-letter`."""
+    """The decisions of an operator on stops. `passed` maps the position of a stop to `skip`, `default` or
+    `dead-letter`.
+    """
 
     passed: Mapping[Position, str] = field(default_factory=dict)
 
     def at(self, position: Position) -> str | None:
-        """What was decided for a stop at `position`: a decision holds to the end of its transaction."""
+        """Returns the decision that applies to a stop at `position`; None if no decision applies.
+
+        A decision also applies to later changes of its transaction, until the next decision. It never applies to
+        another transaction.
+        """
         before = [
             decided
             for decided in self.passed
@@ -80,16 +91,16 @@ class Decisions:
         return self.passed[max(before)] if before else None
 
     def accept(self, position: Position, decision: str) -> "Decisions":
-        """With the decision for one more stop."""
+        """Returns these decisions and one more: `decision` for the stop at `position`."""
         return Decisions({**self.passed, position: decision})
 
     @classmethod
     def from_json(cls, value: Mapping[str, str]) -> Self:
-        """What `to_json` gave; ValueError where a name is no position."""
+        """Returns the decisions from the result of `to_json`. Raises ValueError if a name is not a position."""
         return cls({Position.parse(text): decision for text, decision in value.items()})
 
     def to_json(self) -> dict[str, str]:
-        """Each position's text, and the decision."""
+        """Returns the decisions as JSON values, by the text of the position."""
         return {str(position): decision for position, decision in self.passed.items()}
 
 
@@ -98,19 +109,22 @@ NO_DECISIONS: Final = Decisions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """How far a changelog reaches, and all that is needed to go on from there.
+    """How far a changelog reaches, and everything that a service needs to continue from there.
 
-    `position` is that of the last published row, None before the first. `through` says up to where the source's log is
-    whole in the changelog: every transaction of `epoch` that was committed before it is stored, or had nothing to
-    publish. It is a text of the source's own that compares as text, and it begins with a commit as positions write it
-    (`changelog.envelope.position.commit_text`), so that it can be compared with them without asking the source.
+    `position` is the position of the last published row, None before the first row. `through` is a place in the
+    source's log up to which the changelog is complete: every transaction of `epoch` that was committed before `through`
+    is stored, or had nothing to publish. Each kind of source has its own form of `through`, but all of them sort as
+    text and begin with a commit as positions write it (`changelog.envelope.position.commit_text`). So `through` can be
+    compared with positions without the source.
 
-    `partial` says that `position` stands inside a transaction. `windows` is the progress of table reads by entity,
-    `settings` what shapes order or content, `decisions` the stops that an operator passed, `accepted` the changes of
-    columns that an operator let pass: entity to position text. `repairs` is what signals asked for and is not done
-    yet. `source` and `sink` hold what each of the two wants to find unchanged when it is opened again; nobody else
-    reads them, and a record without them proves nothing. `stop` is where the service stopped last, until it is past
-    that.
+    `partial` says that `position` is inside a transaction, whose rest is not published yet. `windows` holds, by entity,
+    how far its table has been read. `settings` holds, by entity, the settings that shape the order or content of
+    messages. `decisions` are an operator's decisions on stops. `accepted` maps an entity to the position, as text, of a
+    change of columns that an operator accepted. `repairs` holds the repairs that signals asked for and that are not
+    done yet. `source` and `sink` hold what the source and the sink compare when they are opened again, for example the
+    database's identifier. Only the source and the sink read these members. Older checkpoints lack some of them, so a
+    missing member shows no difference. `stop` is the service's last stop; it is None again after the service has passed
+    that stop.
     """
 
     position: Position | None
@@ -128,18 +142,20 @@ class Checkpoint:
 
     @property
     def complete_before(self) -> Position:
-        """`through` as a position: nothing is missing before it."""
+        """Returns `through` as a position. Every change before this position is in the changelog."""
         return Position(self.epoch, _commit(self.through), 0)
 
     def stopping(self, met: Stop | None) -> "Checkpoint":
-        """With the stop that was met, or the one from before while it is still ahead."""
+        """Returns the checkpoint with the stop `met`. If `met` is None, keeps the former stop until the changelog is
+        complete past it.
+        """
         ahead = self.stop
         if ahead is not None and self.complete_before > replace(ahead.position, ordinal=0):
             ahead = None
         return replace(self, stop=met or ahead)
 
     def to_json(self) -> bytes:
-        """One JSON object, of the newest format."""
+        """Returns the checkpoint as a JSON object of the newest format."""
         return msgspec.json.encode(
             {
                 "format": FORMAT,
@@ -158,7 +174,10 @@ class Checkpoint:
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
-        """The record that `to_json` wrote, of this format or an older one."""
+        """Reads a checkpoint that `to_json` wrote, in this format or an older one.
+
+        Raises ChangelogError: PRECONDITION if the format is newer, MALFORMED if `text` is not a checkpoint.
+        """
         try:
             value = msgspec.json.decode(text)
             if value["format"] > FORMAT:
@@ -188,7 +207,7 @@ class Checkpoint:
 
 
 def _of_format_1(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same record with the members of format 2: what was PostgreSQL's moves into `source`."""
+    """Converts the members of a checkpoint of format 1 to format 2: PostgreSQL's own members move into `source`."""
     high, _, low = value["through_lsn"].partition("/")
     cluster = {"system_identifier": value["system_identifier"], "timeline": value["timeline"]}
     return {
@@ -199,7 +218,7 @@ def _of_format_1(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _commit(through: str) -> int:
-    """The commit that `through` begins with; ValueError where it begins with none."""
+    """Returns the commit that `through` begins with. Raises ValueError if `through` does not begin with a commit."""
     match = _THROUGH.fullmatch(through)
     if match is None:
         raise ValueError(f"{through!r} does not begin with a commit")

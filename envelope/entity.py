@@ -8,7 +8,7 @@ from changelog.envelope.model import Stamp
 from changelog.schemas.compatibility import Mode
 
 TRUNCATE_KEY = "\0truncate"
-"""The reserved key under which a truncate is published, once for each partition."""
+"""The reserved key of a message that publishes a truncate. Each partition gets one such message."""
 
 DEAD = "dead"
 """The reserved entity that holds messages which an operator set aside."""
@@ -20,7 +20,8 @@ GAPS = "gaps"
 """The reserved entity whose rows record where changes were lost (`changelog.envelope.gap`)."""
 
 OF_CHANGELOG = frozenset({GAPS, SCHEMAS})
-"""The reserved entities whose rows describe the changelog itself rather than a table; every copy of it keeps them."""
+"""The reserved entities whose rows describe the changelog itself rather than a table. Every copy of a changelog keeps
+these rows."""
 
 RESERVED = frozenset({DEAD, GAPS, "positions", SCHEMAS})
 """Entity names that are taken, because a topic of that name has another purpose."""
@@ -30,8 +31,9 @@ RESERVED = frozenset({DEAD, GAPS, "positions", SCHEMAS})
 class Evolution:
     """The policy for changes of an entity's columns.
 
-    `mode` says which changes are compatible. `on_restated` applies after a change that altered the values of stored
-    rows although no row was written: the table is read again, or an operator is asked to have it read.
+    `mode` says which changes are compatible. `on_restated` applies after a change of columns that altered values in
+    stored rows without a row event in the log. With `read`, the service reads the table again; with `ask`, an operator
+    has to request this.
     """
 
     mode: Mode = Mode.FULL_TRANSITIVE
@@ -43,9 +45,9 @@ class Evolution:
 class Entity:
     """A kind of thing that has a changelog, bound to one table.
 
-    `table` is `(schema, name)`; `columns` are the published ones, None for all; `masks` maps a column to `drop`, `null`
-    or `sha256`; `where` is the publication's row filter, in SQL. `on_unlogged` is the policy for rows that may have
-    changed without being logged.
+    `table` is `(schema, name)`. `columns` are the published columns, None for all. `masks` maps a column to `drop`,
+    `null` or `sha256`. `where` is the publication's row filter, in SQL. `on_unlogged` is the policy for rows that may
+    have changed although the database did not log the change.
     """
 
     name: str
@@ -66,7 +68,7 @@ class Entity:
     evolution: Evolution = Evolution()
 
     def shape(self) -> dict[str, Any]:
-        """The settings, as JSON values, that must not change silently while a changelog is being written."""
+        """Returns the settings, as JSON values, that must not change silently while a changelog is being written."""
         return {
             "table": ".".join(self.table),
             "key": list(self.key),

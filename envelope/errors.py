@@ -12,15 +12,15 @@ class Kind(StrEnum):
     USAGE = "usage"  # the command line or the configuration is wrong
     ACCESS = "access"  # a password, a right or a role is missing
     PRECONDITION = "precondition"  # the source or the sink is not set up for the job
-    CONNECTION = "connection"  # the other side cannot be reached at the moment
-    ALTERED = "altered"  # the source changed while it was read; opening it again picks up the change
-    IN_USE = "in use"  # another service holds the slot or the log
-    GAP = "gap"  # the log no longer reaches back to what was published
-    DIVERGED = "diverged"  # more was published than the source's history now holds
+    CONNECTION = "connection"  # a server, such as the database or a broker, cannot be reached at the moment
+    ALTERED = "altered"  # the source changed while it was read; opening the source again picks up the change
+    IN_USE = "in use"  # another service holds the replication slot or the file log
+    GAP = "gap"  # the database's log no longer holds all changes after the last published one
+    DIVERGED = "diverged"  # the changelog holds changes that are not in the database's history (any more)
     SETTINGS = "settings"  # settings that shape the changelog changed since it was started
     STOP = "stop"  # a change cannot be published as it is, or a policy forbids it; an operator has to decide
-    MALFORMED = "malformed"  # bytes that no correct peer sends or stores
-    STORAGE = "storage"  # the sink cannot store, for lack of space or rights
+    MALFORMED = "malformed"  # data that no correct program sends or stores
+    STORAGE = "storage"  # the sink cannot store messages, for lack of space or rights
     LIMIT = "limit"  # a bound was reached
     IN_DOUBT = "in doubt"  # it is unknown whether a batch was stored; sending it again with the same ids is safe
 
@@ -29,17 +29,19 @@ RETRIED = frozenset({Kind.CONNECTION, Kind.ALTERED})
 """The kinds that a running service retries after a wait; every other kind stops it."""
 
 OVER_GAP = "`changelog run --over-gap` shows what is known of the gap and how to continue"
-"""The hint of every GAP, and of a DIVERGED that cannot be solved by another server. It drops nothing."""
+"""The hint of every GAP error, and of a DIVERGED error if no other server can solve it. The command that the hint names
+drops nothing."""
 
 EXIT_CODES = {Kind.USAGE: 2}
 """The exit codes that differ from 3, which means *failed*."""
 
 
 class ChangelogError(Exception):
-    """An error: what happened (`message`), what to do about it (`hint`), and where in the log (`position`).
+    """An error: what happened (`message`), what to do about it (`hint`), and where in the log it happened (`position`).
 
-    Both texts are one line and hold no row value and no secret. For a STOP, `choices` are the decisions that
-    `changelog accept` offers; if `changelog schemas accept` applies instead, `altered` is the entity.
+    `message` and `hint` are one line each and hold no row value and no secret. For a STOP, `choices` are the decisions
+    that `changelog accept` offers. If an operator has to use `changelog schemas accept` instead, `altered` is the name
+    of the entity whose columns changed.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
-"""The record of a gap, a row of the reserved entity `gaps`: what is known about changes that a changelog lacks.
+"""The record of a gap: what is known about changes that a changelog lacks. It is a row of the reserved entity `gaps`.
 
-Its position is the first one of a new epoch, so that every row after the gap is newer than every row before it.
+The record has the first position of a new epoch (`changelog.envelope.position`). So every row after the gap has a later
+position than every row before the gap.
 """
 
 from datetime import datetime
@@ -21,11 +22,12 @@ NO_TRANSACTION = "0"
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One side of a gap: a place in the changelog and in the database's log. None means unknown.
+    """One end of a gap: a place in the changelog and in the database's log. None means unknown.
 
-    `position` is that of the last row before the gap, or of the record itself. `through` is the log position up to
-    which the changelog is complete, or from which it continues, as the database prints it; `system` and `timeline` say
-    which database's log that is. `committed_at` is the time of the last row before the gap.
+    `position` is the position of the last row before the gap; at the end of the gap, it is the position of the record.
+    `through` is the log position up to which the changelog is complete before the gap; at the end of the gap, it is the
+    log position from which the changelog continues. It is written as the database prints it. `system` and `timeline`
+    say which database's log this is. `committed_at` is the commit time of the last row before the gap.
     """
 
     position: str | None
@@ -39,7 +41,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
     """A gap in the changelog `name`: why changes were lost, and between which places.
 
-    The tables of `entities` are read again after it, and keys that they lack are deleted.
+    After the gap, the service reads the tables of `entities` again. For keys that a table no longer has, it publishes
+    deletes.
     """
 
     name: str
@@ -57,7 +60,10 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
             raise ChangelogError(Kind.MALFORMED, "a row of the entity `gaps` is not a gap") from error
 
     def record(self, *, connector: str, database: str, at: datetime) -> Record:
-        """The row. Its key is the changelog's name with the epoch after the gap; `at` is when the gap was crossed."""
+        """Returns the row that records the gap. `at` is the time at which the service went over the gap.
+
+        The row's key is the changelog's name and the epoch after the gap.
+        """
         assert self.after.position is not None
         source = Source(
             connector=connector,

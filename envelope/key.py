@@ -1,4 +1,4 @@
-"""The key of a message, and the partition that it belongs to."""
+"""Computes the text of a message's key, and the partition of a message."""
 
 from collections.abc import Sequence
 
@@ -16,10 +16,11 @@ Hashes = npt.NDArray[np.uint32]
 
 
 def key_text(texts: Sequence[str]) -> str:
-    r"""The text of a key, from the canonical texts of its columns in the key's order.
+    r"""Returns the text of a key, from the canonical texts of its columns in the key's order.
 
-    The text of a single column is the key as it is. Several become a compact JSON array of texts,
-    which escapes only `"`, `\` and control characters and keeps non-ASCII characters.
+    If the key has one column, the column's text is the key's text. The texts of several columns
+    become a compact JSON array of strings, in which only `"`, `\` and control characters are
+    escaped.
     """
     if len(texts) == 1:
         return texts[0]
@@ -27,16 +28,16 @@ def key_text(texts: Sequence[str]) -> str:
 
 
 def partition(key: bytes, partitions: int) -> int:
-    """The partition of a partition key, 0 to `partitions` - 1, as Kafka's Java client chooses it.
+    """Returns the partition of a partition key, 0 to `partitions` - 1, as Kafka's Java client does.
 
-    `key` is the UTF-8 of the partition columns' `key_text`. Source: `BuiltInPartitioner`,
-    `toPositive(murmur2(key)) % partitions`.
+    `key` is the `key_text` of the columns that choose the partition, in UTF-8. Source:
+    `BuiltInPartitioner`, `toPositive(murmur2(key)) % partitions`.
     """
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def murmur2(data: bytes) -> int:
-    """Murmur2 of `data` as an unsigned 32-bit number. Source: `org.apache.kafka.common.utils.Utils`."""
+    """Returns Murmur2 of `data`, an unsigned 32-bit number. Source: `org.apache.kafka.common.utils.Utils`."""
     whole = len(data) & ~3
     h = _SEED ^ len(data)
     for at in range(0, whole, _WORD):
@@ -49,13 +50,13 @@ def murmur2(data: bytes) -> int:
 
 
 def partitions(keys: pa.StringArray | pa.BinaryArray, partitions: int) -> npt.NDArray[np.int32]:
-    """The `partition` of each key, for a column without nulls."""
+    """Returns the `partition` of each key in a column without nulls."""
     hashes = _murmur2_of(keys.cast(pa.binary()))
     return (hashes & np.uint32(0x7FFFFFFF)).astype(np.int32) % np.int32(partitions)
 
 
 def _murmur2_of(keys: pa.BinaryArray) -> Hashes:
-    """The `murmur2` of each key. Pass n mixes in the n-th word of all keys that are long enough, for n = 0, 1, ..."""
+    """Returns the `murmur2` of each key. Pass n (0, 1, …) mixes in the n-th word of all keys that have one."""
     _, offsets, data = keys.buffers()
     ends = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * 4)
     lengths = np.diff(ends)

@@ -13,11 +13,11 @@ MaskKind = Literal["drop", "null", "sha256"]
 
 
 def apply(kind: MaskKind, value: bytes, hmac_key: bytes) -> bytes:
-    """The JSON that is published instead of the JSON value `value`.
+    """Returns the JSON that is published instead of the JSON value `value`.
 
-    `null` gives null. `sha256` gives a string, the HMAC-SHA256 (RFC 2104) of the value's canonical
-    text in lowercase hex: equal values stay equal, and nobody without the key can guess values. A
-    column under `drop` is not published at all: raises ValueError.
+    `null` gives null. `sha256` gives a string: the HMAC-SHA256 (RFC 2104) of the value's canonical
+    text, in lowercase hex. So equal values stay equal, and nobody can guess a value without the key.
+    Raises ValueError for `drop`, because a column with this mask is not published at all.
     """
     match kind:
         case "null":
@@ -28,7 +28,10 @@ def apply(kind: MaskKind, value: bytes, hmac_key: bytes) -> bytes:
 
 
 def mask_id(masks: Mapping[str, MaskKind], hmac_key: bytes = b"") -> str | None:
-    """The value of `source.mask`: 16 hex digits that change with the masks and the key; None without masks."""
+    """Returns the value of `source.mask`: 16 hex digits that differ for other masks or another key.
+
+    Returns None if there are no masks.
+    """
     if not masks:
         return None
     return _hmac(hmac_key, msgspec.json.encode(masks, order="sorted"))[:16]

@@ -11,7 +11,7 @@ from changelog.envelope.position import Position
 
 
 class Op(StrEnum):
-    """What happened to the entity. `read` is a row that was read from the table rather than from the log."""
+    """What happened to a row. `read` means that the row was read from the table rather than from the log."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -35,7 +35,8 @@ MISSING: Final = Missing.MISSING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """Who made a change. The application sets it inside its own transaction; otherwise it is a configured default.
+    """Who made a change. An application writes a stamp inside its own transaction. A change without one gets a default
+    from the configuration.
 
     `context` is a JSON object as the application wrote it, or None. `changelog.envelope.stamp` has its size limits.
     """
@@ -50,8 +51,12 @@ class Stamp:
 class Source:
     """Where a change was read.
 
+    `unavailable` names the columns whose values the log did not send, so that `current` lacks them. `json_null` names
+    the json columns of `current` whose null is JSON's null rather than SQL's. `unavailable_original` and
+    `json_null_original` say the same of `original`. `mask` identifies the masks (`changelog.envelope.mask.mask_id`).
+
     An event that a service published itself (`changelog.connectors.producer`) was not read from any source. It has an
-    `id`, and its position is `UNPLACED` until a reader finds the event at its offset.
+    `id`. Its position is `UNPLACED` until a reader gives it a position from its Kafka offset.
     """
 
     connector: str
@@ -72,7 +77,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Who made a change, and where it was read."""
+    """Who made a change, and where the change was read."""
 
     stamp: Stamp
     source: Source
@@ -80,10 +85,10 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """One change of one entity: the full state after it and before it, as raw JSON text.
+    """One change of one row: the row after the change and before the change, as raw JSON text.
 
-    create: `original` is MISSING. update: has both, but `original` is MISSING if it is wholly unknown.
-    delete: `current` is None. read: has only `current`. truncate: both are None.
+    create: `original` is MISSING. update: has both, but `original` is MISSING if it is unknown as a whole.
+    delete: `current` is None. read: `original` is MISSING. truncate: both are None.
     """
 
     provenance: Provenance
@@ -103,8 +108,8 @@ class Place:
 class Record:
     """An envelope with its address: one Kafka record, or one row of the file log.
 
-    A change of the key or of the partition's columns makes two records: a delete with `moved_to`
-    and a create with `moved_from`.
+    A change of a row's key, or of a column that chooses the partition, makes two records: a delete with
+    `moved_to` at the old address, and a create with `moved_from` at the new one.
     """
 
     entity: str

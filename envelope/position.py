@@ -11,9 +11,11 @@ _TEXT = re.compile(r"([0-9A-F]{8})/([0-9A-F]{16})/([0-9A-F]{8})")
 class Position:
     """The place of a change in the log of its source. Compare positions, never times or offsets.
 
-    `epoch` counts the histories of the source: a promotion or a new cluster begins another one.
-    `commit` is the log position of the commit. `ordinal` is the place within the transaction: the
-    n-th change has 2n, and the second half of a move has 2n+1.
+    `epoch` counts the histories of the source. A new one begins, for example, if a standby server is
+    promoted, or if a new database cluster takes the place of the old one. `commit` is the place of the
+    transaction's commit in the database's log. `ordinal` is the place of the change within its
+    transaction: the n-th change has 2n. If this change moves a row to another key or partition, its
+    second message has 2n+1.
     """
 
     epoch: int
@@ -21,12 +23,12 @@ class Position:
     ordinal: int
 
     def __str__(self) -> str:
-        """`%08X/%016X/%08X`. The width is fixed, so that texts sort as positions do."""
+        """Returns the position as `%08X/%016X/%08X`. The width is fixed, so texts sort in the order of positions."""
         return f"{self.epoch:08X}/{commit_text(self.commit)}/{self.ordinal:08X}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parses the text of a position; raises ValueError for any other text."""
+        """Parses the text of a position. Raises ValueError for any other text."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not a position, such as 00000001/0000000001781838/00000006")
@@ -34,14 +36,17 @@ class Position:
 
 
 def commit_text(commit: int) -> str:
-    """A commit as the text of a position has it: 16 hexadecimal digits, which sort as the numbers do."""
+    """Returns a commit as the text of a position shows it: 16 hexadecimal digits, which sort as the numbers do."""
     return f"{commit:016X}"
 
 
 UNPLACED: Final = Position(0, (1 << 64) - 1, (1 << 32) - 1)
-"""The position of an event that a service publishes itself, until a store has assigned one."""
+"""The position of an event that a service publishes itself, until the event is stored and a reader knows its offset."""
 
 
 def at_offset(partition: int, offset: int) -> Position:
-    """The position of an event that was published without one, from its place in Kafka. No source uses epoch 0."""
+    """Returns the position of an event that was published without a position, from its partition and offset in Kafka.
+
+    These positions have epoch 0, which no source uses.
+    """
     return Position(0, offset, partition)

@@ -1,9 +1,12 @@
 """Encodes a whole batch in Avro, column by column: the same bytes as `AvroCodec`, without an object for each value.
 
-Sources write the states of an entity compactly, with the columns in the order of its shape. So the positions of the
-quotes give the place of each value: all rows are walked at once, one column at a time, and each column's Avro is
-rendered for all rows and spliced. A row with members in another order, or with unknown ones, goes through `AvroCodec`.
-A value that its column's shortcut does not handle (an infinite date, an escape) is encoded by itself.
+A *state* is the JSON object in `current` or `original`. Sources write the states of an entity without white space, and
+with the columns in the order of the entity's schema. So the offsets of the quotes show where each value begins and
+ends. The encoder walks all rows at once, one column at a time, and renders each column's Avro for all rows. Then it
+joins the slices of each row.
+
+A row whose states have their members in another order, or have unknown members, is encoded by `AvroCodec`. A value that
+its column's shortcut does not handle (an infinite date, a text with an escape) is encoded one by one.
 """
 
 from collections.abc import Sequence
@@ -44,8 +47,9 @@ _CONTEXT = b',"context":'
 
 
 class ColumnarEncoder:
-    """Encodes batches (`changelog.envelope.columnar.batch.SCHEMA`) of one entity as `codec` does, each value after
-    `header`.
+    """Encodes batches (`changelog.envelope.columnar.batch.SCHEMA`) of one entity, with the same result as `codec`.
+
+    Each encoded value begins with `header`.
     """
 
     def __init__(self, codec: AvroCodec, header: bytes) -> None:
@@ -54,7 +58,7 @@ class ColumnarEncoder:
         self._nested = any(_is_nested(column) for column in codec.columns)
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
-        """One value for each row. Raises as `AvroCodec.value` does."""
+        """Returns the encoded value of each row. Raises the errors of `AvroCodec.value`."""
         rows = batch.num_rows
         if rows <= FEW_ROWS:
             return [self._plain(batch, row) for row in range(rows)]
@@ -82,7 +86,10 @@ class ColumnarEncoder:
     def _states(
         self, pool: Pool, batch: pa.RecordBatch, provenance: "_Provenance"
     ) -> tuple[tuple[Segment, Segment], Mask]:
-        """Both states of each row, each after its union branch, and a mask of the rows for which that succeeded."""
+        """Encodes both states of each row, each with its union branch before it.
+
+        Returns the segments of `current` and `original`, and a mask of the rows for which this succeeded.
+        """
         rows = batch.num_rows
         texts = pa.concat_arrays([batch.column("current"), batch.column("original")])
         present = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
@@ -106,7 +113,11 @@ class ColumnarEncoder:
         return sides, good[:rows] & good[rows:]
 
     def _complete(self, complete: Mask, tokens: Sequence[Tokens], provenance: "_Provenance", present: Ints) -> Mask:
-        """A mask of the states whose missing columns are all unavailable, and whose key columns are not null."""
+        """Narrows the mask `complete` and returns it.
+
+        It keeps states whose missing columns are all unavailable (the log did not send them), and which have no null in
+        a column that is not nullable.
+        """
         codes, sources = provenance.codes, provenance.sources
         for step, token in zip(self._walk, tokens, strict=True):
             if not step.nullable:
@@ -118,7 +129,10 @@ class ColumnarEncoder:
         return complete
 
     def _render(self, scan: ObjectScan, tokens: Sequence[Tokens], count: int) -> tuple[Offsets, bytes]:
-        """Renders the states from their tokens, one after another: their offsets and the bytes."""
+        """Renders states from the tokens of their columns.
+
+        Returns where each state begins and the last one ends, and the bytes of all states.
+        """
         pool = Pool(scan.data)
         segments: list[Segment] = [(pool.add(PRESENT), len(PRESENT))]
         for step, encode, token in zip(self._walk, self._codec.encoders, tokens, strict=True):
@@ -132,9 +146,11 @@ def _is_nested(column: Column) -> bool:
 
 
 class _Provenance:
-    """The provenance of each row: its own strings and numbers, between parts that many rows have in common.
+    """Encodes the provenance of each row.
 
-    `sources` has one source for each distinct closing part; `codes` has the index of each row's source.
+    Some strings and numbers differ from row to row. Between them and after them are parts that many rows share; each
+    distinct part is encoded once. `sources` has one source for each distinct closing part, and `codes` says for each
+    row which of these sources it has.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -159,7 +175,10 @@ class _Provenance:
         return lengths
 
     def _sources(self) -> Ints:
-        """Where the source begins in each text. A context comes before it, and may contain the same characters."""
+        """Returns the offset at which the member `source` begins in each provenance.
+
+        The member `context` comes before `source`, and may contain the same characters.
+        """
         guess = self._offsets + _STAMP_LENGTH + np.sum([self._lengths(name) for name in _STAMP], axis=0)
         if not self._has_contexts:
             return self._find(_SOURCE, guess, self._offsets)
@@ -172,7 +191,11 @@ class _Provenance:
         return places
 
     def _find(self, mark: bytes, guess: Ints, starts: Ints) -> Ints:
-        """Where `mark` first occurs after each start; `guess` is tried first. No JSON string can contain its quotes."""
+        """Returns the offset of the first `mark` at or after each start.
+
+        The offset in `guess` is tried first, and then the text is searched. A mark contains unescaped quotes, so it is
+        never found inside a JSON string.
+        """
         places: Ints = guess.astype(np.int64)
         seen = windows(self._buffer, len(mark))
         wrong = np.flatnonzero(seen[np.clip(places, 0, len(seen) - 1)] != np.void(mark))
@@ -180,7 +203,11 @@ class _Provenance:
         return places
 
     def _shared(self, starts: Ints, ends: Ints) -> tuple[Ints, list[Source]]:
-        """For each row the index of its slice among the distinct slices, and for each of these a source that has it."""
+        """Finds the distinct slices among those from `starts` to `ends`.
+
+        Returns, for each row, the number of its distinct slice; and for each distinct slice, the source of a row that
+        contains it.
+        """
         slices = (starts.astype(np.int32), (ends - starts).astype(np.int32))
         distinct = splice(self._buffer, self._rows, [slices]).dictionary_encode()
         codes: Ints = distinct.indices.to_numpy().astype(np.int64)
@@ -188,7 +215,7 @@ class _Provenance:
         return codes, [json_codec.decode_provenance(self._texts[row].as_py()).source for row in rows.tolist()]
 
     def segments(self, pool: Pool) -> list[Segment]:
-        """The record `changelog.Provenance` of each row."""
+        """Returns the segments of the Avro record `changelog.Provenance` of each row."""
         segments: list[Segment] = []
         for name in _STAMP:
             segments += self._strings(pool, name)
@@ -196,7 +223,7 @@ class _Provenance:
             distinct = self._contexts.dictionary_encode(null_encoding="encode")
             contexts = [optional_text(text) for text in distinct.dictionary.to_pylist()]
             segments.append(_coded(pool, contexts, distinct.indices.to_numpy()))
-        no_context = b"" if self._has_contexts else NULL  # joined to the opening, which saves a segment
+        no_context = b"" if self._has_contexts else NULL  # It is joined to the opening, which saves a segment.
         segments.append(_coded(pool, [no_context + opening(source) for source in self._first], self._before))
         segments += self._strings(pool, "position") + self._strings(pool, "transaction")
         segments.append(long_segment(pool, self._batch.column("committed_at").cast(pa.int64()).to_numpy()))
@@ -211,7 +238,7 @@ class _Provenance:
 
 
 def _coded(pool: Pool, texts: Sequence[bytes], codes: Ints) -> Segment:
-    """A segment that holds, for each row, the text with the row's code as index."""
+    """Returns the segment whose slice in each row is `texts[code]`, with the row's code."""
     starts = [pool.add(text) for text in texts]
     if len(texts) == 1:
         return starts[0], len(texts[0])
@@ -219,7 +246,7 @@ def _coded(pool: Pool, texts: Sequence[bytes], codes: Ints) -> Segment:
 
 
 def _pieces(pool: Pool, rows: int, segments: Sequence[Segment]) -> list[bytes]:
-    """Joins the segments of each row."""
+    """Joins the segments of each row, and returns the bytes of each row."""
     offsets, data = gather(pool.buffer(), rows, segments)
     whole = data.to_pybytes()
     ends = offsets[:: len(segments)].tolist()

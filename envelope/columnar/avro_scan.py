@@ -1,6 +1,7 @@
-"""Locates the values of many JSON objects: walks all objects at once, one member at a time.
+"""Locates the values of many JSON objects. It walks all objects at once, one member at a time.
 
-The positions of the quotes are enough; nothing is parsed. Objects have to be compact, as sources write them.
+The offsets of the quotes are enough for this: no value is parsed. The objects must have no white space between their
+tokens, as sources write them.
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,10 @@ _DEPTHS[list(_BRACKETS)] = list(_BRACKETS.values())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """Where the JSON tokens of one column start and end. The bounds of a null or absent token have no meaning."""
+    """The bounds of one column's JSON tokens, as offsets in the data of a scan, and what kind of token each row has.
+
+    `starts` and `ends` have no meaning in rows whose token is null or absent. `null` includes absent tokens.
+    """
 
     starts: Ints
     ends: Ints
@@ -43,9 +47,10 @@ class Tokens:
 
 
 class ObjectScan:
-    """A walk over JSON objects, one member at a time in all of them.
+    """Walks over JSON objects. Each `step` locates the next member in all objects.
 
-    `data` holds the texts and, from the offset `blanks` on, the bytes `suffix`.
+    `data` holds the objects' texts and, from the offset `blanks` on, the bytes `suffix`. `nested` says whether a value
+    may be an object or an array.
     """
 
     def __init__(self, texts: pa.StringArray, *, nested: bool, suffix: bytes) -> None:
@@ -62,7 +67,10 @@ class ObjectScan:
         self._sound = np.ones(len(texts), bool)
 
     def _quotes(self, *, nested: bool) -> Ints:
-        """The quotes around names and values of the objects' own members."""
+        """Returns the offsets of the quotes around names and values of the objects' own members.
+
+        Quotes inside nested objects and arrays, and escaped quotes, are left out.
+        """
         text = self.buffer[: self.blanks]
         if not nested:
             return self._unescaped(np.flatnonzero(text == _QUOTE))
@@ -81,7 +89,7 @@ class ObjectScan:
         return quotes[~self._escaped(quotes)] if len(self.backslashes) else quotes
 
     def _escaped(self, quotes: Ints) -> Mask:
-        """The quotes after an odd number of backslashes."""
+        """Returns a mask of the quotes that come after an odd number of backslashes."""
         odd = np.zeros(len(quotes), bool)
         before = quotes - 1
         open_ = np.flatnonzero(self.buffer[before] == _BACKSLASH)
@@ -92,7 +100,10 @@ class ObjectScan:
         return odd
 
     def step(self, label: bytes) -> Tokens:
-        """The tokens of the next member in each object that begins with this label, `"name":`; others lack it."""
+        """Reads the next member of each object, if it begins with this label, `"name":`. Returns the values' tokens.
+
+        In an object whose next member begins with something else, the token is absent, and the member stays the next.
+        """
         at, quotes, buffer = self._at, self._quotes_at, self.buffer
         before = quotes[at]
         seen = windows(buffer, len(label))
@@ -112,13 +123,13 @@ class ObjectScan:
         return Tokens(starts=starts, ends=ends, present=present, null=null, quoted=quoted)
 
     def done(self) -> Mask:
-        """A mask of the objects that had no other members and no white space."""
+        """Returns a mask of the objects that had no other members than those read, and no white space."""
         done: Mask = self._sound & (self._at == self._last)
         return done
 
 
 def raw(texts: pa.StringArray) -> tuple[Ints, bytes]:
-    """Where each text begins and the last one ends, and the bytes that these offsets refer to."""
+    """Returns the offsets at which each text begins and the last one ends, and the bytes that they refer to."""
     _, offsets_buffer, data = texts.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32, len(texts) + 1, texts.offset * 4).astype(np.int64)
     if data is None:
@@ -127,5 +138,5 @@ def raw(texts: pa.StringArray) -> tuple[Ints, bytes]:
 
 
 def windows(buffer: Bytes, length: int) -> npt.NDArray[np.void]:
-    """The `length` bytes from each index of the buffer."""
+    """Returns a view that has, at each index, the `length` bytes of the buffer from this index on."""
     return np.ndarray((len(buffer) - length + 1,), f"V{length}", buffer=buffer, strides=(1,))

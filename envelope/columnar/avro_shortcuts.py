@@ -1,7 +1,9 @@
-"""Encodes the values of a column in Avro, all rows at once: from the places of their JSON tokens to segments.
+"""Encodes the values of a column in Avro, for all rows at once.
 
-Each type has a shortcut for the usual form of its values. A value of another form (an infinite date, an escape) is
-encoded by itself, by `avro_values`.
+`ObjectScan` locates the JSON tokens of the values; here they become segments (slices for `splice`) that hold the Avro.
+Each type has a *shortcut*, a function for the usual form of its values. A value of another form (an infinite date, a
+text with an escape) is encoded one by one, by `avro_values`. A nullable value begins with its *branch*, the number of
+its type in the Avro union.
 """
 
 from collections.abc import Callable
@@ -28,14 +30,15 @@ _TEXTS = b"0", b"1970-01-01T00:00:00.000000Z", b"00:00:00", b"00000000-0000-0000
 _ZERO, _MOMENT, _MIDNIGHT, _UUID = accumulate(map(len, _TEXTS[:-1]), initial=0)
 
 BLANKS: Final = b"".join(_TEXTS)
-"""Placeholders after the texts of a scan: a cast needs a valid text also for rows without a usual value."""
+"""Placeholders, which are added after the texts of a scan. A cast needs a valid text in every row, so each row without
+a usual value gets a placeholder."""
 
 _UUID_LENGTH = len(_TEXTS[-1])
 _UUID_FORM = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 
 class ColumnValues:
-    """The values of one column in the rows that are being rendered."""
+    """The values of one column in the rows that are being rendered. `some` masks the values that are not null."""
 
     def __init__(self, pool: Pool, scan: ObjectScan, tokens: Tokens, step: "ColumnStep", encode: Encode) -> None:
         self.pool, self.scan, self.tokens, self.step, self._encode = pool, scan, tokens, step, encode
@@ -45,7 +48,11 @@ class ColumnValues:
     def texts(
         self, begin: Ints, end: Ints, usual: Mask, blank: int, length: int, prefix: tuple[int, int] | None = None
     ) -> pa.StringArray:
-        """The usual texts, each after the prefix; the others are replaced by a placeholder from `BLANKS`."""
+        """Returns the text of each row, from `begin` to `end`, with the prefix before it.
+
+        In rows that are not usual, the text is a placeholder from `BLANKS` instead: `length` bytes from `blank` on.
+        `prefix` is the offset and the length of a text in `BLANKS`.
+        """
         blanks = self.scan.blanks
         starts = np.where(usual, begin, blanks + blank).astype(np.int32)
         segments: list[Segment] = [(starts, np.where(usual, end - begin, length).astype(np.int32))]
@@ -54,13 +61,13 @@ class ColumnValues:
         return splice(self.scan.buffer, self.rows, segments)
 
     def longs(self, values: Ints) -> tuple[Unsigned, Offsets]:
-        """The branch and a long for each row, and how many of the row's bytes are used."""
+        """Returns a matrix that has, in each row, space for the branch and then a long; and the length of each row."""
         return _longs(values, len(self.step.lead))
 
     def finish(self, matrix: Unsigned, lengths: Offsets, usual: Mask, *more: Segment) -> list[Segment]:
-        """Turns rows of bytes into segments, with `more` segments after them.
+        """Turns the first `lengths` bytes of each row of a matrix into a segment. Returns it and the segments `more`.
 
-        Null values become null, and values that are not usual are encoded one by one.
+        Writes the branches. Rows of null values get Avro's null, and values that are not usual are encoded one by one.
         """
         lead = self.step.lead
         if lead:
@@ -74,14 +81,14 @@ class ColumnValues:
         return [(starts, lengths), *more]
 
     def _odd(self, rows: Ints) -> list[bytes]:
-        """The Avro of the values in these rows. Equal values, which are common among arrays, are encoded once."""
+        """Encodes the values in these rows one by one, but equal values, which are common among arrays, only once."""
         starts, ends, data = self.tokens.starts[rows].tolist(), self.tokens.ends[rows].tolist(), self.scan.data
         tokens = [data[start:end] for start, end in zip(starts, ends, strict=True)]
         known = {token: encoded(self._encode, self.step.name, token) for token in dict.fromkeys(tokens)}
         return [known[token] for token in tokens]
 
     def one_by_one(self) -> list[Segment]:
-        """Encodes all values without a shortcut."""
+        """Encodes all values of the column one by one, without a shortcut."""
         matrix = np.zeros((self.rows, 1), np.uint8)
         return self.finish(matrix, np.ones(self.rows, np.int32), np.zeros(self.rows, bool))
 
@@ -96,7 +103,7 @@ def _strings(values: ColumnValues) -> list[Segment]:
 
 
 def _uuids(values: ColumnValues) -> list[Segment]:
-    """A server prints UUIDs in one form; any other text goes to the codec, which refuses it."""
+    """Encodes UUIDs in the one form that servers print. The codec gets any other text, and refuses it."""
     tokens = values.tokens
     starts, ends = tokens.starts + 1, tokens.ends - 1
     usual = values.some & tokens.quoted & (ends - starts == _UUID_LENGTH)
@@ -159,7 +166,11 @@ def _booleans(values: ColumnValues) -> list[Segment]:
 def _moments(
     type_: pa.DataType, blank: int, form: str, *, longer: int = 0, prefix: tuple[int, int] | None = None
 ) -> Callable[[ColumnValues], list[Segment]]:
-    """Dates and times exactly like `form`, plus up to `longer` more bytes; other values are encoded one by one."""
+    """Returns the shortcut for dates or times that look exactly like `form`, with up to `longer` more bytes after it.
+
+    Other values are encoded one by one. Arrow parses the texts, each after the prefix, as `type_`. In rows without a
+    usual value, it parses the placeholder at `blank`.
+    """
     marks = [(place, ord(mark)) for place, mark in enumerate(form) if not mark.isdigit()]
 
     def render(values: ColumnValues) -> list[Segment]:
@@ -215,7 +226,9 @@ def _decimals(type_: Decimal) -> Callable[[ColumnValues], list[Segment]]:
 
 
 def _decimal_bytes(values: ColumnValues, numbers: Ints) -> tuple[Unsigned, Offsets]:
-    """For each row the branch, the length and the shortest two's complement."""
+    """Returns a matrix that has, in each row, space for the branch, then the length of the number and the number as the
+    shortest two's complement; and the length of each row.
+    """
     lead = len(values.step.lead)
     magnitude = np.where(numbers < 0, ~numbers, numbers)
     sizes = np.ones(values.rows, np.int64)
@@ -231,7 +244,7 @@ def _decimal_bytes(values: ColumnValues, numbers: Ints) -> tuple[Unsigned, Offse
 
 
 def _cast(texts: pa.StringArray, type_: pa.DataType) -> pa.Array | None:
-    """Casts the texts; None if one of them is not of the type."""
+    """Casts the texts. Returns None if one of them cannot be cast to the type."""
     try:
         return texts.cast(type_)
     except pa.ArrowInvalid:
@@ -259,7 +272,9 @@ _DIGITS_OF_A_LONG = 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnStep:
-    """One column: the label of its member, `"name":`, the union branch of its values, and its shortcut."""
+    """How one column is encoded. `label` is the beginning of its member, `"name":`. `lead` is the union branch of its
+    values, empty if its Avro type is not a union. `render` is its shortcut.
+    """
 
     name: str
     label: bytes
@@ -269,7 +284,7 @@ class ColumnStep:
 
     @classmethod
     def of(cls, column: Column) -> "ColumnStep":
-        """The step of a column."""
+        """Returns the step of a column."""
         return cls(
             name=column.name,
             label=msgspec.json.encode(column.name) + b":",
@@ -289,7 +304,11 @@ def _shortcut(column: Column) -> Callable[[ColumnValues], list[Segment]]:
 
 
 def _longs(values: Ints, lead: int = 0) -> tuple[Unsigned, Offsets]:
-    """For each value a row with `lead` bytes that the caller fills, then the long; and how many bytes are used."""
+    """Encodes each value as an Avro long (zigzag, 7 bits a byte).
+
+    Returns a matrix that has, in each row, `lead` bytes that the caller fills and then the long; and the length of each
+    row.
+    """
     zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
     width = max(1, (int(zigzag.max()).bit_length() + 6) // 7)
     matrix = np.empty((len(values), lead + width), np.uint8)
@@ -305,12 +324,12 @@ def _longs(values: Ints, lead: int = 0) -> tuple[Unsigned, Offsets]:
 
 
 def _table(pool: Pool, matrix: Unsigned) -> Offsets:
-    """Adds the rows of a matrix to the buffer; returns where each begins."""
+    """Adds the rows of a matrix to the pool. Returns the offset at which each row begins."""
     rows, width = matrix.shape
     return np.arange(0, rows * width, width, dtype=np.int32) + np.int32(pool.add(matrix.tobytes()))
 
 
 def long_segment(pool: Pool, values: Ints) -> Segment:
-    """A segment with one long for each row."""
+    """Returns a segment that holds, in each row, one Avro long."""
     matrix, lengths = _longs(values)
     return _table(pool, matrix), lengths

@@ -1,4 +1,9 @@
-"""Messages as columns: sources make them, sinks store them, and any Parquet reader can query them."""
+"""Converts messages to columns and back. Sources make such batches, sinks store them, and any Parquet reader can query
+them.
+
+A *state* is the JSON of a row in `current` or `original`. The *shape* of an entity is the list of its columns and their
+types. A *relation* is a table's number in its database.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -75,7 +80,7 @@ def from_records(records: Sequence[Record]) -> pa.RecordBatch:
 
 
 def records(batch: pa.RecordBatch) -> Iterator[Record]:
-    """The records of a batch of `SCHEMA`, in the same order: the inverse of `from_records`.
+    """Yields the records of a batch of `SCHEMA`, in the same order: the inverse of `from_records`.
 
     Raises ChangelogError of kind *malformed* if a provenance or a move cannot be read.
     """
@@ -97,29 +102,34 @@ def records(batch: pa.RecordBatch) -> Iterator[Record]:
 
 
 def is_stored(schema: pa.Schema) -> bool:
-    """Whether these are the columns of `SCHEMA`; an older version stored them without `context`."""
+    """Returns whether a stored batch can have this schema: `SCHEMA`, or, from an older version, the same without
+    `context`.
+    """
     return bool(schema.equals(SCHEMA) or schema.equals(_WITHOUT_CONTEXT))
 
 
 def of_stored(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch of `SCHEMA` from one that `is_stored` accepts; rows of an older version get no context."""
+    """Returns rows that have a schema that `is_stored` accepts as a batch of `SCHEMA`.
+
+    If an older version stored the rows, their `context` is null.
+    """
     if "context" in rows.schema.names:
         return rows
     return rows.append_column(SCHEMA.field("context"), pa.nulls(len(rows), pa.utf8()))
 
 
 def moved_json(*, to: Place | None = None, from_: Place | None = None) -> str | None:
-    """The value of the column `moved` for a record that moved to or from a place; None if it did not move."""
+    """Returns the value of the column `moved` for a record that moved to or from a place; None if it did not move."""
     if to is None and from_ is None:
         return None
     return msgspec.json.encode(_Moved(moved_to=_wire_place(to), moved_from=_wire_place(from_))).decode()
 
 
 def with_shapes(batch: pa.RecordBatch, shapes: Mapping[str, Struct], *, relation: int | None = None) -> pa.RecordBatch:
-    """Adds the shapes of entities to a batch: the columns, in order, that their `current` and `original` hold.
+    """Adds the shapes of entities to a batch. A shape lists the columns that `current` and `original` hold, in order.
 
-    Shapes are metadata of the batch's Arrow schema. They go wherever the batch goes, but are not stored in files. The
-    same is true of `relation`, the number of the relation of all rows, if they have the same one.
+    Shapes are metadata of the batch's Arrow schema: they go wherever the batch goes, but are not stored in files. If
+    all rows come from the same relation, its number can be added as `relation`, in the same way.
     """
     shaped = with_encoded_shapes(batch, encode_shapes(shapes))
     if relation is None:
@@ -128,13 +138,13 @@ def with_shapes(batch: pa.RecordBatch, shapes: Mapping[str, Struct], *, relation
 
 
 def relation(batch: pa.RecordBatch) -> int | None:
-    """The number of the relation of all rows, if the batch has one."""
+    """Returns the number of the relation that all rows come from; None if the batch does not say it."""
     metadata = batch.schema.metadata
     return int(metadata[_RELATION]) if metadata and _RELATION in metadata else None
 
 
 def with_encoded_shapes(batch: pa.RecordBatch, encoded: bytes) -> pa.RecordBatch:
-    """As `with_shapes`, for shapes that are encoded once and used for many batches."""
+    """Adds shapes to a batch as `with_shapes` does. They are encoded already, so that many batches can use them."""
     return batch.replace_schema_metadata({_SHAPES: encoded})
 
 
@@ -146,20 +156,21 @@ def encode_shapes(shapes: Mapping[str, Struct]) -> bytes:
 
 
 def encode_shape(entity: str, shape: Struct) -> bytes:
-    """Encodes one entity's shape, to be joined with others by `join_shapes`."""
+    """Encodes one entity's shape. `join_shapes` joins such shapes."""
     columns = [[name, types.to_json(type_)] for name, type_ in shape.fields]
     return msgspec.json.encode(entity) + b":" + msgspec.json.encode(columns)
 
 
 def join_shapes(encoded: Iterable[bytes]) -> bytes:
-    """As `encode_shapes`, of shapes that `encode_shape` encoded, each of another entity."""
+    """Joins shapes that `encode_shape` encoded, each of another entity, to what `encode_shapes` returns for them."""
     return b"{" + b",".join(encoded) + b"}"
 
 
 def shapes(batch: pa.RecordBatch) -> Mapping[str, Struct]:
-    """The columns of the batch's entities, and perhaps of more; empty for a batch from storage, which has none.
+    """Returns the shapes of the batch's entities, and perhaps of other entities.
 
-    Records that were set aside (`changelog.envelope.entity.DEAD`) have no shape.
+    The result is empty for a batch that was read from storage. Records that were set aside
+    (`changelog.envelope.entity.DEAD`) have no shape.
     """
     metadata = batch.schema.metadata
     return _decode_shapes(metadata[_SHAPES]) if metadata and _SHAPES in metadata else _NO_SHAPES
@@ -179,7 +190,9 @@ def _decode_shapes(encoded: bytes) -> Mapping[str, Struct]:
 
 @lru_cache(maxsize=2048)
 def _decode_shape(encoded: bytes) -> Struct:
-    """Decodes one entity's columns, because batches combine the same shapes in ever new ways."""
+    """Decodes one entity's columns. They are cached for each entity, because batches combine the same few shapes in
+    many different ways.
+    """
     shape = types.from_json({"struct": msgspec.json.decode(encoded)})
     assert isinstance(shape, Struct)
     return shape
@@ -212,12 +225,15 @@ def _text(state: Raw | Missing | None) -> memoryview | None:
 
 
 def _states(column: Sequence[memoryview | None]) -> pa.StringArray:
-    """Joins texts and copies each at most once. `pa.array` copies more often, and never releases a memoryview."""
+    """Makes an Arrow array of texts and copies each text at most once.
+
+    `pa.array` copies a text more often, and never releases a memoryview.
+    """
     lengths = [0 if text is None else len(text) for text in column]
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     present = pa.array([text is not None for text in column], pa.bool_())
     texts = [text for text in column if text is not None]
-    data = texts[0] if len(texts) == 1 else b"".join(texts)  # alone it may be large
+    data = texts[0] if len(texts) == 1 else b"".join(texts)  # A single text is not copied, because it may be large.
     buffers = [present.buffers()[1], pa.py_buffer(offsets), pa.py_buffer(data)]
     states = pa.Array.from_buffers(pa.utf8(), len(column), buffers)
     states.validate(full=True)

@@ -1,8 +1,9 @@
-"""Cuts a column of flat JSON objects into members, all rows at once, without a Python object for each value.
+"""Cuts a column of flat JSON objects into members, for all rows at once, without a Python object for each value.
 
-In flat JSON without white space, `,"` appears between two members, and otherwise only if a string ends in a comma. The
-parts between are *pieces*. Rows of a table have the same names in the same order, a `Form`. If every piece begins with
-its name, the row fits the form. The caller has to check that the rest of a piece is one value.
+In a flat object without white space, `,"` appears between two members. It appears elsewhere only if a string ends in a
+comma. The parts between are called *pieces*. Objects that are rows of one table have the same names in the same order,
+which is their `Form`. An object *fits* a form if it has as many pieces as the form has names, and each piece begins
+with its name. The caller has to check that the rest of each piece is one value.
 """
 
 import re
@@ -28,10 +29,11 @@ _COMMA, _QUOTE, _OPEN, _CLOSE, _OPEN_LIST = b',"{}['
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlatObjects:
-    """The objects that fit: in the bytes `data`, where each piece begins, and where its value begins and ends.
+    """JSON objects that were cut into pieces. All offsets are in the bytes `data`.
 
-    `fits` and `bounds` (where each object begins, and the last one ends) cover all given objects; the other arrays
-    cover only those that fit.
+    `fits` is a mask of the given objects that fit the form. `bounds` are the offsets at which each given object begins
+    and the last one ends. The other arrays cover only the objects that fit: `begins` says where each piece begins;
+    `values` and `ends` say where the value of a piece begins and ends.
     """
 
     fits: Mask
@@ -42,7 +44,10 @@ class FlatObjects:
     ends: Places
 
     def shallow(self) -> Mask:
-        """A mask of the given objects that have only one opening bracket: their first byte, if they fit."""
+        """Returns a mask of the given objects that have only one opening bracket.
+
+        If such an object fits, the bracket is its first byte, so no value is an object or an array.
+        """
         raw = self.data.tobytes()
         if self.fits.all() and raw.count(b"{") == len(self.fits) and b"[" not in raw:
             return self.fits
@@ -51,26 +56,30 @@ class FlatObjects:
         return single
 
     def pieces(self) -> pa.BinaryArray:
-        """The pieces of all objects, one after another, if all objects fit. They are slices: nothing is copied."""
+        """Returns the pieces of all objects, one object after another. All objects must fit. Nothing is copied."""
         places = np.append(self.begins.T.ravel(), len(self.data) - INLINE).astype(np.int32)
         buffers = [None, pa.py_buffer(places), pa.py_buffer(self.data)]
         return pa.Array.from_buffers(pa.binary(), self.begins.size, buffers)
 
     def tokens(self, which: Any) -> pa.StringArray:
-        """The values at the indices `which`, at least one."""
+        """Returns the JSON of the values at `which`, an index of the arrays here that selects at least one value."""
         begins, ends = self.values[which], self.ends[which]
         return splice(self.data, len(begins), [(begins.astype(np.int32), (ends - begins).astype(np.int32))])
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The names of a flat object's members, in order. All differ, and none contains an escape."""
+    """The names of a flat object's members, in order. All names differ, and none contains an escape."""
 
     names: tuple[bytes, ...]
 
     @classmethod
     def of(cls, text: bytes) -> Self | None:
-        """The form of an object; None if it is not flat, or not plain enough."""
+        """Returns the form of an object.
+
+        Returns None if the object is not plain: if a value is an object or an array, if a name or a text has an escape,
+        if a name is repeated, or the like.
+        """
         if text[:1] != b"{" or text[-1:] != b"}":
             return None
         pieces = [_PIECE.fullmatch(piece) for piece in text[2:-1].split(b',"')]
@@ -79,7 +88,7 @@ class Form:
 
     @classmethod
     def among(cls, texts: pa.StringArray) -> Self | None:
-        """The first form among the first few texts, which hold no null."""
+        """Returns the form of the first of a few texts that has a form; None if none has. No text is null."""
         forms = (cls.of(text.encode()) for text in texts[:_LOOKED_AT].to_pylist())
         return next(filter(None, forms), None)
 
@@ -103,7 +112,7 @@ class Form:
             values[number] = names + len(label)
             named &= values[number] < ends[number]
             for place, mask, word in _words(label):
-                at = np.minimum(names + place, len(windows) - 1)  # objects past the end did not match before
+                at = np.minimum(names + place, len(windows) - 1)  # Only objects that `named` excludes need this.
                 named &= windows[at].view("<u8") & mask == word
         if not named.all():
             fits[fits] = named
@@ -112,7 +121,7 @@ class Form:
 
 
 def _bytes_of(texts: pa.StringArray) -> tuple[Bytes, Places]:
-    """The padded bytes of the texts, and where each text begins and the last one ends."""
+    """Returns the bytes of the texts, with padding, and the offsets at which each text begins and the last one ends."""
     _, offsets, content = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     data = np.empty(bounds[-1] - bounds[0] + INLINE, np.uint8)
@@ -128,7 +137,11 @@ def _begins(first: Places, commas: Places, before: Places, count: int) -> Places
 
 
 def _words(text: bytes) -> Sequence[tuple[int, np.uint64, np.uint64]]:
-    """The text as words for a comparison: the offset of each word, a mask of its bits that count, and their values."""
+    """Divides a text into words of 8 bytes, which can be compared as numbers.
+
+    Returns, for each word, its offset in the text, a mask of the bits that belong to the text, and the value of these
+    bits.
+    """
     words = []
     for place in range(0, len(text), _WORD):
         part = text[place : place + _WORD]

@@ -1,7 +1,8 @@
 """Builds columns of text from slices of one buffer, without a Python object for each value.
 
-A text consists of segments. Each segment is a slice of the buffer, which differs from row to row or is the same in all
-rows. Arrow's binary views are such slices already, so one cast in compiled code does the copying.
+A text consists of segments. In each row, a segment is one slice of the buffer: the slice differs from row to row, or is
+the same in all rows. Arrow's binary views are such slices, so one cast to plain binary, in compiled code, copies all
+slices.
 """
 
 from collections.abc import Sequence
@@ -14,14 +15,14 @@ Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int32]
 
 INLINE = 12
-"""How many bytes a binary view holds inline (Arrow columnar format, *Variable-size Binary View*)."""
+"""The most bytes that a binary view holds itself (Arrow columnar format, *Variable-size Binary View Layout*)."""
 
 _VIEW_WORDS = 4
 _VIEW = np.dtype([("length", "<i4"), ("data", f"V{INLINE}")])
 
 
 class Pool:
-    """A buffer that grows: a first block, and texts added after it, each known by its offset in the whole buffer."""
+    """A buffer that grows: it begins with `first`, and texts are added at its end."""
 
     def __init__(self, first: bytes | bytearray) -> None:
         self._parts: list[bytes | bytearray] = [first]
@@ -35,18 +36,19 @@ class Pool:
         return start
 
     def buffer(self) -> Bytes:
-        """The whole buffer, with the padding that `gather` requires."""
+        """Returns the whole buffer, with the padding that `gather` requires."""
         return np.frombuffer(b"".join([*self._parts, bytes(INLINE)]), np.uint8)
 
 
 Segment = tuple[Offsets | int, Offsets | int]
-"""The start and the length of one slice in every row; an int applies to all rows."""
+"""The starts and the lengths of the slices, one for each row. An int instead of an array applies to all rows."""
 
 
 def gather(buffer: Bytes, rows: int, segments: Sequence[Segment]) -> tuple[Offsets, pa.Buffer]:
-    """Copies the slices, row by row, one after another. Returns where each begins and the last ends, and the bytes.
+    """Copies the slices one after another, row by row.
 
-    `buffer` ends in `INLINE` bytes of padding; slices and result have to stay below 2 GiB.
+    Returns the offsets at which each slice begins and the last one ends in the result, and the result's bytes. `buffer`
+    must end in `INLINE` bytes of padding. The buffer and the result must be smaller than 2 GiB.
     """
     count = rows * len(segments)
     words = np.empty((rows, len(segments), _VIEW_WORDS), np.int32)
@@ -67,7 +69,7 @@ def gather(buffer: Bytes, rows: int, segments: Sequence[Segment]) -> tuple[Offse
 
 
 def splice(buffer: Bytes, rows: int, segments: Sequence[Segment]) -> pa.StringArray:
-    """Joins the segments of each row to one text (UTF-8). Needs at least one row; limits are those of `gather`."""
+    """Joins the segments of each row to one text (UTF-8). Needs at least one row, and has the limits of `gather`."""
     offsets, data = gather(buffer, rows, segments)
     ends = np.ascontiguousarray(offsets[:: len(segments)])
     return pa.Array.from_buffers(pa.utf8(), rows, [None, pa.py_buffer(ends), data])

@@ -1,6 +1,7 @@
 """Reads the changelog into Spark: `from changelog.spark_jobs.reading import Archive, Files, Kafka, read_changelog`.
 
-Workers import modules of this folder, and this file with them. So it imports the names it offers only on first use.
+Spark's workers import single modules of this folder, and Python then runs this file as well. So this file imports the
+names that it offers only when they are first used.
 """
 
 from importlib import import_module
@@ -15,7 +16,7 @@ __all__ = ["Archive", "Files", "Kafka", "read_changelog", "stream_changelog"]
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """One of `__all__` (PEP 562)."""
+        """Imports one of the names in `__all__` (PEP 562)."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module("changelog.spark_jobs.reading.read"), name)

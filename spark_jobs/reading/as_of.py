@@ -12,11 +12,12 @@ from changelog.spark_jobs.reading.where import Where, name_of
 
 
 def resolve(spark: SparkSession, changelog: Where, as_of: Position | datetime | None) -> Position:
-    """The position for `as_of`: a position stays, None is the end of the changelog.
+    """Returns the position up to which `as_of` asks to read the changelog.
 
-    For a time, it is the position of the last change that comes before the first transaction that committed later.
-    Raises ChangelogError: USAGE for a position beyond the end or a time before the beginning, PRECONDITION if the
-    changelog is empty.
+    A position is returned as it is. None gives the end of the changelog. For a time, take the first transaction that
+    committed after this time: the result is the position of the last change before that transaction.
+    Raises ChangelogError: USAGE for a position beyond the end of the changelog or a time before its beginning,
+    PRECONDITION if the changelog is empty.
     """
     if isinstance(as_of, Position):
         refuse_beyond(spark, changelog, as_of)

@@ -1,9 +1,10 @@
 """Decodes Kafka's messages into rows of `changelog.envelope.columnar.batch.SCHEMA`, in an Arrow function that runs on
 executors.
 
-The first byte of a value tells Avro from JSON. The states and the provenance of a JSON value are copied as slices, and
-only members that have a column of their own are decoded; an unusual value goes through the codec, which defines the
-result.
+The first byte of a message's value is 0 in Avro, and never in JSON. A JSON value has the members `provenance`,
+`current` and `original`. Their texts are copied as they are; only members of the provenance that have a column of
+their own are decoded. A JSON value of any other form is decoded by `changelog.envelope.codec.json_codec`, which is
+slower, reads every valid message, and raises the error for an invalid one.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,14 +28,17 @@ PARTITION: Final = "kafka_partition"
 OFFSET: Final = "offset"
 
 DECODED: Final = pa.schema([*SCHEMA, pa.field(PARTITION, pa.int32()), pa.field(OFFSET, pa.int64())])
-"""The columns that `decoder` gives."""
+"""The columns of the batches that the function from `decoder` yields."""
 
-MESSAGES: Final = ("topic", "partition", "offset", "key", "value", "moves")
-"""The columns that `decoder` takes; `moves` are the headers that say where a row moved to or from."""
+MESSAGE_COLUMNS: Final = ("topic", "partition", "offset", "key", "value", "moves")
+"""The columns of the batches that the function from `decoder` takes. `moves` holds the message headers that say where
+a row moved to or from."""
 
-_MAGIC, _HEADER_BYTES = 0, 5
+_HEADER_BYTES: Final = 5
+"""The length of the header of an Avro value: a zero byte, and the schema's id in 4 bytes."""
+
 _NULL: Final = b"null"
-_MOVES: Final = ("movedTo", "movedFrom")
+_MOVE_HEADERS: Final = ("movedTo", "movedFrom")
 
 Decode = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 Row = tuple[object, ...]
@@ -42,28 +46,29 @@ Row = tuple[object, ...]
 
 
 def decoder(prefix: str, registry: ExecutorRegistry | None) -> Decode:
-    """A function from batches of `MESSAGES`, without tombstones, to batches of `DECODED`.
+    """Returns a function that turns batches of `MESSAGE_COLUMNS`, without tombstones, into batches of `DECODED`.
 
-    It raises ChangelogError, naming the message: MALFORMED, and the errors of `ExecutorRegistry.schema`.
+    The function raises ChangelogError: MALFORMED if a message cannot be decoded, or an error of
+    `ExecutorRegistry.schema`. The error's text has the message's topic, partition and offset.
     """
     start = len(prefix) + 1
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        values = _Values(registry)
+        value_decoder = _ValueDecoder(registry)
         for batch in batches:
-            yield _decoded(batch, values, start)
+            yield _decoded(batch, value_decoder, start)
 
     return decode
 
 
-def _decoded(batch: pa.RecordBatch, values: "_Values", start: int) -> pa.RecordBatch:
-    topics, partitions, offsets, keys, bodies, moves = (batch.column(name).to_pylist() for name in MESSAGES)
+def _decoded(batch: pa.RecordBatch, value_decoder: "_ValueDecoder", start: int) -> pa.RecordBatch:
+    topics, partitions, offsets, keys, values, moves = (batch.column(name).to_pylist() for name in MESSAGE_COLUMNS)
     rows = []
-    for topic, partition, offset, key, body, moved in zip(
-        topics, partitions, offsets, keys, bodies, moves, strict=True
+    for topic, partition, offset, key, value, headers in zip(
+        topics, partitions, offsets, keys, values, moves, strict=True
     ):
-        *row, context = values.row(body, topic, partition, offset)
-        rows.append((topic[start:], partition, key.decode(), *row, _moved(moved), context))
+        *row, context = value_decoder.row(value, topic, partition, offset)
+        rows.append((topic[start:], partition, key.decode(), *row, _moved(headers), context))
     columns = list(zip(*rows, strict=True)) or [()] * len(SCHEMA)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays([*arrays, batch.column("partition"), batch.column("offset")], schema=DECODED)
@@ -90,8 +95,8 @@ class _Stamped(msgspec.Struct, rename="camel", kw_only=True):
     source: _Source
 
 
-class _Values:
-    """Decodes values; keeps the codec of each schema that it has met."""
+class _ValueDecoder:
+    """Decodes the values of messages. Keeps an Avro codec for each schema id that it has met."""
 
     def __init__(self, registry: ExecutorRegistry | None) -> None:
         self._registry = registry
@@ -99,7 +104,7 @@ class _Values:
         self._parts, self._stamped = msgspec.json.Decoder(_Parts), msgspec.json.Decoder(_Stamped)
 
     def row(self, value: bytes, topic: str, partition: int, offset: int) -> Row:
-        """Decodes one message's value."""
+        """Decodes the value of the message at this offset."""
         try:
             if value[:1] == b"\0":
                 return _of_envelope(self._avro(value), partition, offset)
@@ -109,7 +114,7 @@ class _Values:
             raise ChangelogError(error.kind, where, hint=error.hint) from None
 
     def _json(self, value: bytes) -> Row | None:
-        """Decodes a JSON value of the usual form; None for any other."""
+        """Decodes a JSON value of the usual form. Returns None for every other value, valid or not."""
         try:
             parts = self._parts.decode(value)
             stamped = self._stamped.decode(parts.provenance)
@@ -146,12 +151,16 @@ class _Values:
             try:
                 self._codecs[id_] = AvroCodec(registry.schema(id_))
             except ValueError:
-                raise ChangelogError(Kind.MALFORMED, f"schema {id_} of the registry is not an envelope's") from None
+                message = f"registry schema {id_} is not the schema of a changelog message"
+                raise ChangelogError(Kind.MALFORMED, message) from None
         return self._codecs[id_]
 
 
 def _of_envelope(envelope: Envelope, partition: int, offset: int) -> Row:
-    """An event that was published without a position gets one from its Kafka offset."""
+    """Returns the row of a decoded message.
+
+    An event that a service published itself, without a position, gets a position from its partition and offset.
+    """
     provenance = envelope.provenance
     stamp, source = provenance.stamp, provenance.source
     if source.position == UNPLACED:
@@ -179,11 +188,13 @@ def _text(state: Raw) -> str | None:
 
 
 def _moved(headers: list[dict[str, object]] | None) -> str | None:
-    """The value of the column `moved`."""
+    """Returns the value of the column `moved`, from the headers of a message that moved; None if there are none."""
     if not headers:
         return None
     values = {str(header["key"]): header["value"] for header in headers}
-    places = [
-        f'"{name}":{value.decode()}' for name in _MOVES if isinstance(value := values.get(name), bytes | bytearray)
+    members = [
+        f'"{name}":{value.decode()}'
+        for name in _MOVE_HEADERS
+        if isinstance(value := values.get(name), bytes | bytearray)
     ]
-    return f"{{{','.join(places)}}}"
+    return f"{{{','.join(members)}}}"

@@ -31,7 +31,9 @@ _KNOWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorRegistry:
-    """A registry at any of `urls`. Each executor reads the files named here, so they must exist on all of them."""
+    """A schema registry, which answers at each of `urls`. Executors read the files named here, so every executor's
+    machine must have these files.
+    """
 
     urls: tuple[str, ...]
     login: str | None = field(default=None, repr=False)
@@ -43,7 +45,10 @@ class ExecutorRegistry:
 
     @classmethod
     def of_options(cls, urls: str, options: Mapping[str, Any]) -> Self:
-        """From the options of confluent-kafka's client. Raises ChangelogError (USAGE) for one that is not supported."""
+        """Returns the registry at `urls`, separated by commas, with the options of confluent-kafka's registry client.
+
+        Raises ChangelogError (USAGE) for an option that is not supported.
+        """
         for name in sorted(options.keys() - _KNOWN):
             supported = ", ".join(sorted(_KNOWN))
             raise ChangelogError(
@@ -60,9 +65,10 @@ class ExecutorRegistry:
         )
 
     def schema(self, id_: int) -> Schema:
-        """The schema with this id. It never changes, so each process asks once.
+        """Returns the schema with this id. Each process asks for an id once, because its schema never changes.
 
-        Raises ChangelogError: PRECONDITION if there is none, ACCESS if the registry refuses, CONNECTION if it fails.
+        Raises ChangelogError: PRECONDITION if the registry has no such schema or its answer cannot be read, ACCESS if
+        the registry rejects the credentials, CONNECTION if no registry can be reached or the registry fails.
         """
         return _fetched(self, id_)
 
@@ -99,7 +105,9 @@ def _asked(registry: ExecutorRegistry, url: str, id_: int) -> Schema:
         raise ChangelogError(Kind.CONNECTION, f"{asking}: {type(error).__name__}") from None
     except (ValueError, KeyError, TypeError):
         raise ChangelogError(
-            Kind.PRECONDITION, f"{asking}: the answer is not a schema registry's", hint="correct [sink] registry"
+            Kind.PRECONDITION,
+            f"{asking}: the server did not answer as a schema registry does",
+            hint="correct [sink] registry",
         ) from None
 
 
@@ -118,7 +126,7 @@ def _refused(status: int, id_: int, where: str, asking: str) -> ChangelogError:
             return ChangelogError(
                 Kind.PRECONDITION,
                 f"schema {id_} is unknown to the registry {where}",
-                hint="it may be another registry's; check [sink] registry",
+                hint="the schema may be in another registry; check [sink] registry",
             )
         case 401 | 403:
             return ChangelogError(

@@ -15,7 +15,7 @@ _RENAMED = {
     "ssl.key.password": "ssl.key.password",
     "ssl.cipher.suites": "ssl.cipher.suites",
 }
-_PEM = {  # as text, not as a path: executors need not have the file
+_PEM = {  # The Java options take the file's text instead of its path, because executors may not have the file.
     "ssl.ca.location": ("ssl.truststore.type", "ssl.truststore.certificates"),
     "ssl.certificate.location": ("ssl.keystore.type", "ssl.keystore.certificate.chain"),
     "ssl.key.location": ("ssl.keystore.type", "ssl.keystore.key"),
@@ -27,9 +27,10 @@ _VERIFYING = "ssl.endpoint.identification.algorithm"
 
 
 def java_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that say how to reach the cluster, under their Java names; those that tune librdkafka are left out.
+    """Returns the options that say how to reach the cluster, under their Java names.
 
-    Raises ChangelogError (USAGE) for an option that the Java client lacks, or a file that cannot be read.
+    Options that tune librdkafka are left out. Raises ChangelogError (USAGE) for an option of security that the Java
+    client lacks, and for a file that cannot be read.
     """
     return dict(_translated(options))
 

@@ -1,7 +1,7 @@
-"""Which offsets of the changelog's topics a job reads next, and whether Kafka still has them.
+"""Finds the offsets of the changelog's topics that a job reads next, and checks that Kafka still has them.
 
-Offsets of committed messages have gaps, where transactions end and where messages were compacted. So a job notes what
-it read as a span from one offset to another, however many messages lie between.
+The offsets of committed messages have gaps: the ends of transactions take offsets, and compaction removes messages. So
+a job stores what it has read as a *span* from one offset to another, regardless of the number of messages in it.
 """
 
 import json
@@ -27,7 +27,8 @@ Offsets = Mapping[str, Mapping[str, int]]
 class OffsetSpan:
     """Offsets of one partition, from `first` up to, not including, `end`.
 
-    `after` is where the run before ended: it equals `first` unless history was lost, and is None on the first run.
+    `after` is the offset at which the previous run ended. It equals `first` unless history was lost, and is None on the
+    first run.
     """
 
     first: int
@@ -39,8 +40,9 @@ Spans = Mapping[Part, OffsetSpan]
 
 
 def entities(admin: Admin, prefix: str, names: Iterable[str] | None = None) -> dict[str, int]:
-    """The entities that have a topic, `schemas` and `gaps` included, each with its number of partitions.
+    """Returns the number of partitions of each entity that has a topic, including `schemas` and `gaps`.
 
+    With `names`, returns only these entities.
     Raises ChangelogError: PRECONDITION if no entity has a topic, USAGE if one of `names` has none.
     """
     reserved = RESERVED - OF_CHANGELOG
@@ -57,11 +59,11 @@ def entities(admin: Admin, prefix: str, names: Iterable[str] | None = None) -> d
 def unread(
     client: Client, prefix: str, offsets: Offsets, *, skip: Collection[str] = (), lost: bool = False
 ) -> dict[Part, OffsetSpan]:
-    """The span of committed messages past `offsets` for each partition; a partition without an offset is read whole.
+    """Returns, for each partition, the span of committed messages that begins at the partition's offset in `offsets`.
 
-    Spans may be empty. The entities of `skip` are left out. Raises ChangelogError: GAP (*history lost*) if messages
-    past the offsets are gone or may have been compacted away, unless `lost` accepts that; USAGE if one of `skip` has no
-    topic.
+    A partition without an offset is read from its beginning. Spans may be empty. The entities in `skip` are left out.
+    Raises ChangelogError: GAP (*history lost*) if messages past the offsets are gone or may have been compacted away,
+    unless `lost` accepts this; USAGE if an entity in `skip` has no topic.
     """
     admin = client.admin()
     counts = entities(admin, prefix)
@@ -82,9 +84,9 @@ def unread(
 
 
 def slices(spans: Spans, rows_max: int) -> Iterable[dict[Part, OffsetSpan]]:
-    """Cuts the spans into pieces of about `rows_max` offsets, to be read one after another.
+    """Cuts the spans into pieces of about `rows_max` offsets, which are read one after another.
 
-    Empty spans are left out, except on a first run: noting them lets the next run detect lost messages.
+    Empty spans are left out, except on a first run: a job that stores them can detect lost messages in its next run.
     """
     spans_left = {part: span for part, span in spans.items() if span.end > span.first or span.after is None}
     while spans_left:
@@ -102,7 +104,9 @@ def slices(spans: Spans, rows_max: int) -> Iterable[dict[Part, OffsetSpan]]:
 
 
 def as_json(spans: Spans, which: Literal["first", "end"]) -> str:
-    """The first or end offsets of the spans, in the form of Spark's options `startingOffsets` and `endingOffsets`."""
+    """Returns the first or the end offsets of the spans, as JSON for Spark's options `startingOffsets` and
+    `endingOffsets`.
+    """
     offsets: dict[str, dict[str, int]] = defaultdict(dict)
     for (topic_, partition), span in spans.items():
         offsets[topic_][str(partition)] = span.first if which == "first" else span.end
@@ -110,7 +114,7 @@ def as_json(spans: Spans, which: Literal["first", "end"]) -> str:
 
 
 def begin_options(spans: Spans) -> dict[str, str]:
-    """The options with which Spark's Kafka source reads the spans' partitions from their first offsets."""
+    """Returns the options with which Spark's Kafka source reads the spans' partitions, each from its span's `first`."""
     assigned: dict[str, list[int]] = defaultdict(list)
     for topic_, partition in spans:
         assigned[topic_].append(partition)
@@ -118,7 +122,7 @@ def begin_options(spans: Spans) -> dict[str, str]:
 
 
 def ending(spans: Spans, ends_: Offsets) -> dict[Part, OffsetSpan]:
-    """The spans with other ends."""
+    """Returns the spans with their ends replaced by those in `ends_`."""
     return {part: replace(span, end=ends_[part[0]][str(part[1])]) for part, span in spans.items()}
 
 
@@ -137,7 +141,10 @@ def _refuse_lost(part: Part, next_: int, first: int, end: int) -> None:
 
 
 def _refuse_compacted(admin: Admin, spans: Spans) -> None:
-    """Kafka protects a message from compaction for a limited time; one that was not read in that time may be gone."""
+    """Refuses spans that begin with messages older than the topic's `min.compaction.lag.ms`.
+
+    Kafka protects a message from compaction only for this time. Afterwards, an unread message may be gone.
+    """
     pending = {part: span for part, span in spans.items() if span.after is not None and span.end > span.first}
     topics_to_read = [Topic(name=name, partitions=0, settings={}) for name in {name for name, _ in pending}]
     settings = {name: topic_found.settings for name, topic_found in topics.read(admin, topics_to_read).items()}

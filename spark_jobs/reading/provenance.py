@@ -1,4 +1,4 @@
-"""Expressions that search a change's provenance as text."""
+"""Searches the provenance of changes as text, with Spark expressions."""
 
 from typing import Final
 
@@ -9,9 +9,11 @@ _CONTEXT: Final = ',"context":'
 
 
 def source_text() -> Column:
-    """The provenance without its context, because an application can write anything into that, even what we search for.
+    """Returns the provenance as text, for a search that must not match inside the context.
 
-    If there is a context, this is the text after it. Needs the columns `provenance` and `context`.
+    An application can write anything into a context, even the text that a job searches for. So if a change has a
+    context, the result is only the text after the context. Otherwise, the result is the whole provenance. Needs the
+    columns `provenance` and `context`.
     """
     provenance, context = F.col("provenance"), F.col("context")
     begin = F.instr(provenance, F.lit(_CONTEXT)) + F.lit(len(_CONTEXT)) + F.length(context)

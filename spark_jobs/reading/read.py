@@ -1,7 +1,7 @@
 """Reads a changelog into Spark from the file log, an archive or Kafka, always with the same rows and columns.
 
-The columns are those of `changelog.envelope.columnar.batch.SCHEMA` (docs/reference/file-log.md). Rows come in no order;
-sort them by `position`.
+The columns are those of `changelog.envelope.columnar.batch.SCHEMA` (docs/reference/file-log.md). The rows have no
+order: sort them by `position`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,10 +31,11 @@ from changelog.spark_jobs.storage.open_store import store_of
 def read_changelog(
     spark: SparkSession, where: Where, *, entities: Iterable[str] | None = None, after: Position | None = None
 ) -> DataFrame:
-    """The rows that the changelog holds now, of `entities` (by default all), and past `after` if it is given.
+    """Returns the rows that the changelog holds now.
 
-    The reserved entities, such as `schemas` and `dead`, are read only if they are named. Raises ChangelogError:
-    PRECONDITION if there is no changelog, USAGE for an unknown entity or a position beyond the changelog's end.
+    With `entities`, only the rows of these entities; with `after`, only the rows past this position. The reserved
+    entities, such as `schemas` and `dead`, are read only if they are named. Raises ChangelogError: PRECONDITION if
+    there is no changelog, USAGE for an unknown entity or a position beyond the changelog's end.
     """
     names = None if entities is None else sorted(set(entities))
     if after is not None:
@@ -58,10 +59,12 @@ def stream_changelog(
     entities: Iterable[str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """A stream of the changelog's present and future rows, with two more columns: `kafka_partition` and `offset`.
+    """Returns a stream of the changelog's present and future rows, with two more columns: `kafka_partition` and
+    `offset`.
 
-    `options` go to Spark's Kafka source and override ours: `startingOffsets`, `maxOffsetsPerTrigger`. Entities that
-    appear later are read from their beginning, unless `entities` are named.
+    `options` are options of Spark's Kafka source, such as `startingOffsets` or `maxOffsetsPerTrigger`; they override
+    the options that are set here. With `entities`, only these entities are read. Without, an entity that appears later
+    is read as well, from its beginning.
     """
     names = None if entities is None else sorted(set(entities))
     if names is not None:
@@ -76,7 +79,7 @@ def stream_changelog(
 
 
 def end_of(spark: SparkSession, where: Where) -> Position | None:
-    """The position up to which the changelog is complete; None while it is empty."""
+    """Returns the position up to which the changelog is complete; None while the changelog is empty."""
     match where:
         case Files():
             return _reached(find_recovery(where.path).checkpoint)
@@ -96,10 +99,11 @@ def refuse_beyond(spark: SparkSession, where: Where, position: Position) -> None
 
 
 def refuse_dropped(spark: SparkSession, where: Files | Archive, reached: Position, what: str) -> None:
-    """Raises ChangelogError (GAP) if retention dropped rows past `reached`; `what` names the output that ends there.
+    """Raises ChangelogError (GAP) if retention dropped rows past `reached`.
 
-    Days are dropped oldest first: while a row up to `reached` is left, none past it is missing. Rows of the reserved
-    entities are never dropped.
+    Retention drops the oldest days first. So if a row at or before `reached` is still there, no row past `reached` is
+    missing. Retention never drops rows of the reserved entities, so they say nothing here. `what` begins the error's
+    text, before `reached`: it says which output ends there.
     """
     path = where.path
     manifest = newest(store_of(path, spark))
@@ -114,14 +118,11 @@ def refuse_dropped(spark: SparkSession, where: Files | Archive, reached: Positio
 
 
 def _reached(checkpoint: Checkpoint | None) -> Position | None:
-    """The changelog holds every transaction that committed before this position."""
+    """Returns the last position that the changelog has reached.
+
+    The changelog holds every transaction that committed before this position.
+    """
     if checkpoint is None:
         return None
     whole = checkpoint.complete_before
     return whole if checkpoint.position is None else max(checkpoint.position, whole)
-
-
-# Files
-
-
-# Kafka

@@ -22,18 +22,23 @@ from changelog.spark_jobs.storage.manifest import newest
 from changelog.spark_jobs.storage.open_store import store_of
 
 ASIDE: Final = sorted({*OF_CHANGELOG, DEAD})
-"""Reserved entities: they are read only if they are named."""
+"""Reserved entities, which are read only if they are named."""
 
 
 _LOOKUP_MAX: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 
 
 _VERIFIED: Final = {"parquet.page.verify-checksum.enabled": "true"}
-"""Data that a failing disk altered causes an error, not wrong rows."""
+"""Checksums are verified, so that data that a failing disk has altered causes an error instead of wrong rows."""
 
 
 def paths_of_log(where: Files, entities: Sequence[str] | None, after: Position | None) -> list[str]:
-    """The archive's files, then the log's newer ones; an incomplete newest file is ignored."""
+    """Returns the paths of the archive's files, then of the log's files that are not archived yet.
+
+    An incomplete newest file is ignored. With `entities` and `after`, archive files that can hold no rows of these
+    entities past this position are left out, and so are log files that end at or before the position. Raises
+    ChangelogError: PRECONDITION if there is no changelog, USAGE for an unknown entity.
+    """
     recovery = find_recovery(where.path)
     manifest = read_manifest(where.path)
     if recovery.checkpoint is None and manifest is None:
@@ -58,7 +63,7 @@ def _last(path: Path, sequence: int) -> Position:
 def paths_of_archive(
     spark: SparkSession, where: Archive, entities: Sequence[str] | None, after: Position | None
 ) -> list[str]:
-    """The files of an archive that can hold rows of these entities after this position."""
+    """Returns the paths of the archive's files that can hold rows of these entities past this position."""
     manifest = manifest_of(spark, where)
     refuse_unknown(where, entities or (), _entities(manifest))
     root = store_of(where.path, spark).root
@@ -66,7 +71,7 @@ def paths_of_archive(
 
 
 def manifest_of(spark: SparkSession, where: Archive) -> Manifest:
-    """The newest manifest of an archive. Raises ChangelogError (PRECONDITION) where there is none."""
+    """Returns the newest manifest of an archive. Raises ChangelogError (PRECONDITION) if the archive has none."""
     manifest = newest(store_of(where.path, spark))
     if manifest is None:
         hint = "spark_jobs/archive.py creates it; check the path"
@@ -87,7 +92,7 @@ def _listed(manifest: Manifest | None, entities: Sequence[str] | None, after: Po
 
 
 def refuse_unknown(where: Where, entities: Iterable[str], known: Iterable[str]) -> None:
-    """Raises ChangelogError (USAGE) for an entity that is not one of the known."""
+    """Raises ChangelogError (USAGE) for an entity that is neither in `known` nor reserved."""
     unknown_names = sorted(set(entities) - {*known, *ASIDE})
     if unknown_names:
         hint = f"it has: {', '.join(sorted(set(known) - {*ASIDE})) or 'none yet'}"
@@ -95,7 +100,7 @@ def refuse_unknown(where: Where, entities: Iterable[str], known: Iterable[str]) 
 
 
 def read_parquet(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """The rows of these Parquet files; none where there are no files."""
+    """Returns the rows of these Parquet files; no rows if there are no files."""
     if not paths:
         return spark.createDataFrame([], ROWS)
     with _looked_up_here(spark, paths):
@@ -104,7 +109,7 @@ def read_parquet(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 @contextmanager
 def _looked_up_here(spark: SparkSession, paths: Sequence[str]) -> Iterator[None]:
-    """Has the driver list local files; for more than 32 paths, Spark would start a task for each."""
+    """Makes the driver list local files itself. For more than 32 paths, Spark would start a task for each path."""
     if not paths[0].startswith("file:"):
         yield
         return
@@ -117,9 +122,9 @@ def _looked_up_here(spark: SparkSession, paths: Sequence[str]) -> Iterator[None]
 
 
 def nullable(schema: Any) -> StructType:
-    """The Spark type of an Arrow schema, with all columns nullable."""
+    """Returns the Spark type of an Arrow schema, with all columns nullable."""
     return StructType([StructField(field.name, field.dataType) for field in from_arrow_schema(schema)])
 
 
 ROWS: Final = nullable(SCHEMA)
-"""The columns of a changelog, as Spark has them: what it reads from files may be null, it says."""
+"""The columns of a changelog, as a Spark type. All are nullable, because Spark makes all columns of files nullable."""

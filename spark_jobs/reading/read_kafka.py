@@ -20,7 +20,10 @@ ANSWER_MS: Final = "15000"
 
 
 def kafka_options(where: Kafka) -> dict[str, str]:
-    """Options with which Spark's Kafka source and sink reach the cluster; readers see committed messages only."""
+    """Returns the options with which Spark's Kafka source and sink reach the cluster.
+
+    With these options, Spark reads only committed messages.
+    """
     return {
         "kafka.bootstrap.servers": where.bootstrap_servers,
         "kafka.isolation.level": "read_committed",
@@ -33,10 +36,10 @@ def kafka_options(where: Kafka) -> dict[str, str]:
 
 
 def decoded(messages: DataFrame, where: Kafka) -> DataFrame:
-    """The rows of messages that Spark's Kafka source read with `kafka_options`, with `kafka_partition` and `offset`.
+    """Decodes messages that Spark's Kafka source read with `kafka_options`: returns rows of `DECODED`.
 
-    Tombstones are left out: the delete before each says the same. So are the parts of messages that were too large for
-    their topic; `changelog tail dead` joins those.
+    Tombstones are left out, because the delete before a tombstone says the same. Messages that were too large for
+    their topic were stored in parts; these parts are left out as well, and `changelog tail dead` joins them.
     """
     registry = None if where.registry is None else ExecutorRegistry.of_options(where.registry, where.registry_client)
     moves = F.filter("headers", lambda header: header["key"].isin("movedTo", "movedFrom"))
@@ -47,11 +50,11 @@ def decoded(messages: DataFrame, where: Kafka) -> DataFrame:
 
 
 def read_topics(spark: SparkSession, where: Kafka, entities: Sequence[str] | None) -> DataFrame:
-    """The rows (`ROWS`) of these entities' topics, by default of all."""
+    """Returns the rows (`ROWS`) of these entities' topics, or of all topics if `entities` is None."""
     known = _topics(where)
     refuse_unknown(where, entities or (), known)
     names = [name for name in (known if entities is None else entities) if name in known]
-    if not names:  # of the reserved ones
+    if not names:  # Only reserved entities are named, and they have no topic yet.
         return spark.createDataFrame([], ROWS)
     options = kafka_options(where) | {
         **subscription(where, names),
@@ -64,9 +67,10 @@ def read_topics(spark: SparkSession, where: Kafka, entities: Sequence[str] | Non
 
 
 def subscription(where: Kafka, entities: Sequence[str] | None) -> dict[str, str]:
-    """The option that subscribes to the topics of these entities, or of all; topics of deltas have one more dot.
+    """Returns the option that subscribes to the topics of these entities, or of all entities if `entities` is None.
 
-    The pattern is anchored, because Spark accepts a match anywhere in a name.
+    The pattern for all entities is anchored, because Spark accepts a match anywhere in a topic's name. It does not
+    match topics of deltas, because their names have one more dot.
     """
     if entities is not None:
         return {"subscribe": ",".join(f"{where.prefix}.{entity}" for entity in entities)}
@@ -75,7 +79,7 @@ def subscription(where: Kafka, entities: Sequence[str] | None) -> dict[str, str]
 
 
 def _topics(where: Kafka) -> list[str]:
-    """The entities that have a topic. Raises ChangelogError (PRECONDITION) if there is none."""
+    """Returns the entities that have a topic. Raises ChangelogError (PRECONDITION) if no entity has one."""
     from changelog.connectors.sinks.kafka.admin import topics  # noqa: PLC0415
 
     topic_entities = topics.entities(_client(where).admin(), where.prefix)
@@ -98,7 +102,7 @@ def _client(where: Kafka) -> Any:
 
 
 def kafka_log(where: Kafka) -> Any:
-    """The changelog on Kafka as readers in plain Python have it."""
+    """Returns a reader of the changelog on Kafka in plain Python, without Spark."""
     from changelog.connectors.sinks.kafka.encoding.messages import JSON  # noqa: PLC0415
     from changelog.connectors.sinks.kafka.reading.log import KafkaLog  # noqa: PLC0415
 

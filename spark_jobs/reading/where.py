@@ -1,4 +1,4 @@
-"""Where a changelog is: the file log, an archive, Kafka."""
+"""Says where a changelog is stored: in a file log, in an archive, or in Kafka."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from changelog.connectors.config import Config, FilesConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """The file log in the folder `path`, with its archive."""
+    """A file log in the folder `path`, with the archive of its older files."""
 
     path: Path
 
@@ -24,7 +24,11 @@ class Archive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kafka:
-    """The topics of `prefix`. `name` is the source's name; `options` and `registry_client` are as in `[sink]`."""
+    """The topics of a Kafka cluster whose names begin with `prefix` and a dot.
+
+    `name` is the name of the source. `bootstrap_servers`, `codec`, `registry` and `registry_client` are the settings of
+    these names in `[sink]`; `options` is the setting `client`.
+    """
 
     bootstrap_servers: str
     prefix: str
@@ -39,7 +43,7 @@ Where = Files | Archive | Kafka
 
 
 def where_of(config: Config) -> Files | Kafka:
-    """The changelog that the service publishes to, by its configuration."""
+    """Returns where the service stores its changelog, from the service's configuration."""
     sink = config.sink
     if isinstance(sink, FilesConfig):
         return Files(path=sink.path)
@@ -55,7 +59,7 @@ def where_of(config: Config) -> Files | Kafka:
 
 
 def name_of(where: Where) -> str:
-    """The changelog's name in errors and plans."""
+    """Returns the changelog's name for errors and plans."""
     match where:
         case Files():
             return f"the changelog in {where.path}"

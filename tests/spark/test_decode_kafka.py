@@ -18,7 +18,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op, Record
 from changelog.schemas.avro import value_schema
 from changelog.schemas.types import Primitive, Struct
-from changelog.spark_jobs.reading.decode_kafka import DECODED, MESSAGES, OFFSET, PARTITION, decoder
+from changelog.spark_jobs.reading.decode_kafka import DECODED, MESSAGE_COLUMNS, OFFSET, PARTITION, decoder
 from changelog.spark_jobs.reading.executor_registry import ExecutorRegistry
 from changelog.spark_jobs.reading.java_client import java_options
 from tests.unit import records as made
@@ -61,7 +61,7 @@ def decoded(given: pa.RecordBatch, registry: ExecutorRegistry | None = None) -> 
 def test_json_comes_back_as_the_very_rows(given: list[Record]) -> None:
     rows = batch.from_records(given)
     found = decoded(messages(rows, JSON.encode(rows)))
-    assert MESSAGE.names == list(MESSAGES)
+    assert MESSAGE.names == list(MESSAGE_COLUMNS)
     assert found.schema == DECODED
     assert found.drop_columns([PARTITION, OFFSET]).to_pylist() == rows.to_pylist()
     assert found.column(PARTITION) == rows.column("partition")
@@ -158,7 +158,7 @@ def test_avro_is_decoded_by_the_schema_that_is_asked_for_once(address: str) -> N
     ("id_", "login", "kind", "said"),
     [
         (9, "u:p", Kind.PRECONDITION, "schema 9 is unknown to the registry http://127.0.0.1"),
-        (2, "u:p", Kind.PRECONDITION, "the answer is not a schema registry's"),
+        (2, "u:p", Kind.PRECONDITION, "the server did not answer as a schema registry does"),
         (1, "u:wrong", Kind.ACCESS, "HTTP 401"),
         (1, None, Kind.ACCESS, "HTTP 401"),
     ],

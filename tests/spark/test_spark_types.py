@@ -40,7 +40,7 @@ def test_columns_without_a_key_may_all_be_null() -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [(None, "cannot be read"), ("{", "is not an entity's schema"), ('"int"', "is not an entity's schema")],
+    [(None, "cannot be read"), ("{", "is not the schema of an entity"), ('"int"', "is not the schema of an entity")],
 )
 def test_a_file_that_is_no_schema_is_one_line(tmp_path: Path, text: str | None, said: str) -> None:
     if text is not None:
