@@ -1,4 +1,8 @@
-"""Columns that are new are announced with the first row that has them."""
+"""Announces a version of an entity's columns with the first row that has these columns.
+
+The look of an entity's rows is their columns, and the number of the relation that they come from. If the changelog has
+no version with this look, a row that announces a new version is published before the first row that has the look.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +18,7 @@ from changelog.envelope.versions import Announced, Look, Versions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class First:
-    """The first row of a batch whose entity looks new."""
+    """The number of an entity's first row in a batch, and its look, which the changelog does not have yet."""
 
     row: int
     entity: Entity
@@ -22,9 +26,9 @@ class First:
 
 
 class Announcer:
-    """How the next rows of each entity look, and which of that the changelog does not have yet.
+    """Remembers which entities have a look that the changelog does not have yet.
 
-    `versions` knows what columns the changelog has; without it, none are announced.
+    `versions` knows the columns that the changelog has; without it, nothing is announced.
     """
 
     def __init__(self, versions: Versions | None) -> None:
@@ -32,14 +36,14 @@ class Announcer:
         self._unannounced: dict[str, tuple[Entity, Look]] = {}
 
     def look(self, entity: Entity, look: Look) -> None:
-        """The entity's next rows look so."""
+        """The next rows of the entity have this look."""
         if self._versions is None or self._versions.has(entity, look):
             self._unannounced.pop(entity.name, None)
         else:
             self._unannounced[entity.name] = entity, look
 
     def firsts(self, rows: pa.RecordBatch) -> Sequence[First]:
-        """Where a version is to be announced, in the order of the rows."""
+        """Returns the rows before which a version must be announced, in their order."""
         firsts = [
             First(row=pc.index(rows.column("entity"), entity.name).as_py(), entity=entity, look=look)
             for entity, look in self._unannounced.values()
@@ -47,12 +51,16 @@ class Announcer:
         return sorted((first for first in firsts if first.row >= 0), key=lambda first: first.row)
 
     def announce(self, first: First, provenance: str) -> Announced:
-        """The version that the row with this provenance begins. Raises ChangelogError, at the row's position."""
+        """Returns the version that begins with the row that has this provenance, which is JSON.
+
+        Raises ChangelogError, with the row's position, if readers could not follow, or if the database's catalogue
+        cannot be read.
+        """
         assert self._versions is not None
         del self._unannounced[first.entity.name]
         decoded = json_codec.decode_provenance(provenance)
         try:
             return self._versions.announce(first.entity, first.look, decoded)
         except ChangelogError as error:
-            error.position = decoded.source.position  # where the catalogue could not be asked, too
+            error.position = decoded.source.position  # also of an error that has no position, such as a lost connection
             raise

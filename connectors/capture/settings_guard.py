@@ -1,4 +1,4 @@
-"""Settings that must not change silently while a changelog is being written: they shape its order or its content."""
+"""Guards settings that must not change silently, because the order or the content of the changelog depends on them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,17 +8,23 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.mask import mask_id
 
 PLAIN_CODEC = "json"
-"""The codec of a changelog whose settings name none."""
+"""The codec if the stored settings of a changelog do not name one."""
 
 
 def shapes_of(entities: Sequence[Entity], *, codec: str, hmac_key: bytes) -> dict[str, dict[str, object]]:
-    """What shapes each entity's changelog, the masks' secret by its id."""
+    """Returns, by entity, the settings that order and content of its changelog depend on.
+
+    Instead of the secret of the masks, they have an id that is derived from it.
+    """
     coded = {} if codec == PLAIN_CODEC else {"codec": codec}
     return {entity.name: {**entity.shape(), "mask_id": mask_id(entity.masks, hmac_key), **coded} for entity in entities}
 
 
 def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, object]], *, accept: bool) -> None:
-    """Raises ChangelogError (SETTINGS) when what shapes a changelog is not as it was begun; new entities may join."""
+    """Raises ChangelogError (SETTINGS) if `shapes` differs from the settings that the changelog was written with.
+
+    New entities are allowed. With `accept`, changes are allowed too, except while a transaction is half published.
+    """
     if stored is None:
         return
     changes = [
@@ -51,7 +57,7 @@ def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, 
 
 
 def _places(shape: Mapping[str, object]) -> tuple[object, object]:
-    """What decides in which partition a row is."""
+    """Returns the settings that decide in which partition a row is."""
     return shape.get("partition_by"), shape.get("partitions")
 
 

@@ -1,4 +1,4 @@
-"""Signals that are not obeyed, stamps that are none and changes without one: counted, and told now and then."""
+"""Counts ignored signals, invalid stamps and changes without a stamp, and warns about them at a limited rate."""
 
 import time
 from collections import Counter
@@ -9,67 +9,75 @@ import structlog
 from changelog.envelope.errors import ChangelogError
 
 TELL_EVERY_S = 10.0
-"""How often the log tells: any role may write signals and stamps that are none, and must not fill it."""
+"""The time between warnings. Any role may write invalid signals and stamps, and must not be able to fill the log."""
 
 PROBLEMS_MAX, OTHER_PROBLEMS = 10, "something else"
-"""So many problems of stamps are told apart: who writes them may name their members as they like."""
+"""How many problems of stamps are logged by name, and the name of all others.
+
+A problem may contain names from the stamp, which its writer can choose, so their number has no limit.
+"""
 
 _log = structlog.get_logger("source")
 
 
 class Ignored:
-    """What came that was no signal, was wrongly signed, or asked for what there is not."""
+    """Counts ignored signals: invalid ones, wrongly signed ones, and those for something that does not exist."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._untold: Counter[str] = Counter()
-        self._tell_at = 0.0
+        self._unlogged: Counter[str] = Counter()
+        self._log_at = 0.0
 
     def ignored(self, why: ChangelogError) -> None:
-        """One more."""
+        """Counts a signal that was ignored because of `why`."""
         self._count += 1
-        self._untold[why.message] += 1
-        if time.monotonic() >= self._tell_at:
-            self._tell_at = time.monotonic() + TELL_EVERY_S
-            for message, count in self._untold.items():
+        self._unlogged[why.message] += 1
+        if time.monotonic() >= self._log_at:
+            self._log_at = time.monotonic() + TELL_EVERY_S
+            for message, count in self._unlogged.items():
                 _log.warning("signals ignored", why=message, count=count)
-            self._untold.clear()
+            self._unlogged.clear()
 
     def take(self) -> int:
-        """How many came since this was asked last."""
+        """Returns how many signals were ignored since the last call."""
         count, self._count = self._count, 0
         return count
 
 
 class Stamps:
-    """Provenance stamps that were not valid as a whole, and changes without one where the policy is to warn."""
+    """Counts invalid provenance stamps, and changes without a stamp if their entity's policy is to warn."""
 
     def __init__(self) -> None:
         self._invalid = 0
-        self._untold_invalid: dict[str, tuple[int, int]] = {}  # by what is wrong: how many, and the last transaction
-        self._untold: Counter[str] = Counter()
-        self._tell_at = 0.0
+        self._unlogged_problems: dict[str, tuple[int, int]] = {}
+        """For each problem, the number of stamps with it and the last transaction that had one."""
+        self._unlogged_changes: Counter[str] = Counter()
+        self._log_at = 0.0
 
     def heard(self, invalid: Sequence[tuple[str, int]], unstamped: Counter[str]) -> None:
-        """These came: what is wrong with each stamp and its transaction, and the changes by entity."""
+        """Counts the stamps and changes of a block.
+
+        `invalid` has the problem of each invalid stamp and the id of its transaction. `unstamped` has the number of
+        changes without a stamp, by entity.
+        """
         self._invalid += len(invalid)
         for problem, transaction in invalid:
-            known = problem in self._untold_invalid or len(self._untold_invalid) < PROBLEMS_MAX
-            why = problem if known else OTHER_PROBLEMS
-            count, _ = self._untold_invalid.get(why, (0, 0))
-            self._untold_invalid[why] = count + 1, transaction
-        self._untold += unstamped
-        if not (self._untold_invalid or self._untold) or time.monotonic() < self._tell_at:
+            is_named = problem in self._unlogged_problems or len(self._unlogged_problems) < PROBLEMS_MAX
+            why = problem if is_named else OTHER_PROBLEMS
+            count, _ = self._unlogged_problems.get(why, (0, 0))
+            self._unlogged_problems[why] = count + 1, transaction
+        self._unlogged_changes += unstamped
+        if not (self._unlogged_problems or self._unlogged_changes) or time.monotonic() < self._log_at:
             return
-        self._tell_at = time.monotonic() + TELL_EVERY_S
-        for why, (count, transaction) in self._untold_invalid.items():
+        self._log_at = time.monotonic() + TELL_EVERY_S
+        for why, (count, transaction) in self._unlogged_problems.items():
             _log.warning("provenance stamps not valid", why=why, count=count, last_transaction=str(transaction))
-        for entity, count in self._untold.items():
+        for entity, count in self._unlogged_changes.items():
             _log.warning("changes without a provenance stamp", entity=entity, count=count)
-        self._untold_invalid.clear()
-        self._untold.clear()
+        self._unlogged_problems.clear()
+        self._unlogged_changes.clear()
 
     def take(self) -> int:
-        """How many stamps were not valid since this was asked last."""
+        """Returns how many stamps were invalid since the last call."""
         count, self._invalid = self._invalid, 0
         return count

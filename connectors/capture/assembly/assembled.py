@@ -1,4 +1,7 @@
-"""What a decoder and the assembly hand each other, and what a block of the log gave."""
+"""The values that pass between a decoder, the assembly and its listener, and the result of a block.
+
+A block is a stretch of the log that is decoded at once.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,27 +22,28 @@ Ints = npt.NDArray[np.int64]
 
 
 class Listener(Protocol):
-    """Table reads that are under way (`windows`), which must know what passes in the log."""
+    """The table reads that are under way (`windows`). The assembly tells them what happens in the log."""
 
     def touched(self, rows: pa.RecordBatch, xids: Ints) -> None:
-        """Rows were delivered, by these transactions."""
+        """These rows were delivered; `xids` has the transaction id of each."""
 
     def discard(self, table: tuple[str, str]) -> None:
-        """What was read of the table and not yet published no longer holds."""
+        """Discards what was read from the table and is not published yet, because the table changed."""
 
     def signal(self, payload: bytes, change: Change) -> pa.RecordBatch | None:
-        """A signal arrived; the rows that belong at its place."""
+        """A message arrived at `change`. Returns the rows to publish at this place, or None."""
 
     def withdraw(self) -> None:
-        """The rows that `signal` gave last are not published."""
+        """The rows that `signal` returned last are not published after all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedRows:
-    """Rows of the changelog in the log's order, each with its commit and transaction id; and a stop that cut it short.
+    """Rows of the changelog in the log's order, and the commit and the transaction id of each.
 
-    `rows` carry the shapes of their entities. `unstamped` counts, by entity, changes without a stamp where the policy
-    is to warn.
+    The metadata of `rows` has the columns of their entities. `unstamped` has the number of changes without a stamp, by
+    entity, for entities whose policy is to warn. If a policy stops the changelog, `stop` is the error, and rows after
+    it may be missing.
     """
 
     rows: pa.RecordBatch
@@ -50,16 +54,16 @@ class EncodedRows:
 
 
 Encode = Callable[[int, int, Sequence[Span]], EncodedRows]
-"""Encodes the rows from the first number up to, and without, the second; rows are counted through a block.
+"""Encodes the rows from the first number up to the second, without the second.
 
-The spans cover exactly these rows. Where a policy stops, the stop is given with the rows before it. Raises
-ChangelogError (MALFORMED).
+The rows of a block are numbered from 0. The spans cover exactly the rows to encode. If a policy stops the changelog,
+the result has the stop and the rows before it. Raises ChangelogError (MALFORMED).
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnChanges:
-    """A table whose columns changed in the log."""
+    """The names of the columns of a table that changed at a position of the log."""
 
     table: str
     position: Position
@@ -70,14 +74,22 @@ class ColumnChanges:
 
 @dataclass(slots=True, kw_only=True)
 class Assembled:
-    """What a block gave. `through` is the end of the last whole transaction, None without one.
+    """The result of a block.
 
-    Each batch of `rows` carries the shapes of its entities (`changelog.envelope.columnar.batch.shapes`), which no table
-    alters inside one. `partial` says that the last row's transaction goes on. `signals` are the messages that may
-    be signals, each where it stands. `fenced` says that somebody waits until the checkpoint is stored. `statements`
-    are what the log has of statements that change tables, each with its commit; `described` is the last commit before
-    which an entity's table was described, because it was altered or for the first time, 0 without one. `first` is the
-    first transaction that began, `last` the one that the last row or `through` is of.
+    - `rows`: the rows, in batches. The metadata of each batch has the columns of its entities
+      (`changelog.envelope.columnar.batch.shapes`), which are the same for all rows of a batch.
+    - `through`: the end of the last transaction that ended in the block, None if none ended.
+    - `partial`: whether the last row belongs to a transaction that does not end in the block.
+    - `altered`: the changes of the columns of tables. `announced`: the new versions of columns.
+    - `unstamped`: the number of changes without a stamp, by entity, for entities whose policy is to warn.
+    - `invalid_stamps`: the problem of each invalid stamp, and the id of its transaction.
+    - `signals`: the messages that may be signals, and the place of each.
+    - `fenced`: whether somebody waits until the checkpoint is stored.
+    - `statements`: the texts of statements that change tables, and the commit of each.
+    - `described`: the commit of the last transaction in which the log described an entity's table, 0 without one. The
+      log describes a table when it is used for the first time, or after it was altered.
+    - `first`: the first transaction that began in the block.
+    - `last`: the transaction of the last row or, if that is later, of `through`.
     """
 
     rows: list[pa.RecordBatch] = field(default_factory=list)

@@ -1,4 +1,8 @@
-"""A table of the log bound to the entity that it feeds: how each of its columns is published."""
+"""Binds a table of the log to its entity, and says how each of the table's columns is published.
+
+A tuple is the values of one row as the log has them, in the order of the table's columns. A place is the index of a
+column in the tuple.
+"""
 
 from dataclasses import dataclass
 
@@ -9,7 +13,7 @@ from changelog.schemas.types import Struct
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One published column: its place in the tuple, and `label`, its name as a JSON member."""
+    """One published column: `index` is its place in the tuple, `label` its name in JSON, with the colon."""
 
     index: int
     name: str
@@ -20,13 +24,18 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """What turns the tuples of one table into an entity's messages.
+    """What turns the tuples of one table into the messages of an entity.
 
-    `width` is the number of columns in a tuple. `identity` holds the places of the columns that a key-only old tuple
-    carries. `lost` says why no row of the table has a key, which is then empty; `unlogged` are the columns of key and
-    partition that the log may leave out of an old row, and `whole_rows` is the statement that changes that, for hints.
-    `crossing` says that rows may move between partitions of the table, and `leaves` holds the identities of those
-    partitions that do not log their whole old rows.
+    - `relid`: the number of the table in the log. `width`: the number of columns in a tuple.
+    - `fields`: the published columns. `key`, `partition`: the columns of the entity key and of the partition key.
+    - `full`: whether the log has whole old rows of the table (its replica identity is FULL).
+    - `identity`: the places of the columns that an old tuple holds if it does not hold the whole row.
+    - `lost`: why the rows of the table have no key, for an error; `key` and `partition` are then empty. Otherwise None.
+    - `unlogged`: the names of key and partition columns that the log may leave out of an old row. `whole_rows`: the
+      statement after which the log has whole old rows, for hints.
+    - `crossing`: whether rows may move between partitions of the table. `leaves`: for each partition that does not log
+      whole old rows, the places of the columns that it logs.
+    - `mask`: the id of the masks and their secret, None without masks.
     """
 
     entity: Entity
@@ -47,10 +56,10 @@ class Binding:
 
     @property
     def shape(self) -> Struct:
-        """The published columns and their types, in order."""
+        """The names and the types of the published columns, in order."""
         return Struct(fields=tuple((field.name, field.codec.column_type) for field in self.fields))
 
     @property
     def placed_by_key(self) -> bool:
-        """Whether the partition follows from the entity key alone."""
+        """Whether the entity key is also the partition key."""
         return self.partition == self.key

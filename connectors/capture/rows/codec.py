@@ -1,4 +1,4 @@
-"""How the values of a column are published: from the server's text to JSON, and to the text that keys are made of."""
+"""Converts the values of a column from the server's text to JSON, and to the canonical text that keys are made of."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,15 +23,16 @@ class Shape(Enum):
     FLOAT = auto()  # the text, NaN and infinities in quotes
     TIMESTAMP = auto()  # ISO 8601 without a zone
     TIMESTAMPTZ = auto()  # ISO 8601 in UTC
-    OTHER = auto()  # one by one
+    OTHER = auto()  # only `to_json` can convert it, one value at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
-    """How the values of a column are published.
+    """Says how the values of a column are published.
 
-    `to_json` takes the server's text of a value that is not NULL, in UTF-8, and gives the UTF-8 of its JSON value; it
-    raises ChangelogError (MALFORMED) on text that the server would not print under `SETTINGS`, as far as it must look.
+    `to_json` takes the server's text of a value that is not NULL, in UTF-8, and returns its JSON value in UTF-8. It
+    raises ChangelogError (MALFORMED) if it sees that the server would not print this text under the session settings
+    of the source; it does not check texts that it can use as they are.
     """
 
     shape: Shape
@@ -40,10 +41,10 @@ class Codec:
 
 
 def canonical(text: bytes, codec: Codec) -> str:
-    """The canonical text of the value that the server printed as `text`: what keys are made of.
+    """Returns the canonical text, which keys are made of, of a value that the server printed as `text`.
 
-    The content of a JSON string, a number's token, `true` or `false`; of arrays, objects and all that is in json
-    columns the canonical JSON text, so that a json string is never taken for another json value.
+    It is the content of a JSON string, the token of a number, `true` or `false`. For arrays, objects and all values of
+    json columns, it is the canonical JSON text, so that a json string is never taken for another json value.
     """
     value = codec.to_json(text)
     if codec.column_type is Primitive.JSON or value.startswith((b"[", b"{")):
@@ -52,10 +53,14 @@ def canonical(text: bytes, codec: Codec) -> str:
 
 
 def string(text: bytes | memoryview) -> bytes:
-    """Any text, in quotes. A long one is converted in pieces, so that no decoded copy of all of it is in memory."""
+    """Returns any text in UTF-8 as a JSON string.
+
+    A long text is converted in pieces, so that there is never a decoded copy of the whole text in memory.
+    """
     if len(text) <= _PIECE_BYTES:
         return _quoted(text, 0)
-    # Twice, so that the memory is asked for at once: what grows a little each time is not given back afterwards.
+    # The first conversion finds out the length, so that the second can fill a buffer that is allocated only once.
+    # If the buffer grew piece by piece, its memory would not be returned to the system afterwards.
     quoted = bytearray(2 + sum(len(_quoted(piece, at)) - 2 for at, piece in _pieces(text)))
     quoted[0] = quoted[-1] = ord('"')
     to = 1
@@ -78,7 +83,7 @@ def _pieces(text: bytes | memoryview) -> Iterator[tuple[int, bytes | memoryview]
 
 
 def _quoted(text: bytes | memoryview, at: int) -> bytes:
-    """Text as a JSON string; `at` is its offset in the whole value, for the error message."""
+    """Returns a piece of a text as a JSON string; `at` is the offset of the piece, for the error message."""
     try:
         return msgspec.json.encode(str(text, "utf-8"))
     except UnicodeDecodeError as error:

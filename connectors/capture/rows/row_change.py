@@ -1,6 +1,6 @@
-"""What a decoder gives of one row: it was inserted, updated or deleted, and each value as the log has it.
+"""What a decoder returns for one row: whether it was inserted, updated or deleted, and its values as the log has them.
 
-A value is null, absent because it did not change (`UNCHANGED`), or the server's text.
+A value is the server's text, None for NULL, or `UNCHANGED` if the log does not have it because it did not change.
 """
 
 from dataclasses import dataclass
@@ -18,15 +18,16 @@ class Unchanged(Enum):
 
 
 UNCHANGED: Final = Unchanged.UNCHANGED
-"""A TOASTed value that did not change and so was not sent."""
+"""A large value that did not change, and which the server therefore did not send (in PostgreSQL, unchanged TOAST)."""
 
 
 LARGE_BYTES = 1 << 20
-"""From so many bytes on, a value is a view of its message, and a row goes one by one: so it is held fewer times."""
+"""The size in bytes from which a value is not copied but is a view of its message, and from which a row is converted
+alone and not with others. Both keep the number of copies in memory small."""
 
 
 Value = bytes | memoryview | None | Unchanged
-"""A column's value: the server's text, NULL, or not sent."""
+"""The value of a column: the server's text, None for NULL, or `UNCHANGED`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,11 @@ class Insert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """A changed row; `old_kind` is O (the whole old row), K (its replica identity alone) or None."""
+    """A changed row.
+
+    `old_kind` says what `old` holds: O for the whole old row, K for only the columns of its replica identity. Both are
+    None if the log has nothing of the old row.
+    """
 
     relid: int
     old_kind: Literal["O", "K"] | None
@@ -49,7 +54,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """A deleted row; `old_kind` as for Update."""
+    """A deleted row; `old_kind` is O or K, as for `Update`."""
 
     relid: int
     old_kind: Literal["O", "K"]

@@ -1,6 +1,8 @@
-"""From one decoded row to its records, one at a time: the definition that `columnar` is tested against.
+"""Makes the records of one decoded row. A record is an envelope with its key and partition: one message.
 
-What is unusual goes this way too: moves, unavailable values, policies that stop.
+This is the plain path: it defines what a record is, and the faster path, which encodes many rows at once
+(`json_columns`, `render_rows`), is tested against it. The faster path leaves unusual rows to it, such as rows that
+move, rows with values that the log did not send, and rows at which a policy stops.
 """
 
 from collections.abc import Sequence
@@ -20,15 +22,20 @@ from changelog.envelope.model import MISSING, Envelope, Missing, Op, Place, Prov
 from changelog.envelope.position import Position
 
 JSON_BYTES_MAX = 7 << 28
-"""The longest state: below the 2 GiB of a column of Arrow and a page of Parquet, with room for the rows beside it."""
+"""The longest `current` or `original`, in bytes.
+
+An Arrow column and a Parquet page hold less than 2 GiB; this leaves room for further rows in the same column.
+"""
 
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """A committed transaction: `xid` is a number of the source's own, in 64 bits, by which snapshots know it;
-    `committed_at` is in microseconds since 1970, UTC.
+    """A committed transaction.
+
+    `xid` is the 64-bit number that the source gives to the transaction, and by which its snapshots know it. `epoch` and
+    `commit` are the first two parts of its positions. `committed_at` is in microseconds since 1970, UTC.
     """
 
     xid: int
@@ -39,20 +46,24 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Where a row stands: the `ordinal` counts what the transaction sent before it."""
+    """The place of a row or of a message in the log, and the stamp that holds there.
+
+    `ordinal` is the number of rows and messages that the transaction sent before. `stamp` says who made the change; it
+    is None if the application did not say.
+    """
 
     transaction: Transaction
     ordinal: int
     stamp: Stamp | None
 
     def position(self, half: int = 0) -> Position:
-        """The row's position, or that of the second half of a move."""
+        """Returns the position of the row's record; with `half` 1, that of the second record of a row that moved."""
         return Position(self.transaction.epoch, self.transaction.commit, 2 * self.ordinal + half)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What every message says of its source, and what an operator decided about its stops."""
+    """What every message says about its source, and what an operator decided about stops of the service."""
 
     connector: str
     name: str
@@ -73,9 +84,11 @@ Tuple = Sequence[Value]
 
 
 def records(origin: Origin, binding: Binding, row: Insert | Update | Delete, change: Change) -> list[Record]:
-    """The messages of one row: none where a policy leaves it out, two where it moved.
+    """Returns the records of one row.
 
-    Raises ChangelogError of kind STOP where a policy says so and no operator decided otherwise.
+    There are two if the row moved to another key or partition, none if a policy or an operator's decision leaves the
+    row out, and otherwise one. Raises ChangelogError: STOP if a policy stops at the row and no operator decided
+    otherwise, MALFORMED if the row does not fit its relation, LIMIT if it is too large.
     """
     _check_width(binding, row)
     try:
@@ -91,7 +104,7 @@ def records(origin: Origin, binding: Binding, row: Insert | Update | Delete, cha
 
 
 def read(origin: Origin, binding: Binding, values: Tuple, change: Change) -> Record:
-    """The message of a row that was read from the table."""
+    """Returns the record of a row that was read from the table, not from the log."""
     return Record(
         entity=binding.entity.name,
         place=place(binding, values),
@@ -100,23 +113,27 @@ def read(origin: Origin, binding: Binding, values: Tuple, change: Change) -> Rec
 
 
 def joined(origin: Origin, binding: Binding, deleted: Delete, inserted: Insert, change: Change) -> list[Record]:
-    """A row that crossed partitions arrives as delete and insert; of one key, it is one update.
+    """Returns the records of a row that crossed partitions of its table, and has the same key as before.
 
-    `change` is the insert's; the delete's ordinal stays unused.
+    The log has a delete and an insert for such a row; the records are those of one update. `change` is the place of
+    the insert, so no record has the ordinal of the delete.
     """
     row = Update(relid=inserted.relid, old_kind=deleted.old_kind, old=deleted.old, new=inserted.new)
     return records(origin, binding, row, change)
 
 
 def same_key(binding: Binding, deleted: Delete, inserted: Insert) -> bool:
-    """Whether the two rows have one key and one place."""
+    """Whether the two rows have the same entity key and the same partition key."""
     _check_width(binding, deleted)
     _check_width(binding, inserted)
     return all(deleted.old[f.index] == inserted.new[f.index] for f in (*binding.key, *binding.partition))
 
 
 def truncates(origin: Origin, binding: Binding, change: Change) -> list[Record]:
-    """The messages of a truncate: one a partition; STOP where the entity's policy is to stop."""
+    """Returns the records of a truncate: one for each partition of the entity.
+
+    Raises ChangelogError (STOP) if the entity's policy is to stop and no operator decided otherwise.
+    """
     position = change.position()
     envelope = Envelope(
         provenance=provenance(origin, binding, Op.TRUNCATE, change, position), current=None, original=None
@@ -141,14 +158,17 @@ def _check_width(binding: Binding, row: Insert | Update | Delete) -> None:
 
 
 class _NoPlaceError(ChangelogError):
-    """A row whose key or partition cannot be told; the hint goes on after the command that passes it."""
+    """The key or the partition of a row is unknown. The hint continues the hint of `_decided`."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(Kind.PRECONDITION, message, hint=hint)
 
 
 def _unknown(binding: Binding, column: str) -> _NoPlaceError:
-    """The log says nothing of a column: for its null, or for what the table's replica identity leaves out."""
+    """Returns the error for a key or partition column of which the log has no value.
+
+    Either the value is null, or the table's replica identity leaves the column out of old rows.
+    """
     what = f"the log holds no value for key or partition column {column} of {binding.table}"
     if column in binding.unlogged:
         rebuild = f"once the service runs, `changelog rebuild {binding.entity.name}`"
@@ -178,7 +198,7 @@ def _create(origin: Origin, binding: Binding, new: Tuple, change: Change) -> Rec
 def _update(origin: Origin, binding: Binding, row: Update, change: Change) -> list[Record]:
     entity = binding.entity.name
     if row.old is None and binding.unlogged:
-        raise _unknown(binding, binding.unlogged[0])  # nobody knows whether the row had another key before
+        raise _unknown(binding, binding.unlogged[0])  # because the row may have had another key before
     new_place = place(binding, row.new, row.old)
     old_place = new_place if row.old is None else place(binding, row.old, row.new)
     whole = row.old is not None and is_whole(binding, row.old_kind, row.old)
@@ -197,11 +217,12 @@ def _update(origin: Origin, binding: Binding, row: Update, change: Change) -> li
 
 
 def is_whole(binding: Binding, kind: str | None, old: Tuple) -> bool:
-    """Whether an old tuple has the whole row.
+    """Whether an old tuple holds the whole row.
 
-    Of a partitioned table it says what the table's replica identity is, and holds what the partition's is, with null
-    for the rest. Which partition it is of, it does not say: where one is known that logs no more than what has a
-    value here, the nulls may be its.
+    `kind` is O if the replica identity of the table is the whole row. But a row of a partitioned table was logged by a
+    partition, with the columns of the partition's own replica identity and null in all others. The tuple does not say
+    which partition that was. So the tuple counts as whole only if, for each partition that does not log whole rows, it
+    has a value in a column that this partition does not log; otherwise a null may be a value that was not logged.
     """
     if kind != "O" or None not in old:
         return kind == "O"
@@ -220,7 +241,10 @@ def _delete(origin: Origin, binding: Binding, row: Delete, change: Change) -> Re
 
 
 def _unplaced(origin: Origin, binding: Binding, row: Insert | Update | Delete, change: Change) -> Record:
-    """The record of a row that has no place, for the operator who sets it aside: what the log has of it."""
+    """Returns a record with what the log has of a row whose key or partition is unknown.
+
+    An operator may set this record aside (`dead-letter`). Its key is empty.
+    """
     op = Op.CREATE if isinstance(row, Insert) else Op.UPDATE if isinstance(row, Update) else Op.DELETE
     current = None if isinstance(row, Delete) else _side(binding, row.new, None)
     original: _Side | Missing = MISSING
@@ -234,7 +258,10 @@ def _unplaced(origin: Origin, binding: Binding, row: Insert | Update | Delete, c
 
 
 def place(binding: Binding, values: Tuple, other: Tuple | None = None) -> Place:
-    """Where a row belongs; `other` is the other side of an update, for values that the log left out."""
+    """Returns the key and the partition of a row.
+
+    `other` is the other side of an update; a value that did not change and was not sent is taken from there.
+    """
     if binding.lost is not None:
         change = f"or name the new key in [entities.{binding.entity.name}] and run `changelog run --accept-config`"
         raise _NoPlaceError(binding.lost, change)
@@ -268,7 +295,7 @@ def _side(binding: Binding, values: Tuple, full_old: Tuple | None) -> _Side:
         if value is not None and field.json and bytes(value).strip() == b"null":
             json_null.append(field.name)
         parts += [b"," if parts else b"{", field.label, b"null" if value is None else _token(field.codec, value)]
-    json = b"".join([*parts, b"}"]) if parts else b"{}"  # once: values may be large
+    json = b"".join([*parts, b"}"]) if parts else b"{}"  # joined only once, because values may be large
     if len(json) > JSON_BYTES_MAX:
         raise ChangelogError(
             Kind.LIMIT,
@@ -287,11 +314,12 @@ def _token(codec: Codec, value: bytes | memoryview) -> bytes:
 def _old_side(binding: Binding, old: Tuple, *, whole: bool) -> _Side:
     if whole:
         return _side(binding, old, None)
+    # Columns of a replica identity are never null, so a null here is a value that the log did not send.
     known = [
         value if value is not None and (binding.full or place in binding.identity) else UNCHANGED
         for place, value in enumerate(old)
     ]
-    return _side(binding, known, None)  # no column of a replica identity is ever null
+    return _side(binding, known, None)
 
 
 def _envelope(
@@ -303,21 +331,21 @@ def _envelope(
     current: _Side | None,
     original: _Side | Missing,
 ) -> Envelope:
-    told = provenance(origin, binding, op, change, position)
-    source = told.source
+    made_by = provenance(origin, binding, op, change, position)
+    source = made_by.source
     if current is not None:
         source = replace(source, unavailable=current.unavailable, json_null=current.json_null)
     if isinstance(original, _Side):
         source = replace(source, unavailable_original=original.unavailable, json_null_original=original.json_null)
     return Envelope(
-        provenance=replace(told, source=source),
+        provenance=replace(made_by, source=source),
         current=None if current is None else current.json,
         original=original.json if isinstance(original, _Side) else MISSING,
     )
 
 
 def provenance(origin: Origin, binding: Binding, op: Op, change: Change, position: Position) -> Provenance:
-    """Who made the change (the entity's default where nobody said) and where it was read."""
+    """Returns who made the change (the entity's default if no stamp says it), and where the change was read."""
     return Provenance(
         stamp=change.stamp or binding.entity.default_stamp,
         source=Source(
@@ -357,6 +385,11 @@ def _decided(
     *,
     choices: str = "skip|dead-letter",
 ) -> list[Record]:
+    """Returns what an operator decided for the records of a stop: none of them, or `published` as dead letters.
+
+    Raises ChangelogError (STOP) with `what` happened if there is no decision. Its hint names the command that passes
+    the stop, and then what else can be done (`otherwise`).
+    """
     decision = origin.decisions.at(position)
     if decision is None or decision not in choices.split("|"):
         raise ChangelogError(
