@@ -70,7 +70,8 @@ class Lookup:
 
     def end(self, *, more: bool = False, failed: bool = False) -> None:
         """Says that no more ghosts will be offered."""
-        self._offering, self.more, self.failed = False, more, failed
+        self.more, self.failed = more, failed
+        self._offering = False  # set last: who sees that the sweep is complete also sees how it ended
 
     @property
     def idle(self) -> bool:

@@ -267,22 +267,31 @@ class Windows:
         if self._latest is None or any(chunk.snapshot is None for chunk in self._chunks.values()):
             return
         in_use = [self._latest, *(chunk.snapshot for chunk in self._chunks.values() if chunk.snapshot)]
-        blocks = []
+        blocks, swept = [], []
         for block in self._touched:
             needed = np.logical_or.reduce([snapshot.misses(block.xids) for snapshot in in_use])
-            self._remember(block, ~needed)
             if needed.any():
                 blocks.append(block if needed.all() else block.where(needed))
+            if len(self._swept):
+                is_swept = pc.is_in(block.entities, self._swept).to_numpy(zero_copy_only=False)
+                swept.append(block.where(is_swept & ~needed))
+        self._remember(swept)
         self._touched = blocks
         self._kept = sum(len(block.xids) for block in blocks)
         self._kept_max = max(_KEPT_ROWS_MAX, 2 * self._kept)
 
-    def _remember(self, block: _Touched, forgotten: Mask) -> None:
-        """For entities that are swept, keeps each touched key once, to the end."""
-        for entity in self._swept.to_pylist():
-            keys = block.keys.filter(pc.and_(pa.array(forgotten), pc.equal(block.entities, entity)))
-            if len(keys):
-                self._since[entity] = pa.concat_arrays([self._since.get(entity, keys[:0]), keys]).unique()
+    def _remember(self, swept: Sequence[_Touched]) -> None:
+        """Keeps each of these keys, which are of entities that are swept, once, to the end."""
+        if not swept:
+            return
+        columns = {
+            "entity": pa.chunked_array([block.entities for block in swept]),
+            "key": pa.chunked_array([block.keys for block in swept]),
+        }
+        by_entity = pa.table(columns).group_by("entity").aggregate([("key", "distinct")])
+        for entity, keys in zip(by_entity.column("entity"), by_entity.column("key_distinct"), strict=True):
+            name = entity.as_py()
+            self._since[name] = pa.concat_arrays([self._since.get(name, keys.values[:0]), keys.values]).unique()
 
     # For the reader threads.
 

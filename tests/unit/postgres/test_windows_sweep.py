@@ -22,6 +22,7 @@ from changelog.connectors.capture.tables import windows as windows_module
 from changelog.connectors.capture.tables.key_lookup import Ghost, Keys, Lookup
 from changelog.connectors.capture.tables.windows import Chunk, Windows
 from changelog.connectors.sources.postgres.snapshot.visibility import Snapshot
+from changelog.envelope.entity import TRUNCATE_KEY
 from tests.unit.postgres.window_simulation import (
     ENTITY,
     KEYS,
@@ -254,6 +255,37 @@ def test_what_the_table_lacks_is_deleted_once_and_nothing_else(seed: int) -> Non
         _run(seed + number, Windows)
 
 
+def test_the_touched_keys_of_each_swept_entity_are_remembered_apart() -> None:
+    """Every snapshot sees the transactions, so that nothing but what is remembered tells of them."""
+    sweeps = [Lookup(entity, sweeping=True) for entity in ("guest", "order", "room")]
+    windows = Windows({}, horizon=0, nonces=str, lookups=sweeps)
+    windows.glance(Snapshot(xmin=9, xmax=9, running=np.array([], np.int64)))
+    for entities, keys in (
+        (["order", "guest", "hotel"], ["1", "2", "3"]),
+        (["order", "order", "guest"], ["2", "1", TRUNCATE_KEY]),
+    ):
+        windows.touched(pa.record_batch({"entity": entities, "key": keys}), np.full(3, 5))
+    assert not windows._touched
+    asked = pa.array(["1", "2", "3"])
+    unmentioned = {sweep.entity: windows._unmentioned(sweep.entity, asked).tolist() for sweep in sweeps}
+    assert unmentioned == {"guest": [False] * 3, "order": [False, False, True], "room": [True] * 3}
+
+
+class _Watched(Lookup):
+    """Is looked at after each of its changes, as by a thread that does not hold the lock."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if "_offering" in self.__dict__ and self.complete:
+            assert (self.more, self.failed) == (True, True)
+
+
+def test_a_sweep_that_is_seen_to_be_complete_has_said_how_it_ended() -> None:
+    sweep = _Watched(ENTITY, sweeping=True)
+    sweep.end(more=True, failed=True)
+    assert sweep.complete
+
+
 class _DeletesWhatIsGone(Windows):
     """Also where the stream told of it."""
 
@@ -272,7 +304,7 @@ class _ByVisibilityAlone(Windows):
 class _ForgetsTheSwept(Windows):
     """Keeps of the keys that were touched only those that a snapshot may miss."""
 
-    def _remember(self, block: object, forgotten: Mask) -> None:
+    def _remember(self, swept: object) -> None:
         pass
 
 
