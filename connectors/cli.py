@@ -1,6 +1,7 @@
 """`changelog`: the command line. Finds the command, runs it, and turns an error into one line and an exit code.
 
-Exit codes: 0 done or clean, 1 found something, 2 bad usage or configuration, 3 failed.
+Exit codes: 0 if the command did what it should and found nothing wrong, 1 if it found something, 2 for bad usage or a
+bad configuration, 3 if it failed.
 """
 
 import argparse
@@ -21,23 +22,24 @@ from changelog.connectors.terminal import say
 
 COMMANDS = {
     "demo": "run a demonstration on this machine, with a PostgreSQL of its own (extra `embedded`)",
-    "init": "write a configuration and schema files from a live database, or print the SQL that creates its roles",
+    "init": "write a configuration and schema files from a live database, or print SQL that an administrator runs",
     "check": "test every precondition of the service and print a fix for each problem",
     "run": "run the service: read the tables, then stream changes until stopped",
     "status": "show the lag, the log that the slot retains, tables being read, repairs, and counts per entity",
     "tail": "show changes as they are published",
     "history": "show all changes of one key of an entity",
     "schemas": "work with the schemas of what is published: in files, in the registry, and in migrations",
-    "republish": "publish some or all keys of an entity again from its table, in stream order",
+    "republish": "publish some or all keys of an entity again from its table, without disturbing the order of changes",
     "rebuild": "publish an entity again from its table, and delete the keys that the table no longer has",
     "signal": "pause or resume the reading of tables, or cancel repairs",
     "accept": "let the service continue past a change that it stopped at",
     "drop": "remove what the service created in the database and on Kafka",
 }
-"""Each is the module of this name in `changelog.connectors.commands`, loaded when it is asked for."""
+"""The commands with their summaries. Each command is the module of its name in `changelog.connectors.commands`, and is
+imported only if the command line names it."""
 
 SERVICE = "run"
-"""The command whose standard error is a log."""
+"""The command that writes a log to standard error."""
 
 FAILED = 3
 INTERRUPTED = 130
@@ -46,14 +48,14 @@ OUTPUT_GONE = 141
 
 class _Parser(argparse.ArgumentParser):
     chosen: "argparse.ArgumentParser | None" = None
-    """The parser of the command that was chosen, whose options an unknown one may be meant for."""
+    """The parser of the command that was chosen; a misspelt option may be one of its options."""
 
     def error(self, message: str) -> NoReturn:
-        """One line, as every other error."""
+        """Prints a usage error as one line, like every other error, and exits with 2."""
         self.exit(2, f"{self.prog}: {message}{self._meant(message)}; see `{self.prog} --help`\n")
 
     def _meant(self, message: str) -> str:
-        """What a misspelt command or option was probably meant to be."""
+        """Returns a suggestion for a misspelt command or option, to end the error with; empty if there is none."""
         known: Sequence[str]
         if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             known = re.findall(r"[\w-]+", choice[2])
@@ -66,7 +68,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command line, by default this process's, and gives its exit code."""
+    """Runs one command line, by default that of this process, and returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     name = next((word for word in words if word in COMMANDS), None)
     try:
@@ -78,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if missing == "changelog":
             raise
         needs = f"`changelog {name}` needs {missing}, which is not installed"
-        print(f"changelog: {needs}; {installation('kafka')}", file=sys.stderr)
+        print(f"changelog: {needs}; {installation()}", file=sys.stderr)
         return 2
     parser = parser_of({name: command} if name and command else {})
     arguments = parser.parse_args(words)
@@ -94,7 +96,7 @@ def _load(name: str) -> Command:
 
 
 def parser_of(loaded: Mapping[str, Command]) -> argparse.ArgumentParser:
-    """The parser of the command line, with the arguments of the commands that are `loaded`."""
+    """Returns the parser of the command line. Only the commands that are `loaded` have their own arguments in it."""
     parser = _Parser(prog="changelog", description="Publishes a database's commit log as a changelog.")
     parser.add_argument("--version", action="version", version=f"changelog {own_version()}")
     parser.add_argument(
@@ -112,7 +114,7 @@ def parser_of(loaded: Mapping[str, Command]) -> argparse.ArgumentParser:
 
 
 class _Completion(argparse.Action):
-    """Prints the script for a shell, and ends."""
+    """Prints the completion script for a shell, and ends the process."""
 
     def __call__(
         self,
@@ -121,7 +123,7 @@ class _Completion(argparse.Action):
         value: str | Sequence[object] | None,
         _option: str | None = None,
     ) -> None:
-        from changelog.connectors import completion  # noqa: PLC0415, no other command line is to wait for it
+        from changelog.connectors import completion  # noqa: PLC0415, nothing else should wait for this import
 
         if value not in completion.SHELLS:
             parser.error(
@@ -132,7 +134,7 @@ class _Completion(argparse.Action):
 
 
 def _loadable() -> dict[str, Command]:
-    """The commands whose packages are installed."""
+    """Loads all commands, except those that need a package that is not installed."""
     loaded = {}
     for name in COMMANDS:
         with suppress(ModuleNotFoundError):
@@ -141,8 +143,8 @@ def _loadable() -> dict[str, Command]:
 
 
 def execute(command: Command, arguments: argparse.Namespace) -> int:
-    """Runs a command, and turns an error into one line; gives the exit code."""
-    from changelog.connectors import logs  # noqa: PLC0415, no help and no completion is to wait for them
+    """Runs a command, turns an error into one line on stderr, and returns the exit code."""
+    from changelog.connectors import logs  # noqa: PLC0415, help and completion should not wait for these imports
     from changelog.envelope.errors import EXIT_CODES, ChangelogError  # noqa: PLC0415
 
     logs.configure(sys.stderr, verbose=arguments.verbose)
@@ -151,25 +153,29 @@ def execute(command: Command, arguments: argparse.Namespace) -> int:
     except ChangelogError as error:
         _report(error, str(error), arguments)
         return EXIT_CODES.get(error.kind, FAILED)
-    except BrokenPipeError:  # the reader of our output, `head` say, has seen enough
+    except BrokenPipeError:  # whoever reads our output, for example `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OUTPUT_GONE
     except KeyboardInterrupt:
         return INTERRUPTED
-    except OSError as error:  # of a file that another user owns, say
+    except OSError as error:  # for example, the process may not read a file
         where = f"{error.filename}: " if error.filename else ""
         _report(error, f"{where}{error.strerror or type(error).__name__}", arguments)
         return FAILED
-    except Exception as error:  # noqa: BLE001, a bug of ours: its message may hold row values, so only its type is shown
+    except Exception as error:  # noqa: BLE001, a bug of ours; its message may hold row values: show only its type
         text = f"internal error ({type(error).__name__}); repeat with --verbose and report the traceback"
         _report(error, text, arguments)
         return FAILED
 
 
 def _report(error: BaseException, text: str, arguments: argparse.Namespace) -> None:
-    """One line on stderr. The service's is a log event where its log is: whoever collects JSON lines finds it, too."""
+    """Prints an error as one line on stderr.
+
+    If the command is `run` and its stderr is not a terminal, the error becomes an event of the service's log, so that a
+    collector of JSON lines finds it.
+    """
     if arguments.command == SERVICE and not sys.stderr.isatty():
-        import structlog  # noqa: PLC0415, as the packages of ours
+        import structlog  # noqa: PLC0415, loaded late like our own packages above
 
         log = structlog.get_logger("service")
         log.error("service failed", error=text, **({"exc_info": error} if arguments.verbose else {}))

@@ -1,4 +1,7 @@
-"""Scripts by which a shell completes `changelog`: made of its parser, they run without Python."""
+"""Writes the scripts by which a shell completes the words of a `changelog` command line.
+
+A script is generated from the parser of the command line, and works without starting Python.
+"""
 
 import argparse
 from collections.abc import Iterator
@@ -8,34 +11,34 @@ import shtab
 
 SHELLS: Final = ("bash", "zsh", "fish")
 
-_NAMES: Final = "grep -oE '^\\[entities\\.[a-z0-9_]+' changelog.toml 2>/dev/null | cut -d. -f2 | sort -u"
-"""Prints the entities of the configuration in this folder."""
+_LIST_ENTITIES: Final = "grep -oE '^\\[entities\\.[a-z0-9_]+' changelog.toml 2>/dev/null | cut -d. -f2 | sort -u"
+"""The shell command that prints the entities named in the `changelog.toml` of the current folder."""
 
 _ENTITY: Final[shtab.CompleteType] = {
     "bash": "_changelog_entities",
     "zsh": "_changelog_entities",
-    "fish": f"({_NAMES})",
+    "fish": f"({_LIST_ENTITIES})",
     "preamble": {
-        "bash": f'_changelog_entities() {{ compgen -W "$({_NAMES})" -- "$1"; }}',
-        "zsh": f'_changelog_entities() {{ compadd -- ${{(f)"$({_NAMES})"}}; }}',
+        "bash": f'_changelog_entities() {{ compgen -W "$({_LIST_ENTITIES})" -- "$1"; }}',
+        "zsh": f'_changelog_entities() {{ compadd -- ${{(f)"$({_LIST_ENTITIES})"}}; }}',
     },
 }
 
-_COMPLETED: Final = {
+_COMPLETERS: Final = {
     "ENTITY": _ENTITY,
     "FILE": shtab.FILE,
     "FILE.sql": shtab.FILE,
     "FOLDER": shtab.DIRECTORY,
     "DIR": shtab.DIRECTORY,
 }
-"""How the values of arguments are completed, by what the help calls them."""
+"""How the value of an argument is completed, by the name that the help gives this value."""
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """The script for one of `SHELLS`: it completes commands, options, files, and entities where they are asked for."""
+    """Returns the script for `shell`, one of `SHELLS`. It completes commands, options, files, folders and entities."""
     for action in _actions(parser):
-        if isinstance(action.metavar, str) and action.metavar in _COMPLETED:
-            action.complete = _COMPLETED[action.metavar]  # type: ignore[attr-defined]
+        if isinstance(action.metavar, str) and action.metavar in _COMPLETERS:
+            action.complete = _COMPLETERS[action.metavar]  # type: ignore[attr-defined]
     return str(shtab.complete(parser, shell=shell))
 
 

@@ -1,4 +1,4 @@
-"""Which version of the package this is, and how its optional parts are installed: from the wheel, not from an index."""
+"""Tells the version of this package, and how to install it and its optional parts from the wheel: no index has it."""
 
 import tomllib
 from importlib.metadata import PackageNotFoundError, version
@@ -8,7 +8,7 @@ PACKAGE = "changelog-publisher"
 
 
 def own_version() -> str:
-    """This package's version; a checkout that is not installed has it in its pyproject.toml."""
+    """Returns the version of this package; that of a checkout that is not installed is read from its pyproject.toml."""
     try:
         return version(PACKAGE)
     except PackageNotFoundError:
@@ -16,6 +16,7 @@ def own_version() -> str:
         return str(project["version"])
 
 
-def installation(extra: str) -> str:
-    """The command that installs the wheel of this version with `extra`, as a hint."""
-    return f'pip install "changelog_publisher-{own_version()}-py3-none-any.whl[{extra}]" (`make wheel` builds it)'
+def installation(extra: str | None = None) -> str:
+    """Returns a hint: the command that installs the wheel of this version, with the optional part `extra`, if any."""
+    extras = "" if extra is None else f"[{extra}]"
+    return f'pip install "changelog_publisher-{own_version()}-py3-none-any.whl{extras}" (`make wheel` builds it)'

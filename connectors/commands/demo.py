@@ -1,4 +1,4 @@
-"""`changelog demo`: runs the whole story on this machine."""
+"""`changelog demo`: runs the demonstration on this machine, from an empty database to the history of one order."""
 
 import argparse
 import os
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=SECONDS,
         metavar="N",
-        help=f"for how many seconds the services write; default: {SECONDS:.0f}",
+        help=f"for how many seconds the services write after the tables were read; default: {SECONDS:.0f}",
     )
     parser.add_argument(
         "--kafka", action="store_true", help="publish to Kafka; starts a broker unless --bootstrap-servers names one"
@@ -37,13 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Runs the demo; nothing is left running."""
+    """Runs the demo. Nothing that it started is still running afterwards."""
     tell(arguments)
     return 0
 
 
 def tell(arguments: argparse.Namespace, sequel: demo.Sequel | None = None) -> None:
-    """Tells the story, and a sequel while its database still runs."""
+    """Runs the demo with these arguments; calls `sequel`, if there is one, while the demo's database still runs."""
     demo.run(
         show.console(),
         stage=_stage(arguments),
@@ -58,7 +58,7 @@ def tell(arguments: argparse.Namespace, sequel: demo.Sequel | None = None) -> No
 def _stage(arguments: argparse.Namespace) -> DemoStage:
     if not arguments.kafka:
         if arguments.bootstrap_servers is not None:
-            raise ChangelogError(Kind.USAGE, "--bootstrap-servers is for --kafka", hint="give both")
+            raise ChangelogError(Kind.USAGE, "--bootstrap-servers needs --kafka", hint="give both")
         return FileStage()
     with sinks.extra_needed():
         from changelog.connectors.demo.kafka import KafkaStage  # noqa: PLC0415
@@ -72,5 +72,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds, at most 3600")
+        raise argparse.ArgumentTypeError(f"{text}: must be a number of seconds, more than 0 and at most 3600")
     return seconds

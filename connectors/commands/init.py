@@ -23,15 +23,17 @@ from changelog.envelope.entity import RESERVED
 from changelog.envelope.errors import ChangelogError, Kind
 
 DSN_VARIABLE = "DATABASE_URL"
-"""The variable that the configuration refers to, so that it holds no password."""
+"""The environment variable with the connection string. The configuration only names it, and so has no password."""
 
 HEAD = """\
-# What `changelog init` found; docs/reference/configuration.md says what else there is.
+# `changelog init` wrote this from the tables that it found; docs/reference/configuration.md describes all settings.
 #
-# By default, a TRUNCATE stops the service until `changelog accept` says what becomes of it; on_truncate = "publish" in
-# an entity's section has it published. A column that is renamed stops the service, too, before the first row that has
-# the new name, because whoever reads the old one would lose it; `changelog schemas accept` lets it pass, and
-# on_incompatible = "publish" in [schemas] does so for good.
+# By default, the service stops at a TRUNCATE, and you decide with `changelog accept` whether it is published. To
+# publish every TRUNCATE of an entity, set on_truncate = "publish" in the section of that entity.
+#
+# By default, the service also stops at the first row after a column was renamed, because readers of the old name would
+# no longer get its values. `changelog schemas accept` lets one such change pass. To let all of them pass, set
+# on_incompatible = "publish" in [schemas].
 
 name = {name}
 
@@ -42,7 +44,7 @@ dsn = "env:{variable}"
 [sink]
 {sink}
 
-[provenance]                    # of changes that their application did not stamp
+[provenance]                    # what messages say of changes that their application did not stamp
 missing = "default"
 default = {{ apiVersion = "unknown", serviceName = "unknown", identifier = "" }}
 
@@ -59,7 +61,7 @@ KAFKA = """\
 kind = "kafka"
 bootstrap_servers = {servers}
 codec = "json"                  # or "avro", with registry = "http://HOST:8081"
-client = {{}}                     # options of librdkafka: {{ "security.protocol" = "SASL_SSL", … }}"""
+client = {{}}                     # options for librdkafka: {{ "security.protocol" = "SASL_SSL", … }}"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,23 +73,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="with --sink kafka, the brokers")
     parser.add_argument("--force", action="store_true", help="overwrite an existing configuration")
     parser.add_argument(
-        "--event-trigger", action="store_true", help="only print the SQL of an event trigger that announces DDL"
+        "--event-trigger",
+        action="store_true",
+        help="only print the SQL of an event trigger that tells the service of DDL",
     )
     parser.add_argument(
         "--grants",
         action="store_true",
-        help="only print the SQL that creates the roles and grants rights on the configured tables, or on --tables",
+        help="only print SQL that creates the roles of the service and gives them rights on the configured tables, "
+        "or on those that --tables names",
     )
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Writes the file and the entities' schemas beside it, and shows what is published."""
+    """Writes the configuration, and the schema files beside it, and shows which tables are published.
+
+    With `--event-trigger` or `--grants`, only prints SQL.
+    """
     if arguments.event_trigger:
         print(event_trigger_script(), end="")
         return 0
     path: Path = arguments.config
     if path.exists() and not (arguments.force or arguments.grants):
-        raise ChangelogError(Kind.USAGE, f"{path} is there already", hint="--force writes over it")
+        raise ChangelogError(Kind.USAGE, f"{path} already exists", hint="--force overwrites it")
     if (arguments.sink == "kafka") != (arguments.bootstrap_servers is not None):
         raise ChangelogError(Kind.USAGE, "--sink kafka and --bootstrap-servers go together", hint="give both")
     dsn = arguments.dsn or os.environ.get(DSN_VARIABLE)
@@ -114,14 +122,14 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _configured(path: Path, dsn: str, tables: Sequence[TableInfo]) -> list[TableInfo]:
-    """The tables that the configuration publishes: the roles need rights on no others."""
+    """Returns the tables that the configuration publishes. The roles need no rights on other tables."""
     settings = config.load(path, {**os.environ, DSN_VARIABLE: dsn})
     table_names = {entity.table for entity in resolve(settings, tables)}
     return [table for table in tables if (table.schema, table.name) in table_names]
 
 
 def config_text(name: str, tables: Sequence[TableInfo], *, bootstrap_servers: str | None = None) -> str:
-    """A configuration that publishes every table with a usable key; the other tables are in it as comments.
+    """Returns a configuration that publishes every table with a usable key, and has the other tables as comments.
 
     It publishes to Kafka if `bootstrap_servers` are given, otherwise to files.
     """
@@ -142,7 +150,8 @@ def _entities(tables: Sequence[TableInfo]) -> Iterator[str]:
             "partitions = 1",
         ]
         if key is None:
-            yield f"# {safe(text)} has no unique index, immediate and whole, on NOT NULL columns. Once it has one:"
+            yield f"# {safe(text)} is left out, because it has no key: a unique index on NOT NULL columns, which is"
+            yield "# neither deferrable nor partial. Once it has one, remove the # from these lines:"
             lines = [f"# {line}" for line in lines]
         yield "\n".join(lines) + "\n"
 
@@ -157,7 +166,10 @@ def _free(name: str, used_names: set[str]) -> str:
 
 
 def _toml(value: object) -> str:
-    """A string or a list of strings in TOML, which reads JSON's form of both, except for some controls."""
+    """Returns a string, or a list of strings, as TOML.
+
+    TOML reads both in their JSON form, except that it takes no bare DEL; `safe` escapes that character.
+    """
     return safe(json.dumps(value, ensure_ascii=False))
 
 

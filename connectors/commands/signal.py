@@ -22,24 +22,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "do",
         choices=("pause", "resume", "cancel"),
-        help="pause: stop reading tables, while streaming continues; resume: read them again; cancel: give up repairs",
+        help="pause: stop reading tables, while streaming continues; resume: continue reading tables; cancel: give up "
+        "repairs",
     )
     parser.add_argument("entity", nargs="?", metavar="ENTITY", help="only the table of this entity; default: all")
     signalling.add_arguments(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Sends the signal to the service, and waits until it has read it."""
+    """Sends the signal to the service, and waits until the service has obeyed it."""
     settings = config.load(arguments.config, os.environ)
     unread = partial(_cancel_stored, settings) if arguments.do == "cancel" else None
     return signalling.ask(settings, arguments, arguments.do, arguments.entity, unread=unread)
 
 
 def _cancel_stored(settings: Config, signal: Signal) -> None:
-    """Cancels the stored repairs of a stopped service, which it would otherwise continue before it reads the signal.
+    """Cancels the repairs in the checkpoint of a stopped service, which would continue them before it reads `signal`.
 
-    This is stored under another id, so that the service still obeys the signal, which cancels repairs that are in the
-    log before it. A service that runs and only waits for its connection will read the signal: nothing is stored then.
+    The cancellation is stored under an id of its own. So the service, once it starts, also obeys `signal` itself, which
+    cancels repairs that were requested before it and are not in the checkpoint yet. Stores nothing if the service runs
+    and only waits for its connection, because it will then read the signal.
     """
     try:
         refuse_unready(settings)

@@ -1,4 +1,4 @@
-"""`changelog status`: prints how far the changelog is, and what it waits for."""
+"""`changelog status`: prints how far the changelog is, and what the service waits for."""
 
 import argparse
 import json
@@ -45,7 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints the state of source, service and sink, as far as each answers; returns 3 if one does not."""
+    """Prints the state of source, service and sink, as far as each answers.
+
+    Returns 3 if the source or the sink does not answer. A service that does not answer is only shown as stopped.
+    """
     settings = config.load(arguments.config, os.environ)
     state = read_status(settings)
     if arguments.json:
@@ -71,7 +74,11 @@ def _print(console: Console, state: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Changelog:
-    """What the sink reports; `counts` are the log's, `stored_at` is in seconds since 1970."""
+    """What the changelog's sink reports.
+
+    `counts` has, for each entity, the number of messages by op (see `Log.counts`). `stored_at` is the time of the last
+    commit, in seconds since 1970. Both are without a value if there is no commit yet, or if the sink does not answer.
+    """
 
     checkpoint: Checkpoint | None = None
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -79,10 +86,14 @@ class _Changelog:
 
 
 def read_status(settings: Config) -> dict[str, Any]:
-    """What `--json` prints. `entities` are the log's `counts`; `problems` say why a part is unknown.
+    """Returns the object that `--json` prints.
 
-    `lag` has the `bytes` up to the end of the server's log, the `seconds` since the last durable commit (0 without a
-    lag), and the number of `xids` by which the slot holds back the server's catalogue. Each is null if it is unknown.
+    `problems` has a sentence for each of source and sink that did not answer; what it would have said is then null or
+    empty. `entities` has the number of messages of each entity, as `Log.counts` has it.
+
+    `lag` has three numbers, each null if it is unknown. `bytes`: how much of the server's log is not in the changelog
+    yet. `seconds`: the time since the last durable commit, 0 if `bytes` is 0. `xids`: the age, in transaction ids, of
+    the oldest state of the catalogue that the server keeps because of the slot.
     """
     problems: list[str] = []
     changelog = _read_changelog(settings, problems)
@@ -110,7 +121,7 @@ def read_status(settings: Config) -> dict[str, Any]:
 
 
 def _read_changelog(settings: Config, problems: list[str]) -> _Changelog:
-    """What the sink reports. If it does not answer, a problem is added, and the other parts are still shown."""
+    """Reads what the sink reports. If the sink does not answer, adds a problem to `problems` and returns no values."""
     try:
         log = open_log(settings)
         return _Changelog(checkpoint=log.checkpoint(), counts=log.counts(), stored_at=log.stored_at())
@@ -120,7 +131,7 @@ def _read_changelog(settings: Config, problems: list[str]) -> _Changelog:
 
 
 def _read_source(settings: Config, changelog: _Changelog, problems: list[str]) -> SourceStatus | None:
-    """What the database reports. If it does not answer, a problem is added, and the result is None."""
+    """Reads what the database reports. If it does not answer, adds a problem to `problems` and returns None."""
     try:
         return database(settings).status("" if changelog.checkpoint is None else changelog.checkpoint.through)
     except ChangelogError as error:
@@ -129,15 +140,16 @@ def _read_source(settings: Config, changelog: _Changelog, problems: list[str]) -
 
 
 def _is_lost(hold: Hold | None, checkpoint: Checkpoint | None) -> bool:
-    """Whether the changelog cannot continue, because its slot is gone, or the log that the slot kept."""
+    """Tells whether the changelog cannot continue: its slot is gone, or the server removed log that the slot needs."""
     return checkpoint is not None and (hold is None or hold.is_lost)
 
 
 def probe(settings: Config) -> dict[str, Any]:
-    """What the running service says of itself, over HTTP; empty if it does not answer.
+    """Asks the running service for its state, over HTTP. Returns an empty mapping if it does not answer.
 
-    `phase`, `lag_bytes`, `lag_seconds`; `waits_for`, the transactions that must end before a table is read; and
-    `waiting`, why the server sends nothing.
+    The mapping has the service's `phase`, and, as far as the service gives them, `lag_bytes` and `lag_seconds`;
+    `waits_for`, the ids of the transactions that must end before a table can be read; and `waiting`, the reason why the
+    database server sends nothing.
     """
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -154,7 +166,11 @@ def probe(settings: Config) -> dict[str, Any]:
 
 
 def _lag(answers: Mapping[str, Any], changelog: _Changelog, source: SourceStatus | None) -> dict[str, Any]:
-    """The lag that the running service reports; otherwise one measured against the end of the server's log."""
+    """Returns the lag, as `read_status` describes it.
+
+    If the service runs, it measures the bytes and seconds. Otherwise they are the distance from the changelog's
+    checkpoint to the end of the server's log, and the age of that checkpoint.
+    """
     xids = None if source is None or source.hold is None else source.hold.xids
     if "lag_bytes" in answers:
         return {"bytes": int(answers["lag_bytes"]), "seconds": answers["lag_seconds"], "xids": xids}
@@ -175,9 +191,10 @@ def _slot(hold: Hold) -> dict[str, Any]:
 
 
 def _progress(checkpoint: Checkpoint | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """By entity, how much of its table is published: `complete`, and the number of heap pages done and in all.
+    """Yields each entity with how far its table has been read.
 
-    `stale` are the columns whose values in older rows of the changelog are no longer those of the table.
+    `complete` tells whether its table was read to the end. `pages_done` and `pages` are the numbers of published pages
+    and of all pages. `stale` names the columns whose values in older messages are no longer those of the table.
     """
     for name, progress in checkpoint.windows.items() if checkpoint else ():
         pages_done, pages = pages_read(progress)
@@ -195,11 +212,9 @@ def _summary(state: Mapping[str, Any]) -> Grid:
     grid.add_row(Text(state["name"], style="bold not dim"), running)
     if service["waits_for"]:
         ids = ", ".join(map(str, service["waits_for"]))
-        grid.add_row(
-            "waits for", f"the end of transaction {ids}, before a table is read (pg_stat_activity.backend_xid)"
-        )
+        grid.add_row("tables", f"are read once these transactions have ended: {ids} (see pg_stat_activity.backend_xid)")
     if service["waiting"]:
-        grid.add_row("waits", safe(service["waiting"]))
+        grid.add_row("database", safe(service["waiting"]))
     if state["through_lsn"] is not None or not state["problems"]:
         grid.add_row("position", state["position"] or "nothing is published yet")
     grid.add_row("lag", _lag_text(state["lag"]))
@@ -211,11 +226,11 @@ def _summary(state: Mapping[str, Any]) -> Grid:
 def _slot_text(state: Mapping[str, Any]) -> Text | None:
     slot, loss_text = state["slot"], f"; {OVER_GAP}" if state["slot_lost"] else ""
     if slot is None and loss_text:
-        return Text(f"it is gone, and the changelog was begun with it{loss_text}", style="bold red")
+        return Text(f"is gone, so the changelog cannot continue{loss_text}", style="bold red")
     if slot is None:
-        return None if state["problems"] else Text("there is none yet; `changelog run` makes it")
+        return None if state["problems"] else Text("does not exist yet; `changelog run` creates it")
     retained = "" if slot["retained_bytes"] is None else f", retains {show.size(slot['retained_bytes'])} of log"
-    holder = f"read by process {slot['active_pid']}" if slot["active_pid"] else "nobody reads it"
+    holder = f"read by process {slot['active_pid']}" if slot["active_pid"] else "read by no process"
     style = "default" if slot["status"] in ("reserved", "extended") else "bold red"
     return Text(f"{slot['name']} is {slot['status']}, {holder}{retained}{loss_text}", style=style)
 
@@ -244,19 +259,19 @@ def _windows(windows: Mapping[str, Mapping[str, Any]]) -> Grid:
 
 
 def _stale(windows: Mapping[str, Mapping[str, Any]]) -> Iterator[Text]:
-    """A line for each entity whose rows are stale, with the command that helps."""
+    """Yields a line for each entity with stale columns, with the command that publishes their present values."""
     for name, progress in sorted(windows.items()):
         if progress["stale"]:
             columns = safe(", ".join(progress["stale"]))
             yield Text(
-                f"{name}: older rows no longer have the table's values: {columns}; "
-                f"`changelog republish {name} --all` reads it again",
+                f"{name}: in older messages these columns no longer have the values of the table: {columns}; "
+                f"`changelog republish {name} --all` reads the table again",
                 style="yellow",
             )
 
 
 def _repairs(repairs: Mapping[str, Any]) -> Iterator[Text]:
-    """A line for each entity that is being repaired, or whose reading is paused."""
+    """Yields a line for each entity that is being repaired, and for each whose table is not read until a resume."""
     for name, repair in repairs["open"].items():
         kind = "rebuild" if repair["rebuild"] else "republish"
         yield Text(f"{name}: {kind}: {repair['progress']}", style="yellow")
@@ -268,7 +283,7 @@ def _counts(entities: Mapping[str, Mapping[str, int]]) -> Grid:
     grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="dim", title=" ", title_justify="left")
     grid.add_column("entity", style="bold")
     if any(MESSAGES in counts for counts in entities.values()):
-        grid.add_column("messages, at most", justify="right")
+        grid.add_column("messages (at most)", justify="right")
         for name, counts in sorted(entities.items()):
             grid.add_row(name, f"{counts[MESSAGES]:,}")
         return grid

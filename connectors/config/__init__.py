@@ -1,7 +1,7 @@
-"""The configuration: one TOML file, overridden by the environment, parsed once and handed down.
+"""The configuration: a TOML file, whose settings environment variables can override. It is read once, at the start.
 
-`load` reports every problem at once. Secrets come in by reference (`"env:NAME"`, `"file:PATH"`) and go into no
-message and no representation.
+`load` reports all problems at once. The file refers to secrets by `"env:NAME"` or `"file:PATH"`. No error message and
+no `repr` shows a secret.
 """
 
 from changelog.connectors.config.entities import (

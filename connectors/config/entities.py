@@ -1,4 +1,7 @@
-"""`[tables]`, `[entities.X]` and what they may say again for one entity: provenance, schemas and drift."""
+"""`[tables]`, `[entities.X]`, and the sections that may also be given for one entity: provenance, schemas and drift.
+
+An entity is a published table.
+"""
 
 from typing import Literal
 
@@ -11,14 +14,17 @@ Mask = Literal["drop", "null", "sha256"]
 
 
 class TablesConfig(Section):
-    """`[tables]`: patterns over `schema.table`; every table that one includes and none excludes is an entity."""
+    """`[tables]`: patterns for `schema.table`.
+
+    Every table that matches a pattern of `include`, and no pattern of `exclude`, becomes an entity.
+    """
 
     include: Columns
     exclude: tuple[Text, ...] = ()
 
 
 class StampConfig(Section):
-    """`default = { … }`: what stands for a stamp that the application did not set."""
+    """`default = { … }`: the stamp of changes for which the application wrote no stamp."""
 
     api_version: str = Field(default="unknown", alias="apiVersion")
     service_name: str = Field(default="unknown", alias="serviceName")
@@ -26,14 +32,14 @@ class StampConfig(Section):
 
 
 class ProvenanceConfig(Section):
-    """`[provenance]`, or `[entities.X.provenance]` in its place for one entity."""
+    """`[provenance]`: what to do about changes without a stamp. `[entities.X.provenance]` replaces it for an entity."""
 
     missing: Literal["default", "warn", "stop"] = "default"
     default: StampConfig = StampConfig()
 
 
 class SchemasConfig(Section):
-    """`[schemas]`, or `[entities.X.schemas]` in its place for one entity: what becomes of altered columns."""
+    """`[schemas]`: what the service does when columns are altered. `[entities.X.schemas]` replaces it for an entity."""
 
     compatibility: Mode = Mode.FULL_TRANSITIVE
     on_incompatible: Literal["stop", "publish"] = "stop"
@@ -41,7 +47,7 @@ class SchemasConfig(Section):
 
 
 class DriftConfig(Section):
-    """`[drift]`: what is done about drift; `[entities.X.drift]` says otherwise for one entity."""
+    """`[drift]`: what is done about drift. Keys of `[entities.X.drift]` replace these keys for one entity."""
 
     republish_keys_max: int = Field(default=1000, ge=0, le=10_000_000)
     rebuild_ppm: float = Field(default=1000.0, ge=0, le=1_000_000)
@@ -51,7 +57,7 @@ class DriftConfig(Section):
 
 
 class EntityConfig(Section):
-    """`[entities.X]`: one entity; without `table` it refines the entity that `[tables]` makes under that name."""
+    """`[entities.X]`: one entity. Without `table`, it adds settings to the entity X that `[tables]` makes."""
 
     table: Text | None = None
     key: Columns | None = None

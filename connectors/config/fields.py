@@ -1,4 +1,4 @@
-"""What the sections of the configuration are made of: a strict base, and texts and numbers within bounds."""
+"""Building blocks for the sections of the configuration: a strict base class, and texts and numbers within bounds."""
 
 from typing import Annotated
 
@@ -25,6 +25,6 @@ CommitRows = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
 class Section(BaseModel):
-    """A table of the file: frozen, and nothing in it is unknown."""
+    """A table of the configuration file. It is frozen, and refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=False)

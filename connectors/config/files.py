@@ -7,7 +7,10 @@ from changelog.connectors.config.fields import CommitBytes, CommitRows, CommitSe
 
 
 class FilesConfig(Section):
-    """`[sink] kind = "files"`: a log of files in a folder. A commit closes at the first of its three bounds."""
+    """`[sink] kind = "files"`: a log of Parquet files in the folder `path`.
+
+    A commit ends after `commit_seconds`, at `commit_bytes` or at `commit_rows`, whichever comes first.
+    """
 
     kind: Literal["files"] = "files"
     path: Path

@@ -1,4 +1,4 @@
-"""`[sink] kind = "kafka"`, and what of the configuration is of topics alone."""
+"""`[sink] kind = "kafka"`, and which other settings have a meaning only for Kafka."""
 
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -8,14 +8,18 @@ from pydantic import Field
 from changelog.connectors.config.fields import CommitBytes, CommitRows, CommitSeconds, Prefix, Section, Text
 
 TOPIC_KEYS = frozenset({"profile", "retention_days", "topic_settings"})
-"""Keys of an entity that only a topic has."""
+"""Settings of an entity that apply to its topic, and so only to Kafka."""
 
 REGISTRY_KEYS = frozenset({"registry", "registry_client", "auto_register"})
-"""Keys of a Kafka sink that only Avro needs."""
+"""Settings of a Kafka sink that only apply to Avro."""
 
 
 class KafkaConfig(Section):
-    """`[sink] kind = "kafka"`: topics of one prefix. `client` and `registry_client` go to these clients as they are."""
+    """`[sink] kind = "kafka"`: topics whose names begin with one prefix.
+
+    The options in `client` are passed unchanged to librdkafka, and those in `registry_client` to the client of the
+    schema registry.
+    """
 
     kind: Literal["kafka"]
     bootstrap_servers: Text
@@ -35,9 +39,9 @@ class KafkaConfig(Section):
 
 
 def codec_problems(sink: KafkaConfig) -> Iterator[tuple[str, str]]:
-    """What does not fit the codec: the key of `[sink]`, and what would be right."""
+    """Yields each setting of `[sink]` that does not fit the codec, with what is wrong and how to correct it."""
     if sink.codec == "avro" and sink.registry is None:
         yield "registry", 'is missing, and codec = "avro" needs one; add registry = "http://HOST:8081"'
     if sink.codec == "json":
         for key in sorted(REGISTRY_KEYS & sink.model_fields_set):
-            yield key, 'is for codec = "avro" alone; set that, or leave it out'
+            yield key, 'applies only to codec = "avro"; set that codec, or leave this key out'

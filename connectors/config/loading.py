@@ -1,4 +1,4 @@
-"""Reads the configuration: the file, what the environment overrides, and what references stand for."""
+"""Reads the configuration file, applies the environment variables that override it, and resolves its references."""
 
 import json
 import re
@@ -16,7 +16,8 @@ from changelog.connectors.config.remedies import Loc, known_keys, place, remedy
 from changelog.envelope.errors import ChangelogError, Kind
 
 PREFIX = "CHANGELOG__"
-"""What an overriding environment variable's name starts with; `__` parts the rest: CHANGELOG__SINK__PATH."""
+"""The prefix of environment variables that override a setting. `__` separates the keys: CHANGELOG__SINK__PATH is
+`path` in `[sink]`."""
 
 REFERENCE = re.compile(r"(env|file):(.+)", re.DOTALL)
 
@@ -24,10 +25,10 @@ NOWHERE: Loc = ()
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Config:
-    """The configuration in `path`, with what `environ` overrides and refers to.
+    """Returns the configuration in the file `path`. `environ` has the variables that override it or that it refers to.
 
-    Relative paths in the file are relative to its folder. Raises one ChangelogError(USAGE) that lists every
-    problem, a line each: the path in the file, what is wrong, and what would be right.
+    Relative paths in the file are relative to its folder. If anything is wrong, raises one ChangelogError (USAGE) with
+    a line for each problem: the setting, what is wrong with it, and what would be right.
     """
     tree = _read(path)
     problems: dict[Loc, str] = {}
@@ -49,7 +50,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
 
 
 def raise_problems(where: str, problems: list[str]) -> None:
-    """Raises the one USAGE error that lists `problems`, a line each; returns when there are none."""
+    """Raises one ChangelogError (USAGE) with a line for each of `problems`; returns if there are none."""
     if len(problems) == 1:
         raise ChangelogError(Kind.USAGE, f"{where}: {problems[0]}")
     if problems:
@@ -71,7 +72,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _override(tree: dict[str, Any], environ: Mapping[str, str], problems: dict[Loc, str]) -> dict[Loc, str]:
-    """Puts the environment's values into the tree; gives which variable each came from."""
+    """Sets the values of overriding environment variables in the tree. Returns the variable of each place it set."""
     origins: dict[Loc, str] = {}
     for variable in sorted(name for name in environ if name.startswith(PREFIX)):
         node, loc = tree, NOWHERE
@@ -91,7 +92,7 @@ def _override(tree: dict[str, Any], environ: Mapping[str, str], problems: dict[L
 
 
 def _spelling(segment: str, node: Mapping[str, Any], loc: Loc) -> str:
-    """The key that an environment name's segment, upper case and without hyphens, stands for."""
+    """Returns the key that a segment of a variable's name means; the segment is in upper case and has no hyphens."""
     plain = segment.lower()
     candidates = {key.lower().replace("-", "_"): key for key in (*known_keys(loc), *node)}
     return candidates.get(plain, plain)
@@ -102,12 +103,12 @@ def _parse_value(text: str) -> Any:
         try:
             return json.loads(text)
         except ValueError:
-            pass  # then it is a text, which the field's own check will judge
+            pass  # it is not JSON, so it stays a text; the validation of its field accepts or refuses it
     return text
 
 
 def _dereference(node: Any, loc: Loc, folder: Path, environ: Mapping[str, str], problems: dict[Loc, str]) -> None:
-    """Replaces every `env:NAME` and `file:PATH` in the tree by what it refers to."""
+    """Replaces every `env:NAME` and `file:PATH` in the tree by the variable's value, or the content of the file."""
     pairs = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for key, value in list(pairs):
         match = REFERENCE.fullmatch(value) if isinstance(value, str) else None
@@ -121,7 +122,10 @@ def _dereference(node: Any, loc: Loc, folder: Path, environ: Mapping[str, str], 
 
 
 def secret_of(reference: str, folder: Path, environ: Mapping[str, str]) -> str:
-    """What `env:NAME` or `file:PATH` on a command line refers to. Raises ChangelogError (USAGE)."""
+    """Returns the secret that a command line refers to by `env:NAME` or `file:PATH`.
+
+    Raises ChangelogError (USAGE) if the reference has another form, or if there is no such variable or readable file.
+    """
     match = REFERENCE.fullmatch(reference)
     if match is None:
         raise ChangelogError(Kind.USAGE, "a secret is given by reference", hint="env:NAME, or file:PATH")
@@ -146,7 +150,7 @@ def _secret(kind: str, name: str, folder: Path, environ: Mapping[str, str]) -> s
 
 def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
     if config.tables is None and not config.entities:
-        yield ("entities",), 'nothing is to be published; add [tables] include = ["public.*"], or [entities.X]'
+        yield ("entities",), 'no table is to be published; add [tables] include = ["public.*"], or [entities.X]'
     for name, entity in config.entities.items():
         if entity.table is None and config.tables is None:
             yield ("entities", name, "table"), 'is missing; add table = "SCHEMA.TABLE"'
@@ -154,9 +158,10 @@ def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
             yield ("entities", name, "mask"), 'sha256 needs a secret; add [mask] key = "env:NAME"'
         for key in sorted(TOPIC_KEYS & entity.model_fields_set):
             if not isinstance(config.sink, KafkaConfig):
-                yield ("entities", name, key), "is of a topic, and the sink is files; leave it out"
+                yield ("entities", name, key), "applies only to topics, and the sink is files; leave this key out"
             elif key == "retention_days" and entity.profile != "history":
-                yield ("entities", name, key), 'is kept by profile = "history" alone; add that, or leave it out'
+                text = 'applies only to profile = "history"; set it, or leave this key out'
+                yield ("entities", name, key), text
     if isinstance(config.sink, KafkaConfig):
         yield from ((("sink", key), text) for key, text in codec_problems(config.sink))
 

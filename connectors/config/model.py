@@ -1,4 +1,4 @@
-"""The whole configuration, as `changelog.connectors.config.load` gives it."""
+"""The whole configuration, as `changelog.connectors.config.load` returns it."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -43,7 +43,7 @@ class MaskConfig(Section):
 
 
 class SignalsConfig(Section):
-    """`[signals]`: the secret that signals are signed with; without one, any role of the database may send them."""
+    """`[signals]`: the secret by which signals are signed. Without it, every role of the database may send signals."""
 
     secret: Annotated[str, StringConstraints(min_length=16)] = Field(repr=False)
 
@@ -61,7 +61,7 @@ class ServiceConfig(Section):
 
 
 class Config(Section):
-    """The whole file; frozen. `slot` and `publication` are named after the service unless given."""
+    """The whole configuration file; frozen. By default, the slot and the publication have the name of the service."""
 
     name: Name
     source: PostgresConfig
@@ -77,7 +77,7 @@ class Config(Section):
     drift: DriftConfig = DriftConfig()
 
     def drift_of(self, entity: str) -> DriftConfig:
-        """What `[entities.X.drift]` says, and `[drift]` where it says nothing."""
+        """Returns the settings of `[entities.X.drift]`; those that it lacks are taken from `[drift]`."""
         own = self.entities[entity].drift if entity in self.entities else None
         return self.drift.model_copy(update=own.model_dump(exclude_unset=True)) if own else self.drift
 
@@ -93,20 +93,20 @@ class Config(Section):
 
     @property
     def hmac_key(self) -> bytes:
-        """The secret of the `sha256` masks; empty where there is none."""
+        """The secret of the `sha256` masks; empty if none is configured."""
         return b"" if self.mask is None else self.mask.key.encode()
 
     @property
     def signals_secret(self) -> bytes | None:
-        """What signals are signed with, None where they are not."""
+        """The secret by which signals are signed; None if they are not signed."""
         return None if self.signals is None else self.signals.secret.encode()
 
     @property
     def codec(self) -> str:
-        """What the messages' values are: files hold JSON."""
+        """The encoding of the values of messages, `json` or `avro`; always `json` if the sink is files."""
         return self.sink.codec if isinstance(self.sink, KafkaConfig) else "json"
 
     @property
     def prefix(self) -> str:
-        """What the names of all topics begin with."""
+        """The prefix of the names of all topics; by default the name of the service."""
         return (self.sink.prefix if isinstance(self.sink, KafkaConfig) else None) or self.name

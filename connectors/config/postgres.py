@@ -18,7 +18,7 @@ def _dsn(text: str) -> str:
 
 
 class PostgresConfig(Section):
-    """`[source]`: the database, and what this service keeps in it."""
+    """`[source]`: how to connect to the database, the names of the slot and the publication there, and limits."""
 
     kind: Literal["postgres"]
     dsn: Annotated[Text, AfterValidator(_dsn)] = Field(repr=False)

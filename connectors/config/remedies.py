@@ -1,4 +1,4 @@
-"""Where in the file something is wrong, and what would be right, from the errors of validation."""
+"""Turns the errors of validation into a place in the configuration file, and a text that says what would be right."""
 
 import difflib
 from types import UnionType
@@ -10,13 +10,16 @@ from pydantic_core import ErrorDetails
 from changelog.connectors.config.model import Config
 
 Loc = tuple[str | int, ...]
-"""A place in the file: keys, and numbers of list items."""
+"""A place in the file: the keys that lead to it, and the indexes of list items."""
 
 _KINDS = (("files",), ("kafka",))
 
 
 def place(details: ErrorDetails) -> Loc:
-    """Where in the file an error is: its location without what pydantic puts in to say which key or kind it means."""
+    """Returns the place of an error in the file.
+
+    That is the location that pydantic gives, without the parts that are in no file: `[key]`, and the kind of the sink.
+    """
     loc = tuple(part for part in details["loc"] if part != "[key]")
     if details["type"] == "union_tag_invalid":
         return (*loc, "kind")
@@ -24,7 +27,7 @@ def place(details: ErrorDetails) -> Loc:
 
 
 def remedy(details: ErrorDetails) -> str:
-    """What is wrong and what would be right; never the value itself, which may be a secret."""
+    """Says what is wrong and what would be right. The text never has the value itself, which may be a secret."""
     match details["type"]:
         case "missing":
             return "is missing; add it"
@@ -56,7 +59,7 @@ def _unknown(loc: Loc) -> str:
 
 
 def known_keys(loc: Loc) -> list[str]:
-    """The keys that the table at `loc` may have; none when any may."""
+    """Returns the keys that the table at `loc` may have; an empty list if it may have any key."""
     annotations: list[Any] = [Config]
     for part in loc:
         annotations = [inner for annotation in annotations for inner in _below(annotation, part)]
@@ -64,7 +67,10 @@ def known_keys(loc: Loc) -> list[str]:
 
 
 def _below(annotation: Any, part: str | int) -> list[Any]:
-    """What may stand under the key `part` of a table of this type; a sink's kind, as a part, chooses that kind."""
+    """Returns the types that the key `part` may have in a table of type `annotation`.
+
+    pydantic's locations have the kind of the sink as a part. For that part, returns the section of this kind itself.
+    """
     fields = _fields(annotation)
     if fields:
         if (part,) == get_args(fields.get("kind")):
@@ -74,7 +80,7 @@ def _below(annotation: Any, part: str | int) -> list[Any]:
 
 
 def _fields(annotation: Any) -> dict[str | int, Any]:
-    """The types of a section's keys; none of what is no section."""
+    """Returns the types of a section's keys, by key; nothing if the type is not a section."""
     if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         return {}
     return {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}

@@ -1,4 +1,7 @@
-"""`[views.X]`: the documents that `spark_jobs/rebuild_view.py` makes."""
+"""`[views.X]`: views of several entities, which the job `spark_jobs/rebuild_view.py` builds.
+
+Such a view has a document for each row of one entity. Arrays in the document can have rows of other entities.
+"""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -9,9 +12,10 @@ from changelog.connectors.config.fields import Columns, EntityName, Section, Tex
 
 
 class NestedConfig(Section):
-    """`[views.X.nested.MEMBER]`: the rows of `entity` that belong to a row around them.
+    """`[views.X.nested.MEMBER]`: the array MEMBER of a document, with the rows of `entity` that belong to the document.
 
-    `on` says which: for each of their columns, the column of that row which it equals.
+    `on` says which rows belong to it: `{"guest_id": "id"}` selects the rows whose column `guest_id` equals the column
+    `id` of the enclosing row. The enclosing row is the document's, or that of the array in which this one is nested.
     """
 
     entity: EntityName
@@ -22,7 +26,7 @@ class NestedConfig(Section):
 
 
 class ViewConfig(Section):
-    """`[views.X]`: documents for `spark_jobs/rebuild_view.py`, one a row of `entity`."""
+    """`[views.X]`: a view with one document for each row of `entity`."""
 
     entity: EntityName
     columns: Columns = ("*",)
@@ -30,7 +34,7 @@ class ViewConfig(Section):
     nested: dict[Text, NestedConfig] = Field(default={})
 
     def entities(self) -> Iterator[str]:
-        """All that its documents are made of, the outermost first."""
+        """Yields the entity of the documents, and then those of all arrays in them, outer arrays before inner ones."""
         parts: list[ViewConfig | NestedConfig] = [self]
         for part in parts:
             yield part.entity

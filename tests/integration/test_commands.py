@@ -140,7 +140,7 @@ def test_init_writes_nothing_where_no_table_matches(
 
 def test_init_keeps_what_is_there(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(written, "init") == 2
-    assert "is there already; --force writes over it" in capsys.readouterr().err
+    assert "already exists; --force overwrites it" in capsys.readouterr().err
     assert run(written, "init", "--force", "--tables", "sales.*") == 0
     assert list(tomllib.loads(written.read_text())["entities"]) == ["sales-orders"]
 

@@ -159,7 +159,7 @@ def test_over_a_kafka_that_runs_the_topics_stay(temporary: Path, broker: Broker)
 def test_servers_are_for_kafka(temporary: Path) -> None:
     with demo(temporary, "--bootstrap-servers", "127.0.0.1:1") as process:
         told, _ = process.communicate(timeout=PROGRAM_S)
-    assert (process.returncode, told) == (2, "changelog: --bootstrap-servers is for --kafka; give both\n")
+    assert (process.returncode, told) == (2, "changelog: --bootstrap-servers needs --kafka; give both\n")
 
 
 def test_without_jars_it_says_how_to_come_by_a_kafka(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,4 +68,4 @@ def test_status_of_a_slot_that_is_gone_names_the_way_on(begun: Site, capsys: pyt
     begun.sql("SELECT pg_drop_replication_slot(current_database())")
     code, text, state = status(begun.config, capsys)
     assert (code, state["slot"], state["slot_lost"]) == (0, None, True)
-    assert "it is gone, and the changelog was begun with it; `changelog run --over-gap`" in " ".join(text.split())
+    assert "slot is gone, so the changelog cannot continue; `changelog run --over-gap`" in " ".join(text.split())

@@ -253,6 +253,15 @@ def test_kafka_is_an_extra(config_file: Path, log: Path, sink: str, command: str
     assert (done.returncode, done.stderr) == (code, err)
 
 
+def test_a_package_that_every_installation_has_is_not_sought_in_an_extra(config_file: Path) -> None:
+    script = "import sys; sys.modules['prometheus_client'] = None; from changelog.connectors import cli"
+    words = [sys.executable, "-c", f"{script}; sys.exit(cli.main())", "run", "--config", str(config_file)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    needs = "changelog: `changelog run` needs prometheus_client, which is not installed"
+    assert (done.returncode, done.stderr) == (2, f"{needs}; {installation()}\n")
+    assert "[" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -169,20 +169,20 @@ def test_the_environment_makes_it_kafka_and_its_secrets_are_in_no_representation
         (
             'kind = "kafka"\nbootstrap_servers = "a:1"\nregistry = "http://a"\nauto_register = true',
             [
-                'sink.auto_register: is for codec = "avro" alone; set that, or leave it out',
-                'sink.registry: is for codec = "avro" alone; set that, or leave it out',
+                'sink.auto_register: applies only to codec = "avro"; set that codec, or leave this key out',
+                'sink.registry: applies only to codec = "avro"; set that codec, or leave this key out',
             ],
         ),
         (
             'path = "x"\n[entities.order]\nprofile = "history"\ntopic_settings = {}',
             [
-                "entities.order.profile: is of a topic, and the sink is files; leave it out",
-                "entities.order.topic_settings: is of a topic, and the sink is files; leave it out",
+                "entities.order.profile: applies only to topics, and the sink is files; leave this key out",
+                "entities.order.topic_settings: applies only to topics, and the sink is files; leave this key out",
             ],
         ),
         (
             'kind = "kafka"\nbootstrap_servers = "a:1"\n[entities.order]\nretention_days = 9',
-            ['entities.order.retention_days: is kept by profile = "history" alone; add that, or leave it out'],
+            ['entities.order.retention_days: applies only to profile = "history"; set it, or leave this key out'],
         ),
     ],
 )
@@ -245,7 +245,7 @@ def test_all_errors_at_once(file: Path) -> None:
             'entities.order.mask: sha256 needs a secret; add [mask] key = "env:NAME"',
         ),
         ("[entities.order]", 'entities.order.table: is missing; add table = "SCHEMA.TABLE"'),
-        ("", 'entities: nothing is to be published; add [tables] include = ["public.*"], or [entities.X]'),
+        ("", 'entities: no table is to be published; add [tables] include = ["public.*"], or [entities.X]'),
         ("[tables]\ninclude = 5", "tables.include: should be a list"),
         ("[tables]\ninclude = ['*']\n[entities]\norder = 5", "entities.order: should be a table"),
     ],

@@ -163,7 +163,7 @@ def test_one_changelog_from_its_beginning_to_its_end(site: Site) -> None:
     assert told["entities"]["orders"]["messages"] >= 4
     assert told["lag"]["bytes"] is not None
     assert told["position"] is not None
-    assert "messages, at most" in site.call("status")[1]
+    assert "messages (at most)" in site.call("status")[1]
     assert "rights: this user may read and write all 6 topics" in site.findings()["ok"]
 
     _deltas(site, "orders")
