@@ -1,4 +1,8 @@
-"""Gaps, given a configuration: finds the gap that a start stops at, describes it, and continues past it."""
+"""Finds the gap at which the service cannot start, describes the gap, and continues the changelog past it.
+
+A gap is a part of the database's log that the changelog lacks and can no longer read, so changes are lost. An epoch
+counts the histories of the database's log; the changelog continues past a gap in a new epoch.
+"""
 
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -27,17 +31,22 @@ _log = structlog.get_logger("gap")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapAtStart:
-    """What a start stops with. `hold_usable` says that the stream of the slot was no part of the trouble."""
+    """The gap at which a start of the service stops, with the `error` that the start raised.
+
+    `hold_usable` says that the source's hold on the database's log (PostgreSQL: the replication slot) still works, so
+    that it can be kept.
+    """
 
     error: ChangelogError
     hold_usable: bool
 
 
 def find(config: Config, *, accept_settings: bool, reach: Reach) -> GapAtStart | None:
-    """The gap that a start stops with, None without one. It starts as the service does, reads to the end of the
-    database's log, and stores nothing: a publication that was missing for a while shows nowhere else.
+    """Returns the gap at which a start of the service stops, None if there is no gap.
 
-    Raises ChangelogError of every other kind that a start stops with.
+    It starts as the service does, and reads to the end of the database's log, but stores nothing. It has to read so
+    far, because nothing but the log shows that a publication was missing for a while. Raises ChangelogError of every
+    other kind with which a start stops.
     """
     log = open_log(config)
     if _checkpoint(log) is None and not log.epoch():
@@ -79,7 +88,7 @@ def _read_to_end(source: Source) -> None:
 
 
 def lines(config: Config, gap: GapAtStart) -> Iterator[str]:
-    """What is known of a gap, for people."""
+    """Yields lines that tell a person what is known of a gap, and what continuing past it would do."""
     log = open_log(config)
     stored = _checkpoint(log)
     yield f"gap          {gap.error.message}"
@@ -107,9 +116,10 @@ def _tables(config: Config, source: Database) -> Iterator[str]:
 
 
 def cross(config: Config, gap: GapAtStart, *, accept_settings: bool, reach: Reach) -> None:
-    """Stores the gap and the place where the changelog goes on, in one commit. Raises ChangelogError.
+    """Continues the changelog past a gap: stores the gap, and the place in the log from which the changelog continues.
 
-    If it is cut off before that commit, every start finds the gap again; after it, every start goes on.
+    Both are stored in one commit. If the process ends before that commit, the next start finds the gap again; after the
+    commit, every start continues. Raises ChangelogError.
     """
     log, source = open_log(config), database(config)
     resolved = read_entities(config, source)
@@ -140,7 +150,7 @@ def cross(config: Config, gap: GapAtStart, *, accept_settings: bool, reach: Reac
 
 
 def _checkpoint(log: Log) -> Checkpoint | None:
-    """The changelog's checkpoint; None if it cannot be read, which may itself be the gap."""
+    """Returns the changelog's checkpoint; None if there is none, or if it cannot be read (that may be the gap)."""
     try:
         return log.checkpoint()
     except ChangelogError as error:
@@ -150,7 +160,7 @@ def _checkpoint(log: Log) -> Checkpoint | None:
 
 
 def _committed_at(log: Log) -> datetime | None:
-    """When the last row was committed; None where there is none that can be read."""
+    """Returns when the last row was committed; None if no row can be read."""
     last: datetime | None = None
     with suppress(ChangelogError):
         for rows in log.follow(last=1, wait=lambda: False):

@@ -1,4 +1,4 @@
-"""Publishes events directly from a service to their topic: immutable, in the same envelope as every other message.
+"""Publishes a service's own events to Kafka. Their messages have the same envelope as all others of a changelog.
 
     with ChangelogProducer(
         "localhost:9092", prefix="booking", service_name="web", api_version="v3", instance="web-0"
@@ -7,9 +7,10 @@
             Event(entity="viewed", id="01JD…", key=("7",), state={"id": 7, "page": 3}, at=datetime.now(UTC))
         ])
 
-An event is a `create` in JSON that never changes. It has no `original` and no position; readers derive a position from
-its partition and offset (`changelog.envelope.position.at_offset`). Its id is in `source.id` and in the header `id`: an
-event with an id that was seen before is a repeat.
+An event is something that happened, so it never changes. Its message is a `create` in JSON without `original` and
+without a position; readers derive a position from the message's partition and offset
+(`changelog.envelope.position.at_offset`). The event's id is in `source.id` and in the header `id`. A message with an id
+that a reader has seen before is a repetition.
 """
 
 import json
@@ -39,14 +40,14 @@ from changelog.envelope.position import UNPLACED
 from changelog.envelope.stamp import context_problem
 
 CONNECTOR: Final = "producer"
-"""The value of `source.connector` in these events."""
+"""The value of `source.connector` in the messages of events."""
 
 EVENTS_MAX = 10_000
-"""The most events in one batch."""
+"""The most events that one call of `publish` accepts."""
 
 _CALL_S = 10.0
 _NEW_TOPIC_S = 5.0
-"""How long a topic may be unknown: a broker learns of a new one a moment after it was created."""
+"""The seconds for which a topic may be unknown, because a broker learns of a new topic a moment after its creation."""
 
 _NEW_TOPIC_WAIT_S = 0.1
 _FULL_WAIT_S = 0.05
@@ -60,7 +61,7 @@ _AGAIN = "publish the same events again, with the same ids"
 _NEXT = "create a new producer, with an instance name that no other process uses"
 
 _Call = tuple[str, bytes, bytes, int, int, list[tuple[str, str | bytes | None]]]
-"""What `Producer.produce` takes for one message: topic, value, key, partition, timestamp in ms, headers."""
+"""What `Producer.produce` takes for one message: topic, value, key, partition, milliseconds since 1970, headers."""
 
 _Delivered = Callable[[KafkaError | None, Message], None]
 
@@ -70,10 +71,11 @@ class Event:
     """One thing that happened, and that will not change.
 
     `id` is unique forever, for example a ULID or a UUID: readers drop an event whose id they have seen. `key` has the
-    canonical texts of the entity key's columns, `partition_by` those of the columns that choose the partition, by
-    default the key. `state` is a JSON object. docs/reference/types.md defines the canonical texts and the JSON values.
-    `at` (with a zone) is when the event happened. `identifier` names the request or run in which it happened. `context`
-    holds further details, as a JSON object within the limits of a stamp's context (docs/how-to/stamps.md).
+    canonical texts of the key's columns. `partition_by` has the canonical texts of the columns that choose the
+    partition; by default, the key chooses it. `state` is a JSON object. docs/reference/types.md defines the canonical
+    texts and the JSON values. `at` (with a zone) is when the event happened. `identifier` names the request or the run
+    in which it happened. `context` has further details, as a JSON object within the limits of a stamp's context
+    (docs/how-to/stamps.md).
     """
 
     entity: str
@@ -89,13 +91,14 @@ class Event:
 class ChangelogProducer:
     """Publishes events to the topics `<prefix>.<entity>`, each batch in one Kafka transaction (KIP-98).
 
-    `instance` identifies this process among those of the service, and stays the same after a restart: another process
-    with the same `service_name` and `instance` takes over, and then this one can publish nothing more. `partitions` has
-    the expected number of partitions by entity; other entities accept the number that their topic has. `client` has
-    options for librdkafka (TLS, SASL), which logs to the logger `changelog.librdkafka` of `logging`. A call to Kafka is
-    retried for at most `timeout_s`.
+    `instance` identifies this process among the processes of the service, and must stay the same after a restart. If
+    another process connects with the same `service_name` and `instance`, that process takes over, and this one can
+    publish nothing more. `partitions` maps entities to the expected numbers of partitions; any number is accepted for
+    an entity that is not in it. `client` has options for librdkafka (TLS, SASL), which logs to the logger
+    `changelog.librdkafka` of `logging`. A call to Kafka is retried for at most `timeout_s`.
 
-    It is a context manager. Any thread may call its methods, which run one at a time. The first `publish` connects.
+    A producer is a context manager. Any thread may call its methods, which run one at a time. The first `publish`
+    connects. The constructor raises ChangelogError (USAGE) if a name or an option is invalid.
     """
 
     def __init__(
@@ -132,13 +135,13 @@ class ChangelogProducer:
         self.close()
 
     def publish(self, events: Sequence[Event]) -> None:
-        """Publishes all events in their order, or none; returns when they are durable.
+        """Publishes all `events` in their order, or none of them; returns after they are durable.
 
-        Raises ChangelogError. IN_DOUBT: it is unknown whether they are stored; publish the same events again, with the
-        same ids. CONNECTION: none is stored; the caller may retry. IN_USE: another process took over permanently; the
-        batch is in doubt, too. USAGE: an event is invalid. PRECONDITION: a topic is missing, or has another number of
-        partitions. LIMIT: there are more than EVENTS_MAX, or a message is too large for its topic. ACCESS: a right is
-        missing.
+        Raises ChangelogError of these kinds. IN_DOUBT: it is unknown whether the events are stored; publish the same
+        events again, with the same ids. CONNECTION: no event is stored, and the caller may retry. IN_USE: another
+        process took over permanently, and it is unknown whether the events are stored. USAGE: an event is invalid.
+        PRECONDITION: a topic is missing, or has another number of partitions than expected. LIMIT: there are more than
+        EVENTS_MAX events, or a message is too large for its topic. ACCESS: a right is missing.
         """
         if len(events) > EVENTS_MAX:
             raise ChangelogError(Kind.LIMIT, f"a batch has {len(events)} events, and may have at most {EVENTS_MAX}")
@@ -150,15 +153,18 @@ class ChangelogProducer:
                 self._store(self._connected(), calls)
 
     def close(self) -> None:
-        """Closes the connection. After this, nothing more can be published."""
+        """Closes the connection. After that, `publish` raises ChangelogError."""
         with self._turn:
             self._ended = self._ended or _closed
             self._drop()
 
     def _connected(self) -> Producer:
-        """The producer. A new one first ends transactions that an earlier one with the same id left open."""
+        """Returns Kafka's producer, and connects it if there is none.
+
+        A new producer first ends the transactions that an earlier producer with the same id left open.
+        """
         if self._producer is None:
-            timeout_ms = int(2 * self._timeout_s * 1000)  # longer than a commit is retried
+            timeout_ms = int(2 * self._timeout_s * 1000)  # must be longer than the time for which a commit is retried
             config = self._client.config(
                 {**_DEFAULTS, "message.timeout.ms": timeout_ms},
                 transactional_id=self._transactional_id,
@@ -219,7 +225,7 @@ class ChangelogProducer:
         )
 
     def _count(self, entity: str) -> int:
-        """The number of partitions of the entity's topic, which is asked for once."""
+        """Returns the number of partitions of the entity's topic. Asks Kafka once for each topic."""
         if entity not in self._counts:
             if not _ENTITY.fullmatch(entity) or entity in RESERVED:
                 raise ChangelogError(
@@ -249,7 +255,10 @@ class ChangelogProducer:
             time.sleep(_NEW_TOPIC_WAIT_S)
 
     def _store(self, producer: Producer, calls: Sequence[_Call]) -> None:
-        """Runs one transaction. After an error, the next uses a new producer, which ends what this one left open."""
+        """Runs one transaction.
+
+        After an error, the next transaction uses a new producer, which ends the transaction if it is still open.
+        """
         lost: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _: Message) -> None:
@@ -266,9 +275,9 @@ class ChangelogProducer:
             cause = error.args[0]
             in_doubt = asked and not cause.txn_requires_abort()
             if lost and not in_doubt:
-                cause = lost[0]  # the commit only says that messages were lost
+                cause = lost[0]  # the commit's own error only says that messages were lost, but not why
             if not in_doubt:
-                with suppress(KafkaException):  # an open transaction would block readers until its timeout
+                with suppress(KafkaException):  # an open transaction would block readers until it times out
                     producer.abort_transaction(_CALL_S)
             self._drop()
             raise self._fate(cause, in_doubt=in_doubt, age_s=time.monotonic() - began) from error
@@ -287,10 +296,10 @@ class ChangelogProducer:
                     break
 
     def _fate(self, error: KafkaError, *, in_doubt: bool, age_s: float) -> ChangelogError:
-        """The error for a batch that failed after `age_s` seconds: in doubt, or not stored.
+        """Returns the error for events whose transaction failed after `age_s` seconds.
 
-        If a broker ended a transaction because it was open for too long, its answer looks as if another process had
-        taken over (KIP-588).
+        The error says that the events are not stored, or that this is in doubt. If a broker ended a transaction because
+        it was open for too long, the broker's answer is the same as if another process had taken over (KIP-588).
         """
         why = error_of(error, "publishing to Kafka")
         in_doubt |= why.kind is Kind.IN_USE
@@ -302,7 +311,7 @@ class ChangelogProducer:
         return ChangelogError(why.kind, f"{why.message}; nothing was stored", hint=why.hint or _AGAIN)
 
     def _insist(self, call: Callable[[float], object]) -> None:
-        """Repeats a call, which must be safe to repeat, until it is answered or `timeout_s` have passed."""
+        """Repeats a call until it returns, or until `timeout_s` has passed. The call must be safe to repeat."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:

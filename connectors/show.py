@@ -1,4 +1,4 @@
-"""Changes as a person reads them: who did what, when, and what it changed. For terminals; nothing parses this."""
+"""Prints changes for people, on a terminal: who made a change, when, and what it changed. No program parses this."""
 
 import os
 import sys
@@ -22,13 +22,13 @@ from changelog.envelope.entity import GAPS
 from changelog.envelope.model import MISSING, Envelope, Missing, Op, Record
 
 VALUE_CHARS = 72
-"""What of one value is shown; longer ones are cut around what differs."""
+"""The most characters of a value that are shown. A longer value is cut around the first difference."""
 
 CONTEXT_CHARS = 16
-"""What is kept before the first difference of two long values."""
+"""How many characters are shown before the first difference of two long values."""
 
 PLAIN_WIDTH = 120
-"""Columns of output that does not go to a terminal."""
+"""The width of output that does not go to a terminal, in characters."""
 
 MARKS = {
     Op.CREATE: ("+", "created", "green"),
@@ -38,12 +38,13 @@ MARKS = {
     Op.TRUNCATE: ("!", "truncated", "magenta"),
 }
 
-_NOT_JSON = "(not JSON)"  # the name under which a state is shown that an older version wrote wrong
+_NOT_JSON = "(not JSON)"
+"""The name under which a row is shown that an older version of this program wrote as invalid JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedValue:
-    """One attribute that a change touched: its JSON text on either side, MISSING where there is none."""
+    """One attribute that a change touched: its JSON text before and after the change, MISSING if it was not there."""
 
     name: str
     before: str | Missing
@@ -52,26 +53,30 @@ class ChangedValue:
 
 class _Console(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Spells out what would act on the terminal, and was not put there by Rich itself."""
+        """Escapes characters that would act on the terminal, except those that Rich itself writes."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(safe_lines(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
-        """Leaves it to the command line, which has an exit code for it."""
+        """Raises BrokenPipeError, for which the command line has an exit code. Rich itself would exit."""
         raise BrokenPipeError
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where commands print. Colours and width are the terminal's; elsewhere plain text."""
+    """Returns the console to which commands print.
+
+    On a terminal, it has the terminal's colours and width. Elsewhere, it prints plain text, `PLAIN_WIDTH` wide unless
+    the environment variable COLUMNS says otherwise.
+    """
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
     return _Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
 def changes(envelope: Envelope) -> list[ChangedValue]:
-    """The attributes whose JSON text differs between original and current, in their order in the table.
+    """Returns the attributes whose JSON texts differ between original and current, in the order of the table's columns.
 
-    An attribute that is unavailable on a side takes no part.
+    It leaves out attributes that are unavailable in the original or in the current row.
     """
     source = envelope.provenance.source
     unavailable = {*source.unavailable, *source.unavailable_original}
@@ -85,9 +90,9 @@ def changes(envelope: Envelope) -> list[ChangedValue]:
 
 
 def record(shown: Record, *, subject: bool = True) -> ConsoleRenderable:
-    """One change: when, what and by whom on a line, and below it the attributes.
+    """Returns one change for printing: a line with the time, the kind of change and its author, and the attributes.
 
-    Without `subject` it does not say of which entity.
+    If `subject` is True, the line also has the entity and the key.
     """
     source = shown.envelope.provenance.source
     grid = Table.grid(padding=(0, 2))
@@ -103,7 +108,7 @@ def record(shown: Record, *, subject: bool = True) -> ConsoleRenderable:
 
 
 def history(records: Sequence[Record]) -> Iterator[ConsoleRenderable]:
-    """All changes of one entity, each with the time that had passed since the one before."""
+    """Yields all changes of one key for printing, and between two changes the time that had passed."""
     earlier: datetime | None = None
     for shown in records:
         committed_at = shown.envelope.provenance.source.committed_at
@@ -114,7 +119,7 @@ def history(records: Sequence[Record]) -> Iterator[ConsoleRenderable]:
 
 
 class SnapshotBar:
-    """A bar a table on a terminal, while tables are read; nothing elsewhere."""
+    """Shows one progress bar for each table, on a terminal, while tables are read. Shows nothing elsewhere."""
 
     def __init__(self, stream: TextIO) -> None:
         self._progress = Progress(
@@ -129,12 +134,15 @@ class SnapshotBar:
         self._tasks: dict[str, TaskID] = {}
 
     def update(self, windows: Mapping[str, Any]) -> None:
-        """Shows how far each table is, by a checkpoint's `windows`; the bars go when all are read."""
+        """Shows how far each table has been read. `windows` is that of a checkpoint, by entity.
+
+        It removes the bars after all tables have been read.
+        """
         if self._progress.disable:
             return
         for entity, stored in windows.items():
             if entity not in self._tasks and stored["complete"]:
-                continue  # read before this service began
+                continue  # the table was read before this service began
             done, total = pages_read(stored)
             if entity not in self._tasks:
                 self._tasks[entity] = self._progress.add_task(f"reading {entity}", total=total)
@@ -144,17 +152,20 @@ class SnapshotBar:
             self.close()
 
     def close(self) -> None:
-        """Takes the bars off the screen."""
+        """Removes the bars from the screen."""
         self._progress.stop()
 
 
 def moment(time: datetime) -> str:
-    """A time to the millisecond, in UTC."""
+    """Returns the text of a time, to the millisecond, in UTC."""
     return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
 def duration(span: timedelta) -> str:
-    """A time span in its largest unit: `0.21 s`, `4 min`, `3.5 h`, `12 days`. Clocks may step back."""
+    """Returns the text of a time span, in its largest unit: `0.21 s`, `4 min`, `3.5 h`, `12 days`.
+
+    A span may be negative, because clocks may step back.
+    """
     seconds = span.total_seconds()
     for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if abs(seconds) >= 2 * unit:
@@ -163,7 +174,7 @@ def duration(span: timedelta) -> str:
 
 
 def size(nbytes: int) -> str:
-    """A number of bytes in its largest binary unit: `1.5 MiB`."""
+    """Returns the text of a number of bytes, in its largest binary unit: `1.5 MiB`."""
     amount = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(amount) < 1024:
@@ -185,7 +196,7 @@ def _headline(shown: Record, *, subject: bool) -> Text:
     if source.op is not Op.READ:
         line.append("  by ", style="dim")
         line.append(safe(stamp.service_name), style="bold blue")
-        if stamp.api_version != stamp.service_name:  # both unknown, by default
+        if stamp.api_version != stamp.service_name:  # without a stamp, both are "unknown"
             line.append(safe(f" {stamp.api_version}"), style="dim")
         if stamp.identifier:
             line.append(safe(f"  {stamp.identifier}"), style="dim")
@@ -193,7 +204,7 @@ def _headline(shown: Record, *, subject: bool) -> Text:
 
 
 def _context(context: str) -> Text:
-    """What else the application said of the change, on one line."""
+    """Returns one line with what else the application said about the change."""
     attributes = (_attribute(name, value) for name, value in _members(Raw(context)).items())
     return Text("   ").join([Text("context", style="dim italic"), *attributes])
 
@@ -245,7 +256,7 @@ def _text(value: str | Missing) -> str:
 
 
 def _cut(*texts: str) -> list[str]:
-    """The texts, each at most VALUE_CHARS, beginning shortly before where they start to differ."""
+    """Returns the texts. If one is longer than VALUE_CHARS, all are cut around their first difference."""
     if all(len(text) <= VALUE_CHARS for text in texts):
         return list(texts)
     common = len(os.path.commonprefix(texts)) if len(texts) > 1 else 0  # noqa: RUF071, characters are what is meant

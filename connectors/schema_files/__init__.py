@@ -1,1 +1,1 @@
-"""Schema files: the contracts of entities as they stand in a folder, what came before them, and the verdict on both."""
+"""Schema files: each is the contract of one entity with its readers. These modules read, generate and judge them."""

@@ -1,4 +1,4 @@
-"""Reads and writes schema files. Writing keeps what people added to a file."""
+"""Parses schema files, and makes the text of new ones, which keeps what people added to the old text."""
 
 import json
 import re
@@ -15,20 +15,20 @@ SUFFIX = ".avsc"
 WIDTH = 120
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
-"""The brackets that nest JSON, and its strings, because a bracket in a string nests nothing."""
+"""The brackets of JSON, which open and close a level of nesting, and its strings, whose brackets do not."""
 
 OURS = frozenset(
     {"type", "name", "namespace", "key", "partitionBy", "fields", "default", avro.TRUE_NAME, "items", "values"}
 )
-"""The properties of records and fields that follow from the table. People may add all others, for example `doc`."""
+"""The properties of records and fields that this program generates. People may add others, for example `doc`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
-    """A schema file: its text, and the schema in it.
+    """A schema file: its text, and the schema in that text.
 
-    If the file is invalid, it has no schema: `rule` names the rule that it breaks, `path` is a pointer to the place,
-    and `trouble` is the predicate of a sentence about the file, such as "is not UTF-8 at byte 7".
+    If the file is invalid, `schema` is None, `rule` names the rule that the file breaks, `path` is a pointer to the
+    place in the schema, and `trouble` is the predicate of a sentence about the file, such as "is not UTF-8 at byte 7".
     """
 
     file: str
@@ -52,12 +52,14 @@ class Contract:
 
     @property
     def subject(self) -> str:
-        """What people call it: `prefix.entity` for an entity, otherwise the schema's name, otherwise the file's."""
+        """What people call the schema: `prefix.entity` for the schema of an entity, otherwise the schema's full name,
+        otherwise the name of the file without its suffix.
+        """
         entity_path = avro.entity_of(self.schema)
         return ".".join(entity_path) if entity_path else self.name or Path(self.file).stem
 
     def line(self, path: str) -> int:
-        """The line of the field that the pointer `path` leads to; 1 if it leads to no field."""
+        """Returns the line, from 1, of the field that the pointer `path` leads to; 1 if it leads to no field."""
         offset, steps = 0, iter(path.split("/"))
         for step in steps:
             if step == "fields":
@@ -66,7 +68,7 @@ class Contract:
 
 
 def parse(file: str, content: bytes) -> Contract:
-    """Parses a file's content; the result says what is wrong with it."""
+    """Parses the content of a file. If the content is invalid, the result says what is wrong with it."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -83,12 +85,12 @@ def parse(file: str, content: bytes) -> Contract:
 
 
 def text_of(schema: avro.Schema) -> str:
-    """The text of a schema's file: the same for the same schema. A value that fits is on one line."""
+    """Returns the text of a schema's file, which depends only on the schema. A value that fits on one line has one."""
     return f"{_text(schema, 0, 0)}\n"
 
 
 def merged(schema: Mapping[str, Any], file_schema: avro.Schema) -> dict[str, Any]:
-    """`schema` with what people added to the file's schema: `doc`, `aliases` and properties of their own."""
+    """Returns `schema` with what people added to the file's schema: `doc`, `aliases` and properties of their own."""
     records = {record["name"]: record for record in _records(file_schema)}
     return _merged_record(schema, records)
 
@@ -120,7 +122,10 @@ def _merged_type(schema: avro.Schema, records: Mapping[str, Any]) -> avro.Schema
 
 
 def _with_additions(generated: dict[str, Any], old: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """`generated` with the properties that people added to `old`; an alias that is now one of `names` is left out."""
+    """Returns `generated` with the properties that people added to `old`, but without aliases that are in `names`.
+
+    `names` are the fields' own names: an alias that a field now has as its name would be ambiguous.
+    """
     added = {name: value for name, value in old.items() if name not in OURS}
     if isinstance(added.get("aliases"), list):
         added["aliases"] = [alias for alias in added["aliases"] if alias not in names]
@@ -129,7 +134,7 @@ def _with_additions(generated: dict[str, Any], old: Mapping[str, Any], names: It
 
 
 def _records(schema: avro.Schema) -> Iterator[dict[str, Any]]:
-    """Every named record in the schema, an outer one before those inside it."""
+    """Yields every named record in the schema; a record comes before the records inside it."""
     match schema:
         case list():
             for branch in schema:
@@ -142,7 +147,10 @@ def _records(schema: avro.Schema) -> Iterator[dict[str, Any]]:
 
 
 def _field_at(text: str, start: int, name: str) -> int:
-    """The offset of the outermost field of this name after `start`, in the same record; `start` if there is none."""
+    """Returns the offset of the outermost field with this name after `start` and in the same record.
+
+    Returns `start` if there is no such field.
+    """
     field_offset, depth, least_depth = start, 0, len(text)
     pattern = re.compile(rf'"name"\s*:\s*"{re.escape(name)}"')
     for match in _TOKENS.finditer(text, start):
@@ -171,9 +179,10 @@ def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _text(value: object, depth: int, column_chars: int, *, broken: bool = False) -> str:
-    """`value` as JSON, at `depth` levels of nesting and after `column_chars` characters on its first line.
+    """Returns the text of `value` as JSON.
 
-    If `broken`, its items are on lines of their own however short it is: fields always are.
+    `depth` is the number of levels that it is nested in. `column_chars` is the number of characters before it on its
+    first line, without the indentation. If `broken`, each item has a line of its own, even if `value` fits on one line.
     """
     line = json.dumps(value, ensure_ascii=False)
     fits = 2 * depth + column_chars + len(line) < WIDTH and not broken and '"fields": [' not in line

@@ -1,4 +1,4 @@
-"""The entities with the columns that their tables have now, in the live database."""
+"""Reads the entities from the database, with the columns that their tables have now."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,10 @@ from changelog.schemas.types import Struct
 
 
 def live_entities(settings: Config, names: Sequence[str]) -> list[tuple[Entity, Struct]]:
-    """The entities `names`, or all, each with the columns that the service publishes for its table as it is now.
+    """Returns the entities `names`, or all entities, each with the columns that the service would publish for it now.
 
-    Sorted by name unless `names` gives an order. Raises ChangelogError (USAGE) if there is no entity of such a name.
+    They are in the order of `names`; all entities are sorted by name. Raises ChangelogError (USAGE) if there is no
+    entity with one of these names.
     """
     source = database(settings)
     resolved = {entity.name: entity for entity in read_entities(settings, source)}

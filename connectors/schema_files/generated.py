@@ -1,4 +1,4 @@
-"""Writes schema files from live tables."""
+"""Writes schema files from the tables as they are now in the database."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,11 @@ FileState = Literal["written", "unchanged", "outdated", "orphaned"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOutcome:
-    """What happened to a file: `outdated` should change but was not written; `orphaned` has no entity now."""
+    """What `generate` did with a file.
+
+    An `outdated` file should change, but was not written. An `orphaned` file is that of an entity that no longer
+    exists; it is left as it is.
+    """
 
     entity: str
     file: Path
@@ -29,10 +33,11 @@ class FileOutcome:
 
 
 def generate(settings: Config, names: Sequence[str], folder: Path, *, write: bool = True) -> list[FileOutcome]:
-    """Writes the files of the entities `names`, or of all, and returns what happened to each.
+    """Writes the files of the entities `names`, or of all entities, and returns what happened to each file.
 
-    Without `write`, it only looks. A file that is up to date is not touched. Raises ChangelogError: what
-    `live_entities` raises, and PRECONDITION if an existing file is not the valid schema file of an entity.
+    If `write` is False, it writes nothing and reports outdated files. It never writes a file that is up to date. It
+    reports orphaned files only if `names` is empty. Raises ChangelogError: what `live_entities` raises, and
+    PRECONDITION if an existing file is not the valid schema file of an entity.
     """
     contents = [
         (entity, _contents(settings.prefix, entity, shape, folder)) for entity, shape in live_entities(settings, names)
@@ -50,7 +55,7 @@ def _file(folder: Path, entity: str) -> Path:
 
 
 def _contents(prefix: str, entity: Entity, shape: Struct, folder: Path) -> tuple[bytes, bytes | None]:
-    """The content that the file should have, and the content that it has."""
+    """Returns the content that the entity's file should have, and the content that it has; None if there is no file."""
     file = _file(folder, entity.name)
     schema = avro.state_schema(entity.name, shape, entity.key, prefix, partition_by=entity.partition_by)
     try:

@@ -1,4 +1,4 @@
-"""Reads earlier versions of schema files from git: what each commit of the main line held."""
+"""Reads earlier versions of schema files from the history of a git repository."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from changelog.connectors.schema_files.history import Earlier, past
 from changelog.envelope.errors import ChangelogError, Kind
 
 MAIN = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
-"""The names under which the main branch is looked for, in this order."""
+"""The names of the main branch, in the order in which they are tried."""
 
 ELSEWHERE = "say --against DIR or registry:URL"
 
@@ -21,12 +21,18 @@ _CONFIG = ("-c", "core.quotepath=off", "-c", "color.ui=false", "-c", "log.showSi
 _ALL = f":(top,glob)**/*{files.SUFFIX}"
 
 _OF_A_HOOK = ("GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_WORK_TREE")
-"""Variables that git sets for its hooks. Git must not see them here: some are relative to another working folder."""
+"""Environment variables that git sets for its hooks.
+
+They are removed for our calls of git, because some of them are paths relative to another working folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """A commit's change of a file. `blob` is the content's id, None if it was deleted; `before` is its old path."""
+    """A change of a file by a commit.
+
+    `day` is the date of the commit (ISO 8601). `path` is the file's path after the commit, and `before` its path before
+    the commit. `blob` is the id of the new content, None if the commit deleted the file.
+    """
 
     commit: str
     day: str
@@ -36,21 +42,27 @@ class FileChange:
 
 
 class Repository:
-    """The repository that contains a folder. Raises ChangelogError: PRECONDITION if there is none, or no git."""
+    """The repository that contains a folder. Every method raises ChangelogError (PRECONDITION) if git fails.
+
+    The constructor raises PRECONDITION if no repository contains the folder, or if git is not installed.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.root = Path(self._git("rev-parse", "--show-toplevel").rstrip("\n"))
 
     def commit(self, ref: str) -> str:
-        """The commit that `ref` names. Raises ChangelogError (USAGE) if there is none."""
+        """Returns the id of the commit that `ref` names. Raises ChangelogError (USAGE) if there is no such commit."""
         commit = self._resolve(ref)
         if commit is None:
             raise ChangelogError(Kind.USAGE, f"git has no commit {ref}", hint=f"fetch it, or {ELSEWHERE}")
         return commit
 
     def base(self) -> tuple[str, str]:
-        """The commit at which HEAD left the main branch, and that branch's name. Raises PRECONDITION if unknown."""
+        """Returns the id of the commit at which HEAD left the main branch, and the name of the main branch.
+
+        Raises ChangelogError (PRECONDITION) if there is no main branch, or if it has no common commit with HEAD.
+        """
         main = next((name for name in MAIN if self._resolve(name)), None)
         if main is None:
             raise ChangelogError(
@@ -72,7 +84,7 @@ class Repository:
         return self._git("rev-parse", "--is-shallow-repository").strip() == "true"
 
     def path(self, file: Path) -> str:
-        """The path of a file within the repository. Raises USAGE if it is outside."""
+        """Returns the path of a file within the repository. Raises USAGE if the file is outside the repository."""
         real_path = Path(os.path.realpath(file.parent)) / file.name
         try:
             return real_path.relative_to(os.path.realpath(self.root)).as_posix()
@@ -80,7 +92,7 @@ class Repository:
             raise ChangelogError(Kind.USAGE, f"{file} is not in the repository {self.root}", hint=ELSEWHERE) from None
 
     def tree(self, commit: str) -> dict[str, str]:
-        """The schema files of a commit, by path, each with the id of its content."""
+        """Returns the schema files of a commit: a mapping of the path to the id of the content."""
         blobs = {}
         for entry in self._git("ls-tree", "-r", "-z", "--full-tree", commit).split("\0"):
             attributes, _, path = entry.partition("\t")
@@ -89,10 +101,10 @@ class Repository:
         return blobs
 
     def changes(self, commit: str) -> list[FileChange]:
-        """The changes of schema files on the main line up to a commit, newest first.
+        """Returns the changes of schema files on the main line up to a commit, newest first.
 
-        The main line follows first parents: a merged branch counts as one change, at its merge, because nothing was
-        published with the schemas that it had before.
+        The main line follows the first parent of each commit. A branch that was merged is one change, that of its
+        merge: nothing was published with the schemas that the branch had before its merge.
         """
         changes = []
         format_ = "--format=%x01%H %cs"
@@ -115,7 +127,7 @@ class Repository:
         return changes
 
     def contents(self, blobs: Collection[str]) -> dict[str, bytes]:
-        """The contents with these ids, by id."""
+        """Returns the content of each of these ids, by id."""
         if not blobs:
             return {}
         output = self._run("cat-file", "--batch", stdin="".join(f"{blob}\n" for blob in blobs).encode())
@@ -165,9 +177,11 @@ class Repository:
 
 
 def in_git(contracts: Sequence[Contract], paths: Sequence[Path], ref: str) -> Earlier:
-    """All versions on the main line up to `ref`; if that is empty, up to the commit at which HEAD left the main branch.
+    """Reads all versions on the main line up to the commit `ref`.
 
-    Subjects below `paths` that have no file now are `removed`. Raises ChangelogError: PRECONDITION and USAGE.
+    If `ref` is empty, it reads up to the commit at which HEAD left the main branch. `removed` of the result has the
+    subjects that had a file below `paths` and have none now. Raises ChangelogError: PRECONDITION if git cannot answer,
+    and USAGE if there is no such commit or a path is outside the repository.
     """
     repository = Repository(next((folder for folder in _folders(paths[0]) if folder.is_dir()), Path()))
     commit, branch = (repository.commit(ref), ref) if ref else repository.base()
@@ -193,7 +207,11 @@ def in_git(contracts: Sequence[Contract], paths: Sequence[Path], ref: str) -> Ea
 
 
 def _origins(contract_by_path: Mapping[str, Contract], earlier: Mapping[str, Contract]) -> dict[str, str]:
-    """The file of the earlier commit that each file continues: at the same path, or of the same name and now gone."""
+    """Returns, by path, the path of the earlier file that each file continues.
+
+    That is the earlier file at the same path, if both have the same schema name or one of them is invalid. Otherwise it
+    is a file that was moved: an earlier file with the same schema name that no file at its old path continues.
+    """
     same_paths = {
         path: path
         for path, contract in contract_by_path.items()
@@ -210,12 +228,15 @@ def _origins(contract_by_path: Mapping[str, Contract], earlier: Mapping[str, Con
 
 
 def _continues(contract: Contract, earlier: Contract) -> bool:
-    """Whether both are of one subject. A file that is invalid, now or then, is taken to be."""
+    """Returns whether both files, at one path, have the same schema name; True if one of them is invalid."""
     return bool(contract.rule or earlier.rule) or contract.name == earlier.name
 
 
 def _versions_of(changes: Iterable[FileChange], path: str, contents: Mapping[str, bytes]) -> list[tuple[str, Contract]]:
-    """The versions of a file, oldest first, followed through its renames."""
+    """Returns the versions of a file, oldest first, also those from before it was renamed.
+
+    `changes` are newest first. Each version is a pair of the place from which it was read and its content.
+    """
     versions = []
     for change in changes:
         if change.path == path:

@@ -1,4 +1,8 @@
-"""What schema files are compared with: their earlier versions, and the subjects that have no file now."""
+"""Defines what schema files are compared with, and reads it from a folder.
+
+That is the earlier versions of each file, and the subjects that no file has now. A subject is what people call a schema
+(`Contract.subject`).
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +16,11 @@ from changelog.schemas import avro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaVersion:
-    """An earlier version of a schema; `where` names the commit, file or registry version that it was read from."""
+    """An earlier version of a schema.
+
+    `label` is its name in sentences, such as "v3". `where` names the commit, the file or the version in the registry
+    from which it was read.
+    """
 
     label: str
     where: str
@@ -21,9 +29,10 @@ class SchemaVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """The versions of one contract, oldest first. `schema` is compared with them, and `label` is its name in sentences.
+    """The earlier versions of one contract, and the schema that is compared with them.
 
-    `at` is a pointer to the file's own schema within `schema`; it is empty if they are the same.
+    `versions` are in order, oldest first. `schema` is made from the file; `label` is its name in sentences. `at` is a
+    pointer to the file's own schema within `schema`; it is empty if `schema` is the file's own.
     """
 
     schema: avro.Schema
@@ -34,10 +43,10 @@ class Past:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """What files are compared with: `pasts` by file.
+    """All that a set of files is compared with.
 
-    `against` says where the versions come from. `removed` are contracts whose subject has no file now. `notes` say what
-    could not be compared.
+    `against` says where the earlier versions come from. `pasts` maps each file to its earlier versions. `removed` has
+    the earlier contracts whose subject has no file now. `notes` says what could not be compared.
     """
 
     against: str
@@ -47,9 +56,11 @@ class Earlier:
 
 
 def past(contract: Contract, candidates: Sequence[tuple[str, Contract]]) -> Past:
-    """The versions of a contract among `candidates`: earlier files, oldest first, each with where it was read from.
+    """Finds the earlier versions of a contract among `candidates`.
 
-    Invalid files and files of another subject are skipped, and so is a file with the same schema as the one before it.
+    `candidates` are earlier files, oldest first, as pairs of the place from which the file was read and its content.
+    Invalid files and files with another schema name are skipped. A file whose schema equals the version before it is no
+    version of its own.
     """
     old_schemas: list[tuple[str, avro.Schema]] = []
     for where, earlier in candidates:
@@ -68,13 +79,13 @@ def past(contract: Contract, candidates: Sequence[tuple[str, Contract]]) -> Past
 
 
 def read(paths: Sequence[Path]) -> Iterator[Contract]:
-    """Reads the contracts in files, and in folders and their subfolders, sorted by path."""
+    """Reads the contracts in files, and in folders and their subfolders. The files of a folder are sorted by path."""
     for path in paths:
         yield from map(read_file, sorted(path.rglob(f"*{files.SUFFIX}")) if path.is_dir() else [path])
 
 
 def read_file(file: Path) -> Contract:
-    """Reads the contract in a file; if it cannot be read, `rule` and `trouble` say so."""
+    """Reads the contract in a file. If the file cannot be read, the contract's `rule` and `trouble` say so."""
     try:
         return files.parse(str(file), file.read_bytes())
     except OSError as error:
@@ -82,7 +93,10 @@ def read_file(file: Path) -> Contract:
 
 
 def in_folder(contracts: Sequence[Contract], folder: Path) -> Earlier:
-    """One earlier version of each contract, from the files of a folder. Raises USAGE if there is no such folder."""
+    """Reads the earlier version of each contract from the files of a folder, which has at most one for each.
+
+    Raises ChangelogError (USAGE) if there is no such folder.
+    """
     if not folder.is_dir():
         raise ChangelogError(
             Kind.USAGE, f"--against {folder}: no such folder", hint="say git:REF, registry:URL or a folder"

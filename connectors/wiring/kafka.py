@@ -1,4 +1,7 @@
-"""From the configuration to what there is on Kafka. It needs the extra `kafka`: `wiring.sinks` loads it late."""
+"""Opens the sink and the changelog on Kafka as the configuration says, and checks, lists and deletes topics.
+
+This module needs the extra `kafka`, so `wiring.sinks` imports it only if the configuration names Kafka.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
@@ -21,19 +24,19 @@ from changelog.envelope.errors import ChangelogError
 
 
 def client(sink: KafkaConfig) -> Client:
-    """How the cluster is reached."""
+    """Returns how to reach the cluster."""
     return Client(bootstrap_servers=sink.bootstrap_servers, options=sink.client)
 
 
 def values(config: Config, sink: KafkaConfig) -> Values:
-    """The codec."""
+    """Returns the codec for the values of messages: Avro if there is a registry, otherwise JSON."""
     if sink.registry is None:
         return JSON
     return AvroValues(Registry(sink.registry, sink.registry_client, auto_register=sink.auto_register), config.prefix)
 
 
 def topic_settings(config: Config) -> dict[str, TopicSettings]:
-    """How the topic of each entity is kept for which the configuration says it."""
+    """Returns the settings of topics, by entity, for the entities that the configuration names."""
     return {
         name: TopicSettings(
             profile=entity.profile, retention_days=entity.retention_days, settings=entity.topic_settings
@@ -43,7 +46,7 @@ def topic_settings(config: Config) -> dict[str, TopicSettings]:
 
 
 def sink_settings(config: Config, sink: KafkaConfig) -> KafkaSettings:
-    """What the sink is told."""
+    """Returns the settings of the sink."""
     return KafkaSettings(
         client=client(sink),
         name=config.name,
@@ -59,13 +62,13 @@ def sink_settings(config: Config, sink: KafkaConfig) -> KafkaSettings:
 def open_sink(
     config: Config, sink: KafkaConfig, *, over_gap: bool, reach: failpoints.Reach, stopping: Callable[[], bool]
 ) -> KafkaSink:
-    """The sink; nothing is held yet."""
+    """Returns the sink. It holds nothing on the broker before `recover` is called."""
     settings = sink_settings(config, sink)
     return KafkaSink(settings, values(config, sink), over_gap=over_gap, reach=reach, stopping=stopping)
 
 
 def open_log(config: Config, sink: KafkaConfig) -> KafkaLog:
-    """A reader of the changelog."""
+    """Returns a reader of the changelog."""
     return KafkaLog(client(sink), values(config, sink), prefix=config.prefix, name=config.name)
 
 
@@ -78,9 +81,11 @@ def findings(
     begun: Iterable[str],
     lag_s: float | None,
 ) -> Iterator[Finding]:
-    """What `check` says of the broker: reached, its topics, and our rights. While the service runs, it is let be.
+    """Yields what `check` reports about the broker: whether it was reached, its topics, and the rights of our user.
 
-    `begun` are the entities that the changelog was begun with.
+    `running` says that the service runs now. Then the right to begin transactions is not tested, because the test would
+    shut the service's producer out. `begun` has the entities that the changelog was begun with. `lag_s` is the
+    changelog's lag in seconds, None if it is unknown.
     """
     settings = sink_settings(config, sink)
     required = topics.topics_of(config.prefix, entities, settings.entities)
@@ -102,7 +107,7 @@ def findings(
 
 
 def _sources(settings: KafkaSettings, entities: Collection[str]) -> Finding:
-    """Whether each topic has one source."""
+    """Checks that no other source publishes to a topic of these entities."""
     try:
         refuse_shared(settings.client, settings.prefix, settings.name, entities)
     except ChangelogError as error:
@@ -113,14 +118,15 @@ def _sources(settings: KafkaSettings, entities: Collection[str]) -> Finding:
 
 
 def forget(config: Config, sink: KafkaConfig) -> None:
-    """Drops the checkpoint."""
+    """Deletes the checkpoint of this source, so that it starts from the beginning. Raises ChangelogError."""
     cleanup.forget_checkpoint(client(sink), config.prefix, config.name)
 
 
 def topics_left(config: Config, sink: KafkaConfig, entities: Iterable[str]) -> dict[str, int]:
-    """The topics that these entities have, and those of their deltas: how many messages are in each at most.
+    """Returns an upper bound of the number of messages in each topic of these entities and of their deltas, by topic.
 
-    Ends of transactions, tombstones and what was compacted count too.
+    The number is a difference of offsets, so it also counts ends of transactions, tombstones and messages that
+    compaction has removed. Topics that do not exist are left out.
     """
     admin = client(sink).admin()
     known = admin.topics()

@@ -1,6 +1,7 @@
-"""From the configuration to the planning of migrations, for the kinds of source that offer it.
+"""Opens the planning of migrations for the source that the configuration names, if its kind offers planning.
 
-Only `changelog schemas plan` comes here: the service imports neither this nor the servers that it starts.
+Only `changelog schemas plan` imports this module. The service imports neither this module nor the servers that this
+module starts.
 """
 
 from collections.abc import Iterator
@@ -14,12 +15,12 @@ from changelog.connectors.wiring.sources import postgres_settings
 
 
 def migrations(config: Config) -> Migrations:
-    """What plans the migrations of the database that the configuration names; nothing is connected yet."""
+    """Returns what plans migrations of the database that the configuration names. It does not connect yet."""
     return PostgresMigrations(postgres_settings(config))
 
 
 @contextmanager
 def empty_server() -> Iterator[str]:
-    """An empty server of the database's kind, as its connection string; it is gone afterwards."""
+    """Starts an empty server of the database's kind, yields its connection string, and deletes it afterwards."""
     with temporary_server(settings={"fsync": "off"}) as server:
         yield server.dsn()

@@ -1,4 +1,4 @@
-"""From the configuration to the store of the changelog."""
+"""Opens the store of the changelog that the configuration names, for writing or for reading."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,9 +23,11 @@ def open_sink(
     reach: failpoints.Reach = failpoints.nowhere,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Sink:
-    """The sink that the configuration names; nothing is held yet. Once `stopping`, it waits no longer than it must.
+    """Returns the sink that the configuration names. It holds nothing before `recover` is called.
 
-    Opened `over_gap`, it does not refuse to go on where it lost rows: the next commit is to tell of the gap.
+    Once `stopping` returns True, the sink waits no longer than it must. With `over_gap`, it does not refuse a store
+    that has lost rows, because the caller records the gap in the next commit. `reach` is called with the name of each
+    fail point, where tests can make the process crash. Raises ChangelogError (USAGE) as `extra_needed` does.
     """
     if isinstance(config.sink, FilesConfig):
         return FileSink(config.sink.path, over_gap=over_gap, reach=reach)
@@ -36,7 +38,9 @@ def open_sink(
 
 
 def open_log(config: Config) -> Log:
-    """A reader of the changelog that the configuration names."""
+    """Returns a reader of the changelog that the configuration names. Raises ChangelogError (USAGE) as `extra_needed`
+    does.
+    """
     if isinstance(config.sink, FilesConfig):
         return FileLog(config.sink.path)
     with extra_needed():
@@ -46,7 +50,7 @@ def open_log(config: Config) -> Log:
 
 
 def read_versions(log: Log) -> list[Version]:
-    """The versions of columns that a changelog holds, oldest first; none of one that has no checkpoint."""
+    """Returns the versions of columns that a changelog holds, oldest first; none if it has no checkpoint."""
     if log.checkpoint() is None:
         return []
     return [
@@ -57,14 +61,15 @@ def read_versions(log: Log) -> list[Version]:
 
 
 def read_gaps(log: Log) -> list[Record]:
-    """The rows that tell of gaps, oldest first."""
+    """Returns the rows of the entity `gaps`, which record where changes were lost, oldest first."""
     return [record for rows in log.read(entity=GAPS) for record in batch.records(rows)]
 
 
 @contextmanager
 def extra_needed() -> Iterator[None]:
-    """Around an import of `changelog.connectors.wiring.kafka`: raises ChangelogError (USAGE) where its extra is not
-    installed.
+    """Raises ChangelogError (USAGE) if the block needs a package of the extra `kafka` that is not installed.
+
+    The block imports `changelog.connectors.wiring.kafka`.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""From the configuration to the database that it names: the only place that knows which kind is which folder."""
+"""Opens the database that the configuration names. This module knows which folder implements which kind of source."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
@@ -19,27 +19,31 @@ _SLOT_PATIENCE_S = 5.0
 def database(
     config: Config, *, stopping: Callable[[], bool] = lambda: False, alive: Callable[[], None] = lambda: None
 ) -> Database:
-    """The database that the configuration names; nothing is connected yet.
+    """Returns the database that the configuration names. It does not connect yet.
 
-    Once `stopping`, no wait for it goes on; `alive` is called now and then while an opening rightly takes long.
+    Once `stopping` returns True, every wait for the database ends. `alive` is called repeatedly while the database is
+    being opened, because that may rightly take long.
     """
     return PostgresDatabase(postgres_settings(config, stopping=stopping, alive=alive))
 
 
 def candidate(dsn: str) -> Candidate:
-    """The database that a connection string names, before there is a configuration; nothing is connected yet."""
+    """Returns the database that a connection string names, for `changelog init`, which has no configuration yet.
+
+    It does not connect yet.
+    """
     return PostgresCandidate(dsn)
 
 
 def event_trigger_script() -> str:
-    """What an administrator may run so that the database's log itself tells of changes to tables and publications."""
+    """Returns SQL that an administrator may run, so that the log itself reports changes of tables and publications."""
     return PostgresCandidate.event_trigger_script()
 
 
 def postgres_settings(
     config: Config, *, stopping: Callable[[], bool] = lambda: False, alive: Callable[[], None] = lambda: None
 ) -> Settings:
-    """What the PostgreSQL source is told of the configuration."""
+    """Returns the settings of the PostgreSQL source. `stopping` and `alive` are those of `database`."""
     return Settings(
         name=config.name,
         dsn=config.source.dsn,
@@ -60,12 +64,15 @@ def postgres_settings(
 
 
 def read_entities(config: Config, of: Database) -> Sequence[Entity]:
-    """The entities that the configuration makes of the database's tables as they are now. Raises ChangelogError."""
+    """Returns the entities that the configuration makes of the tables that the database has now.
+
+    Raises ChangelogError: what reading the tables raises, and USAGE as `resolve` does.
+    """
     return resolve(config, of.tables())
 
 
 class StoredChangelog:
-    """The changelog that the configuration names, as sources ask for it: each call opens it as it is then."""
+    """Gives sources access to the changelog that the configuration names. Each call opens the changelog again."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

@@ -1,4 +1,9 @@
-"""Judges one entity before and after a migration: whether the service stops, who breaks, what is read again."""
+"""Judges one entity before and after a migration: whether the service would stop, which readers would break, and
+whether the service would read the table again.
+
+An alteration is one difference that the migration makes to a table. An alteration restates values if rows that nobody
+writes hold other values after it.
+"""
 
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -22,20 +27,25 @@ _TABLE_RULE = ("TABLE", (AlterationKind.IDENTITY, AlterationKind.KEYS))
 _RULES_BY_FINDING = {"publication": ("PUBLICATION", (AlterationKind.PUBLISHED,))}
 
 _STOPS_ALWAYS = (Rule.KEY_CHANGED, Rule.PARTITION_CHANGED)
-"""Rules that stop the service whatever its policy is."""
+"""Rules that stop the service whatever the policy of the entity is."""
 
 LIVE = "the live table"
-"""The label of the schema that the table has before the migration."""
+"""The label, in sentences, of the schema that the table has before the migration."""
 
 
 def rule_of(finding: Finding) -> tuple[str, Collection[AlterationKind]]:
-    """The rule that a finding breaks, and the kinds of alterations that may have caused it."""
+    """Returns the rule that a finding breaks, and the kinds of alterations that may have caused the finding."""
     return _RULES_BY_FINDING.get(finding.name, _TABLE_RULE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """One entity before and after the migration; `alterations` are what the migration did to its table."""
+    """Judges one entity.
+
+    `file` is the schema in the entity's file, None if there is no file. `versions` are the schema's versions in the
+    changelog, as pairs of a label and a schema. `entity` is the entity before the migration. `alterations` are what the
+    migration did to its table; `effects` are those of the whole migration.
+    """
 
     settings: Config
     file: avro.Schema | None
@@ -47,7 +57,7 @@ class Judge:
     effects: Effects
 
     def planned(self) -> Planned:
-        """The verdict on the entity."""
+        """Returns the verdict on the entity."""
         losses = (AlterationKind.GONE, AlterationKind.MOVED)
         loss = next((alteration for alteration in self.alterations if alteration.kind in losses), None)
         if loss is not None and self.entity.table not in self.after.tables:
@@ -102,7 +112,10 @@ class Judge:
         return stop("TABLE_DROPPED", loss.line, f"{table} is dropped", hint)
 
     def _replaced(self, changes: Sequence[evolution.ColumnChange]) -> Iterator[Alteration]:
-        """Alterations for another table that takes this one's name. Columns are matched with the old ones by name."""
+        """Yields alterations for the case that another table has taken the name of the entity's table.
+
+        A column of the new table is compared with the column of the old table that has the same name.
+        """
         line = self.effects.new_names.get(self.entity.table, self.effects.last_line)
         yield Alteration(kind=AlterationKind.REPLACED, line=line, name=".".join(self.entity.table))
         for change in changes:
@@ -117,7 +130,7 @@ class Judge:
                 yield Alteration(kind=AlterationKind.RETYPED, line=line, name=change.column, before=old, after=new)
 
     def _refusals(self) -> Iterator[Trouble]:
-        """Troubles because the configuration no longer fits the table."""
+        """Yields troubles because the configuration no longer fits the table."""
         error = self.after.refused.get(self.entity.name)
         if error is not None:
             placing = {*self.entity.key, *self.entity.partition_by}
@@ -149,7 +162,11 @@ class Judge:
                 yield stop("TRUNCATE", alteration.line, "a TRUNCATE is not published", hint)
 
     def _incompatible_changes(self) -> tuple[list[Trouble], list[Trouble]]:
-        """The service's troubles, in its mode; and further ones in the file's mode. Each reason is given once."""
+        """Returns two lists of troubles, and gives each reason only once.
+
+        The first has the troubles by the compatibility mode of the entity, which the service applies. The second has
+        further troubles by the mode that the file chooses.
+        """
         if self.entity.name not in self.after.shapes:
             return [], []
         live = (LIVE, self._schema(self.entity, self._old))
@@ -167,7 +184,7 @@ class Judge:
     def _incompatible(
         self, old: Sequence[tuple[str, avro.Schema]], mode: Mode, reasons_given: set[tuple[str, str, str]]
     ) -> Iterator[Trouble]:
-        """The troubles whose reasons are not in `reasons_given`, to which they are added."""
+        """Yields the troubles whose reasons are not yet in `reasons_given`, and adds their reasons to that set."""
         new = self._schema(self.after.resolved[self.entity.name], self._new)
         for problem in reversed(problems(new, old, mode)):
             reason = (problem.rule.value, problem.path, problem.breaks)
@@ -190,7 +207,9 @@ class Judge:
         return avro.state_schema(entity.name, shape, entity.key, self.settings.prefix, partition_by=entity.partition_by)
 
     def _retyped_inside(self, changes: Sequence[evolution.ColumnChange]) -> Iterator[Alteration]:
-        """Alterations for columns whose type was itself altered, so that their values differ."""
+        """Yields alterations for columns that the migration did not alter, but whose type it altered (a composite type,
+        for example), so that their values differ.
+        """
         altered = {alteration.name for alteration in self.alterations}
         for change in changes:
             if change.kind is evolution.ChangeKind.RETYPED and change.column not in altered:
@@ -200,7 +219,7 @@ class Judge:
                 )
 
     def _unseen(self, alteration: Alteration, reread_columns: Sequence[str]) -> str | None:
-        """How an alteration changes stored values in a way that the service cannot see; None if it does not."""
+        """Returns how an alteration changes stored values without the service seeing it; None if it does not."""
         if not alteration.restates or (alteration.name and alteration.name in reread_columns):
             return None
         published = {name for name, _ in self._new.fields}
@@ -216,7 +235,10 @@ class Judge:
         return None
 
     def _line(self, concerns: Callable[[Alteration], bool]) -> int:
-        """The last line of an alteration that `concerns` accepts; otherwise of any alteration, or of the statements."""
+        """Returns the last line among the alterations that `concerns` accepts.
+
+        If it accepts none, it is the last line among all alterations; without any, the line of the last statement.
+        """
         concerned = [alteration.line for alteration in self.alterations if concerns(alteration)]
         lines = concerned or [alteration.line for alteration in self.alterations]
         return max(lines, default=self.effects.last_line)

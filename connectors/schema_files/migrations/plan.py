@@ -1,4 +1,4 @@
-"""Plans a migration: judges each entity before and after its statements."""
+"""Plans a migration: rehearses its statements, and judges what they do to each entity."""
 
 from collections.abc import Iterator
 
@@ -11,10 +11,10 @@ from changelog.connectors.wiring.entities import resolve
 
 
 def plan(rehearsal: Rehearsal, settings: Config, contracts: Contracts) -> list[Planned]:
-    """Rehearses the statements, and returns what they do to each entity.
+    """Rehearses the statements, and returns what they do to each entity: the configured entities, and then new ones.
 
-    Raises ChangelogError: USAGE if the configuration does not fit the database before the first statement, and what
-    `Rehearsal.run` raises.
+    Raises ChangelogError: USAGE if the configuration does not fit the database even before the first statement, and
+    what `Rehearsal.run` raises.
     """
     resolved = {entity.name: entity for entity in resolve(settings, rehearsal.tables())}
     before = read_state(rehearsal, settings, resolved)
@@ -39,7 +39,7 @@ def plan(rehearsal: Rehearsal, settings: Config, contracts: Contracts) -> list[P
 
 
 def _new(before: DatabaseState, after: DatabaseState, effects: Effects) -> Iterator[Planned]:
-    """The entities that [tables] makes of new tables; the service publishes them from its next start on."""
+    """Yields the entities that [tables] makes of new tables. The service publishes them from its next start on."""
     for name, table in sorted(after.matching.items() - before.matching.items()):
         line = effects.new_names.get(table, effects.last_line)
         error = after.refused.get(name)

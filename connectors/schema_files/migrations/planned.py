@@ -1,4 +1,4 @@
-"""The verdict on a migration, by entity: what changes, and what stops the service or breaks a reader."""
+"""The verdict on a migration, for each entity: what changes, and what stops the service or breaks a reader."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,11 @@ SEE_CHECK = "see `changelog check`"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """A reason why the service would stop, or readers would break.
+    """A reason why the service would stop, or why readers would break.
 
-    `line` is the line of the statement that causes it, and `path` is a pointer into the schema. `breaks` says who
-    breaks, and `against` is the label of the version that shows it. `strict` says that Avro's own rules allow it.
+    `line` is the line of the statement that causes the trouble, and `path` is a pointer into the schema. `breaks` says
+    who breaks. `against` is the label of the schema version with which they break. `strict` is set if Avro's own rules
+    allow the change, so that only this program's stricter rules forbid it.
     """
 
     rule: str
@@ -33,11 +34,12 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """What happens to one entity. If it is new, `line` is the line of the statement that creates its table.
+    """What a migration does to one entity.
 
-    `stops` says that the service would stop. `reads_again` are the columns because of which it would read the table
-    again; `asks` says that it would first wait for `schemas accept`. `unseen` are changes of stored values that it
-    cannot see.
+    If the entity is new, `line` is the line of the statement that creates its table. `stops` says that the service
+    would stop. `reads_again` has the columns because of which the service would read the table again. `asks` says that
+    the service would wait for `changelog schemas accept` before it reads the table again. `unseen` describes changes of
+    stored values that the service cannot see.
     """
 
     entity: str
@@ -60,19 +62,23 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contracts:
-    """The schemas of each entity beside its table's: the one in its file, and the versions in the changelog."""
+    """The schemas with which each entity's table is compared, by entity.
+
+    `files` has the schema in the entity's file. `versions` has the versions in the changelog, as pairs of a label and a
+    schema.
+    """
 
     files: Mapping[str, avro.Schema]
     versions: Mapping[str, Sequence[tuple[str, avro.Schema]]]
 
 
 def stop(rule: str, line: int, text: str, hint: str) -> Trouble:
-    """A trouble that stops the service."""
+    """Returns a trouble that stops the service."""
     return Trouble(rule=rule, line=line, path="/", breaks=THE_SERVICE, against="", text=text, hint=hint)
 
 
 def reasons(name: str, error: ChangelogError, line: int) -> Iterator[Trouble]:
-    """The reasons in `error` why the configuration no longer fits the entity `name`."""
+    """Yields a trouble, at `line`, for each reason in `error` why the entity `name` no longer fits its table."""
     for text in error.message.removeprefix("configuration: ").splitlines():
         place, _, why = text.strip().partition(f"entities.{name}")
         if not place:

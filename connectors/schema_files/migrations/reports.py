@@ -1,4 +1,4 @@
-"""Writes what a migration would do as text, JSON, JUnit XML or GitHub annotations."""
+"""Writes the plan of a migration as text, JSON, JUnit XML or GitHub annotations."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,9 +33,11 @@ SPELLED: Mapping[AlterationKind, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A migration that was tried: the file, the number of its statements, where it was tried, and what it would do.
+    """A migration that was tried and rolled back.
 
-    `lost` has the definitions that a copy of the live database lacked.
+    `statements` is the number of statements in `file`, and `where` names the database on which they were tried. If that
+    was a copy of the live database, `lost` has the definitions that the copy lacked. `planned` has what the migration
+    would do to each entity.
     """
 
     file: str
@@ -46,14 +48,14 @@ class Tried:
 
     @property
     def verdict(self) -> str:
-        """`stops` the service, `breaks` a reader, or `ok`."""
+        """`stops` if the service would stop, `breaks` if readers would break, otherwise `ok`."""
         if any(entity.stops for entity in self.planned):
             return "stops"
         return "breaks" if any(entity.troubles for entity in self.planned) else "ok"
 
     @property
     def tried_on(self) -> str:
-        """The number of statements that were tried, and where."""
+        """The number of statements that were tried, and the database on which they were tried, as a sentence."""
         return f"{self.statements} statement{'s' * (self.statements != 1)} tried on {self.where} and rolled back"
 
     @property
@@ -67,7 +69,7 @@ class Tried:
 
 
 def text(tried: Tried) -> str:
-    """The changes, troubles and notes of each entity, with their lines; then the verdict."""
+    """Returns the changes, troubles and notes of each entity, with the lines of their statements; then the verdict."""
     return "\n".join(map(safe, _lines(tried)))
 
 
@@ -124,7 +126,7 @@ def _notes(planned: Planned) -> Iterator[str]:
 
 
 def json_(tried: Tried) -> str:
-    """One JSON object, which includes the entities that nothing happens to."""
+    """Returns one JSON object. Its `entities` include those that do not change."""
     value = {
         "file": tried.file,
         "statements": tried.statements,
@@ -137,7 +139,7 @@ def json_(tried: Tried) -> str:
 
 
 def _report(tried: Tried) -> CheckReport:
-    """The same as a report of `schemas check`, with one verdict for each entity."""
+    """Returns the plan as a report of `schemas check`, with one verdict for each entity."""
     notes = [f"{planned.entity}: {note}" for planned in tried.planned for note in _notes(planned)]
     return CheckReport(
         against=f"the live tables, {tried.tried_on}",

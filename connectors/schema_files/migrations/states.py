@@ -1,4 +1,4 @@
-"""Reads the state of the database as the service would see it, before a migration and after it."""
+"""Reads what the service would see of the database. A plan of a migration reads it before and after the migration."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +16,11 @@ from changelog.schemas.types import Struct
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseState:
-    """The database as the service would see it: the tables, the entities `resolved` against them, and what is wrong.
+    """The database as the service would see it. All mappings but `tables` are by entity.
 
-    `matching` has the further tables of which [tables] would make entities, by entity. `refused` has the errors of
-    entities that do not fit their table. `findings` are those of `changelog check`.
+    `tables` has all tables. `resolved` has the entities of the configuration. `matching` has the further tables that
+    [tables] in the configuration would make entities of. `shapes` has the published columns. `refused` has the errors
+    of entities that do not fit their tables. `findings` has what `changelog check` reports, without what is ok.
     """
 
     tables: Mapping[TableName, TableInfo]
@@ -37,7 +38,11 @@ def read_state(
     before: DatabaseState | None = None,
     untouched: Collection[TableName] = (),
 ) -> DatabaseState:
-    """Reads what the service would see now. For `untouched` tables, it takes what is in `before`."""
+    """Reads what the service would see now.
+
+    `resolved` has the entities as they were before the migration. For `untouched` tables, the result is copied from
+    `before`. Raises ChangelogError if the tables cannot be read.
+    """
     tables = {(table.schema, table.name): table for table in rehearsal.tables()}
     matching = _matching(settings, resolved, tables)
     names = {**{name: entity.table for name, entity in resolved.items()}, **matching}
@@ -65,7 +70,7 @@ def read_state(
 def _matching(
     settings: Config, resolved: Mapping[str, Entity], tables: Mapping[TableName, TableInfo]
 ) -> dict[str, TableName]:
-    """The entities that [tables] makes of tables that have none yet."""
+    """Returns the entities that [tables] makes of tables without an entity, each with its table."""
     if settings.tables is None:
         return {}
     include, exclude = settings.tables.include, settings.tables.exclude
@@ -79,7 +84,7 @@ def _matching(
 
 
 def _resolve(settings: Config, name: str, table: TableName, tables: Mapping[TableName, TableInfo]) -> Entity:
-    """Resolves one entity alone, so that an error about another is not taken for one about this."""
+    """Resolves one entity alone, so that every error is about this entity and not about another one."""
     entity_config = settings.entities.get(name, EntityConfig()).model_copy(update={"table": table_text(table)})
     config_of_one = settings.model_copy(update={"tables": None, "entities": {name: entity_config}})
     [entity] = resolve(config_of_one, list(tables.values()))
@@ -87,7 +92,7 @@ def _resolve(settings: Config, name: str, table: TableName, tables: Mapping[Tabl
 
 
 def _findings(rehearsal: Rehearsal, entity: Entity) -> list[Finding]:
-    """The problems that `changelog check` finds with the entity, its table and the publication."""
+    """Returns the problems that `changelog check` finds with the entity, its table and the publication."""
     try:
         findings = rehearsal.findings(entity)
     except ChangelogError as error:
