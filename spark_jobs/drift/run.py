@@ -16,7 +16,6 @@ from changelog.connectors.capture.settings_guard import check_settings, shapes_o
 from changelog.connectors.config import KafkaConfig
 from changelog.connectors.permissions import DATA_FILE, DATA_FOLDER, make_file, make_folder
 from changelog.connectors.sinks import Log
-from changelog.connectors.sinks.kafka.admin.names import topic as topic_of
 from changelog.connectors.sources import Database
 from changelog.connectors.sources.fences import Fence
 from changelog.connectors.wiring.sinks import extra_needed, open_log, read_gaps
@@ -177,11 +176,8 @@ def _until_archived(
         raise ChangelogError(Kind.USAGE, "a file log and its archive are read together", hint="leave out --archive")
     with extra_needed():
         from changelog.connectors.wiring import kafka  # noqa: PLC0415, comparing files needs no Kafka client
-        from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
 
-        spans = kafka_offsets.unread(kafka.client(sink), request.config.prefix, {}, lost=True)
-    topics = {topic_of(request.config.prefix, name) for name in names}
-    end_offsets = {part: span.end for part, span in spans.items() if part[0] in topics}
+        end_offsets = kafka.open_log(request.config, sink).complete_ends(names)
     store = store_of(where.path, spark)
     while True:
         manifest = newest(store)

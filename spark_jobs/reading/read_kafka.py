@@ -50,12 +50,16 @@ def decoded(messages: DataFrame, where: Kafka) -> DataFrame:
 
 
 def read_topics(spark: SparkSession, where: Kafka, entities: Sequence[str] | None) -> DataFrame:
-    """Returns the rows (`ROWS`) of these entities' topics, or of all topics if `entities` is None."""
+    """Returns the rows (`ROWS`) of these entities' topics, or of all topics if `entities` is None.
+
+    They include all rows up to the checkpoint that is visible now.
+    """
     known = _topics(where)
     refuse_unknown(where, entities or (), known)
     names = [name for name in (known if entities is None else entities) if name in known]
     if not names:  # Only reserved entities are named, and they have no topic yet.
         return spark.createDataFrame([], ROWS)
+    kafka_log(where).complete_ends(names)  # Spark asks for the ends later, and they never go back.
     options = kafka_options(where) | {
         **subscription(where, names),
         "startingOffsets": "earliest",

@@ -17,6 +17,8 @@ from changelog.connectors import config
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.service.service import Service
 from changelog.connectors.sinks.kafka import client
+from changelog.connectors.sinks.kafka.reading import complete_ends
+from changelog.connectors.sinks.kafka.sink import KafkaSettings
 from changelog.connectors.wiring.sinks import open_log
 from changelog.envelope import canonical
 from changelog.envelope.entity import SCHEMAS
@@ -29,7 +31,8 @@ from changelog.spark_jobs.reading.read_kafka import kafka_options
 from changelog.spark_jobs.reading.where import Kafka, Where, where_of
 from changelog.spark_jobs.runner.spark_errors import explain
 from changelog.spark_jobs.views import plan
-from tests.integration.kafka.topics import settled
+from tests.integration.kafka.topics import opened, settled, store
+from tests.integration.kafka.unfinished import SOURCE, change, send, store_checkpoint, transaction
 from tests.integration.site import Running
 from tests.patience import PATIENCE_S, PROGRAM_S
 from tests.servers import fetched
@@ -247,6 +250,27 @@ def _an_aborted_message_is_not_read(
     assert rows_of(read_changelog(spark, where)) == expected
     producer.abort_transaction(PATIENCE_S)
     assert rows_of(read_changelog(spark, where)) == expected
+
+
+def test_a_changelog_is_read_up_to_its_checkpoint_or_not_at_all(
+    spark: SparkSession, broker: Broker, own_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched("jars")
+    monkeypatch.setattr(complete_ends, "WAIT_S", 1.0)
+    where = Kafka(bootstrap_servers=broker.bootstrap_servers, prefix=own_name, name=SOURCE)
+    reached = client.Client(bootstrap_servers=broker.bootstrap_servers)
+    settings = KafkaSettings(client=reached, name=SOURCE, prefix=own_name)
+    with opened(settings) as sink:
+        store(sink, 1, change(1))
+    with transaction(settings, "rows") as rows:
+        send(rows, settings, [change(2)])
+        store_checkpoint(settings, 2)
+        assert resolve(spark, where, None).commit == 2
+        with pytest.raises(ChangelogError, match=rf"^reading {own_name}\.order, partition 0: a transaction has been"):
+            read_changelog(spark, where)
+        rows.commit_transaction(PATIENCE_S)
+    found = read_changelog(spark, where).select("key").collect()
+    assert sorted(row["key"] for row in found) == ["1", "2"]
 
 
 def test_what_is_not_on_kafka_is_one_line(spark: SparkSession, broker: Broker) -> None:

@@ -141,15 +141,18 @@ class Client:
         with translated("connecting to Kafka"):
             return Admin(self.config())
 
-    def reader(self) -> Consumer:
-        """Returns a new consumer of committed messages. The caller assigns partitions to it; it joins no group."""
+    def reader(self, *, open_too: bool = False) -> Consumer:
+        """Returns a new consumer of committed messages. The caller assigns partitions to it; it joins no group.
+
+        With `open_too`, it also gets the messages of open and aborted transactions.
+        """
         with translated("connecting to Kafka"):
             return Consumer(
                 self.config(
                     # A reader learns that it is at the end only when an empty fetch returns, so that wait is short.
                     {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 50},
                     group_id="changelog",
-                    isolation_level="read_committed",
+                    isolation_level="read_uncommitted" if open_too else "read_committed",
                     enable_auto_commit=False,
                     enable_partition_eof=True,
                 )

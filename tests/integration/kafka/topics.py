@@ -12,7 +12,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from changelog.connectors.sinks.kafka.client import Admin, Client
 from changelog.connectors.sinks.kafka.encoding.messages import JsonValues
-from changelog.connectors.sinks.kafka.reading.offsets import Part, ends, written_end
+from changelog.connectors.sinks.kafka.reading.offsets import Part, ends, written_ends
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar import batch
@@ -101,12 +101,7 @@ def settled(client: Client, parts: Collection[Part]) -> None:
     Kafka answers a commit before it marks the transaction's end in each partition: who reads at once may see less.
     """
     admin = client.admin()
-
-    def is_settled() -> bool:
-        written = {part: written_end(admin, part, "asking for the end") for part in parts}
-        return ends(admin, parts) == written
-
-    until(is_settled, "a transaction is still open")
+    until(lambda: ends(admin, parts) == written_ends(admin, parts), "a transaction is still open")
 
 
 def read(settings: KafkaSettings, topic: str, *, committed: bool = True) -> list[Message]:

@@ -1,7 +1,7 @@
 """Reads the changelog from the topics of one prefix: all of it, one entity or one key, and as it grows.
 
-docs/reference/kafka.md describes the messages. The reader first asks for the committed end of each partition, and then
-reads up to there (`spans`).
+docs/reference/kafka.md describes the messages. The reader first finds how far to read in each partition
+(`complete_ends`), and then reads up to there (`spans`).
 """
 
 import time
@@ -20,9 +20,10 @@ from changelog.connectors.sinks.kafka.admin.names import positions_topic, topic
 from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sinks.kafka.encoding import oversized
 from changelog.connectors.sinks.kafka.encoding.messages import Headers, Values, record
+from changelog.connectors.sinks.kafka.reading.complete_ends import complete_ends
 from changelog.connectors.sinks.kafka.reading.offsets import Part, begins, ends
 from changelog.connectors.sinks.kafka.reading.positions import read_stored
-from changelog.connectors.sinks.kafka.reading.spans import Spans, committed, part_of
+from changelog.connectors.sinks.kafka.reading.spans import Spans, messages_in, part_of
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar import batch
 from changelog.envelope.entity import DEAD, GAPS, OF_CHANGELOG, RESERVED, SCHEMAS
@@ -60,7 +61,7 @@ class KafkaLog:
         self, *, entity: str | None = None, key: str | None = None, after: Position | None = None
     ) -> Iterator[pa.RecordBatch]:
         with closing(self._client.reader()) as consumer:
-            arrivals = self._records(consumer, self._spans(self._parts(entity, key)), key)
+            arrivals = self._records(consumer, self._complete_spans(self._parts(entity, key)), key)
             if key is not None:
                 arrivals = iter([[item for arrived in arrivals for item in arrived]])
             for arrived in arrivals:
@@ -70,7 +71,7 @@ class KafkaLog:
         counts = self._entities()
         parts = [part for entity in entities for part in self._parts_of(entity, counts)]
         with closing(self._client.reader()) as consumer:
-            for arrived in self._records(consumer, self._spans(parts), None):
+            for arrived in self._records(consumer, self._complete_spans(parts), None):
                 yield from _batches([item for _, item in arrived])
 
     def follow(
@@ -92,6 +93,14 @@ class KafkaLog:
                     parts, listed_s = self._parts(entity, key), time.monotonic()
                 stops = ends(self._admin, parts)
                 spans = {part: range(spans[part].stop if part in spans else 0, end) for part, end in stops.items()}
+
+    def complete_ends(self, entities: Collection[str]) -> dict[Part, int]:
+        """Waits until readers see all of the checkpoint's rows of these entities; returns each partition's end then.
+
+        See `changelog.connectors.sinks.kafka.reading.complete_ends`.
+        """
+        counts = topics.entities(self._admin, self._prefix)
+        return self._ends([part for entity in entities for part in self._parts_of(entity, counts)])
 
     def counts(self) -> dict[str, dict[str, int]]:
         """An upper bound of each entity's `MESSAGES`: tombstones, transaction markers, compacted offsets count too."""
@@ -174,6 +183,14 @@ class KafkaLog:
         first, last = begins(self._admin, parts), ends(self._admin, parts)
         return {part: range(first[part], last[part]) for part in parts}
 
+    def _complete_spans(self, parts: Sequence[Part]) -> dict[Part, range]:
+        """Returns all committed offsets of each partition, once they include those of the checkpoint's rows."""
+        first, last = begins(self._admin, parts), self._ends(parts)
+        return {part: range(first[part], last[part]) for part in parts}
+
+    def _ends(self, parts: Sequence[Part]) -> dict[Part, int]:
+        return complete_ends(self._client, self._values, self._name, parts, self.checkpoint)
+
     def _newest(self, consumer: Consumer, spans: Spans, key: str | None, count: int) -> list[Record]:
         """The last `count` selected records: reads the newest messages of each partition, then more if needed."""
         newest: dict[Part, deque[Record]] = {}
@@ -197,7 +214,7 @@ class KafkaLog:
         """Yields the selected records in the spans as they arrive; those of one partition are in order."""
         key_bytes = None if key is None else key.encode()
         parts_by_key: dict[bytes, list[oversized.Message]] = defaultdict(list)
-        for messages in committed(consumer, spans):
+        for messages in messages_in(consumer, spans):
             arrived = []
             for message in messages:
                 if message.value() is None or (key_bytes is not None and message.key() != key_bytes):

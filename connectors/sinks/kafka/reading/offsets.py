@@ -15,6 +15,7 @@ Part = tuple[str, int]
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
+_ASKING = "asking Kafka for offsets"
 _ASK_AGAIN_S = 0.1
 
 
@@ -37,20 +38,20 @@ def since(admin: Admin, at_ms: Mapping[Part, int]) -> dict[Part, int | None]:
     return {part: None if offset < 0 else offset for part, offset in _asked(admin, specs).items()}
 
 
-def written_end(admin: Admin, part: Part, doing: str) -> int:
-    """The offset after the last message of a partition, including open transactions.
+def written_ends(admin: Admin, parts: Collection[Part], doing: str = _ASKING) -> dict[Part, int]:
+    """The offset after the last message of each partition, including open transactions.
 
     The end that a reader receives with its messages may be out of date. A leader answers this request only once it
     knows what its predecessor had committed (KIP-207).
     """
-    return _asked(admin, {part: _LATEST}, IsolationLevel.READ_UNCOMMITTED, doing)[part]
+    return _asked(admin, dict.fromkeys(parts, _LATEST), IsolationLevel.READ_UNCOMMITTED, doing)
 
 
 def _asked(
     admin: Admin,
     specs: Mapping[Part, OffsetSpec],
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
-    doing: str = "asking Kafka for offsets",
+    doing: str = _ASKING,
 ) -> dict[Part, int]:
     """Asks until there is an answer, for at most `TIMEOUT_S`, because a new topic has no leader yet."""
     if not specs:

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 
 from changelog.connectors.sinks.kafka.admin.names import positions_topic, topic
 from changelog.connectors.sinks.kafka.client import Client, error_of, translated
-from changelog.connectors.sinks.kafka.reading.offsets import written_end
+from changelog.connectors.sinks.kafka.reading.offsets import written_ends
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
@@ -27,7 +27,8 @@ def read_checkpoint(client: Client, prefix: str, name: str, entities: Collection
     """
     topic_name = positions_topic(prefix)
     admin = client.admin()  # it must outlive the answer
-    checkpoints = _newest(client, topic_name, end=written_end(admin, (topic_name, 0), f"reading {topic_name}"))
+    part = topic_name, 0
+    checkpoints = _newest(client, topic_name, end=written_ends(admin, [part], f"reading {topic_name}")[part])
     _refuse_shared(checkpoints, prefix, name, entities)
     stored = checkpoints.get(name.encode())
     return None if stored is None else _parsed(stored, topic_name)

@@ -1,4 +1,4 @@
-"""Reads spans of partitions, up to their committed ends.
+"""Reads spans of the offsets of partitions.
 
 A partition is complete when the reader's position has reached the end of its span. Offsets have gaps, where
 transactions end and where messages were compacted, so the last offset of a span may have no message.
@@ -23,7 +23,7 @@ Spans = Mapping[Part, range]
 """The offsets to read, by partition."""
 
 
-def committed(consumer: Consumer, spans: Spans) -> Iterator[list[Message]]:
+def messages_in(consumer: Consumer, spans: Spans) -> Iterator[list[Message]]:
     """Yields the messages in the spans as they arrive."""
     pending = {part: span for part, span in spans.items() if span}
     doing = f"reading {len(pending)} partitions"
@@ -61,7 +61,8 @@ def _settle(arrived: Iterable[Message], pending: dict[Part, range], doing: str) 
             if offset >= span.stop - 1:
                 del pending[part]
         elif error is not None and error.code() == KafkaError._PARTITION_EOF:
-            pending.pop(part, None)
+            if span is not None and (message.offset() or 0) >= span.stop:  # a replica may not have all of it yet
+                del pending[part]
         elif error is not None and not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
             raise error_of(error, doing)
     return selected

@@ -14,7 +14,7 @@ from changelog.connectors.sinks.kafka.admin.names import positions_topic
 from changelog.connectors.sinks.kafka.client import TIMEOUT_S, Admin, Client, error_of
 from changelog.connectors.sinks.kafka.encoding.messages import Headers, Values
 from changelog.connectors.sinks.kafka.reading.offsets import Part, begins, ends
-from changelog.connectors.sinks.kafka.reading.spans import Spans, committed, part_of
+from changelog.connectors.sinks.kafka.reading.spans import Spans, messages_in, part_of
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 from changelog.envelope.position import Position
@@ -83,7 +83,7 @@ def refuse_older(
     last = "" if stored.position is None else str(stored.position)
     for (topic, number), message in newest(client, parts).items():
         position = message_position(message)
-        if position is None or str(position) <= last or _is_foreign(message, values, name):
+        if position is None or str(position) <= last or is_foreign(message, values, name):
             continue
         raise ChangelogError(
             Kind.DIVERGED,
@@ -100,7 +100,7 @@ def refuse_rows(client: Client, values: Values, prefix: str, name: str, parts: C
     """
     for (topic, number), message in newest(client, parts).items():
         position = message_position(message)
-        if position is not None and not _is_foreign(message, values, name):
+        if position is not None and not is_foreign(message, values, name):
             raise ChangelogError(
                 Kind.GAP,
                 f"{positions_topic(prefix)} has no checkpoint of {name}, but partition {number} of {topic} holds a row "
@@ -135,7 +135,7 @@ def newest(client: Client, parts: Collection[Part]) -> dict[Part, Message]:
 def _read(consumer: Consumer, spans: Spans) -> dict[Part, Message]:
     return {
         part_of(message): message
-        for messages in committed(consumer, spans)
+        for messages in messages_in(consumer, spans)
         for message in messages
         if message.value() is not None
     }
@@ -148,7 +148,7 @@ def message_position(message: Message) -> Position | None:
     return position if position is not None and position.epoch else None
 
 
-def _is_foreign(message: Message, values: Values, name: str) -> bool:
+def is_foreign(message: Message, values: Values, name: str) -> bool:
     """Whether a row belongs to a source other than `name`, which used this topic before."""
     try:
         return values.decode(message.value() or b"").provenance.source.name != name

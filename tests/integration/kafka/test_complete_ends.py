@@ -1,0 +1,149 @@
+"""A commit whose end Kafka has not marked in every partition: whoever reads up to the checkpoint gets all of its rows.
+
+Kafka answers a commit, and marks its end in one partition after the other. Two brokers show it: the one that follows is
+paused, so that the end of the transaction is known in `positions`, which has one replica, and not yet among the rows.
+The other tests imitate it with two transactions (`unfinished`).
+"""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.servers.unprivileged import reachable, temporary_folder
+from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.sinks.kafka.encoding.messages import JSON
+from changelog.connectors.sinks.kafka.reading import complete_ends
+from changelog.connectors.sinks.kafka.reading.log import KafkaLog
+from changelog.connectors.sinks.kafka.reading.offsets import ends, written_ends
+from changelog.connectors.sinks.kafka.sink import KafkaSettings
+from changelog.envelope.columnar import batch
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Record
+from tests.integration.kafka.topics import opened, settled, store
+from tests.integration.kafka.unfinished import SOURCE, change, send, store_checkpoint, transaction
+from tests.patience import PATIENCE_S, until
+from tests.servers import kafka_lib
+from tests.unit.records import checkpoint
+
+pytestmark = pytest.mark.xdist_group("kafka")
+
+AWHILE_S = 3.0
+"""How long a reader is given to answer too early: one that waits takes no notice."""
+
+
+@pytest.fixture
+def settings(broker: Broker, own_name: str) -> KafkaSettings:
+    return KafkaSettings(client=Client(bootstrap_servers=broker.bootstrap_servers), name=SOURCE, prefix=own_name)
+
+
+def log_of(settings: KafkaSettings) -> KafkaLog:
+    return KafkaLog(settings.client, JSON, prefix=settings.prefix, name=settings.name)
+
+
+def read(log: KafkaLog) -> list[int]:
+    return [
+        item.envelope.provenance.source.position.commit
+        for rows in log.read(entity="order")
+        for item in batch.records(rows)
+    ]
+
+
+def reached(log: KafkaLog) -> int:
+    stored = log.checkpoint()
+    return 0 if stored is None or stored.position is None else stored.position.commit
+
+
+def test_a_reader_waits_until_kafka_has_marked_the_commit_among_the_rows(starts_servers: None) -> None:
+    slow = {"broker.session.timeout.ms": "300000", "replica.lag.time.max.ms": "300000"}
+    with temporary_folder("changelog-kafka-") as folder, ThreadPoolExecutor(1) as pool:
+        lib = reachable(kafka_lib(), folder)
+        with Broker(lib, folder / "first", heap="256m", settings=slow) as first:
+            client = Client(bootstrap_servers=first.bootstrap_servers)
+            with opened(KafkaSettings(client=client, name=SOURCE, prefix="early")):
+                pass  # it is the first broker now that keeps the states of transactions
+            with Broker(lib, folder / "second", heap="256m", settings=slow, joins=first) as second:
+                settings, part = KafkaSettings(client=client, name=SOURCE, prefix="late"), ("late.order", 0)
+                admin = client.admin()
+                until(lambda: len(admin.list_topics(timeout=PATIENCE_S).brokers) == 2, "the second broker is not there")
+                replicas = {"late.positions": [1], "late.order": [1, 2]}
+                made = [NewTopic(name, 1, replica_assignment=[nodes]) for name, nodes in replicas.items()]
+                for future in admin.create_topics(made).values():
+                    future.result()
+                with opened(settings) as sink:
+                    store(sink, 1, change(1))
+                    settled(client, [part, ("late.positions", 0)])
+                    before = written_ends(admin, [part])
+                    sink.add([batch.from_records([change(2)])])
+                    until(lambda: written_ends(admin, [part]) != before, "the row does not arrive")
+                    os.kill(second.pid, signal.SIGSTOP)
+                    try:
+                        sink.commit(checkpoint(2))
+                        log = log_of(settings)
+                        until(lambda: reached(log) == 2, "the checkpoint does not show")
+                        assert ends(admin, [part]) != written_ends(admin, [part])
+                        reading = pool.submit(read, log)
+                        wait([reading], AWHILE_S)
+                    finally:
+                        os.kill(second.pid, signal.SIGCONT)
+                    assert reading.result(PATIENCE_S) == [1, 2]
+
+
+def test_a_row_of_the_checkpoint_is_waited_for(settings: KafkaSettings) -> None:
+    log = log_of(settings)
+    with opened(settings) as sink:
+        store(sink, 1, change(1))
+    with transaction(settings, "rows") as rows, ThreadPoolExecutor(1) as pool:
+        send(rows, settings, [change(2)])
+        store_checkpoint(settings, 2)
+        assert reached(log) == 2
+        reading = pool.submit(read, log)
+        wait([reading], AWHILE_S)
+        rows.commit_transaction(PATIENCE_S)
+        assert reading.result(PATIENCE_S) == [1, 2]
+
+
+def test_what_no_checkpoint_holds_yet_is_not_waited_for(settings: KafkaSettings) -> None:
+    """What others have open, and the service itself: rows past the checkpoint."""
+    with opened(settings) as sink:
+        store(sink, 1, change(1))
+        with transaction(settings, "others") as others:
+            others.produce(f"{settings.prefix}.order", b"{}", b"1", 0)
+            others.produce(f"{settings.prefix}.order", b"{}", b"1", 0, headers=[("position", b"7")])
+            send(others, settings, [of_another_source(change(1))])
+            sink.add([batch.from_records([change(2)])])
+            assert read(log_of(settings)) == [1]
+
+
+def test_rows_after_a_transaction_that_does_not_end_are_an_error(
+    settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(complete_ends, "WAIT_S", 1.0)
+    log = log_of(settings)
+    with opened(settings) as sink, transaction(settings, "others") as others:
+        store(sink, 1, change(1))
+        settled(settings.client, [(f"{settings.prefix}.order", 0)])
+        others.produce(f"{settings.prefix}.order", b"{}", b"1", 0)
+        assert others.flush(PATIENCE_S) == 0
+        assert read(log) == [1]
+        store(sink, 2, change(2))
+        until(lambda: reached(log) == 2, "the checkpoint does not show")
+        with pytest.raises(ChangelogError) as caught:
+            read(log)
+        assert caught.value.kind is Kind.CONNECTION
+        assert str(caught.value).startswith(
+            f"reading {settings.prefix}.order, partition 0: a transaction has been open at offset 2 for 1 s, before "
+            "rows that are committed; "
+        )
+        others.abort_transaction(PATIENCE_S)
+        assert read(log) == [1, 2]
+
+
+def of_another_source(item: Record) -> Record:
+    provenance = item.envelope.provenance
+    source = replace(provenance.source, name="other")
+    return replace(item, envelope=replace(item.envelope, provenance=replace(provenance, source=source)))
