@@ -1,9 +1,14 @@
-"""Sources: each reads one kind of database log. They know nothing of sinks.
+"""The contract of a source: what the service needs from each kind of database. Sources know nothing of sinks.
 
-A kind of database implements `Database`, the one door to it for the service: `changelog.connectors.wiring.sources`
-chooses one from the configuration, and the rest of the service does not know which. Arguments and results do not depend
-on the kind of database. Spark's executors use one more door, the `Scan` of a fence: it comes to them pickled, so they
-import the module of its class, and of the source only what that imports.
+A kind of database implements `Database`, through which alone the service uses it. No argument or result depends on the
+kind of database: `changelog.connectors.wiring.sources` chooses the implementation from the configuration, and the rest
+of the service does not know which one it is. Spark's executors use one other class, the `Scan` of a fence
+(`changelog.connectors.sources.fences`). They receive it pickled, so they import only its module and what that imports.
+
+The *log* is the database's log of commits. A *checkpoint* says how far the changelog reaches; its `through` is a place
+in the log, as a text that only the source can read. An *entity* is a table as it is published. An *epoch* is the first
+part of a position and numbers the log's histories. A *gap* is log that the changelog lacks and that can no longer be
+read.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,18 +30,19 @@ from changelog.envelope.versions import Version
 from changelog.schemas.types import Struct
 
 Recover = Callable[[], Checkpoint | None]
-"""Returns the last checkpoint of the changelog, or None for a new one. A source calls it as soon as nobody else reads
-its log. The call takes the changelog over from its earlier holder."""
+"""Takes the changelog over from its earlier holder, and returns its last checkpoint, or None for a new changelog.
+
+A source calls it once, as soon as it has made sure that nobody else reads the log under its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A run of committed transactions, or one part of a large one, in the order of the log.
+    """Consecutive committed transactions, or a part of one large transaction, in the order of the log.
 
-    `rows` follow `changelog.envelope.columnar.batch.SCHEMA`; `checkpoint` is true once they are durable; `nbytes` is
-    what the rows hold in memory, and `log_bytes` how much of the database's log lies between the checkpoint and the one
-    before it. `urgent` says that the database waits for the confirmation, or a comparison for the checkpoint: both are
-    then stored at once.
+    `rows` have the columns of `changelog.envelope.columnar.batch.SCHEMA`. `checkpoint` is true once they and the rows
+    of all earlier pieces are durable. `nbytes` is how much memory the rows take. `log_bytes` is how much of the
+    database's log lies between the previous piece's checkpoint and this one. `urgent` says that the database waits for
+    the confirmation of this piece, or a comparison for its checkpoint: the service then stores the piece at once.
     """
 
     rows: Sequence[pa.RecordBatch]
@@ -48,11 +54,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What a source does beside the pieces that it gives, for metrics.
+    """Figures about a source for metrics, besides the pieces that it returns.
 
-    `windows_open` counts the chunks of tables that were asked for and are not published yet; `waiting` are the
-    transactions whose end the reading of tables waits for. `invalid_stamps` and `ignored_signals` count since the last
-    call: provenance stamps that were invalid, and signals that were ignored.
+    A window is the reading of one chunk of a table; `windows_open` counts the chunks that were requested and are not
+    published yet. `waiting` holds the ids of the transactions that must end before the reading of tables can continue.
+    `invalid_stamps` counts invalid provenance stamps, and `ignored_signals` counts ignored signals, both since the
+    previous call.
     """
 
     windows_open: int = 0
@@ -62,101 +69,102 @@ class Activity:
 
 
 class Source(Protocol):
-    """One opening of a database: an iterator of committed transactions, and the way to say that they are safe.
+    """One opening of a database: returns committed transactions, and learns which of them are stored.
 
-    It belongs to the thread of the publish loop.
+    Only the thread of the publish loop calls its methods.
     """
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
-        """The next piece; None when the timeout passes without one. A source may wait until the first data it received
-        is `gather_s` old, to gather more: a piece of many small transactions costs little more than a piece of one.
+        """Returns the next piece, or None if the timeout passes without one.
 
-        Raises ChangelogError; a deterministic stop is raised only after everything before it was returned.
+        A source may wait until the first data that it received is `gather_s` seconds old, so that it can put many small
+        transactions into one piece: that costs little more than a piece with a single transaction. Raises
+        ChangelogError. An error that the log causes at some position, and would cause again after every restart, is
+        raised only after all rows before that position were returned.
         """
 
     def end(self) -> str:
-        """Where the database's log ends now, as a `Checkpoint.through`; `read` then hurries to get there.
+        """Returns where the database's log ends now, as a `Checkpoint.through`. Raises ChangelogError.
 
-        Raises ChangelogError.
+        After this call, `read` no longer waits to gather more data, so that it reaches this end soon.
         """
 
     def confirm(self, checkpoint: Checkpoint) -> None:
-        """Lets the source forget what is before the checkpoint; only after it is durable."""
+        """Lets the source and its server forget the log before this checkpoint. It must be durable already."""
 
     def close(self) -> None:
-        """Releases the source's connections; what was not confirmed comes again."""
+        """Closes the source's connections. The next opening returns again whatever was not stored."""
 
     def activity(self) -> Activity:
-        """What it does beside giving pieces; each call gives the counts since the one before."""
+        """Returns figures for metrics; see `Activity`."""
 
 
 class Changelog(Protocol):
-    """Lets a source read what is stored of the changelog; only after it has called `Recover`."""
+    """Lets a source read the stored changelog. The source uses it only after it has called `Recover`."""
 
     def versions(self) -> Iterable[Version]:
-        """The versions of columns that it holds, oldest first."""
+        """Returns the stored versions of all entities' columns, oldest first."""
 
     def rows(self, entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
-        """All rows of these entities that it holds now, in any order. With `key`, which needs a single entity, only
-        that key's.
-        """
+        """Yields all stored rows of these entities, in any order; with `key`, only that key's rows in one entity."""
 
 
 class ColumnInfo(Protocol):
-    """A column as the catalogue has it now."""
+    """A column as the catalogue describes it now."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The column's name."""
 
     @property
     def not_null(self) -> bool:
-        """Whether it never holds null."""
+        """Whether the column never holds null."""
 
 
 class TableInfo(Protocol):
-    """A table that can be an entity, as the catalogue has it now."""
+    """A table that can be published as an entity, as the catalogue describes it now."""
 
     @property
     def schema(self) -> str:
-        """The schema that it is in, or what this database has in place of schemas."""
+        """The table's schema, or whatever this database has in place of schemas."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The table's name."""
 
     @property
     def columns(self) -> Sequence[ColumnInfo]:
-        """All of them, in order."""
+        """All columns of the table, in order."""
 
     @property
     def primary_key(self) -> tuple[str, ...]:
-        """The columns of the primary key; empty where there is none."""
+        """The columns of the primary key; empty if the table has none."""
 
     @property
     def rows_estimate(self) -> int:
-        """About how many rows it has."""
+        """About how many rows the table has."""
 
     @property
     def nbytes(self) -> int:
-        """Its size without indexes; 0 where it was not asked for."""
+        """The table's size in bytes without indexes; 0 if the caller did not ask for sizes."""
 
     @property
     def before_image(self) -> str:
-        """What the log holds of a row before a change, in the database's own terms: `full`, `primary key`."""
+        """What the log contains of the old row when a row changes, in the database's own terms, such as `full`."""
 
     def key_problem(self, key: Sequence[str]) -> str | None:
-        """Why these columns cannot identify its rows in a changelog, and what would help; None when they can."""
+        """Returns why these columns cannot identify the table's rows, and what would help; None if they can."""
 
     def usable_key(self) -> tuple[str, ...] | None:
-        """The columns that identify its rows: the primary key, or else a unique index that fits; or None."""
+        """Returns the columns of the primary key, or else of a unique index that can be the key; None if neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retained:
-    """The log that the server keeps for us: `nbytes` of it, because of what `holder` names, as fields of a log event.
+    """The log that the server keeps for us: how much, and why.
 
-    `note` says until when the server keeps the log, and how to end that.
+    `nbytes` is the size of that log. `holder` names whatever makes the server keep it, as fields for our own log
+    events. `note` says until when the server keeps the log, and how a person can end that.
     """
 
     nbytes: int
@@ -166,13 +174,14 @@ class Retained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """What holds the server's log for us under our name: a replication slot, or what another kind of database has.
+    """Whatever makes the server keep its log for us, under our `name`: in PostgreSQL, a replication slot.
 
-    `reader` is the server's process that reads the log through it now. `condition` is the server's own word for how
-    well it holds; `is_lost` means that the server has removed log that nobody has read yet. `confirmed` is the place
-    up to which we confirmed the log, as the database spells it. `nbytes` is how much log the server keeps because of
-    the hold; `xids` is the age, in transaction ids, of the oldest state of the catalogue that it keeps. Both are None
-    if they are unknown, or if the server does not measure them.
+    `reader` is the server process that reads the log through this hold now; None if no process does. `condition` is the
+    server's own word for the state of the hold; None if unknown. `is_lost` means that the server has removed log that
+    we have not read yet. `confirmed` is the place up to which we confirmed the log, as the database spells it. `nbytes`
+    is how much log the server keeps because of the hold. `xids` is the age, in transaction ids, of the oldest state of
+    the catalogue that the server keeps because of it. Both are None if they are unknown, or if the server does not
+    measure them.
     """
 
     name: str
@@ -186,9 +195,10 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remnant:
-    """One thing that a service leaves in its database; `kind` is the word that `changelog drop` names it by.
+    """One thing that the service creates in its database and leaves there, such as a slot or a publication.
 
-    `nbytes` is the log that the server keeps because of it; None for what keeps none.
+    `kind` is the word by which `changelog drop` names it. `nbytes` is how much log the server keeps because of it; None
+    if the server keeps no log because of it.
     """
 
     kind: str
@@ -199,10 +209,10 @@ class Remnant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangelogEnd:
-    """Where a changelog ends, as crossing a gap needs it.
+    """Where a changelog ends, as `Database.cross_gap` needs it.
 
-    `checkpoint` is None if none can be read. `epoch` is the highest of any row. `committed_at` is when the last row was
-    committed, None if unknown. `lost` are the entities of which some stored rows are gone.
+    `checkpoint` is None if none can be read. `epoch` is the highest epoch of any stored row. `committed_at` is when the
+    last row was committed; None if unknown. `lost` names the entities that have lost stored rows.
     """
 
     checkpoint: Checkpoint | None
@@ -213,7 +223,7 @@ class ChangelogEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossedGap:
-    """The checkpoint to go on from after a gap, and the rows that tell of the gap: to be stored in one commit."""
+    """The checkpoint from which the changelog continues after a gap, and the rows that describe the gap."""
 
     checkpoint: Checkpoint
     records: Sequence[Record]
@@ -221,11 +231,11 @@ class CrossedGap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
-    """A database as the service sees it while it runs.
+    """The state of a database while the service runs.
 
-    `end` is where its log ends, as a `Checkpoint.through`, and `lag_bytes` how much log is left to read until there, 0
-    where there is none. `waits_for` says in words why the server sends nothing to this process, None when it does or
-    when nobody knows. `hold` is None where nothing holds the log for us, `retained` is None while unknown.
+    `end` is where the log ends, as a `Checkpoint.through`. `lag_bytes` is how much log is left to read until that end.
+    `waits_for` says in words why the server sends nothing to this process; None if it sends something, or if the reason
+    is unknown. `hold` is None if nothing holds the log for us. `retained` is None if it is unknown.
     """
 
     end: str
@@ -240,43 +250,46 @@ TableName = tuple[str, str]
 
 
 def no_table(_: TableName) -> bool:
-    """Chooses none."""
+    """Chooses no table."""
     return False
 
 
 class Candidate(Protocol):
-    """A database that no configuration names yet, as `changelog init` asks it."""
+    """A database before any configuration names it: what `changelog init` needs to write one."""
 
     def name(self) -> str:
-        """What the server calls the database. Raises ChangelogError where it cannot be asked."""
+        """Returns the server's name for the database. Raises ChangelogError if the database cannot be reached."""
 
     def tables(self, includes: Callable[[TableName], bool]) -> Sequence[TableInfo]:
-        """The tables that can be published and that `includes` accepts, by schema and name, with their sizes.
+        """Returns the tables that can be published and that `includes` accepts, sorted by schema and name, with sizes.
 
         Raises ChangelogError.
         """
 
     def grants(self, tables: Collection[TableName]) -> str:
-        """A script for whoever administers the database: the roles that set the service up and run it, with the rights
-        that publishing these tables takes. It sets no passwords. Raises ChangelogError.
+        """Returns a script for an administrator of the database, which sets no passwords.
+
+        It makes the roles that set up and run the service for these tables, with their rights. Raises ChangelogError.
         """
 
 
 class Database(Protocol):
-    """A configured database: the façade of a kind of source. It holds no connection; each call makes its own."""
+    """A configured database. It holds no connection: each call opens its own."""
 
     def tables(self, *, sized: Callable[[TableName], bool] = no_table) -> Sequence[TableInfo]:
-        """The tables that the database has now and that can be published, by schema and name.
+        """Returns the tables that exist now and can be published, sorted by schema and name.
 
-        `sized` chooses the tables whose size is read, too; that may wait while a table is locked. May be called at any
-        time, beside an open source too; a wait for a lock ends with the service's stop. Raises ChangelogError.
+        `sized` chooses the tables whose sizes are read, too. Reading a size may wait while another session locks the
+        table; that wait ends if the service stops. May be called at any time, also while a source is open. Raises
+        ChangelogError.
         """
 
     def shapes(self, entities: Sequence[Entity]) -> Sequence[Struct]:
-        """For each entity, in this order, the columns and types that the service would publish if the log had the same
-        ones as the catalogue has now. Schema files are made from these.
+        """Returns for each entity, in the same order, the columns and types that the service would publish now.
 
-        May be called at any time. Raises ChangelogError, PRECONDITION where a table is gone or its key is lost.
+        They are read from the catalogue, as it is at this moment, and not from the log. Schema files are generated from
+        them. May be called at any time. Raises ChangelogError: PRECONDITION if a table is gone, or lacks a column of
+        the entity's key.
         """
 
     def open(
@@ -289,86 +302,92 @@ class Database(Protocol):
         accept_cluster: bool = False,
         reach: Reach = nowhere,
     ) -> Source:
-        """Opens the log where the changelog ends, and begins to read what is missing from tables.
+        """Opens the log at the place where the changelog ends, and begins to read tables that are not yet published.
 
-        In this order: it makes sure that it alone reads the log under its name (IN_USE otherwise), calls `recover`,
-        which fences whoever wrote before, and streams from the checkpoint that `recover` returned. It refuses where
-        going on would not be exact: GAP where the log does not reach back to the checkpoint, DIVERGED where it is
-        another log, SETTINGS where what shapes the changelog has changed. With `accept_settings` and `accept_cluster`,
-        an operator has accepted changed settings, or another cluster. At most one source is open at a time; after
-        `close`, the next may be opened.
+        First, it makes sure that nobody else reads the log under its name, and raises IN_USE otherwise. Second, it
+        calls `recover`, after which an earlier holder of the changelog can no longer write to it. Third, it streams
+        from the checkpoint that `recover` returned.
 
-        `reach` is called with the name of each step at which tests try a crash. Raises ChangelogError.
+        It raises an error if the changelog could not continue exactly: GAP if the log no longer reaches back to the
+        checkpoint, DIVERGED if it is another log, without commits that were published, SETTINGS if settings that decide
+        order or content have changed. With `accept_settings`, an operator has accepted the changed settings; with
+        `accept_cluster`, another cluster. At most one source is open at a time; after `close`, the next may be opened.
+
+        `reach` is called with a name at each step where tests can crash the process. Raises ChangelogError.
         """
 
     def status(self, through: str) -> SourceStatus:
-        """How the database is now, for metrics; called every few seconds from another thread than the source's.
+        """Returns the state of the database, for metrics. It is called every few seconds, from a thread of its own.
 
-        `through` is the `Checkpoint.through` that was reached, empty before the first one.
-        Raises ChangelogError where the database cannot be asked.
+        `through` is the `Checkpoint.through` that the service has reached; it is empty before the first checkpoint.
+        Raises ChangelogError if the database cannot be reached.
         """
 
     def retained(self) -> Retained | None:
-        """What the server keeps for us; None where it keeps nothing, cannot be asked or does not answer soon.
+        """Returns how much log the server keeps for us, and why.
 
-        Used when a process ends and must not wait long. Raises nothing.
+        Returns None if the server keeps none, cannot be reached or does not answer soon. It is called when a process
+        ends, so it must not wait long. Raises nothing.
         """
 
     def refuse_if_read(self, *, must_answer: bool = False) -> None:
-        """Raises ChangelogError (IN_USE), naming who, where another process reads the log under our name.
+        """Raises ChangelogError (IN_USE), naming the reader, if another process reads the log under our name.
 
-        Passes where nobody does, and where the database cannot be asked or does not answer soon; with `must_answer` it
-        waits for the answer as every other call does, and raises the error of a database that cannot be asked.
+        If the database cannot be reached or does not answer soon, returns. With `must_answer`, waits for the answer
+        instead, as long as the other methods do, and raises the error if the database cannot be reached.
         """
 
     def check(self, entities: Sequence[Entity], stored: Checkpoint | None) -> Sequence[Finding]:
-        """Every precondition of reading these entities: of the server, of what the service keeps in it, of each table,
-        of what is known to have changed without a row event, and of who else may send signals.
+        """Returns a finding for each precondition of reading these entities.
 
-        `stored` is the changelog's checkpoint, None before the changelog begins; if there is one, the log must reach
-        back to it. `open` refuses for every finding with status `fail`. A finding's `fix` holds statements for the
-        method `fix`, which repair the cause without loss. Changes nothing, and may be called beside a running service.
-        Raises ChangelogError where the database cannot be asked.
+        The preconditions concern the server, the things that the service keeps in it, each table, changes of tables
+        that the log does not show, and the roles that may send signals. `stored` is the changelog's checkpoint, None
+        before the changelog begins; if there is one, the log must reach back to it.
+
+        `open` raises an error for each finding with the status `fail`. A finding's `fix` holds statements that remove
+        the cause without losing anything; the method `fix` runs them. Changes nothing, and may be called while a
+        service runs. Raises ChangelogError if the database cannot be reached.
         """
 
     def fix(self, statements: Iterable[str]) -> None:
-        """Runs statements out of the `fix` of findings, one after the other, each for itself.
+        """Runs statements from the `fix` of findings, one after the other, each in a transaction of its own.
 
-        They may wait for a table that is in use, for as long as it takes: a person looks on, and may interrupt them.
-        Raises ChangelogError for the first that the server refuses; those before it are done.
+        A statement may wait without limit for a table that is in use: a person watches and can interrupt it. Raises
+        ChangelogError for the first statement that the server refuses; the statements before it keep their effect.
         """
 
     def clock_ahead_s(self) -> float:
-        """How many seconds the database's clock, which tells the times of commits, is ahead of this machine's.
+        """Returns by how many seconds the database's clock is ahead of this machine's clock.
 
-        Raises ChangelogError where the database cannot be asked.
+        The times of commits are the database's. Raises ChangelogError if the database cannot be reached.
         """
 
     def hold(self) -> Hold | None:
-        """What holds the log for us now; None where nothing does, before the first start or after a drop.
+        """Returns what holds the log for us; None if nothing does, as before the first start or after `drop`.
 
-        May be called at any time, beside a running service too. Raises ChangelogError where the database cannot be
-        asked.
+        May be called at any time, also while a service runs. Raises ChangelogError if the database cannot be reached.
         """
 
     def send_signals(self, signals: Iterable[Signal]) -> str:
-        """Writes signals into the database's log, each alone in a transaction and signed where the configuration has a
-        secret, in their order. Returns where the log ends after the last one, as a `Checkpoint.through`; empty without
-        signals.
+        """Writes signals into the database's log, in their order, each in a transaction of its own.
 
-        The service has taken note of them once its checkpoint is past that place. Any role that may write to the log
-        may send them, beside a running service or without one: they wait in the log until a service reads it. Raises
-        ChangelogError; the signals before the one that failed are sent then.
+        They are signed if the configuration has a secret. Returns where the log ends after the last signal, as a
+        `Checkpoint.through`; an empty text if there are no signals. The service has read the signals once its
+        checkpoint is past that place.
+
+        Any role that may write to the log may send signals, whether or not a service runs: a signal stays in the log
+        until a service reads it. Raises ChangelogError; the signals before the one that failed were sent.
         """
 
     def spell(self, through: str) -> str:
-        """A place in the log, as a `Checkpoint.through`, the way the database's own tools spell it."""
+        """Returns the place `through` (a `Checkpoint.through`) as the database's own tools spell it."""
 
     def log_facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
-        """What a person should know about the log before crossing a gap, as pairs of a heading (one word) and a text.
+        """Returns what a person should know about the log before crossing a gap, as pairs of a heading and a text.
 
-        With `stored`, the first pair has an empty heading and says where that checkpoint is in the log. The other pairs
-        describe the database as it is now. Raises ChangelogError where it cannot be asked.
+        A heading is one word. If `stored` is given, the first pair has an empty heading and says where that checkpoint
+        is in the log. The other pairs describe the database as it is now. Raises ChangelogError if the database cannot
+        be reached.
         """
 
     def cross_gap(
@@ -382,43 +401,48 @@ class Database(Protocol):
         accept_settings: bool,
         reach: Reach = nowhere,
     ) -> AbstractContextManager[CrossedGap]:
-        """Crosses a gap: the log no longer continues the changelog, so this finds the place where it resumes.
+        """Crosses a gap: continues a changelog at a later place of the log, because the log in between is lost.
 
-        The changelog goes on in an epoch of its own, after the highest one that it holds; every table is read again,
-        and keys that it lacks are deleted. `stored` is the checkpoint as readers see it, `reason` the message of the
-        error that a start stops with. `take_over` is called one time, before the block, when nobody else can read the
-        log under our name: it takes hold of the sink and returns where the changelog ends. Inside the block, the caller
-        stores what it was given, in one commit; until that is done, every start finds the gap as before. If it is still
-        the same log and has only moved past the changelog's end, the hold stays with `keep_hold`; in every other case a
-        new one replaces it.
+        The changelog continues in a new epoch, above the highest epoch that it holds. The service then reads every
+        table again and publishes a delete for each key that the table lacks. `stored` is the checkpoint that readers of
+        the changelog see; None if none can be read. `reason` is the message of the error with which a start stops.
+
+        `take_over` is called once, before the block begins, when nobody else can read the log under our name. It takes
+        the sink over from its earlier holder and returns where the changelog ends. Inside the block, the caller stores
+        the yielded checkpoint and rows in one commit. Until that is done, every start finds the gap again.
+
+        The hold (`Hold`) is kept if `keep_hold` is set and the log is the same one as before, but can only be read from
+        a place after the changelog's end. In every other case a new hold replaces it.
 
         Raises ChangelogError: SETTINGS and PRECONDITION as `open` does, IN_USE while another process reads the log.
         """
 
     def fence(self, entities: Sequence[Entity], *, deadline: float) -> AbstractContextManager[Fence]:
-        """Makes one cut through the database and the changelog of these entities, to compare both; holds it until the
-        block ends, and raises there if it was lost meanwhile. What that takes, `changelog.connectors.sources.fences`
-        tells.
+        """Takes a fence for these entities and holds it until the block ends; raises there if it was lost meanwhile.
 
-        A running service stores a checkpoint past the cut soon, even where nobody writes. Where that takes a write to
-        the log, the fence makes one after the cut, and an open source gives an `urgent` piece for it: the capture core
-        knows a message with the prefix `changelog.envelope.signal.FENCE_PREFIX` and tells the source of it. While the
-        cut is held, changes of the tables' definitions wait, or the scan raises ALTERED. May be called beside a running
-        service, and while other fences are held.
+        A fence is one cut through the database and the changelog, by which the two are compared;
+        `changelog.connectors.sources.fences` says what an implementation must guarantee. `deadline`, in the seconds of
+        `time.monotonic`, limits the wait for locked tables. May be called while a service runs and while other fences
+        are held.
 
-        `deadline` (of `time.monotonic`) limits the wait for tables that are locked. Raises NoFenceError where there is
-        no such cut, ALTERED where a table is gone.
+        A running service must soon store a checkpoint past the cut, even if nobody writes to the database. If the log
+        needs a write for that, the fence writes a message with the prefix
+        `changelog.envelope.signal.FENCE_PREFIX` after the cut. The capture core recognises the message and tells the
+        source, which then returns an `urgent` piece. While the fence is held, changes of the tables' definitions wait,
+        or else the scan raises ALTERED.
+
+        Raises NoFenceError if no fence can be taken, ALTERED if a table is gone.
         """
 
     def remnants(self) -> Sequence[Remnant]:
-        """What the service leaves in the database, whether it exists or not, in the order in which people read it.
+        """Returns the things that the service creates in the database, including those that do not exist now.
 
-        Raises ChangelogError where the database cannot be asked.
+        They are in the order in which people read them. Raises ChangelogError if the database cannot be reached.
         """
 
     def drop(self, kind: str) -> None:
-        """Drops one of the `remnants`, which exists; only while no service reads the log, or it is refused.
+        """Drops one of the `remnants`, which must exist. Refuses to do so while a service reads the log.
 
-        Without what holds its log, the service cannot go on where it was: that is a gap. Raises ChangelogError, ACCESS
-        where the thing belongs to another role.
+        If the hold is dropped, the changelog has a gap, because the service cannot continue where it was. Raises
+        ChangelogError: ACCESS if the thing belongs to another role.
         """

@@ -1,14 +1,17 @@
-"""A fence: one cut through a database by which both sides of a comparison are taken, held while it lasts.
+"""A fence: one cut through a database, at which a comparison reads both the tables and the changelog.
 
-A row of the changelog counts if its transaction is one that the fence shows, and a table's rows are read as they were
-at the fence. So both sides show the same transactions, however much is written meanwhile. The process that holds the
-fence hands its `scan` to others, which read the tables under it.
+The cut is a set of transactions, those that the fence *shows*. The tables are read as these transactions left them. Of
+the changelog, the comparison uses only the rows that these transactions wrote. So both sides show the same
+transactions, however much is written meanwhile. One process holds the fence while the comparison lasts. It hands the
+fence's `scan` to other processes, which read the tables.
 
-An implementation owes three things, and a comparison finds false drift where one of them fails:
+An implementation must guarantee three things. If one of them fails, a comparison reports differences (drift) that do
+not exist:
 
-1. What `Scan` reads is the work of exactly the transactions that `shown` names, in every process and to the end.
-2. A changelog in which nothing is `missing` holds every transaction that `shown` names.
-3. `Scan` encodes rows as messages are encoded: masks, row filters, columns left out, types and their texts.
+1. In every process and until the fence ends, a `Scan` reads the effects of exactly the transactions in `Fence.shown`.
+2. If `Fence.missing` returns None, the changelog holds every transaction in `Fence.shown`.
+3. A `Scan` encodes rows in the same way as messages are encoded: masks, row filters, columns that are left out, types,
+   and the texts of values.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,13 +36,14 @@ ROWS: Final = pa.schema(
         pa.field("locator", pa.utf8()),
     ]
 )
-"""One row of a table. `key` and `current` are the texts that a message of the row has: the canonical key, and the state
-as JSON. `json_null` is a JSON array of the columns that hold JSON's null; null if none does. `leaf`, never null, and
-`locator` say where the row is: the number of the leaf, and a text by which the source finds the row in it again."""
+"""The columns of a table's row. `key` and `current` are the texts that a message for this row would have: the canonical
+key, and the row's state as JSON. `json_null` is a JSON array with the names of the columns that hold JSON's null; null
+if there are none. `leaf` is the number of the leaf that the row is in (see `FencedTable`), and never null. `locator` is
+a text by which the source finds the row in that leaf again."""
 
 
 class NoFenceError(ChangelogError):
-    """No fence can be had; `later` says that it may be had later, when whoever is in the way has finished."""
+    """No fence can be taken. `later` says that it can be taken later, when another session no longer prevents it."""
 
     def __init__(self, message: str, *, hint: str, later: bool) -> None:
         super().__init__(Kind.PRECONDITION, message, hint=hint)
@@ -48,14 +52,15 @@ class NoFenceError(ChangelogError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FencedTable:
-    """A table at the fence: how its rows are encoded, and the size of each of its leaves, in pages.
+    """A table at the fence: how its rows are encoded, and the sizes of its leaves.
 
-    The binding has the columns and types of the table as the fence shows it, which are those that are compared.
+    The binding has the columns and types that the table has at the fence; these are compared. `leaf_pages` holds the
+    size of each leaf, in pages.
 
-    A leaf is what holds rows: the table, or one of its partitions. Pages are how the reading of a leaf is divided among
-    tasks: numbered parts of some 8 KiB each, such as the server's own pages, or ranges of keys that the scan knows.
-    Every row that the fence shows is in exactly one page, which may be past the size that is told here: whoever reads
-    to the leaf's end gets it.
+    A leaf is a unit that stores rows: the table itself, or one of its partitions. Pages are numbered parts of a leaf of
+    about 8 KiB each. They divide the reading of the leaf among tasks, and can be the server's own pages or ranges of
+    keys that the scan knows. Every row that the fence shows is in exactly one page. The page's number may be beyond the
+    size in `leaf_pages`; only a reader that reads to the end of the leaf (`Pages.end` is None) is sure to get all rows.
     """
 
     binding: Binding
@@ -69,7 +74,10 @@ class FencedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """Pages `first` up to, not including, `end` of a leaf of an entity's table; None means the leaf's end."""
+    """The pages of one leaf of an entity's table from `first` up to, but not including, `end`.
+
+    If `end` is None, the pages go to the end of the leaf.
+    """
 
     entity: str
     leaf: int
@@ -79,10 +87,10 @@ class Pages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyBounds:
-    """A range of keys: those whose column `column` is at least `first` and less than `end`; None means no bound.
+    """The keys whose column `column` has a value of at least `first` and less than `end`; None means no bound.
 
-    The bounds are integers, or texts of the column's type. `by_bytes` says that the column holds texts, which are
-    compared by their bytes in UTF-8, whatever collation the column has.
+    The bounds are integers, or texts that spell a value of the column's type. `by_bytes` says that the column holds
+    texts, and that they are compared by their bytes in UTF-8, whatever the column's collation is.
     """
 
     column: str
@@ -93,13 +101,14 @@ class KeyBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """The transactions that a fence shows: those whose id is below `end`, but for the few in `hidden`.
+    """The transactions that a fence shows: those whose id is below `end`, except for the few in `hidden`.
 
-    The id is what the source gives each transaction (`Transaction.xid` of the capture core; in the changelog the column
-    `transaction`). A source may count transactions as they begin, as PostgreSQL does: then `hidden` are those that were
-    open. It may count them as they stand in its log: then `end` is where the log ended, and `hidden` are the commits
-    that the log had already and readers of the tables had not. Ids are compared only within an epoch. `hidden` is
-    short: a query of Spark's names them all.
+    The source gives each transaction its id (`Transaction.xid` of the capture core, the column `transaction` of the
+    changelog). A source may number transactions in the order in which they begin, as PostgreSQL does: then `hidden`
+    holds the transactions that were open at the fence. It may number them in the order of its log: then `end` is where
+    the log ended at the fence, and `hidden` holds the commits that the log already had but that readers of the tables
+    did not yet see. Ids are compared only within an epoch (a history of the log, as in positions). `hidden` must be
+    short, because a Spark query lists all of it.
     """
 
     end: int
@@ -107,45 +116,49 @@ class Shown:
 
 
 class Scan(Protocol):
-    """Reads the tables of a fence, in any process, while the fence is held. It can be pickled; it holds secrets, so it
-    goes to workers only. Each call makes a session of its own, and may be made several times for the same rows.
+    """Reads the tables of a fence, in any process, while the fence is held.
 
-    The module of its class is imported by Spark's executors: it imports nothing but the envelope, the schemas, the
-    capture core, this module, and what reads its database. A contract of the import rules names it.
+    A scan can be pickled. It contains secrets, so it is sent only to workers. Each call opens a session of its own. The
+    same rows may be read several times.
+
+    Spark's executors import the module of the scan's class. So this module may import only the envelope, the schemas,
+    the capture core, `changelog.connectors.sources.fences`, and the modules that read its database. `pyproject.toml`
+    has an import rule for it.
     """
 
     def rows(self, parts: Sequence[Pages], keys: KeyBounds | None) -> Iterator[pa.RecordBatch]:
-        """The rows (`ROWS`) in these parts, each once, in any order; with `keys` only those in the range.
+        """Yields the rows in these parts, each once and in any order, with the columns of `ROWS`.
 
-        Raises ChangelogError: CONNECTION if the fence is gone, ALTERED if a migration waits for a table. It never gives
-        rows of another cut.
+        If `keys` is given, yields only the rows whose keys are in that range. Raises ChangelogError: CONNECTION if the
+        fence no longer exists, ALTERED if a migration waits for a table. It never yields rows of another cut.
         """
 
     def rows_at(self, locators: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[pa.RecordBatch]:
-        """The rows (`ROWS`) that these locators find, by entity and leaf: all of them, as `rows` gave them before.
+        """Yields the rows with these locators again, exactly as `rows` yielded them, with the columns of `ROWS`.
 
-        Raises ChangelogError, as `rows` does.
+        `locators` maps the name of an entity and the number of a leaf to the locators of rows in that leaf. Raises
+        ChangelogError, as `rows` does.
         """
 
 
 class Fence(Protocol):
-    """A cut that is held. Every commit that it shows ends in the log at or before one place."""
+    """A fence that is held. Every commit that the fence shows ends in the log at or before its `place`."""
 
     @property
     def text(self) -> str:
-        """What it shows, in the database's own words: on the report's page, the words before the place."""
+        """What the fence shows, in the database's own words. The page of a drift report prints it before the place."""
 
     @property
     def place(self) -> str:
-        """That place in the log, as the database's own tools spell it."""
+        """A place in the log, as the database's own tools spell it; the commits that the fence shows end by there."""
 
     @property
     def database(self) -> str:
-        """What the server calls the database."""
+        """The server's name for the database."""
 
     @property
     def server(self) -> str:
-        """The server's version."""
+        """The version of the server."""
 
     @property
     def taken_at(self) -> datetime:
@@ -153,26 +166,30 @@ class Fence(Protocol):
 
     @property
     def tables(self) -> Mapping[str, FencedTable]:
-        """The tables of all entities that the fence was taken for, by entity."""
+        """The tables of the entities that the fence was taken for, by the name of the entity."""
 
     @property
     def shown(self) -> Shown:
-        """The transactions that it shows, in the epoch in which the source writes now; of earlier epochs it shows all.
+        """The transactions of the present epoch that the fence shows. The fence shows all transactions of older epochs.
 
-        Exactly those: a source that does not know of some transaction whether its tables show it raises NoFenceError,
-        or takes its cut again.
+        This must be exact. If a source cannot know for some transaction whether its tables show it, the source raises
+        NoFenceError, or takes the fence again.
         """
 
     @property
     def scan(self) -> Scan:
-        """What reads the tables."""
+        """Reads the tables under the fence."""
 
     def is_of(self, checkpoint: Checkpoint) -> bool:
-        """Whether the changelog that ends at `checkpoint` is of this cluster: of the server, or copies of it, whose log
-        the fence was taken in.
+        """Returns whether the changelog that ends at `checkpoint` was made from the cluster of the fence.
+
+        A cluster is a server together with its physical copies (standbys): their log has one origin.
         """
 
     def missing(self, checkpoint: Checkpoint) -> str | None:
-        """Why a changelog of this cluster that ends at `checkpoint` may lack commits that the fence shows, as half a
-        sentence after the changelog's name; None if it holds them all. Asked several times a second until it is None.
+        """Returns why a changelog that ends at `checkpoint` may lack commits that the fence shows.
+
+        The changelog must be of the fence's cluster (`is_of`). The reason is half a sentence that follows the name of
+        the changelog. Returns None if the changelog holds all these commits. A comparison calls this several times a
+        second until it returns None.
         """

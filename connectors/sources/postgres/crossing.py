@@ -1,12 +1,19 @@
 """Continues a changelog over a gap, where the database's log no longer connects to the end of the changelog.
 
-The changelog continues in a new epoch, above the highest epoch that it holds, from a slot that can still be read.
-Every table is read again, and keys that the tables lack are deleted. So the changelog equals its tables again, whatever
-was lost. If rows of the changelog itself may be missing, each entity starts with a truncate, because nobody knows which
-keys those rows had. That is the case if a file or a topic was lost, or if the slot has moved past the changelog's end,
-so that rows were confirmed that the changelog does not have.
+An epoch is the first part of a position: it numbers the histories of the database's log, so that a row of a later epoch
+is newer than every row of an earlier one. After the gap, the changelog continues in a new epoch, which is higher than
+all epochs before. It continues from the place where the slot starts: the existing slot if that can still be read and
+the caller keeps it, otherwise a new slot. The service then reads every table again and publishes a delete for each key
+that the table lacks. So the changelog equals its tables again, whatever changes were lost.
 
-Until the sink has stored the checkpoint made here, every start finds the gap and these steps can be repeated.
+Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows,
+so the service cannot delete these keys one by one. Instead, the entity's first row after the gap is a truncate:
+
+- for each entity that has lost a file or a topic;
+- for every entity if the slot starts after the end of the changelog. The service confirms log to the slot only after
+  it has stored the rows, so the changelog once had the rows in between and has lost them.
+
+Until the sink has stored the checkpoint made here, every start finds the gap again, and these steps can be repeated.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +52,10 @@ from changelog.envelope.model import Envelope, Op, Place, Record
 from changelog.envelope.position import Position
 
 FAIL_POINTS = ("gap:claimed", "gap:slot-dropped", "gap:taken-over", "gap:slot-made", "gap:stored")
-"""The boundaries between two steps at which tests crash; the caller passes the last one."""
+"""The names of the moments between two steps of the crossing. At each of them a test can make the process crash.
+
+`crossing` itself reports all but the last. Its caller reports `gap:stored`, after it has stored the rows.
+"""
 
 
 @contextmanager
@@ -61,8 +71,13 @@ def crossing(
 ) -> Iterator[CrossedGap]:
     """Crosses a gap. Inside the block, the caller commits the yielded rows and checkpoint; the slot stays claimed.
 
-    `stored` is the checkpoint that readers see. `take_over` takes over the sink and returns the end of the changelog.
-    If the slot has only moved ahead and `keep_slot` is set, it is kept; in every other case a new slot replaces it.
+    `stored` is the checkpoint that readers of the changelog see before this process takes the sink over; None if
+    there is none that can be read. It decides whether the settings are refused and whether the slot can be kept.
+    `take_over` takes the sink over from its earlier holder and returns the end of the changelog. Only the checkpoint in
+    that end is final, so the new checkpoint is made from it.
+
+    The slot is kept if `keep_slot` is set and the slot can be read, but starts after the end of the changelog, in the
+    same log. In every other case a new slot replaces it.
 
     Raises ChangelogError: SETTINGS and PRECONDITION as a start does, IN_USE if another session holds the slot.
     """
@@ -73,9 +88,9 @@ def crossing(
             reach("gap:claimed")
             system = replication.identify_system()
             history = replication.timeline_history(system.timeline)
-            joined = stored is not None and joins_on(stored, read_database(catalog)[1], system, history)
-            moved = joined and _has_moved(catalog, settings.slot, stored)
-            if not (moved and keep_slot) and slot_state(catalog, settings.slot) is not None:
+            is_same_log = stored is not None and joins_on(stored, read_database(catalog)[1], system, history)
+            slot_starts_later = is_same_log and _starts_later(catalog, settings.slot, stored)
+            if not (slot_starts_later and keep_slot) and slot_state(catalog, settings.slot) is not None:
                 replication.drop_slot(settings.slot)
             reach("gap:slot-dropped")
             end = take_over()
@@ -88,13 +103,18 @@ def crossing(
             position = Position(_epoch(end, history), slot.confirmed_flush - 1, 0)
             checkpoint = _checkpoint(catalog, settings, entities, end.checkpoint, system, position)
             gap = _gap(settings.name, reason, end, checkpoint)
-            record = gap.record(connector="postgres", database=catalog.info.dbname, at=_now(catalog))
-            lost = [entity for entity in entities if moved or entity.name in end.lost]
-            yield CrossedGap(checkpoint=checkpoint, records=[record, *_truncates(lost, record)])
+            gap_record = gap.record(connector="postgres", database=catalog.info.dbname, at=_now(catalog))
+            lost = [entity for entity in entities if slot_starts_later or entity.name in end.lost]
+            yield CrossedGap(checkpoint=checkpoint, records=[gap_record, *_truncates(lost, gap_record)])
 
 
 def _epoch(end: ChangelogEnd, history: tuple[tuple[int, int], ...]) -> int:
-    """An epoch above every epoch that the changelog may have reached: lost rows may come from the last promotions."""
+    """Returns an epoch that no row of the changelog has ever had, not even a row that was lost.
+
+    `end.epoch` is the highest epoch of the rows that are left. Each promotion of a standby begins another epoch, so
+    lost rows can have one epoch more for each promotion since the changelog's last checkpoint. `history` lists all
+    promotions of this server's log, as `timeline_history` returns them.
+    """
     forks = [fork for fork in history if end.checkpoint is None or fork[0] >= timeline_of(end.checkpoint)]
     return end.epoch + len(forks) + 1
 
@@ -102,21 +122,26 @@ def _epoch(end: ChangelogEnd, history: tuple[tuple[int, int], ...]) -> int:
 def _refuse(
     catalog: psycopg.Connection[Any], settings: Settings, entities: Sequence[Entity], stored: Checkpoint | None
 ) -> None:
-    """Refuses what a start would refuse, before anything changes; it ignores the slot and an unfinished transaction."""
+    """Raises the errors that a start would raise, before anything changes, with two exceptions.
+
+    The slot may be missing or unusable, because it is replaced. The changelog may end inside a transaction, because the
+    changelog does not continue that transaction.
+    """
     shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
-    whole = None if stored is None else replace(stored, partial=False)
-    check_settings(whole, shapes, accept=settings.accept_settings)
+    without_partial = None if stored is None else replace(stored, partial=False)
+    check_settings(without_partial, shapes, accept=settings.accept_settings)
     requirements = Requirements(
         slot=settings.slot, publication=settings.publication, failover=settings.failover, entities=entities
     )
     refuse([finding for finding in findings(catalog, requirements, read_tables(catalog)) if finding.name != "slot"])
 
 
-def _has_moved(catalog: psycopg.Connection[Any], name: str, stored: Checkpoint | None) -> bool:
-    """Whether the slot is readable but starts after the end of the changelog, so that only the changes between are
-    lost.
+def _starts_later(catalog: psycopg.Connection[Any], slot_name: str, stored: Checkpoint | None) -> bool:
+    """Returns whether the slot can be read, but starts after the end of the changelog.
+
+    Then the changelog lacks the changes between its end and the start of the slot, and no others.
     """
-    state = slot_state(catalog, name)
+    state = slot_state(catalog, slot_name)
     if state is None or state.wal_status == LOST or stored is None:
         return False
     return state.confirmed_flush > through_lsn(stored)
@@ -130,7 +155,11 @@ def _checkpoint(
     system: System,
     position: Position,
 ) -> Checkpoint:
-    """The checkpoint to continue from. The gap is at `position`, one byte before it, where no commit can start."""
+    """Returns the checkpoint from which the changelog continues; `before` is the last one before the gap, if known.
+
+    `position` is that of the gap's record. Its commit is one byte before the start of the slot. All commits that the
+    slot sends start later, so their rows come after the gap's record. The checkpoint's `through` is the slot's start.
+    """
     shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
     repairs = Repairs() if before is None else Repairs.parse(before.repairs).of(shapes)
     opened, windows = over_gap(repairs, list(shapes), position)
@@ -151,14 +180,15 @@ def _checkpoint(
     )
 
 
-def _gap(name: str, reason: str, end: ChangelogEnd, after: Checkpoint) -> Gap:
+def _gap(changelog_name: str, reason: str, end: ChangelogEnd, after: Checkpoint) -> Gap:
+    """Describes the gap between the end of the changelog and the checkpoint `after` it."""
     unknown = Side(position=None, epoch=end.epoch, through=None, system=None, timeline=None)
     before = unknown if end.checkpoint is None else _side(end.checkpoint, committed_at=end.committed_at)
-    return Gap(name=name, reason=reason, before=before, after=_side(after), entities=tuple(after.settings))
+    return Gap(name=changelog_name, reason=reason, before=before, after=_side(after), entities=tuple(after.settings))
 
 
 def _side(checkpoint: Checkpoint, *, committed_at: datetime | None = None) -> Side:
-    """One side of the gap, described by its checkpoint."""
+    """Describes one side of the gap by the checkpoint on that side."""
     return Side(
         position=None if checkpoint.position is None else str(checkpoint.position),
         epoch=checkpoint.epoch,
@@ -169,11 +199,13 @@ def _side(checkpoint: Checkpoint, *, committed_at: datetime | None = None) -> Si
     )
 
 
-def _truncates(entities: Sequence[Entity], gap: Record) -> Iterator[Record]:
-    """Truncates for entities whose changelog lost rows: it no longer knows every key that consumers have, so they must
-    drop all of them. An immutable entity that ignores deletes keeps its rows here, too.
+def _truncates(entities: Sequence[Entity], gap_record: Record) -> Iterator[Record]:
+    """Yields truncate records for the entities whose changelog has lost rows: one for each of their partitions.
+
+    The changelog no longer has every key that consumers have, so consumers must drop all rows of these entities. An
+    immutable entity whose policy is to ignore deletes gets no truncate record, so consumers keep its rows.
     """
-    provenance = gap.envelope.provenance
+    provenance = gap_record.envelope.provenance
     for entity in entities:
         if entity.immutable and entity.on_change_of_immutable == "ignore":
             continue
