@@ -1,4 +1,4 @@
-"""Named fail points between steps, where a test makes the service crash as `kill -9` would."""
+"""Named fail points between two steps, at which a test can make the service crash as `kill -9` would."""
 
 import os
 import re
@@ -8,24 +8,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 Reach = Callable[[str], None]
+"""Called with the name of each fail point that the code reaches."""
 
 VARIABLE = "CHANGELOG_FAIL_AT"
-"""The environment variable with the fail point: `NAME`, `NAME:N` to crash at the N-th time, or `NAME:N@SECONDS` to wait
-there before the crash.
+"""The environment variable that names the fail point at which to crash.
+
+Its forms are `NAME`; `NAME:N`, to crash when the fail point is reached for the N-th time; and `NAME:N@SECONDS`, to wait
+so long before the crash.
 """
 
 _FAIL_POINT = re.compile(r"(.+?)(?::(\d+))?(?:@([\d.]+))?")
 
 
 def nowhere(_: str) -> None:
-    """Never crashes."""
+    """Does nothing: no fail point is set."""
 
 
 @dataclass(slots=True)
 class CrashAt:
     """Kills the process when the fail point `name` is reached for the `count`-th time.
 
-    Other threads continue during `linger_s`: for example, a Kafka client still sends messages from its queue.
+    Before that, it waits for `linger_s` seconds. Other threads continue meanwhile: for example, a Kafka client still
+    sends messages from its queue.
     """
 
     name: str
@@ -38,7 +42,7 @@ class CrashAt:
             self._seen += 1
             if self._seen == self.count:
                 if self.linger_s:
-                    import structlog  # noqa: PLC0415, Spark's executors import this module, and log nothing
+                    import structlog  # noqa: PLC0415 - Spark's executors import this module, and log nothing
 
                     structlog.get_logger("failpoints").warning(
                         "waiting at a fail point", name=name, seconds=self.linger_s
@@ -48,6 +52,6 @@ class CrashAt:
 
 
 def parse(text: str | None) -> Reach:
-    """The fail point in the text of the variable; without one, `nowhere`."""
+    """Returns what crashes at the fail point that `text`, the variable's value, names; `nowhere` if it names none."""
     match = _FAIL_POINT.fullmatch(text or "")
     return CrashAt(match[1], int(match[2] or 1), float(match[3] or 0)) if match else nowhere

@@ -1,4 +1,4 @@
-"""The findings of a check, of a source or of a sink."""
+"""The findings of `changelog check`: one for each precondition of the source and of the sink."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,11 @@ Status = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The result for one precondition: the `message`, a `hint` what to do, and SQL in `fix` that does it safely."""
+    """The result of checking one precondition.
+
+    `hint` says what a person can do about it. `fix` holds SQL statements that do it without losing anything; it is
+    empty if no such statements are known.
+    """
 
     name: str
     status: Status
@@ -18,15 +22,15 @@ class Finding:
 
 
 def ok(name: str, message: str, *, fix: tuple[str, ...] = ()) -> Finding:
-    """The precondition holds, or will hold once the service starts."""
+    """Returns a finding that the precondition holds, or will hold once the service starts."""
     return Finding(name=name, status="ok", message=message, fix=fix)
 
 
 def warn(name: str, message: str, hint: str | None = None) -> Finding:
-    """The service runs, but somebody should look at this."""
+    """Returns a finding that does not prevent the service from running, but that a person should look at."""
     return Finding(name=name, status="warn", message=message, hint=hint)
 
 
 def fail(name: str, message: str, hint: str) -> Finding:
-    """The service does not start, because it would not be exact or would do harm."""
+    """Returns a finding that prevents a start: the changelog would not be exact, or the service would do harm."""
     return Finding(name=name, status="fail", message=message, hint=hint)

@@ -1,7 +1,7 @@
-"""What our sessions with a PostgreSQL share, whichever it is: how they connect, and errors in our words.
+"""Connection parameters for any PostgreSQL server, and its errors translated into ours.
 
-The source's database and the one that a view is written to are reached alike. What to do about an error differs: each
-caller brings its own `Remedies`.
+It is used for the source's database and for databases that views are written to. The advice on what to do about an
+error differs between the two, so each caller passes its own `Remedies`.
 """
 
 import re
@@ -17,7 +17,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 QUOTES_VALUES: Final = ("22", "23")
 """The classes of SQLSTATEs whose messages may quote a row's values (PostgreSQL, appendix A)."""
 
-# For parameters that the connection string does not set: a vanished peer is noticed within half a minute.
+# Values for parameters that the connection string does not set. With them, a server that has vanished is noticed within
+# half a minute.
 _DEFAULTS: Final[Mapping[str, str | int]] = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -33,10 +34,11 @@ _ADVICE: Final = re.compile(r"\s*Is the server running .*\?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedies:
-    """The kind of each error, and what a person does about it. In both tables the first entry that fits decides.
+    """Two tables that give for each error its kind and a hint for a person. In each, the first entry that fits decides.
 
-    `dsn` is what people call the connection string. `rejections` are patterns of the server's English text, because
-    libpq shows no error code for a refused connection. `states` are prefixes of SQLSTATEs (PostgreSQL, appendix A).
+    An entry of `rejections` begins with a pattern of the server's English text, because libpq shows no error code for a
+    refused connection. An entry of `states` begins with a prefix of SQLSTATEs (PostgreSQL, appendix A). `dsn` is the
+    name that messages use for the connection string.
     """
 
     dsn: str
@@ -45,7 +47,7 @@ class Remedies:
 
 
 def parameters(dsn: str, remedies: Remedies) -> dict[str, Any]:
-    """What psycopg connects with. Raises ChangelogError (USAGE) if `dsn` is not a connection string."""
+    """Returns the arguments for `psycopg.connect`. Raises ChangelogError (USAGE) if `dsn` is no connection string."""
     try:
         given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
@@ -59,7 +61,7 @@ def parameters(dsn: str, remedies: Remedies) -> dict[str, Any]:
 
 
 def rejection(error: psycopg.OperationalError, remedies: Remedies) -> ChangelogError:
-    """Our error for an attempt to connect that failed."""
+    """Returns our error for a failed attempt to connect."""
     text = _one_line(_ADVICE.sub("", str(error))).removeprefix("connection failed: ")
     for sign, kind, hint in remedies.rejections:
         if re.search(sign, text):
@@ -68,7 +70,7 @@ def rejection(error: psycopg.OperationalError, remedies: Remedies) -> ChangelogE
 
 
 def explain(state: str | None, message: str, doing: str, remedies: Remedies) -> ChangelogError:
-    """Our error for the server's `message` and SQLSTATE; without a state, the connection itself broke.
+    """Returns our error for the server's `message` and SQLSTATE; if `state` is None, the connection itself broke.
 
     `doing` names the attempted action, as a gerund.
     """

@@ -44,7 +44,7 @@ def _for_a_person() -> list[structlog.typing.Processor]:
 
 
 def _over_a_bar(_logger: Any, _method: str, line: Any) -> str:
-    """Overwrites a progress bar with the line; the bar is drawn again below."""
+    """Overwrites a progress bar with the log line; the program draws the bar again below it."""
     return f"{CLEAR_LINE}{line}"
 
 

@@ -1,4 +1,4 @@
-"""A moment of a changelog as command lines take it: a position, or a time."""
+"""Parses a moment of a changelog from a command line: a position or a time."""
 
 from datetime import UTC, datetime
 
@@ -6,7 +6,10 @@ from changelog.envelope.position import Position
 
 
 def moment(text: str) -> Position | datetime | None:
-    """The position that `text` spells, or the time with a zone, in UTC; None when it is neither."""
+    """Returns the position in `text`, or else the time in it, converted to UTC.
+
+    Returns None if `text` is neither a position nor an ISO 8601 time with a time zone.
+    """
     try:
         return Position.parse(text)
     except ValueError:

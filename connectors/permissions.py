@@ -1,23 +1,27 @@
-"""Who may read what we write, whatever the umask is: a container has none, and a hardened host a strict one."""
+"""File modes for everything that we write, and functions that set exactly these modes.
+
+The umask does not decide: a container often has an umask of 0, which would let everybody read, and a hardened host has
+a strict one, which would keep the group out.
+"""
 
 import os
 from pathlib import Path
 from typing import Final
 
 DATA_FILE: Final = 0o640
-"""Rows, keys, positions and configuration: the owner writes, the group reads, and nobody else sees them."""
+"""The mode of files with rows, keys, positions or configuration: the owner can write them and the group can read them.
+
+Nobody else has access.
+"""
 DATA_FOLDER: Final = 0o750
 
 PUBLIC_FILE: Final = 0o644
-"""What holds no rows, and other programs read: schema files, figures for Prometheus, an archive's manifest."""
+"""The mode of files without rows that other programs read: schema files, Prometheus metrics, an archive's manifest."""
 PUBLIC_FOLDER: Final = 0o755
 
 
 def make_file(path: Path, mode: int) -> None:
-    """An empty file, with exactly this mode; one that is there stays as it is, with what its owner gave it.
-
-    Raises OSError.
-    """
+    """Creates an empty file with exactly this mode. An existing file keeps its content and its mode. Raises OSError."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     except FileExistsError:
@@ -29,7 +33,7 @@ def make_file(path: Path, mode: int) -> None:
 
 
 def make_folder(path: Path, mode: int) -> None:
-    """The folder and the parents that are missing, with exactly this mode; what is there stays as it is.
+    """Creates a folder and its missing parents, all with exactly this mode. Existing folders keep their mode.
 
     Raises OSError.
     """

@@ -1,23 +1,27 @@
-"""What is shown may hold names and values that anybody chose: none of it may act on a terminal, or turn its text."""
+"""Prints text safely on a terminal.
+
+The text may contain names and values that anybody has chosen. They must not control the terminal, and must not reverse
+the direction in which its text is read.
+"""
 
 import re
 import sys
 from typing import TextIO
 
-# Controls (C0, DEL and C1), and what turns the reading direction or ends a line.
+# Control characters (C0, DEL and C1), and the characters that change the reading direction or end a line.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def safe(text: str) -> str:
-    """`text` with such characters spelled out, as JSON does: JSON text stays the same JSON."""
+    """Returns `text` with unsafe characters escaped as in JSON strings, so that JSON text keeps its meaning."""
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def safe_lines(text: str) -> str:
-    """`safe` of each line of a text that has several."""
+    """Returns `text` with the same characters escaped, except for the newlines between its lines."""
     return "\n".join(map(safe, text.split("\n")))
 
 
 def say(text: str, *, file: TextIO | None = None, end: str = "\n") -> None:
-    """Prints lines, by default on stdout, and at once."""
+    """Prints lines safely and flushes them; `file` is stdout by default."""
     print(safe_lines(text), file=file or sys.stdout, end=end, flush=True)

@@ -1,7 +1,7 @@
-"""What a kind of source may offer beside its façade: to say what the statements of a migration would do to its tables.
+"""An optional contract of a source: it reports what the statements of a migration would do to the published tables.
 
-The statements are tried in a transaction that is rolled back, on the live database or on an empty copy of it. A source
-without it is complete all the same: only `changelog schemas plan` asks for it, and the service never imports it.
+The source runs the statements in a transaction that is rolled back: a *rehearsal*, on the live database or on an empty
+copy of it. A source may lack this: only `changelog schemas plan` uses it, and the service never imports it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ from changelog.schemas.types import Struct
 
 
 class AlterationKind(StrEnum):
-    """What became of a table, or of something in it; a database has those that it knows."""
+    """What happened to a table, or to something in it. A kind of database uses those members that apply to it."""
 
     GONE = "table dropped"
     MOVED = "table renamed"
@@ -39,9 +39,11 @@ class AlterationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alteration:
-    """One thing that is not as it was; `name` is the column's or partition's new name, or else its old one.
+    """One change of a table, made by the statement in `line`.
 
-    `restates` says that rows which nobody writes hold other values afterwards; `has_default` is of an added column.
+    `name` is the name of the column or partition after the change, or its old name if it is gone. `before` and `after`
+    describe what changed. `restates` says that rows look different after the change (in values, or in the names of
+    columns) although the log shows no change of these rows. `has_default` says that an added column has a default.
     """
 
     kind: AlterationKind
@@ -55,7 +57,7 @@ class Alteration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostDefinition:
-    """What a copy of the live database lacks, and why; `stands_in` says that something else does for it."""
+    """A definition that a copy of the live database lacks, and why. `stands_in` says that the copy has a substitute."""
 
     what: str
     why: str
@@ -64,9 +66,10 @@ class LostDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One statement; `line` is that of its first word, counted from 1. `words` are its SQL without texts and comments.
+    """One SQL statement, with the `line` of its first word in the file, counted from 1.
 
-    `code` has the bodies of blocks that it runs at once as well.
+    `words` is its SQL without quoted texts and comments. `code` is the same with the bodies of the code blocks that the
+    statement runs at once, such as those of a DO statement.
     """
 
     line: int
@@ -75,7 +78,7 @@ class Statement:
     code: str
 
     def line_at(self, position: int) -> int:
-        """The line of the character `position` of the text, which counts from 1, as a server's errors do."""
+        """Returns the line in the file of a character of `text`; `position` counts from 1, as in a server's errors."""
         return self.line + self.text.count("\n", 0, position - 1)
 
 
@@ -89,11 +92,11 @@ class Script:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """What the statements did to the tables that were watched.
+    """What the statements did to the watched tables.
 
-    `alterations` are of each such table, by the name that it had before. `untouched` are those that are exactly as they
-    were. `new_names` are the lines of the statements that gave a name to a table which had not had it before.
-    `last_line` is that of the last statement.
+    `alterations` holds the changes of each watched table, by the name that the table had before the first statement.
+    `untouched` holds the names of the tables that are exactly as they were. `new_names` says for each new name of any
+    table which line first gave it that name. `last_line` is the line of the last statement.
     """
 
     alterations: Mapping[TableName, Sequence[Alteration]]
@@ -103,65 +106,70 @@ class Effects:
 
 
 class Rehearsal(Protocol):
-    """A migration that is being tried: the database before its first statement, and after `run` behind its last one.
+    """One try of a migration, in one transaction that is rolled back.
 
-    It belongs to one transaction, which the statements' locks are held by, and of which nothing stays.
+    Before `run`, the methods see the database as it is before the first statement; after `run`, as it is after the last
+    one. The transaction holds the statements' locks until it is rolled back.
     """
 
     def tables(self) -> Sequence[TableInfo]:
-        """The tables that could be published, as they are now. Raises ChangelogError."""
+        """Returns the tables that could be published, as they are now. Raises ChangelogError."""
 
     def shape(self, entity: Entity) -> Struct:
-        """The columns and types that the service would publish of an entity's table, which is among those that `tables`
-        gave last. Raises ChangelogError where it could not publish them.
+        """Returns the columns and types that the service would publish for an entity.
+
+        The entity's table must be among those that the last call of `tables` returned. Raises ChangelogError if the
+        service could not publish it.
         """
 
     def findings(self, entity: Entity) -> Sequence[Finding]:
-        """What `Database.check` would say of this entity alone, of the tables that `tables` gave last.
+        """Returns what `Database.check` would find for this entity alone, given what `tables` returned last.
 
         Raises ChangelogError.
         """
 
     def run(self, watched: Sequence[TableName]) -> Effects:
-        """Runs the script, once, and says what it did to the tables `watched`, which are there now.
+        """Runs the script and returns what it did to the `watched` tables, which exist now. It can be run only once.
 
-        No statement waits for a lock, or runs, longer than the rehearsal was told. Raises ChangelogError with FILE:LINE
-        for the first statement that the server refuses.
+        No statement runs or waits for a lock longer than `Stage.rehearse` was given. Raises ChangelogError with
+        FILE:LINE for the first statement that the server refuses.
         """
 
 
 class Stage(Protocol):
-    """Where migrations are tried; it holds a session, and belongs to one thread."""
+    """A database on which migrations are rehearsed. It holds a session, and only one thread may use it."""
 
     @property
     def name(self) -> str:
-        """What people call it, as in `database shop at db:5432`."""
+        """The name that people read, such as `database shop at db:5432`."""
 
     @property
     def lost(self) -> Sequence[LostDefinition]:
-        """What it lacks of the live database; empty for the live one itself."""
+        """The definitions of the live database that this one lacks; empty for the live database itself."""
 
     def rehearse(
         self, script: Script, *, lock_timeout_s: float, statement_timeout_s: float
     ) -> AbstractContextManager[Rehearsal]:
-        """Begins a rehearsal, which is rolled back at the end of the block."""
+        """Begins a rehearsal of `script`, which is rolled back at the end of the block."""
 
 
 class Migrations(Protocol):
-    """The planning of migrations for one configured database. It holds no connection."""
+    """Rehearses migrations of one configured database. It holds no connection."""
 
     def parse(self, file: str, text: str, *, lasting: bool) -> Script:
-        """The statements of a migration. `lasting` says that what a rollback does not undo would last.
+        """Returns the statements of the migration `text`, which errors call `file`.
 
-        Raises one ChangelogError (USAGE) that lists every statement that cannot be tried, as FILE:LINE.
+        `lasting` says that the database lives on after the rehearsal, so statements with effects that a rollback does
+        not undo are refused. Raises one ChangelogError (USAGE) that lists, as FILE:LINE, every statement that cannot be
+        rehearsed.
         """
 
     def live(self) -> AbstractContextManager[Stage]:
-        """The live database, in a session as any other of its role: a rehearsal locks what its statements lock."""
+        """Yields the live database, in an ordinary session of its role: a rehearsal really locks what it changes."""
 
     def copied(self, server: Callable[[], AbstractContextManager[str]]) -> AbstractContextManager[Stage]:
-        """A copy of the live database's definitions, without its rows, on an empty server.
+        """Yields a copy of the live database's definitions, without its rows, on an empty server.
 
-        `server` starts one and gives its connection string; it is called once the definitions are read, which takes no
-        lock.
+        `server` starts that server and yields its connection string. It is called after the definitions have been read.
+        Reading them locks nothing.
         """

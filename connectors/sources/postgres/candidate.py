@@ -1,4 +1,4 @@
-"""A PostgreSQL database before a configuration names it: `changelog.connectors.sources.Candidate`."""
+"""Implements `changelog.connectors.sources.Candidate`: a PostgreSQL database before any configuration names it."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -27,7 +27,10 @@ class PostgresCandidate:
 
     @staticmethod
     def event_trigger_script() -> str:
-        """What a superuser may run so that the log itself tells of changes to tables and publications."""
+        """Returns the script with which a superuser can create the optional event trigger.
+
+        With the trigger, the log itself shows changes to tables and publications.
+        """
         return SCRIPT
 
     def grants(self, tables: Collection[TableName]) -> str:

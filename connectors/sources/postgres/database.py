@@ -1,4 +1,4 @@
-"""The door to PostgreSQL: `changelog.connectors.sources.Database` over a slot and a publication."""
+"""Implements `changelog.connectors.sources.Database` for PostgreSQL, with a replication slot and a publication."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -48,9 +48,9 @@ _GLANCE_S = 3.0
 
 
 class PostgresDatabase:
-    """A database of PostgreSQL, as `settings` name it; see `changelog.connectors.sources.Database`.
+    """The PostgreSQL database that `settings` describes; see `changelog.connectors.sources.Database`.
 
-    The sessions of all its openings are kept in `settings.sessions`, so that our own are told from others'.
+    `settings.sessions` collects the sessions of all openings, so that our own sessions can be told from foreign ones.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -209,7 +209,7 @@ class PostgresDatabase:
             return slot_state(connection, self._settings.slot)
 
     def _glance(self) -> SlotState | None:
-        """The slot as it is; None where the database cannot be asked, or does not answer soon."""
+        """Returns the present state of the slot; None if there is no slot, or if the server does not answer soon."""
         deadline = time.monotonic() + _GLANCE_S
         patience = Patience(stopping=lambda: time.monotonic() > deadline, stopping_s=0.0)
         try:
@@ -219,16 +219,16 @@ class PostgresDatabase:
             return None
 
     def _waits_for(self, connection: PatientConnection, slot: SlotState | None) -> str | None:
-        """Why our session sends nothing; None when another reads the slot."""
+        """Returns why our session receives nothing; None if it waits for nothing or another process reads the slot."""
         pid = None if slot is None else slot.active_pid
         return waits.reason(connection, pid) if pid is not None and pid in self._settings.sessions else None
 
     def _catalog(self) -> PatientConnection:
-        """A session for the catalogue, which waits for no lock for long."""
+        """Opens a session for catalogue queries, which gives up soon if it has to wait for a lock."""
         return connect(self._settings.dsn, settings=CATALOG_SETTINGS, patience=self._patience())
 
     def _connected(self) -> PatientConnection:
-        """A session whose settings no role or database has changed."""
+        """Opens a session with our own settings, whatever defaults the role or the database has."""
         return connect(self._settings.dsn, settings=SETTINGS, patience=self._patience())
 
     def _patience(self) -> Patience:

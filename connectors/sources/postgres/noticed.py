@@ -1,4 +1,9 @@
-"""What is done about changes that the log does not tell, once a look at the catalogue has noticed them."""
+"""Reacts to changes of tables that the log does not show, after a look at the catalogue has noticed them.
+
+A *look* is one reading of the catalogue, compared with the reading before it (`watch`). It can show, for example, that
+a table was taken out of the publication for a while. Depending on the entity's policy `on_unlogged`, the source then
+reads the table again, stops, or ignores the change.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +34,11 @@ _log = structlog.get_logger("postgres")
 
 
 class Noticed:
-    """What the looks of one opening noticed. `watch` takes them; `before` is what a checkpoint keeps at first."""
+    """The unlogged changes that one opening of the source has noticed.
+
+    `watch` is the thread that takes the looks. `before` is the evidence that the first look is compared with; the
+    checkpoint stores it until a later look replaces it. `opened` is the end of the log when the source was opened.
+    """
 
     def __init__(self, watch: Watch, before: Evidence, entities: Sequence[Entity], opened: int) -> None:
         self.watch, self.before, self._opened = watch, before, opened
@@ -50,9 +59,11 @@ class Noticed:
         *,
         answer_s: float,
     ) -> "Noticed":
-        """The first look is compared with what the checkpoint holds; `stored` is None where another cluster wrote it.
+        """Prepares the looks of one opening. The first look is compared with the evidence in the checkpoint `stored`.
 
-        Of entities that are new, or configured otherwise (`shapes`), it is compared with the catalogue as it is now.
+        `stored` is None if the changelog is new or comes from another cluster. An entity that is new or whose settings
+        (`shapes`) have changed has no comparable evidence in the checkpoint, so the first look is compared with the
+        catalogue as it is now.
         """
         now = evidence.read(connection, wanted.publication, wanted.entities)
         known = None if stored is None else Evidence.parse(stored.source.get("publication", {}))
@@ -66,13 +77,15 @@ class Noticed:
 
     @property
     def withholds(self) -> bool:
-        """Whether a piece waits for a look."""
+        """Whether a piece is held back until a look has been taken."""
         return self._withheld is not None
 
     def withhold(self, piece: Piece | None, described: int) -> Piece | None:
-        """The piece of a block; if a table was `described` there, only once a look at the catalogue came after that.
+        """Returns `piece`, or holds it back and returns None.
 
-        A block may describe a table and give no piece: then the next piece waits for the look.
+        `described` is the commit position of the last transaction in which the stream described a table, 0 if there is
+        none. A piece with or after such a description is held back until a look has covered this position. A block of
+        the stream may describe a table without yielding a piece (None); then the next piece is held back.
         """
         self._described = max(self._described, described)
         if piece is None or self.watch.covers(self._described):
@@ -82,7 +95,7 @@ class Noticed:
         return None
 
     def release(self, timeout_s: float) -> Piece | None:
-        """The piece that waits, once a look finds nothing wrong; None when the timeout passes first."""
+        """Returns the piece that was held back, after a look that found nothing wrong; None if the timeout passes."""
         assert self._withheld is not None
         if not self.watch.covers(self._described, timeout_s):
             return None
@@ -90,7 +103,11 @@ class Noticed:
         return piece
 
     def heard(self, statements: Sequence[tuple[bytes, int]], rows: Sequence[pa.RecordBatch]) -> None:
-        """The event trigger wrote these statements, each with its commit; these rows are published."""
+        """Takes note of what the stream has delivered, and requests a look if it may be related to an unlogged change.
+
+        `statements` are messages of the event trigger, each with its commit position. `rows` are the rows to publish;
+        only the truncates in them matter here.
+        """
         for content, commit in statements:
             self._statements.add(content, commit)
             self.watch.ask(commit)
@@ -100,9 +117,9 @@ class Noticed:
                 self.watch.ask(self._truncates[row["entity"]])
 
     def settle(self, checkpoint: Checkpoint, repairs: Repairs) -> tuple[Checkpoint, Repairs]:
-        """What is left to do, now that the stream has passed what some looks noticed.
+        """Reacts to all changes whose end the stream has now passed; returns the new checkpoint and repairs.
 
-        Raises ChangelogError: GAP where an entity's policy is to stop, and what a look found wrong.
+        Raises ChangelogError: GAP if the policy of a changed entity is to stop, or the error that a look has found.
         """
         for look in self.watch.passed(through_lsn(checkpoint)):
             windows = checkpoint.windows
@@ -115,7 +132,7 @@ class Noticed:
     def _settle_one(
         self, checkpoint: Checkpoint, repairs: Repairs, windows: Windows, look: CatalogLook, change: Unlogged
     ) -> tuple[Repairs, Windows]:
-        if self._is_told(change):
+        if self._is_logged(change):
             return repairs, windows
         policy = self._entities[change.entity].on_unlogged
         since, until = self._statements.bounds(change)
@@ -135,11 +152,11 @@ class Noticed:
         start = str(checkpoint.complete_before)
         return read_again(repairs, windows, change.entity, start, sweep=change.sweep, part=part)
 
-    def _is_told(self, change: Unlogged) -> bool:
-        """Whether a TRUNCATE of the whole table, which the log tells, explains the change.
+    def _is_logged(self, change: Unlogged) -> bool:
+        """Whether the change is a TRUNCATE of the whole table, which the log shows.
 
-        A look follows it at once, so hardly anything else can have come in between. Of the time before this opening
-        that cannot be said.
+        A look is taken right after each TRUNCATE in the stream, so there is hardly time for another change between the
+        two. Before this opening, no looks were taken, so a change from that time may have another cause.
         """
         truncated = self._truncates.get(change.entity, 0)
         return change.truncated and self._opened <= change.since <= truncated <= change.until

@@ -1,4 +1,4 @@
-"""What the PostgreSQL source is configured with, and how its sessions are set up."""
+"""The configuration of the PostgreSQL source, and the settings of its sessions."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,21 +10,30 @@ from changelog.connectors.sources.postgres.snapshot.page_progress import CHUNK_P
 from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
 
 CATALOG_SETTINGS: Mapping[str, str] = {**SETTINGS, "lock_timeout": f"{LOCK_TIMEOUT_S}s"}
-"""For the session that asks the catalogue: sizes wait for locks, and a long ALTER TABLE must not hold us up unsaid."""
+"""The settings of the session that reads the catalogue.
+
+Reading the size of a table waits for a lock. The timeout turns a long ALTER TABLE into an error instead of a silent
+wait.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the source is told.
+    """The settings of one source.
 
-    `patience_s` is how long a slot may still be held by a session that is gone; `accept_settings` lets the source
-    go on although what shapes the changelog changed, `accept_cluster` although the cluster is another one. `codec` is
-    what the sink makes of the rows: of no interest here, but that it shapes the changelog, too. Signals that are not
-    signed with `signals_secret` are not obeyed; without it, all are.
+    `name` is the name of the changelog. `hmac_key` is the secret of the `sha256` masks. `codec` names the format in
+    which the sink stores rows; the source only checks that it has not changed. `workers` threads read tables, in chunks
+    of `chunk_pages` pages. Signals must be signed with `signals_secret`; without a secret, all signals are obeyed.
+    `failover` says that the slot is synchronized to standbys.
 
-    A connection is lost when the server does not answer for `answer_s`, or reads a table for `read_s` without a byte;
-    no wait outlasts `stopping`. `sessions` are the server's processes of the sessions that this process has had, and
-    `alive` is called now and then while opening rightly takes long.
+    `patience_s` is how many seconds a start waits for a slot that a dead session may still hold. With `accept_settings`
+    the source continues although settings that decide order or content have changed, and with `accept_cluster` although
+    the database cluster is another one.
+
+    A connection counts as lost if a query gets no answer for `answer_s` seconds, or if a table read gets no byte for
+    `read_s` seconds. Every wait ends soon after `stopping` returns true. `sessions` holds the ids of the server
+    processes of all sessions that this process has had. `alive` is called now and then while the opening takes long for
+    a good reason.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The PostgreSQL source: a slot's stream and the table reads beside it, as pieces of the changelog."""
+"""The PostgreSQL source: combines the stream of a slot and the reads of tables into pieces of the changelog."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,7 +53,7 @@ from changelog.envelope.signal import Signing
 from changelog.envelope.versions import Version, Versions
 
 Known = Callable[[], Iterable[Version]]
-"""Gives the versions of columns that the changelog holds, oldest first; called after `Recover`."""
+"""Returns the versions of columns that the changelog holds, oldest first. It may be called only after `Recover`."""
 
 _FRAMES_MAX = 4096
 
@@ -61,10 +61,14 @@ _log = structlog.get_logger("postgres")
 
 
 class PostgresSource:
-    """Opened from the last checkpoint, asked for once the slot is claimed; see `changelog.connectors.sources.Source`.
+    """One opening of a PostgreSQL database; see `changelog.connectors.sources.Source`.
 
-    Raises ChangelogError: GAP, DIVERGED or SETTINGS where going on would not be exact, and what the
-    parts raise. `reach` is called with each of `reading.FAIL_POINTS` as it is passed, so that tests can crash there.
+    It claims the slot, then calls `recover` for the last checkpoint, and streams from there. `known` returns the stored
+    versions of columns and `changelog` the stored rows; they are None if the sink cannot be read. `reach` is called
+    with each of `table_reads.FAIL_POINTS` as it is passed, so that tests can crash there.
+
+    Raises ChangelogError: GAP, DIVERGED or SETTINGS if the changelog could not continue exactly; also the errors of
+    connecting, of the checks and of the slot.
     """
 
     def __init__(
@@ -94,7 +98,11 @@ class PostgresSource:
             raise
 
     def _open(self, entities: Sequence[Entity], recover: Recover) -> None:
-        """1. Claims the slot. 2. Takes the changelog over, and learns where it ends. 3. Streams from there."""
+        """Opens the source in three steps, numbered in the code.
+
+        1. It claims the slot. 2. It takes the changelog over and learns where the changelog ends. 3. It streams from
+        that place.
+        """
         settings = self._settings
         found = read_tables(self._catalog, sized={entity.table for entity in entities}.__contains__)
         tables = {(table.schema, table.name): table for table in found}
@@ -126,7 +134,8 @@ class PostgresSource:
         try:
             return ReplicationConnection.connect(self._settings.dsn, settings=SETTINGS, patience=self._patience)
         except ChangelogError:
-            refuse(findings(self._catalog, wanted, list(tables.values())))  # it knows what to do about a missing right
+            # If a right is missing, a finding says how to grant it, which the server's error does not.
+            refuse(findings(self._catalog, wanted, list(tables.values())))
             raise
 
     def _resume(
@@ -136,7 +145,7 @@ class PostgresSource:
         tables: Mapping[tuple[str, str], Table],
         stored: Checkpoint | None,
     ) -> None:
-        """Makes sure that the log joins on to what is stored; `_state` then says where."""
+        """Makes sure that the log continues the changelog that ends at `stored`, and sets `_state` to that place."""
         settings, entities = self._settings, wanted.entities
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
         system_identifier, database = read_database(self._catalog)
@@ -149,7 +158,7 @@ class PostgresSource:
         system = replication.identify_system()
         linked = None if settings.accept_cluster and is_elsewhere(stored, system) else stored
         if linked is not None:
-            check_cluster(linked, system)  # of another one, publication and slot are of no interest
+            check_cluster(linked, system)  # first: in another cluster, an error about the slot would mislead
             refuse_lost(self._catalog, settings.slot)
         refuse(findings(self._catalog, wanted, list(tables.values())))
         ensure_publication(self._catalog, settings.publication, entities)
@@ -197,7 +206,10 @@ class PostgresSource:
         self._fresh: Checkpoint | None = None if checkpoint == stored else checkpoint
 
     def _held(self) -> set[str]:
-        """The entities that the changelog has rows of: each row comes after a version of its entity's columns."""
+        """Returns the entities that have rows in the changelog.
+
+        The changelog stores a version of an entity's columns before the entity's first row, so the versions name them.
+        """
         return set() if self._known is None else {version.entity for version in self._known()}
 
     def _stretch(self, through: str) -> tuple[int, Mapping[str, Any]]:
@@ -205,7 +217,7 @@ class PostgresSource:
         return reached.epoch, {"timeline": reached.timeline}
 
     def _begin(self, entities: Sequence[Entity], tables: Mapping[tuple[str, str], Table]) -> None:
-        """The assembler, and the reading of what is not yet in the changelog."""
+        """Creates the assembler, and starts to read the tables that are not yet complete in the changelog."""
         settings, checkpoint = self._settings, self._state.checkpoint
         self._types = self._definitions([tables[entity.table] for entity in entities if entity.table in tables])
         database = self._catalog.info.dbname
@@ -263,7 +275,7 @@ class PostgresSource:
             return self._catalog.execute(query.encode(), values).fetchall()
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
-        """See `Source.read`; the first piece of a new changelog holds its checkpoint alone."""
+        """See `Source.read`. If opening changed the checkpoint, the first piece has this checkpoint and no rows."""
         if self._fresh is not None:
             fresh, self._fresh = self._fresh, None
             return Piece(rows=(), checkpoint=fresh, nbytes=0, urgent=True)
@@ -305,13 +317,20 @@ class PostgresSource:
             _log.info("all tables are read")
 
     def _raise_outdated(self) -> None:
-        """Raises ALTERED when what is stored to be read from tables is not what this opening reads: the next one is."""
+        """Raises ALTERED if the stored repairs no longer match the table reads of this opening.
+
+        The service then opens the source again, and that opening reads tables by the new plan.
+        """
         assert self._reading is not None
         if self._state.is_outdated(sweeping=self._reading.sweeping):
             raise ChangelogError(Kind.ALTERED, "what is to be read from the tables has changed")
 
     def _idle(self) -> Piece | None:
-        """Nothing waits: the server's log end is as far as we are, if no transaction is open."""
+        """Handles a read that received no frames.
+
+        If no transaction is open, everything before the end of the server's log (`wal_end`) has been read. Returns a
+        piece without rows if the checkpoint has changed.
+        """
         assert self._stream is not None
         before = self._state.checkpoint
         if self._assembler.between:
@@ -346,7 +365,7 @@ class PostgresSource:
         )
 
     def _progress(self) -> None:
-        """How far the reading of tables is, and which composite types ended by now."""
+        """Stores in the checkpoint how far the table reads are, and which alterations of composite types ended."""
         assert self._reading is not None
         windows, state = self._reading.windows, self._state
         changes = windows.changes, len(state.replanned)
@@ -357,7 +376,7 @@ class PostgresSource:
         state.remember("types", self._types.ends)
 
     def _settle(self) -> None:
-        """What is left to do, now that the stream has passed what the looks at the catalogue noticed."""
+        """Reacts to changes that looks at the catalogue noticed and whose end the stream has now passed."""
         assert self._looks is not None
         self._state.settle(self._looks.settle)
 
