@@ -1,6 +1,7 @@
-"""Takes a fence and holds it while both sides of a comparison are read: an exported snapshot, and locks on the tables.
+"""Takes a fence and holds it: an exported snapshot, and locks on the tables that keep their definitions unchanged.
 
-This needs a primary: snapshots of a standby do not list the transactions in progress.
+A comparison reads the tables under the snapshot, and of the changelog the transactions that the snapshot shows. This
+needs a primary server: the snapshots of a standby do not list the transactions in progress.
 """
 
 import contextlib
@@ -32,8 +33,9 @@ _LOOK_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresFence:
-    """See `changelog.connectors.sources.fences.Fence`. Every commit that it shows ends in the log at or before
-    `lsn`.
+    """Implements `changelog.connectors.sources.fences.Fence`.
+
+    Every commit that the fence shows ends in the log at or before `lsn`, on the timeline `timeline`.
     """
 
     text: str
@@ -53,7 +55,7 @@ class PostgresFence:
 
     @property
     def shown(self) -> Shown:
-        """See `Fence.shown`: ids count transactions as they begin, and the snapshot lists those that were open."""
+        """See `Fence.shown`. Transactions get their ids when they begin; `hidden` lists those that were open."""
         snapshot = Snapshot.parse(self.text)
         return Shown(end=snapshot.xmax, hidden=snapshot.running.tolist())
 
@@ -62,9 +64,11 @@ class PostgresFence:
         return cluster_of(checkpoint) == self.system_identifier
 
     def missing(self, checkpoint: Checkpoint) -> str | None:
-        """See `Fence.missing`. A partly published transaction comes after all that the fence shows.
+        """See `Fence.missing`.
 
-        Positions of different timelines cannot be compared: after a promotion the log has another history.
+        Positions on different timelines cannot be compared, because after a promotion the log has another history. If
+        the changelog ends inside a transaction, this transaction commits after `through_lsn`. So once `through_lsn` has
+        reached the fence, the transaction is not one that the fence shows.
         """
         if timeline_of(checkpoint) != self.timeline:
             return f"it is on timeline {timeline_of(checkpoint)}, the server on {self.timeline}"
@@ -75,9 +79,10 @@ class PostgresFence:
 
 @contextlib.contextmanager
 def held(dsn: str, hmac_key: bytes, entities: Sequence[Entity], *, deadline: float) -> Iterator[PostgresFence]:
-    """Yields a fence and holds it until the end. `deadline` (of `time.monotonic`) limits the wait for locked tables.
+    """Yields a fence and holds it until the block ends.
 
-    Raises NoFenceError on a standby, or if a table stays locked.
+    `deadline` (in seconds of `time.monotonic`) limits the wait for locked tables. Raises NoFenceError on a standby or
+    if a table stays locked, and ChangelogError (ALTERED) if a table is gone.
     """
     with contextlib.closing(session(dsn)) as connection:
         _refuse_standby(connection)
@@ -134,7 +139,11 @@ def _lock(connection: Connection, locked: Sequence[Entity], deadline: float) -> 
 
 
 def _taken(connection: Connection, dsn: str, hmac_key: bytes, entities: Sequence[Entity]) -> PostgresFence:
-    """Takes the snapshot with the first query; the log's end is read later, so it is past all that it shows."""
+    """Takes the fence in the open transaction, whose tables are locked.
+
+    The first query takes the snapshot. The end of the log is read after that, so all commits that the snapshot shows
+    are before it.
+    """
     [(name, text)] = connection.execute("SELECT pg_export_snapshot(), pg_current_snapshot()::text").fetchall()
     [(lsn, timeline, cluster, database, server)] = connection.execute(
         "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8, "

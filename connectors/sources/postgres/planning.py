@@ -1,4 +1,4 @@
-"""The planning of migrations: `changelog.connectors.sources.migrations.Migrations` for PostgreSQL."""
+"""Implements `changelog.connectors.sources.migrations.Migrations` for PostgreSQL: rehearses migrations."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -33,7 +33,8 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas.types import Struct
 
-# The first prefix of the SQLSTATE that fits says what to do (PostgreSQL, appendix A); the rest is for `explain`.
+# Each entry begins with a prefix of SQLSTATEs (PostgreSQL, appendix A). The first that fits gives the kind and the hint
+# of the error; `explain` gives them for all other states.
 _REMEDIES: tuple[tuple[str, Kind, str], ...] = (
     ("25001", Kind.USAGE, "leave it out"),
     ("2D000", Kind.USAGE, "leave out whatever ends the transaction of the rehearsal"),
@@ -45,7 +46,7 @@ _REMEDIES: tuple[tuple[str, Kind, str], ...] = (
 
 
 class PostgresMigrations:
-    """Of the database that `settings` name."""
+    """Rehearses migrations of the database that `settings` describes."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -92,7 +93,7 @@ class PostgresMigrations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresStage:
-    """See `changelog.connectors.sources.migrations.Stage`."""
+    """Implements `changelog.connectors.sources.migrations.Stage`."""
 
     connection: Connection
     settings: Settings
@@ -116,7 +117,7 @@ class PostgresStage:
 
 
 class PostgresRehearsal:
-    """See `changelog.connectors.sources.migrations.Rehearsal`; the transaction is open on `connection`."""
+    """Implements `changelog.connectors.sources.migrations.Rehearsal`. `connection` has an open transaction."""
 
     def __init__(
         self,
@@ -197,7 +198,10 @@ def _untouched(before: Mapping[int, TableState], steps: Sequence[RehearsedStep])
 
 
 def _new_names(before: Mapping[TableName, int], steps: Sequence[RehearsedStep]) -> dict[TableName, int]:
-    """By name, the line of the first statement after which a table has it that did not have it before."""
+    """Returns the names that tables got from the script, each with the line of the first statement that gave it.
+
+    A name counts if, before the script, no table or another table had it.
+    """
     lines: dict[TableName, int] = {}
     for step in steps:
         for oid, state in step.looks.items():
@@ -208,10 +212,10 @@ def _new_names(before: Mapping[TableName, int], steps: Sequence[RehearsedStep]) 
 
 
 def _refused(file: str, failed: RehearsalError) -> ChangelogError:
-    """What the server says of a statement, as FILE:LINE: message."""
+    """Returns our error for a statement that the server refused; its message begins with FILE:LINE."""
     diag, state = failed.error.diag, failed.error.sqlstate
     where = f"{file}:{failed.statement.line_at(int(diag.statement_position or 1))}"
-    if state is not None and state.startswith(QUOTES_VALUES):  # what they say may hold a row's values
+    if state is not None and state.startswith(QUOTES_VALUES):  # the server's message may contain a row's values
         objects = (("constraint", diag.constraint_name), ("column", diag.column_name), ("table", diag.table_name))
         names = [f"{what} {name}" for what, name in objects if name]
         text = " of ".join([f"error {state}, {type(failed.error).__name__}", *names])

@@ -1,9 +1,9 @@
-"""Reads rows of tables, as the changelog would have them, under a snapshot that another process holds: the one part of
-this source that Spark's executors import.
+"""Reads rows of tables, encoded as in the changelog, under a snapshot that another process holds.
 
-A task reads ranges of pages with COPY and encodes them with the code that encodes messages, so masks, types and formats
-cannot differ. With each row it gives where the row is: its leaf and, as its locator, its ctid, by which it can be read
-again under the same snapshot.
+Of this source, Spark's executors import only this module and what it imports. A task reads ranges of pages with COPY.
+It encodes the rows with the same code that encodes messages, so masks, types and formats cannot differ. With each row
+it returns the row's leaf (the table, or the partition that stores the row) and, as the row's locator, its ctid. By
+these the row can be read again under the same snapshot.
 """
 
 import contextlib
@@ -32,12 +32,16 @@ from changelog.envelope.model import Op
 
 _PORTION_BYTES: Final = 8 << 20
 _PORTION_ROWS: Final = 20_000
-"""The most bytes and rows that are encoded at once; a larger row is encoded alone."""
+"""The most bytes and rows that are encoded at once. A row with more bytes is encoded alone."""
 
 _PLACES_AT_ONCE: Final = 1000
 
 LOCK_TIMEOUT_S: Final = 10
-"""How long a task waits for a table's lock. A migration in the queue before it waits for the driver, and so for us."""
+"""How many seconds a task waits for a table's lock.
+
+If a migration is in front of the task in the queue for the lock, the migration itself waits for the driver, which holds
+a lock until the job ends. So waiting longer would not help.
+"""
 
 _NOWHERE = Change(transaction=Transaction(xid=0, epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
 _ORIGIN = Origin(connector="postgres", name="", database="")
@@ -49,7 +53,7 @@ _NO_TRANSACTION_LIMIT = 170000  # servers from this version on have transaction_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedTable:
-    """How a table's rows are encoded, the columns to read in order, and the quoted names of its leaves."""
+    """How to read a table: the encoding of its rows, its columns in order, and its leaves' names, quoted for SQL."""
 
     binding: Binding
     columns: tuple[str, ...]
@@ -68,9 +72,10 @@ def session(dsn: str) -> Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresScan:
-    """See `changelog.connectors.sources.fences.Scan`; `snapshot` is an exported name, `text` what it shows.
+    """Implements `changelog.connectors.sources.fences.Scan`.
 
-    The tables are by entity.
+    `snapshot` is the name under which the driver exported its snapshot. `text` is that snapshot as
+    `pg_current_snapshot()` prints it. `tables` maps the names of entities to their tables.
     """
 
     dsn: str = field(repr=False)
@@ -125,7 +130,7 @@ def _at(ctids: Sequence[str]) -> sql.Composable:
 
 
 def in_range(keys: KeyBounds) -> sql.Composable:
-    """The condition, in SQL, that a row's key is in the range."""
+    """Returns the SQL condition that a row's key is in the range `keys`."""
     column: sql.Composable = sql.Identifier(keys.column)
     if keys.by_bytes:
         column = sql.SQL('{} COLLATE "C"').format(column)

@@ -1,11 +1,11 @@
 """Watches the catalogue while the source streams, in a thread with a connection of its own.
 
-The thread looks at the catalogue regularly. The publish loop takes the results and never waits for a look. It acts on
-a result once the stream has passed the end of the log at that look: then all earlier rows are published, and reading
-the table again corrects them.
+A *look* reads the catalogue and compares it with the previous look, because some changes of tables are not in the log.
+The publish loop takes the results of the looks. It acts on a result only after the stream has passed the end of the log
+at that look. By then all rows from before the look are published, and reading the table again corrects them.
 
-A table that can no longer be published is a result too. If the log has a row that shows it, the stream gets there
-first and stops at that row, where an operator can decide what becomes of it.
+A look may also find that a table can no longer be published. If the log has a row that shows this, the stream reaches
+that row first and stops there. An operator can then decide what the service does with the row.
 """
 
 import threading
@@ -31,14 +31,15 @@ from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 from changelog.envelope.signal import FENCE_PREFIX
 
 LOOK_S = 10.0
-"""How often the thread looks at the catalogue, unless something in the stream requires a look sooner."""
+"""The seconds between two looks, unless something in the stream requires a look sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogLook:
-    """What a look saw, and the changes since the previous look that may be missing from the log.
+    """The result of a look: the state of the catalogue, and the changes that the log may not show.
 
-    `parts` are entries for a checkpoint's `windows`: tables where only some partitions have to be read again.
+    `unlogged` holds the changes since the previous look. For each entity of which only some partitions must be read
+    again, `parts` holds an entry for the checkpoint's `windows`.
     """
 
     evidence: Evidence
@@ -53,9 +54,10 @@ class CatalogLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why the tables can no longer be published completely: GAP or PRECONDITION. No look follows it.
+    """The result of a look that found that the tables can no longer be published completely.
 
-    The source raises the error once the stream has passed the log position `until`.
+    The kind of `error` is GAP or PRECONDITION. The source raises the error once the stream has passed the log position
+    `until`. No further look is taken.
     """
 
     error: ChangelogError
@@ -63,11 +65,12 @@ class Refusal:
 
 
 class Watch:
-    """The looks of one opening. The first is compared with `before`; an earlier look covers the log up to `covered`.
+    """Takes the looks of one opening of the source, in a thread.
 
-    A server that does not answer for `answer_s` counts as hung.
+    The first look is compared with `before`. `covered` is the log position up to which no look is needed, because an
+    earlier one has covered it. A server that does not answer for `answer_s` seconds counts as hung.
 
-    `covers` and `passed` raise ChangelogError: that of a `Refusal`, and CONNECTION if a look failed.
+    `covers` and `passed` raise ChangelogError: the error of a `Refusal`, or CONNECTION if a look failed.
     """
 
     def __init__(
@@ -96,15 +99,15 @@ class Watch:
             self._thread.join()
 
     def ask(self, lsn: int) -> None:
-        """Requests a look soon, unless a look has already covered the log up to `lsn`."""
+        """Requests a look at once, unless a look has already covered the log up to `lsn`."""
         with self._changed:
             self._asked = max(self._asked, lsn)
             self._changed.notify_all()
 
     def covers(self, lsn: int, timeout_s: float = 0.0) -> bool:
-        """Whether a look has covered the log up to `lsn`; waits for one up to the timeout.
+        """Returns whether a look has covered the log up to `lsn`; waits for such a look until the timeout.
 
-        Raises the error of a refusal that came before such a look.
+        If a `Refusal` came instead of such a look, raises its error.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._covered >= lsn or self._ended, timeout_s)
@@ -114,7 +117,7 @@ class Watch:
             return self._covered >= lsn
 
     def passed(self, through_lsn: int) -> list[CatalogLook]:
-        """Takes the looks that the source can act on, now that the stream has passed `through_lsn`."""
+        """Removes and returns the looks that the source can act on once the stream has passed `through_lsn`."""
         with self._changed:
             self._raise_failure()
             if self._refusal is not None and self._refusal.until <= through_lsn:
@@ -125,7 +128,7 @@ class Watch:
 
     @property
     def _ended(self) -> bool:
-        """Whether no look follows."""
+        """Whether no further look will be taken."""
         return self._failure is not None or self._refusal is not None
 
     def _raise_failure(self) -> None:
@@ -159,7 +162,11 @@ class Watch:
             self._changed.wait_for(lambda: self._closing or self._asked > self._covered, LOOK_S)
 
     def _look(self, connection: psycopg.Connection[Any]) -> CatalogLook | Refusal:
-        """Compares the catalogue with the last look; while an ALTER TABLE locks a table, the look has no result."""
+        """Compares the catalogue with the last look.
+
+        If a wait for a lock times out, because of an ALTER TABLE, returns a result without changes. The next look is
+        then compared with the same earlier look.
+        """
         before, now = (
             self._before,
             evidence.read(connection, self._requirements.publication, self._requirements.entities),
@@ -193,7 +200,7 @@ class Watch:
 
 
 def refuse(connection: psycopg.Connection[Any], requirements: Requirements, before: Evidence) -> dict[str, Table]:
-    """The table of each entity. Raises ChangelogError if the tables can no longer be published completely.
+    """Returns each entity's table. Raises ChangelogError if the tables can no longer be published completely.
 
     PRECONDITION: a table is gone, or nothing keeps its key unique. GAP: the publication leaves something out, so
     changes since the look `before` may be missing.
@@ -236,7 +243,7 @@ def refuse_unpublished(
 
 
 def _part(connection: psycopg.Connection[Any], table: Table, leaves: Collection[int]) -> dict[str, Any]:
-    """The progress of a table that is completely read except for these partitions."""
+    """Returns the stored progress of a table that is completely read except for the partitions `leaves` (OIDs)."""
     read_leaves = {
         identifier(leaf.schema, leaf.name): {"filenode": leaf.filenode, "pages": leaf.pages, "left": []}
         for leaf in table.leaves
@@ -246,7 +253,10 @@ def _part(connection: psycopg.Connection[Any], table: Table, leaves: Collection[
 
 
 def _no_publication(name: str) -> ChangelogError:
-    """Creating it again would not help: the server cannot decode what was written while it did not exist."""
+    """Returns the error for a missing publication.
+
+    The hint is not to create it again: the server cannot decode what was written while the publication was missing.
+    """
     message = f"publication {name} does not exist, and the changelog was begun with it"
     return ChangelogError(Kind.GAP, message, hint=OVER_GAP)
 
@@ -261,7 +271,11 @@ def _gap(message: str, hint: str, before: Evidence | None) -> ChangelogError:
 
 
 def _mark(connection: psycopg.Connection[Any]) -> int:
-    """Writes a message into the log, after everything that this look saw, so that the stream is sure to get there."""
+    """Writes a message into the log and returns its position.
+
+    The message comes after everything that this look saw. Without it, the stream might not reach that place for a long
+    time, if nobody writes to the database.
+    """
     with translated("marking the log"), connection.transaction():
         connection.execute("SET LOCAL synchronous_commit = local")  # a paused standby must not hold this back
         row = connection.execute(

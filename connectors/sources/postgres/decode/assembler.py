@@ -1,4 +1,8 @@
-"""From frames of the stream to pieces of the changelog: pgoutput's control messages, told to the assembly. Pure."""
+"""Turns frames of the stream into rows of the changelog. Pure.
+
+A frame holds one message of pgoutput: a row, or a control message such as the begin of a transaction. This module
+decodes the control messages and passes them to the `Assembly` of the capture core, which puts the rows in order.
+"""
 
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,10 +32,13 @@ _COMMIT = struct.Struct("!xBQQq")
 
 
 class Assembler:
-    """The state between frames: relations, the open transaction, what was published before.
+    """Keeps the state between two calls of `feed`: relations, the open transaction, and what is already published.
 
-    `versions` knows what columns the changelog has; without it, none are announced. `definitions` knows what composite
-    types were; without it, none is altered.
+    `epoch` returns the epoch of a commit position. `published` is the position up to which rows are already published;
+    `partial` says that it is inside a transaction. `partitioned` names the partitioned tables. `versions` knows which
+    columns the changelog has; without it, no changes of columns are announced. `definitions` knows how composite types
+    were defined earlier; without it, composite types count as never altered. `rows_max` and `bytes_max` limit how much
+    of one transaction is held.
     """
 
     def __init__(
@@ -67,18 +74,20 @@ class Assembler:
 
     @property
     def stop(self) -> ChangelogError | None:
-        """The stop that follows all that was given."""
+        """The error that the source raises after everything that `feed` has returned; None if there is none."""
         return self._assembly.stop
 
     def feed(self, frames: Sequence[bytes]) -> Assembled:
-        """The whole transactions in the frames; part of one only when it is larger than `rows_max` or `bytes_max`.
-        Raises ChangelogError (MALFORMED) for bytes that are no such frames. After a stop of another
-        kind nothing more is given: see `stop`.
+        """Returns the complete transactions in the frames so far.
+
+        Returns a part of a transaction only if the transaction has `rows_max` rows or `bytes_max` bytes. Raises
+        ChangelogError (MALFORMED) for bytes that are not such frames. Errors of other kinds are not raised but kept in
+        `stop`; after such an error, nothing more is returned.
         """
         if self.stop is not None or not frames:
             return Assembled()
         self._tail += frames
-        del frames  # a large one is not held as such while it is read
+        del frames  # so that a large frame is not held twice while it is decoded
         opened = self._assembly.open is not None
         block = Frames(self._tail, rows_max=self._rows_max, bytes_max=self._bytes_max, opened=opened)
         del self._tail[: block.cut]
@@ -86,7 +95,7 @@ class Assembler:
 
 
 class _Feed:
-    """One block of frames: tells the assembly what is in it."""
+    """Passes the content of one block of frames to the assembly."""
 
     def __init__(self, assembler: Assembler, frames: Frames) -> None:
         self._of, self._frames, self._relations = assembler, frames, assembler._relations
@@ -95,7 +104,7 @@ class _Feed:
         self._tracked = self._relations.tracked_in(frames)
 
     def run(self) -> Assembled:
-        """The frames in order: control messages one by one, the rows between them by number."""
+        """Handles the frames in order: control messages one by one, and only the number of rows between them."""
         done, take, frames = 0, self._run.take, self._frames
         try:
             if self._tracked and self._inside:
@@ -172,27 +181,33 @@ class _Feed:
         if described is not None and described.has_key:
             self._run.describe(described.entity, described.look)
         elif described is not None:
-            self._run.look(described.entity, described.look)  # none of its rows is published as it is
+            # Without its key columns, the table's rows cannot be published: the stream stops at the next one.
+            self._run.look(described.entity, described.look)
         self._tracked = self._tracked or self._relations.tracked_in(self._frames)
 
     def _settle(self) -> None:
-        """Reads the open transaction's rows by the types of its time."""
+        """Makes sure that the open transaction's rows are decoded with the composite types of that time."""
         for described in self._relations.settle(self._flush):
             self._run.alter(described.entity.table, retyped(described, self._run.here()))
             self._run.look(described.entity, described.look)
 
     def _flush(self, *, but_a_delete: bool = False) -> None:
-        """Encodes the rows so far, except a delete at their end where asked: it may belong to the insert after it."""
+        """Encodes the pending rows.
+
+        With `but_a_delete`, a delete at the end of these rows stays pending, because it may belong to the insert that
+        follows it: together they move a row from one partition to another.
+        """
         last = self._run.taken - 1
         is_delete = but_a_delete and self._run.pending and self._frames.kind(self._frames.rows[last]) == ord("D")
         self._run.flush(but_last=int(is_delete))
 
     def _message(self, payload: bytes) -> None:
-        """Tells the assembly of a message in a transaction.
+        """Passes a logical message to the assembly, if the message belongs to a transaction.
 
-        PostgreSQL puts the records of a transaction and its savepoints in order by their LSN, and takes a message's
-        end for it: a message and the row right after it are equal, and where a savepoint parts them, either may be
-        delivered first (reproduced). So a row that was delivered before it and has its LSN follows it.
+        PostgreSQL sorts the records of a transaction and its savepoints by their LSN. For a message it uses the LSN at
+        which the message's record ends, so a message and the row right after it have the same LSN. If a savepoint
+        begins between the two, the server may deliver either first (reproduced). So a row that was delivered before the
+        message, but has the message's LSN, comes after the message in truth.
         """
         message = pgoutput.decode(payload)
         assert isinstance(message, LogicalMessage)

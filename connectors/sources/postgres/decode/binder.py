@@ -1,4 +1,7 @@
-"""Binds a relation of the log to the entity that its rows belong to."""
+"""Binds a relation of the log (a table, as the stream describes it) to the entity that its rows belong to.
+
+The binding says which columns are published and how, and which columns make up the key and the partition.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -26,7 +29,11 @@ class Binder:
     hmac_key: bytes
 
     def bind(self, entity: Entity, relation: Relation, *, crossing: bool, leaves: Collection[Relation] = ()) -> Binding:
-        """Binds `relation` to `entity`. The log describes the relation and its `leaves` as they are at this point."""
+        """Returns the binding of `relation` to `entity`.
+
+        `leaves` are the partitions of the relation that the stream has described so far. `crossing` says that rows can
+        move between partitions, because the table is partitioned.
+        """
         names = [column.name for column in relation.columns]
         published = [
             self._field(entity, relation, index) for index, name in enumerate(names) if _is_published(entity, name)
@@ -93,9 +100,10 @@ def _lost(entity: Entity, relation: Relation) -> str | None:
 
 
 def _identities(names: Sequence[str], leaves: Collection[Relation]) -> frozenset[frozenset[int]]:
-    """The columns that tables and partitions log of an old row, as positions in the table's row.
+    """Returns, for each table or partition in `leaves`, the columns of an old row that the log contains.
 
-    Those that log the whole row are left out, and so are columns that the table no longer has.
+    A column is given as its position in `names`. Tables and partitions whose old rows are logged completely are left
+    out, and so are columns that are not in `names`.
     """
     places = {name: index for index, name in enumerate(names)}
     return frozenset(
@@ -106,7 +114,7 @@ def _identities(names: Sequence[str], leaves: Collection[Relation]) -> frozenset
 
 
 def _unlogged(placing: Sequence[Field], identities: Collection[frozenset[int]]) -> tuple[str, ...]:
-    """The key and partition columns that at least one of the identities lacks."""
+    """Returns the names of the key and partition columns that at least one of `identities` lacks."""
     return tuple(
         dict.fromkeys(field.name for field in placing if any(field.index not in logged for logged in identities))
     )

@@ -1,8 +1,9 @@
 """The hot path: turns a block of raw row messages into changelog columns without creating an object for each value.
 
 A block is scanned column by column with numpy, so that each value is a slice of the raw bytes. The JSON texts are then
-spliced from these slices and a few constants. An unusual row (one that moves, has an unavailable value or meets a
-policy that stops) goes through `row_records` instead, which also defines the correct output of this module.
+spliced from these slices and a few constants. Unusual rows go through `row_records` instead, one by one: rows that move
+to another key or partition, that have a value which the log did not send, or at which an entity's policy may stop the
+stream. `row_records` also defines the correct output of this module.
 """
 
 from collections import Counter
@@ -43,6 +44,7 @@ _TEXT, _NULL, _UNCHANGED = b"tnu"
 class Block:
     """Consecutive row messages (insert, update, delete, truncate), and the spans that they belong to.
 
+    A span is a run of rows between two control messages; its rows have the same transaction and the same stamp.
     `data` ends with `changelog.envelope.columnar.splice.INLINE` bytes of padding; message i is
     `data[starts[i]:ends[i]]`.
     """
@@ -64,7 +66,7 @@ class CompiledBinding:
 def encode(origin: Origin, bound: Mapping[int, CompiledBinding], block: Block) -> EncodedRows:
     """Encodes one block as changelog rows, ignoring relations that are not in `bound`.
 
-    If a policy stops, the result holds the error, and rows after it may be missing.
+    If an entity's policy is to stop at a row, the result holds that error, and later rows may be missing.
     Raises ChangelogError (MALFORMED) if the bytes are not valid pgoutput messages.
     """
     scan = _Scan(block)
@@ -108,9 +110,10 @@ class _Scan:
         return pgoutput.decode(self.block.data, begin=begin, end=end)
 
     def tuples(self, starts: Ints, ends: Ints, width: int) -> tuple[Columns, Ints, Mask, Mask]:
-        """Reads one tuple per row (protocol page *TupleData*).
+        """Reads one tuple of `width` values per row (protocol page *TupleData*).
 
-        Returns the columns, the offset at which each tuple ends, a mask of values that were not sent, and a mask of
+        `starts` holds the offset of each tuple and `ends` the offset of the end of its message. Returns the columns,
+        the offset at which each tuple ends, a mask of values that were not sent (column by row), and a mask of
         malformed rows.
         """
         buffer, words = self.buffer, self.words
@@ -142,7 +145,11 @@ class _Scan:
 
 
 def _relation(scan: _Scan, bound: CompiledBinding, places: Ints) -> tuple[list[Texts], Ints]:
-    """Encodes the rows of one relation by kind of message; returns them and the places of the rows left over."""
+    """Encodes the rows of one relation, separately for each kind of message.
+
+    `places` are the numbers of its messages in the block. Returns the encoded rows, and the places of the rows that
+    were left for `_plain`.
+    """
     if len(places) <= FEW_ROWS:
         return [], places
     binding = bound.binding
@@ -185,7 +192,10 @@ def _policed(scan: _Scan, binding: Binding, places: Ints, kinds: Bytes) -> Mask:
 
 
 def _crossing(scan: _Scan, places: Ints) -> Mask:
-    """A mask of the rows in a delete and insert of this relation that are adjacent in one span."""
+    """Returns a mask of the rows that may be half of a move between partitions.
+
+    Such a move is a delete and an insert in the same relation, next to each other and in the same span.
+    """
     slow = np.zeros(len(places), bool)
     pairs = np.flatnonzero(
         (scan.kinds[places[:-1]] == _DELETE)
@@ -198,7 +208,10 @@ def _crossing(scan: _Scan, places: Ints) -> Mask:
 
 
 def _shape(scan: _Scan, bound: CompiledBinding, places: Ints, op: Op, *, old: bool) -> tuple[Texts, Ints]:
-    """Encodes rows of one kind of message; returns them and the indexes into `places` of the rows left over."""
+    """Encodes rows of one kind of message; `old` says that the messages begin with the complete old row.
+
+    Returns the encoded rows, and the indexes into `places` of the rows that were left for `_plain`.
+    """
     binding, template = bound.binding, bound.template
     starts, ends = scan.block.starts[places] + 6, scan.block.ends[places]
     before: Columns | None = None
@@ -228,7 +241,10 @@ def _shape(scan: _Scan, bound: CompiledBinding, places: Ints, op: Op, *, old: bo
 def _plain(
     origin: Origin, bound: Mapping[int, CompiledBinding], scan: _Scan, places: Ints
 ) -> tuple[list[Record], list[int], ChangelogError | None]:
-    """Handles the remaining rows one by one up to the first stop; returns the records, their places and the stop."""
+    """Encodes the rows at these places one by one, up to the first row at which a policy stops.
+
+    Returns the records, the place of each record's message, and the error of the stop; None if there is no stop.
+    """
     records: list[Record] = []
     at: list[int] = []
     pending: tuple[int, Delete] | None = None
@@ -263,7 +279,7 @@ def _plain(
 
 
 def _joins(scan: _Scan, binding: Binding, place: int, row: Insert | Update | Delete) -> Delete | None:
-    """The delete, if the next message inserts the same row into another partition; otherwise None."""
+    """Returns `row` if it is a delete and the next message inserts the same row into another partition; else None."""
     if not binding.crossing or binding.lost is not None or not isinstance(row, Delete) or place + 1 >= len(scan.kinds):
         return None
     follows = scan.kinds[place + 1] == _INSERT and scan.relids[place + 1] == row.relid

@@ -1,4 +1,4 @@
-"""Joins frames of the stream into one buffer, finds those that hold rows, and decides where to cut."""
+"""Joins frames of the stream into one buffer, finds the frames that hold rows, and decides how many to decode now."""
 
 import struct
 from collections.abc import Collection, Sequence
@@ -20,13 +20,15 @@ Ints = npt.NDArray[np.int64]
 
 
 class Frames:
-    """Consecutive frames. Those before `cut` can be decoded now; the rest waits for more frames.
+    """Consecutive frames. The first `cut` of them can be decoded now; the others wait for more frames.
 
-    Payload i is `data[starts[i]:ends[i]]`; `data` ends with `INLINE` bytes of padding. `rows` lists the frames before
-    the cut that hold a row, and `controls` the others. The cut comes after the last commit and any messages after it
-    that are outside a transaction. If `rows_max` rows or `bytes_max` bytes of one transaction are waiting, the cut is
-    at the end. `opened` says that the first frame is inside a transaction. Raises ChangelogError (MALFORMED) if a
-    frame has no payload.
+    The payload of frame i is `data[starts[i]:ends[i]]`; `data` ends with `INLINE` bytes of padding. `rows` holds the
+    numbers of the frames before the cut that contain a row, and `controls` the numbers of the other frames before the
+    cut. `opened` says that the first frame is inside a transaction.
+
+    The cut is after the last commit, or after the last frame if only messages outside of transactions follow the last
+    commit. If `rows_max` rows or `bytes_max` bytes follow the last commit, the cut is near the end, inside a
+    transaction. Raises ChangelogError (MALFORMED) if a frame has no payload.
     """
 
     def __init__(self, frames: Sequence[bytes], *, rows_max: int, bytes_max: int, opened: bool) -> None:
@@ -43,7 +45,7 @@ class Frames:
         self.controls = np.flatnonzero(~is_row[: self.cut])
 
     def payload(self, frame: int) -> bytes:
-        """The output plugin's message."""
+        """Returns the output plugin's message in a frame."""
         return self.data[self.starts[frame] : self.ends[frame]]
 
     def kind(self, frame: int) -> int:
@@ -51,16 +53,16 @@ class Frames:
         return int(self._kinds[frame])
 
     def lsn(self, frame: int) -> int:
-        """The start of a row's log record; may be 0 for a frame that holds no row."""
+        """Returns the position at which the frame's log record starts; may be 0 if the frame holds no row."""
         return int(_START.unpack_from(self.data, self.starts[frame] - HEADER)[0])
 
     def hold(self, relids: Collection[int]) -> bool:
-        """Whether a row of these relations comes before the cut; truncates are not considered."""
+        """Returns whether a row of one of these relations is before the cut; truncates are not considered."""
         words: npt.NDArray[np.uint32] = np.ndarray((len(self.data) - 3,), ">u4", buffer=self.data, strides=(1,))
         return bool(np.isin(words[self.starts[self.rows] + 1], list(relids)).any())
 
     def first_lsn(self, frame: int) -> int:
-        """The start of the log record of the first row after this frame; 0 if there is none."""
+        """Returns the position at which the log record of the first row after this frame starts; 0 without a row."""
         at = int(np.searchsorted(self.rows, frame))
         return self.lsn(int(self.rows[at])) if at < len(self.rows) else 0
 
@@ -78,10 +80,12 @@ class Frames:
         return self._record_begin(last) if is_row[last] else len(self._kinds)
 
     def _record_begin(self, row: int) -> int:
-        """The first frame of the log record that `row` belongs to: later frames may change how its rows are read.
+        """Returns the number of the first frame of the log record that `row` belongs to.
 
-        A delete may belong to the insert after it, with the description of a new partition between them. A stamp may
-        apply to rows that were delivered before it.
+        A cut inside or right after this record would be wrong, because later frames can change how its rows are
+        decoded. A delete before the record may belong to an insert in the record, with the description of a new
+        partition between the two. And a stamp (a message that says who made a change) may apply to rows that were
+        delivered before it.
         """
         lsn = self.lsn(row)
         while row and (self.lsn(row - 1) == lsn or self._kinds[row - 1] in b"RY"):

@@ -20,17 +20,18 @@ from changelog.schemas.types import Struct
 
 
 class Flush(Protocol):
-    """Encodes the pending rows with the previous table description."""
+    """Encodes the pending rows, which belong to the previous description of their table."""
 
     def __call__(self, *, but_a_delete: bool = False) -> None:
-        """Encodes them; with `but_a_delete`, a delete at their end stays pending."""
+        """Encodes the pending rows; with `but_a_delete`, a delete at the end of these rows stays pending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDescription:
-    """How an entity's next rows look; `retyped` are the columns that had another type in the rows before.
+    """The columns of an entity's next rows, as the stream describes them.
 
-    Without its key (`has_key`), the stream stops at the next row.
+    `retyped` names the columns that had another type in the rows before. If `has_key` is false, the table no longer has
+    the columns of the entity's key, and the stream stops at the next row.
     """
 
     entity: Entity
@@ -40,7 +41,7 @@ class TableDescription:
 
 
 class Relations:
-    """The described relations by OID. `bound` holds those of entities.
+    """Keeps the relations that the stream has described. `bound` holds those that belong to an entity, by OID.
 
     `definitions` tracks the composite types of the columns; without it, composite types count as never altered.
     """
@@ -61,20 +62,21 @@ class Relations:
         self._leaves: dict[int, dict[int, Relation]] = {}
 
     def shapes(self, entities: Iterable[str]) -> bytes:
-        """The columns of these entities, encoded for batches; of an entity without a description, none.
+        """Returns the columns of these entities, encoded for a batch. Entities without a description are left out.
 
-        Each is encoded when it is described. To encode all of them at each description would take a minute of CPU when
-        the stream describes 1,000 tables.
+        The columns of an entity are encoded when the stream describes its table. If instead all entities were encoded
+        at each description, a stream that describes 1,000 tables would take a minute of CPU.
         """
         return batch.join_shapes(self._shapes[entity] for entity in sorted(entities) if entity in self._shapes)
 
     def describe(
         self, relation: Relation, flush: Flush, changed: Callable[[Relation], None]
     ) -> TableDescription | None:
-        """Applies a description from here on; returns None if the relation belongs to no entity.
+        """Decodes the rows that follow with the description `relation`; returns None if no entity has this table.
 
-        If the columns of an entity's table differ, `changed` is called with the previous description, even if the new
-        one cannot be bound. Raises ChangelogError as binding does.
+        If the columns of an entity's table differ from the previous description, calls `changed` with the previous
+        description, even if `relation` cannot be bound. Raises ChangelogError: ALTERED if the type of a key column is
+        being altered, and the errors of reading the catalogue.
         """
         before, self._last = self._last, relation.relid
         entity = self._entities.get((relation.namespace, relation.name))
@@ -105,13 +107,16 @@ class Relations:
             self._definitions.enter(xid, first, commit)
 
     def tracked_in(self, frames: Frames) -> bool:
-        """Whether the frames hold rows with types that can be altered without a message in the log."""
+        """Returns whether the frames hold rows with types that can be altered without a message in the log."""
         if self._definitions is None or not self._definitions.tracking:
             return False
         return frames.hold([relid for relid in self.bound if self._tracks(self._relations[relid])])
 
     def settle(self, flush: Flush) -> Sequence[TableDescription]:
-        """Binds the relations to the types of the open transaction; returns those whose columns look different now."""
+        """Binds the relations again, with the composite types as the open transaction saw them.
+
+        Returns the descriptions of the tables whose columns have other types than before.
+        """
         if self._definitions is None or not self._definitions.tracking or not self._definitions.settle():
             return ()
         flush()
@@ -169,16 +174,16 @@ class Relations:
 
 
 def _being_altered(table: str, column: str) -> ChangelogError:
-    """The error while a key column's type is uncertain: a row published now could get the wrong key.
+    """Returns the error for a key column whose type is uncertain: a row published now could get the wrong key.
 
-    The source is opened again until the altering transaction has ended.
+    The service opens the source again and again until the altering transaction has ended.
     """
     what = f"an open transaction alters the type of key or partition column {column} of {table}"
     return ChangelogError(Kind.ALTERED, what, hint="end it: until then nothing after this position is published")
 
 
 def altered(before: Relation, after: Relation, position: Position) -> ColumnChanges:
-    """Compares the columns of two descriptions of a table."""
+    """Returns the differences between the columns of two descriptions of a table; `position` is where they begin."""
     old = {column.name: column.type_oid for column in before.columns}
     new = {column.name: column.type_oid for column in after.columns}
     return ColumnChanges(
@@ -191,7 +196,7 @@ def altered(before: Relation, after: Relation, position: Position) -> ColumnChan
 
 
 def retyped(described: TableDescription, position: Position) -> ColumnChanges:
-    """The changes of columns whose types were altered while the table itself was not."""
+    """Returns the changes of columns whose composite types were altered while the table itself was not."""
     table = ".".join(described.entity.table)
     return ColumnChanges(table=table, position=position, added=(), dropped=(), retyped=described.retyped)
 

@@ -1,4 +1,8 @@
-"""Reads tables for windows: each thread copies a chunk under a snapshot, then writes the chunk's message to the log."""
+"""Reads tables in chunks, in a few threads. A chunk that is being read is called a window.
+
+A thread copies a chunk under a snapshot, then writes a message with the window's name (its nonce) into the log. The
+chunk's rows are published where the stream delivers this message.
+"""
 
 import secrets
 import threading
@@ -24,14 +28,14 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.signal import PREFIX
 
 LOCK_TIMEOUT_S = 2
-"""How long a chunk waits for the lock on a table that is being altered before the thread reads another chunk."""
+"""How many seconds a thread waits for the lock on a table that is being altered, before it reads another chunk."""
 
 _PAUSE_S = 0.2
 
 _log = structlog.get_logger("postgres")
 
-# Attributes of composites come after all columns, so the signature of a table without composites covers its columns
-# only.
+# The attributes of composite types come after all columns, so for a table without composites, the hash is of its
+# columns only.
 _SIGNATURES = """
 SELECT signed.signature FROM unnest(%s::text[]) WITH ORDINALITY AS asked(name, number) CROSS JOIN LATERAL (
   WITH RECURSIVE used(type) AS (
@@ -159,15 +163,17 @@ class ChunkReader:
         return ChunkRows.encode(self._origin, table.bound, _copy(reading, table, chunk.taken), read_at=at)
 
     def _table(self, reading: Connection, entity: str, columns: str) -> ReadTable:
-        """How to read the table while its signature is `columns`."""
+        """Returns how to read the table while its signature is `columns`; reads it from the catalogue if it is new."""
         if entity not in self._tables or self._tables[entity].signature != columns:
             self._tables[entity] = self._bind(reading, entity)
         return self._tables[entity]
 
 
 def _begin(reading: Connection, chunk: Chunk) -> _ChunkSnapshot | None:
-    """Locks the leaf (or the table, if keys are looked up), then takes the snapshot. Under a snapshot that is older
-    than the lock, a table that was rewritten in between would look empty.
+    """Locks the leaf (the plain table or partition that stores the rows), then takes the snapshot.
+
+    If keys are looked up, locks the whole table instead. The order matters: if the table were rewritten between the
+    snapshot and the lock, it would look empty under the snapshot.
 
     Returns None if another session holds a conflicting lock. Raises ChangelogError (ALTERED) if the leaf no longer
     exists: it was dropped, or renamed while some of its rows were still unread.
@@ -193,12 +199,15 @@ def _begin(reading: Connection, chunk: Chunk) -> _ChunkSnapshot | None:
 
 
 def signature(connection: Connection, table: tuple[str, str]) -> str:
-    """A hash of a table's columns and their types. Altering a column, or a composite type in one, changes it."""
+    """Returns a hash of a table's columns and their types.
+
+    Altering a column, or a composite type that a column contains, changes the hash.
+    """
     return signatures(connection, [table])[table]
 
 
 def signatures(connection: Connection, tables: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """The `signature` of each table."""
+    """Returns the `signature` of each table."""
     rows = connection.execute(_SIGNATURES.encode(), [[identifier(*table) for table in tables]]).fetchall()
     return {table: str(row[0]) for table, row in zip(tables, rows, strict=True)}
 
@@ -225,5 +234,5 @@ def _signal(signalling: Connection, nonce: str) -> None:
 
 
 def nonce() -> str:
-    """An unguessable name for a window."""
+    """Returns an unguessable name for a window, so that no other role can write the window's message."""
     return secrets.token_hex(16)

@@ -24,10 +24,11 @@ _NONE = pa.array([], pa.utf8())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTable:
-    """How to read an entity's table while it has this `signature`: its binding, and its columns in the same order.
+    """How to read an entity's table while it has this `signature`.
 
-    `where` is the entity's row filter. `casts` holds, for each column of the `key`, the SQL that converts a canonical
-    text `{}` into a value; it is None if a column has no exact conversion. `only` excludes inheriting tables.
+    `columns` are the published columns, in the order of the binding `bound`. `where` is the entity's row filter.
+    `casts` holds, for each column of the `key`, the SQL that converts a canonical text `{}` into a value; it is None if
+    a column has no exact conversion. `only` excludes tables that inherit from this one.
     """
 
     signature: str
@@ -41,9 +42,9 @@ class ReadTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRows:
-    """A chunk's rows: most of them as columns of texts, the few unusual ones as the server's values.
+    """The rows of a chunk: most of them as columns of texts, the few unusual ones as the server's values.
 
-    `read_at` is when they were read, in microseconds since 1970.
+    `read_at` is when the rows were read, in microseconds since 1970.
     """
 
     origin: Origin
@@ -76,12 +77,12 @@ class ChunkRows:
 
     @property
     def numbers(self) -> npt.NDArray[np.int64]:
-        """For each of `keys`, the number of its row in the output of COPY."""
+        """The number of each row in the output of COPY, in the order of `keys`."""
         return np.concatenate([self.texts.places, self.texts.left])
 
     @property
     def gone(self) -> pa.StringArray:
-        """Always empty: a range reads every row that is there."""
+        """Always empty: these rows were read by their place, so no requested key can be missing."""
         return _NONE
 
     @property
@@ -91,7 +92,7 @@ class ChunkRows:
         return unusual if self.texts.keys is None else pa.concat_arrays([self.texts.keys, unusual])
 
     def at(self, change: Change, keep: Mask, _delete: Mask | None = None) -> pa.RecordBatch:
-        """The rows to keep, placed after `change` as if its transaction had written them."""
+        """Returns the rows in the mask `keep`, at positions after `change`, as if its transaction had written them."""
         transaction = Transaction(
             xid=change.transaction.xid,
             epoch=change.transaction.epoch,

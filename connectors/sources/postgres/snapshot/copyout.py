@@ -1,7 +1,7 @@
-"""Collects COPY's output (rows in its text format) up to a size limit and splits it into slices.
+"""Collects the output of COPY (rows in its text format) up to a size limit, and splits it into values.
 
-Rows can be large, so only one copy of them is in memory: they follow each other in one buffer, which is searched piece
-by piece, and escaped values are unescaped in place.
+Rows can be large, so only one copy of them is kept in memory, in one buffer. The buffer is searched piece by piece, and
+escaped values are unescaped in place.
 """
 
 import re
@@ -24,7 +24,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 Ints = npt.NDArray[np.int64]
 
 CHUNK_BYTES_MAX = 32 << 20
-"""The largest text of a chunk of several rows; a larger chunk is divided. A single row may have any size."""
+"""The most bytes of text in a chunk of several rows; a larger chunk is divided. A single row may have any size."""
 
 _PIECE_BYTES = 1 << 18
 _TAB, _NEWLINE, _BACKSLASH = b"\t\n\\"
@@ -56,7 +56,8 @@ def add(rows: bytearray, more: memoryview | bytearray) -> None:
 def copying(reading: Connection, query: sql.Composed) -> Iterator[Iterator[memoryview]]:
     """Runs a COPY to STDOUT and yields its rows. An error inside the block closes the connection.
 
-    Nothing else ends a COPY at once: a cancelled one has to be read to its end, and the server may make us wait for it.
+    Only closing the connection ends a COPY at once. A cancelled COPY has to be read to its end, and the server may make
+    us wait for that end.
     """
     try:
         yield copy_out(reading, query.as_bytes(reading))
@@ -67,9 +68,10 @@ def copying(reading: Connection, query: sql.Composed) -> Iterator[Iterator[memor
 
 
 def copy_out(reading: Connection, query: bytes) -> Iterator[memoryview]:
-    """Runs a COPY to STDOUT and yields row by row, straight from libpq: psycopg's `Copy` takes twice the time.
+    """Runs a COPY to STDOUT and yields its rows one by one.
 
-    A caller that stops early has to close the connection.
+    It reads from libpq directly, because psycopg's `Copy` takes twice the time. A caller that stops early has to close
+    the connection.
     """
     link = reading.pgconn
     link.send_query(query)
@@ -88,7 +90,10 @@ def copy_out(reading: Connection, query: bytes) -> Iterator[memoryview]:
 
 
 def blocks(copied: Iterator[memoryview], *, rows_max: int, bytes_max: int) -> Iterator[list[memoryview]]:
-    """Gathers rows into blocks of `rows_max`, or of fewer if they are large: only the last may exceed `bytes_max`."""
+    """Yields the rows in blocks of `rows_max` rows, or of fewer rows if they are large.
+
+    A block ends with the row that makes it exceed `bytes_max`.
+    """
     block: list[memoryview] = []
     room = bytes_max
     for row in copied:
@@ -139,7 +144,7 @@ def parse_copy(data: bytearray, width: int) -> Columns:
 
 
 def _positions(buffer: Bytes, *bytes_: int) -> Iterator[Ints]:
-    """The positions of any of these bytes, piece by piece of the buffer."""
+    """Yields the positions of any of these bytes, in one array for each piece of the buffer."""
     for begin in range(0, len(buffer), _PIECE_BYTES):
         piece = buffer[begin : begin + _PIECE_BYTES]
         yield np.flatnonzero(np.logical_or.reduce([piece == byte for byte in bytes_])) + begin
@@ -150,7 +155,7 @@ def _unescape(data: bytearray, start: int, end: int) -> int:
     at = to = start
     while at < end:
         piece = bytes(data[at : min(at + _PIECE_BYTES, end)])
-        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # its last backslash escapes the next character
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # the piece's last backslash escapes the character after it
             piece += data[at + len(piece) : at + len(piece) + 1]
         text = _ESCAPES.sub(lambda match: _ESCAPED.get(match[1], match[1]), piece)
         data[to : to + len(text)] = text
@@ -159,7 +164,7 @@ def _unescape(data: bytearray, start: int, end: int) -> int:
 
 
 def row_values(data: bytes | bytearray, columns: Columns, number: int) -> list[bytes | None]:
-    """The values of one row, as the server prints them."""
+    """Returns the values of row `number`, as the server prints them."""
     with memoryview(data) as view:
         return [
             None if null else bytes(view[start : start + length])

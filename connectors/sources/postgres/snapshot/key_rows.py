@@ -1,7 +1,8 @@
-"""Reads the rows of given keys, and turns rows that only the changelog still has into deletes.
+"""Reads the rows of given keys from a table, and makes deletes for keys that only the changelog still has.
 
-The server's input function converts a key's canonical text back into a value. The rows it returns are matched by the
-key text that our encoder produces, because a type may treat several texts as equal (1.5 and 1.50, say).
+The server's input function converts a key's canonical text back into a value, with which the table is searched. A type
+may treat several texts as equal, such as 1.5 and 1.50. So the rows that the server returns are matched with the
+requested keys by the key text that our encoder produces for them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,13 +36,16 @@ _OBJECT_NAMES = frozenset({
     "regclass", "regcollation", "regconfig", "regdatabase", "regdictionary", "regnamespace",
     "regoper", "regoperator", "regproc", "regprocedure", "regrole", "regtype",
 })  # fmt: skip
-"""Types whose input function looks up a name: that needs rights, and the result can change from moment to moment."""
+"""Types whose input function looks up a name. That needs rights, and the result can change from moment to moment."""
 
 Texts = tuple[str, ...]
 
 
 def key_casts(connection: Connection, types: Sequence[PgType]) -> tuple[str, ...] | None:
-    """For each type, the SQL that converts a canonical text `{}` into a value; None if one has no exact conversion."""
+    """Returns for each type the SQL that converts a canonical text `{}` into a value.
+
+    Returns None if one of the types has no exact conversion.
+    """
     casts = []
     for type_ in types:
         base = type_
@@ -62,7 +66,10 @@ def key_casts(connection: Connection, types: Sequence[PgType]) -> tuple[str, ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedRows:
-    """The rows of the requested keys, and `ghosts`: the changelog's last rows of keys that it may have alone."""
+    """The table's rows of the requested keys.
+
+    `ghosts` holds, by key, the changelog's last rows of those requested keys that the table may no longer have.
+    """
 
     origin: Origin
     rows: ChunkRows
@@ -71,12 +78,12 @@ class KeyedRows:
 
     @property
     def nbytes(self) -> int:
-        """Their size in memory."""
+        """The size of the rows and ghosts in memory."""
         return self.rows.nbytes + sum(ghost.nbytes for ghost in self.ghosts.values())
 
     @property
     def keys(self) -> pa.StringArray:
-        """The entity key of each row."""
+        """The entity key of each row of the table."""
         return self.rows.keys
 
     @property
@@ -85,9 +92,10 @@ class KeyedRows:
         return self.requested.filter(pc.invert(pc.is_in(self.requested, self.keys)))
 
     def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
-        """See `windows.Rows`. A key that is in neither the table nor `ghosts` produces no row.
+        """See `windows.Rows`. For a key that is in neither the table nor `ghosts`, no row is returned.
 
-        If the table does have the row of a ghost, nothing is published for it: the changelog already has that row.
+        If the table does have a row with the key of a ghost, no row is returned for it either, because the changelog
+        already has that row.
         """
         ordinary_keys = [key for key in self.requested.to_pylist() if key not in self.ghosts]
         ordinary = pc.is_in(self.keys, pa.array(ordinary_keys, pa.utf8())).to_numpy(zero_copy_only=False)
@@ -140,12 +148,12 @@ def _copied(reading: Connection, table: ReadTable, name: str, taken: Keys) -> by
 
 
 def _split(keys: Sequence[str], width: int) -> list[Texts]:
-    """The texts that make up each key, without keys that cannot be in such a table."""
+    """Returns the texts of the columns of each key, without keys that cannot be in a table with `width` key columns."""
     return [texts for key in keys if (texts := _texts(key, width))]
 
 
 def _texts(key: str, width: int) -> Texts | None:
-    """The texts that make up a key; None for a key that cannot be in such a table."""
+    """Returns the texts of a key's columns; None if the key cannot be in a table with `width` key columns."""
     if width == 1:
         return (key,)
     try:
@@ -156,10 +164,11 @@ def _texts(key: str, width: int) -> Texts | None:
 
 
 def _castable(reading: Connection, casts: Sequence[str], keys: Sequence[Texts]) -> Sequence[Texts] | None:
-    """The keys that the server accepts as values. A text that is not a value of its type cannot be the key of any row.
+    """Returns the keys that the server accepts as values.
 
-    Bisection finds such keys. Returns None if the server rejects a key for another reason, such as deep nesting: then
-    only a scan of the rows can tell. No table is read here, so a table's error is never mistaken for a bad key.
+    The others are left out: a text that is not a value of the column's type cannot be the key of any row. Bisection
+    finds them. Returns None if the server rejects a key for another reason, such as deep nesting; then only a scan of
+    the table can find its row. This query reads no table, so a table's error is never mistaken for a bad key.
     """
     if not keys:
         return keys
@@ -181,7 +190,7 @@ def _castable(reading: Connection, casts: Sequence[str], keys: Sequence[Texts]) 
 
 
 def _query(table: ReadTable, name: str, keys: Sequence[Texts]) -> sql.Composed:
-    """The query for rows by their keys; an index on the key columns can serve it."""
+    """Returns the query for the rows with these keys. The server can answer it with an index on the key columns."""
     assert table.casts is not None
     condition = sql.SQL("({}) IN (SELECT {} FROM {})").format(
         _listed(map(sql.Identifier, table.key)), _listed(_values(table.casts)), _unnested(keys)
@@ -190,12 +199,12 @@ def _query(table: ReadTable, name: str, keys: Sequence[Texts]) -> sql.Composed:
 
 
 def _values(casts: Sequence[str]) -> list[sql.Composed]:
-    """SQL that converts each column of `_unnested` into a value."""
+    """Returns for each column of `_unnested` the SQL that converts its text into a value."""
     return [sql.SQL(cast).format(sql.Identifier(f"k{number}")) for number, cast in enumerate(casts)]
 
 
 def _unnested(keys: Sequence[Texts]) -> sql.Composed:
-    """The keys' texts as a table with one column for each key column: k0, k1 and so on."""
+    """Returns SQL for the keys' texts as a table with one column for each key column: k0, k1 and so on."""
     arrays = [sql.SQL("{}::text[]").format(sql.Literal(list(column))) for column in zip(*keys, strict=True)]
     names = [sql.Identifier(f"k{number}") for number in range(len(arrays))]
     return sql.SQL("unnest({}) AS u({})").format(_listed(arrays), _listed(names))

@@ -1,4 +1,8 @@
-"""Tracks which parts of a table were published: heap pages of each leaf table, or single rows if they are large."""
+"""Tracks which parts of a table are published.
+
+A part is a range of heap pages of a leaf (the plain table, or a partition that stores rows), or, if rows are large, a
+range of rows inside a page.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,11 +14,11 @@ CHUNK_PAGES = 256
 """Heap pages that one chunk reads at first: 2 MiB of table."""
 
 PAGE_SLOTS = 2048
-"""The units that a bound counts per page: more than a page of any size has row pointers (1,169 for 32 KiB)."""
+"""A bound counts this many units per page, more than a page can have row pointers (1,169 in a page of 32 KiB)."""
 
 
 _GROWTH_CHUNKS = 16
-"""By how many chunks we assume a table has grown if its last range turns out too large."""
+"""If the last range of a table is too large to read, we assume that the table has grown by this many chunks."""
 
 
 class Fingerprint(NamedTuple):
@@ -26,9 +30,10 @@ class Fingerprint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Rows by their physical position, from `first` up to but not including `end`; None means the end of the table.
+    """The rows of a leaf from the place `first` up to, but not including, the place `end`.
 
-    A bound is PAGE_SLOTS times the page number, plus the number of the row pointer in the page.
+    If `end` is None, the range goes to the end of the leaf. A place is a number: PAGE_SLOTS times the page number, plus
+    the number of the row pointer in the page.
     """
 
     leaf: str
@@ -38,7 +43,10 @@ class Range:
 
 @dataclass(slots=True, kw_only=True)
 class LeafProgress:
-    """One leaf table: its storage (`filenode`), its size in pages when it was planned, and the unpublished ranges."""
+    """The progress in one leaf: its storage (`filenode`), its size in pages when the reads were planned, and the rest.
+
+    `left` holds the ranges that are not yet published, as pairs of `first` and `end` (see `Range`).
+    """
 
     filenode: int
     pages: int
@@ -47,11 +55,12 @@ class LeafProgress:
 
 @dataclass(slots=True, kw_only=True)
 class TableProgress:
-    """The progress of reading one entity's table; `signature` identifies the columns that its chunks were read with.
+    """The progress of reading one entity's table.
 
-    `queue` holds the ranges that were handed out and are not yet published. `generation` counts restarts. `again` are
-    the columns that forced a complete table to be read again, `stale` those that stay stale because only a part of it
-    is read. A range spans `chunk_pages`, or less after a division.
+    `signature` identifies the columns with which its chunks were read. `queue` holds the ranges that were handed out
+    and are not yet published. `generation` counts restarts. `again` holds the columns because of which a complete table
+    is read again. `stale` holds the columns whose values stay out of date, because only a part of the table is read. A
+    range spans `chunk_pages` pages, or less after a division.
     """
 
     entity: str
@@ -95,7 +104,8 @@ class TableProgress:
     def divide(self, taken: Range) -> None:
         """Divides a range that is too large to read at once into about four parts.
 
-        A range without an end is divided up to the end that the table had when it was planned; rows past it are new.
+        A range without an end is divided up to the end that the leaf had when the reads were planned; its last part
+        again has no end, so it includes rows that were added since.
         """
         self.give_back(taken)
         leaf = self.leaves[taken.leaf]
@@ -111,7 +121,7 @@ class TableProgress:
         leaf.left[number : number + 1] = zip(starts, [*starts[1:], taken.end], strict=True)
 
     def admit(self, taken: Range, fingerprint: Fingerprint) -> bool:
-        """Whether these columns and this storage match those read so far; if not, restarts the whole table."""
+        """Returns whether the leaf has the same columns and storage as before; if not, restarts the whole table."""
         leaf = self.leaves[taken.leaf]
         if fingerprint == Fingerprint(self.signature, leaf.filenode):
             return True
@@ -180,7 +190,7 @@ class TableProgress:
 
 
 def _stored(bound: int) -> int | list[int]:
-    """A bound in its stored form: the page number, with the row pointer if the bound is inside a page."""
+    """Returns a bound as the checkpoint stores it: the page number, or a list with the row pointer if it is inside."""
     page, slot = divmod(bound, PAGE_SLOTS)
     return [page, slot] if slot else page
 

@@ -1,7 +1,10 @@
-"""The table reads of one opening of the source: pages, requested keys, and keys that only the changelog still has.
+"""The table reads of one opening of the source: pages of tables, rows of requested keys, and sweeps.
 
-The reads are planned from a stored checkpoint and never change afterwards: if a signal changes the plan, the source is
-opened again. So the stored changelog contains every row from before the opening, and a sweep can search it.
+A *window* reads one chunk: a range of pages, or the rows of some keys. A *sweep* searches the changelog for *ghosts*:
+the last rows of keys that their table may no longer have. It then reads these keys from the table, and publishes a
+delete for each key that is not there. The reads are planned from a stored checkpoint and never change afterwards: if a
+signal changes the plan, the source is opened again. So the stored changelog contains every row from before the opening,
+and a sweep can search it.
 """
 
 import threading
@@ -51,20 +54,26 @@ FAIL_POINTS = (
     "sweep:published",
     "reading:complete",
 )
-"""The boundaries between two steps of a repair at which tests crash; every window passes those of `window`."""
+"""The fail points between two steps of a table read, at which tests can crash the process.
+
+Every window passes the three that begin with `window`.
+"""
 
 GLANCE_S = 5.0
-"""How often the windows drop tracked keys that they no longer need, while a sweep reads the changelog."""
+"""The seconds between two moments at which the windows drop tracked keys that they no longer need, during a sweep."""
 
 _log = structlog.get_logger("postgres")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadContext:
-    """What the reads of one opening need: `tables` from the catalogue, read over `dsn` with `workers` threads.
+    """What the table reads of one opening need.
 
-    A server that sends no byte for `read_s` counts as hung. `changelog` reads the stored rows of entities; it is None
-    if the sink cannot. `reach` is called at each of `FAIL_POINTS`, so that tests can crash there.
+    `workers` threads read over connections to `dsn`, at first in chunks of `chunk_pages` pages. `tables` describes the
+    tables, as the catalogue has them. A server that sends no byte for `read_s` seconds counts as hung. `horizon` is a
+    transaction id above all ids that the server had assigned before the opening. `changelog` reads the stored rows of
+    entities; it is None if the sink cannot be read. `reach` is called at each of `FAIL_POINTS`, so that tests can crash
+    there.
     """
 
     origin: Origin
@@ -80,7 +89,10 @@ class ReadContext:
 
 
 class TableReads:
-    """The windows of one opening, and the threads that read for them. `entities` are all configured entities."""
+    """Holds the windows of one opening, and the threads that read for them.
+
+    `entities` are all configured entities. `windows` and `repairs` are the stored progress and the stored repairs.
+    """
 
     def __init__(
         self,
@@ -161,7 +173,7 @@ class TableReads:
         return not all(lookup.complete for lookup in self._sweeps.values())
 
     def reached(self, changed: Collection[str]) -> Reached:
-        """The progress of lookups and sweeps, without the `changed` entities, whose plan is out of date."""
+        """Returns the progress of lookups and sweeps, without the entities `changed`, whose plan is out of date."""
         lookups = {name: lookup for name, lookup in self._lookups.items() if name not in changed}
         sweeps = {name: sweep for name, sweep in self._sweeps.items() if name not in changed}
         return Reached(
@@ -199,7 +211,7 @@ class TableReads:
         for name in self._sweeps:
             entity, repair = self._entities[name], self._repairs[name]
             if entity.immutable and entity.on_change_of_immutable == "ignore":
-                self._end([name])  # what its table lost, the changelog keeps
+                self._end([name])  # the changelog keeps rows that were deleted from this entity's table
             elif repair.sweep:
                 starts[name] = repair.start
             else:
@@ -215,7 +227,12 @@ class TableReads:
             self._end([name])
 
     def _sweep_older(self, read: survivors.Read, starts: Mapping[str, str]) -> None:
-        """Sweeps entities together. Where one of them cannot be read, the others are read again without it."""
+        """Sweeps several entities in one pass over the changelog.
+
+        `starts` gives for each entity the position where the reading of its table began: rows that are older may be
+        ghosts. If an entity cannot be read from the changelog, its sweep fails, and the others are read again without
+        it.
+        """
         left, begun = dict(starts), set[str]()
         try:
             asked = {name: self._repairs[name].absent for name in starts}
@@ -228,7 +245,8 @@ class TableReads:
         except ChangelogError as error:
             if error.kind in RETRIED:
                 raise
-            # One that gave ghosts was read alone. It must not give them again: they may not be committed yet.
+            # An entity that has yielded ghosts was being read alone, so the error is of this entity. It must not be
+            # read again: it would yield the same ghosts, whose deletes may not be committed yet.
             unreadable = {*left} if len(left) == 1 else begun & left.keys()
             for name in unreadable:
                 self._fail(name, error)
@@ -238,7 +256,10 @@ class TableReads:
                 self._sweep_older(read, {name: starts[name] for name in names})
 
     def _fail(self, name: str, error: ChangelogError) -> None:
-        """The changelog cannot be read: the sweep of this entity fails, and the service goes on."""
+        """Ends the sweep of an entity whose rows in the changelog cannot be read; the service continues.
+
+        Raises an error that can be retried, because the next opening may succeed.
+        """
         if error.kind in RETRIED:
             raise error
         _log.error("the sweep cannot read the changelog", entity=name, error=str(error))
@@ -252,7 +273,7 @@ class TableReads:
         self.windows.offered(end)
 
     def _hand_over(self, ghosts: Mapping[str, Sequence[Ghost]]) -> None:
-        """Offers the ghosts and waits until they are published, so that only these are in memory."""
+        """Offers the ghosts to the windows and waits until they are handled, so that no others are in memory."""
 
         def offer() -> None:
             for name, some in ghosts.items():
@@ -283,7 +304,7 @@ class _StoppedError(Exception):
 
 
 class _HorizonUpdates:
-    """Takes snapshots now and then, which let the windows forget changes of transactions that have ended."""
+    """Takes a snapshot now and then; with it, the windows can forget the changes of transactions that have ended."""
 
     def __init__(self, connection: Connection, windows: Windows) -> None:
         self._connection, self._windows = connection, windows
@@ -301,9 +322,9 @@ class _HorizonUpdates:
 
 
 def read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Connection, name: str) -> ReadTable:
-    """How an entity's table is read now, with the binding that the stream's rows would have under these columns.
+    """Returns how to read an entity's table now. Its binding is the one that streamed rows with these columns have.
 
-    Raises ChangelogError (ALTERED) if the table is no longer there, and as binding does.
+    Raises ChangelogError: ALTERED if the table no longer exists, PRECONDITION as `bind_table` does.
     """
     entity = entities[name]
     table = next(iter(read_tables(connection, named=entity.table)), None)
@@ -325,7 +346,10 @@ def read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Conn
 
 
 def bind_table(connection: Connection, entity: Entity, table: Table, hmac_key: bytes) -> Binding:
-    """The binding that the stream's rows would have if the table's columns were those in the catalogue."""
+    """Returns the binding that streamed rows have if the table's columns are those in the catalogue.
+
+    Raises ChangelogError (PRECONDITION) if the table lacks a column of the entity's key.
+    """
     return _bound(_types(connection), entity, table, hmac_key)
 
 

@@ -1,5 +1,6 @@
-"""PostgreSQL's snapshots as a `Visibility` of `changelog.connectors.capture.tables.windows`: which transactions one
-sees.
+"""PostgreSQL's snapshots: which transactions a snapshot sees.
+
+Implements the `Visibility` of `changelog.connectors.capture.tables.windows`.
 """
 
 from dataclasses import dataclass
@@ -32,9 +33,9 @@ class Snapshot:
         return cls(xmin=int(xmin), xmax=int(xmax), running=ids)
 
     def misses(self, ids: Ints) -> Mask:
-        """A mask of the transactions that this snapshot does not see."""
+        """Returns a mask of the transactions in `ids` that this snapshot does not see."""
         return (ids >= self.xmax) | np.isin(ids, self.running)
 
     def unseen_before(self, horizon: int) -> tuple[int, ...]:
-        """The running transactions below `horizon`."""
+        """Returns the ids below `horizon` of the transactions that were running."""
         return tuple(xid for xid in self.running.tolist() if xid < horizon)

@@ -1,12 +1,13 @@
 """Tracks how composite types were defined at each position of the log.
 
-The log does not announce an ALTER TYPE of a composite, nor an ALTER TABLE of a table whose row type a column uses: from
-its commit on, the values simply have other attributes. So the source reads the catalogue now and then and maps what it
-finds onto log positions. Two equal readings in a row prove that nothing was altered between them. Two different
-readings prove only that something was. Until the commit position of the altering transaction is known, the values in
-between are uncertain, and their texts are published unchanged. A key cannot be published that way, because its text
-would be another key: those rows wait until the type is no longer being altered. After an alteration every key has a new
-text anyway, so `evidence` has the table read again.
+The log does not announce an ALTER TYPE of a composite, nor an ALTER TABLE of a table whose row type a column uses. From
+the commit of such a statement on, the values simply have other attributes. So the source reads the catalogue now and
+then, and finds out for which log positions each reading is valid. Two equal readings in a row prove that nothing was
+altered between them. Two different readings prove only that something was altered. Until the commit position of the
+altering transaction is known, the values in between are uncertain, and their texts are published unchanged. This is not
+possible for a value in a key, because its text would be another key. So a row with such a key waits until the type is
+no longer being altered. After an alteration every key has a new text anyway, so `evidence` orders the table to be read
+again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -20,7 +21,10 @@ from changelog.connectors.sources.postgres.session.connection import translated
 from changelog.connectors.sources.postgres.values.types import PgType, Query, TypeCatalog, composites, in_doubt
 
 GLANCE_S = 1.0
-"""How often the catalogue is read even if no row needs it: the interval bounds how many values can be uncertain."""
+"""The seconds between two readings of the catalogue, if no row needs one sooner.
+
+The interval limits how many values can be uncertain.
+"""
 
 _PAST_MAX = 16
 _COMMITS_MAX = 4096
@@ -28,12 +32,12 @@ _COMMITS_MAX = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompositeLook:
-    """One reading of some composites in the catalogue. Positions are byte positions in the log.
+    """One reading of some composites in the catalogue.
 
-    `rows` identify the attributes: altering any attribute changes them. `makers` are the transactions that wrote these
-    rows (the low 32 bits of their ids), if they may be younger than a change that the stream has yet to deliver.
-    `pending` says that a transaction is altering one of the composites now. If not, the reading includes everything
-    that committed `before` this position.
+    `rows` identifies the attributes; altering any attribute changes it. `makers` holds the transactions that wrote the
+    attributes (the low 32 bits of their ids), but only transactions that the stream may not have delivered yet.
+    `pending` says that a transaction is altering one of the composites at this moment. `before` is a log position: if
+    `pending` is false, the reading includes every alteration that committed before it.
     """
 
     rows: Collection[tuple[int, int, int]]
@@ -44,7 +48,10 @@ class CompositeLook:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Definition:
-    """The types as they were after the last of its `makers` committed, and certainly up to the position `until`."""
+    """The types as one or more equal looks read them.
+
+    They are valid from the commit of the last of `makers` on, and certainly up to the log position `until`.
+    """
 
     types: dict[int, PgType]
     rows: Collection[tuple[int, int, int]]
@@ -55,8 +62,8 @@ class _Definition:
 class Definitions:
     """Resolves the types of columns as each transaction of the stream saw them.
 
-    `look` reads the composites that the given relations define; `query` queries the catalogue as it is now. `ends`
-    restores what the property of that name returned before a restart.
+    `look` reads the composites that the given relations define; `query` queries the catalogue as it is now. `ends` is
+    what the property `ends` returned before a restart.
     """
 
     def __init__(
@@ -86,7 +93,7 @@ class Definitions:
         return {str(xid): self._ends[xid] for xid in sorted(self._ends)}
 
     def track(self, oids: Iterable[int]) -> None:
-        """Adds types of columns; from now on the catalogue is read for those that contain composites."""
+        """Adds types of columns (OIDs). From now on, those that contain composites are read regularly."""
         new = {oid for oid in oids if oid not in self._oids and composites(self._plain.resolve(oid))}
         if new:
             self._oids |= new
@@ -94,7 +101,7 @@ class Definitions:
             self._refresh()
 
     def resolve(self, oid: int) -> PgType:
-        """The type as the open transaction saw it; its composites may be uncertain."""
+        """Returns the type as the open transaction saw it. Its composites may be marked uncertain."""
         self.track([oid])
         if oid not in self._oids:
             return self._plain.resolve(oid)
@@ -121,7 +128,7 @@ class Definitions:
             self._ends[xid & 0xFFFFFFFF] = min(self._ends[xid & 0xFFFFFFFF], commit)
 
     def settle(self) -> bool:
-        """Whether the open transaction sees other types than the transaction before it, as far as is known."""
+        """Returns whether the open transaction sees other types than the previous transaction, as far as is known."""
         before, self._settled = self._settled, self._choose()
         return self._settled != before
 
@@ -153,7 +160,10 @@ class Definitions:
         self._ends = {xid: self._ends[xid] for before in self._past[:-1] for xid in before.makers} | ends
 
     def _read(self, look: CompositeLook) -> tuple[CompositeLook, dict[int, PgType]]:
-        """Reads the types between two equal looks, so their makers had committed before the second."""
+        """Reads the types between two equal looks; returns the second look and the types.
+
+        Because the looks are equal, all makers of the types had committed before the second look.
+        """
         while True:
             catalog = TypeCatalog(self._query)
             types = {oid: catalog.resolve(oid) for oid in self._oids}
@@ -165,7 +175,7 @@ class Definitions:
 
 
 def look_at(connection: psycopg.Connection[Any], slot: str, relations: Collection[int]) -> CompositeLook:
-    """Reads the attributes of these relations. `makers` are limited to transactions that the slot may still deliver."""
+    """Reads the attributes of these relations. Of `makers`, keeps only transactions that the slot may still deliver."""
     values = {"relations": sql.Literal("{{{}}}".format(",".join(map(str, relations)))), "slot": sql.Literal(slot)}
     with translated("looking at composite types"), connection.cursor() as cursor:
         cursor.execute(sql.SQL(_LOOK).format(**values))

@@ -1,8 +1,9 @@
-"""Log sequence numbers: as numbers, as PostgreSQL prints them, and as a checkpoint's `through`.
+"""Log sequence numbers (LSNs) as numbers, as PostgreSQL prints them, and as a checkpoint's `through`.
 
-A log sequence number counts the bytes of the log. PostgreSQL prints two hexadecimal numbers of any width, which do not
-sort: `9/0` is before `10/0`. In a checkpoint it therefore has the form of a position's commit, which is one too: 16
-digits. Their order as text is the order of the log.
+An LSN counts the bytes of the log. PostgreSQL prints it as two hexadecimal numbers without leading zeros. These texts
+do not sort like the log: `9/0` comes before `10/0` in the log, but after it as text. Therefore a checkpoint holds an
+LSN as 16 hexadecimal digits, like the commit of a position, which is an LSN, too. The order of these texts is the order
+of the log.
 """
 
 from changelog.envelope.checkpoint import Checkpoint
@@ -10,12 +11,12 @@ from changelog.envelope.position import commit_text
 
 
 def lsn_text(lsn: int) -> str:
-    """A log sequence number as PostgreSQL prints it, `16/B374D848`."""
+    """Returns an LSN as PostgreSQL prints it, such as `16/B374D848`."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
 def parse_lsn(text: str) -> int:
-    """The log sequence number that `text` spells; ValueError when it spells none."""
+    """Returns the LSN that PostgreSQL printed as `text`. Raises ValueError if `text` is not an LSN."""
     high, slash, low = text.partition("/")
     if not slash:
         raise ValueError(f"{text!r} is not a log sequence number")
@@ -23,15 +24,15 @@ def parse_lsn(text: str) -> int:
 
 
 def through_text(lsn: int) -> str:
-    """A log sequence number as the `through` of a checkpoint."""
+    """Returns an LSN as the `through` of a checkpoint."""
     return commit_text(lsn)
 
 
 def parse_through(text: str) -> int:
-    """The log sequence number of a checkpoint's `through`; ValueError if it is none."""
+    """Returns the LSN of a checkpoint's `through`. Raises ValueError if `text` is not such a text."""
     return int(text, 16)
 
 
 def through_lsn(checkpoint: Checkpoint) -> int:
-    """The log sequence number that a checkpoint of this source reaches: the end of a record."""
+    """Returns the LSN that a checkpoint of this source reaches. It is the end of a log record."""
     return checkpoint.complete_before.commit
