@@ -1,16 +1,17 @@
-"""How a checkpoint moves on while a source is open: by rows, table reads, versions of columns, and signals.
+"""Changes the checkpoint while a source is open: after rows, table reads, versions of columns, and signals.
 
-A checkpoint is true once all rows before it are durable, so every change of it is given together with the rows that it
-is true of. What is to be read from tables is planned when a source opens, from the checkpoint that it opens from; a
-signal, or a column that is filled again, changes the plan in the *checkpoint* alone, and the source that opens next
-takes it up:
+A checkpoint is true once all rows before it are durable. A source therefore returns a changed checkpoint together with
+the rows that have to be durable first. The plan of what to read from tables is made when a source opens, from the
+checkpoint that it opens with. A signal (a message to the service, such as a request for a repair) or a new version of
+columns may change the plan. The change is made in the *checkpoint* alone, and the source that opens next follows it:
 
     opened from          a signal arrives         it is durable            the source opens again
     revision 4   ───▶    revision 5        ───▶   confirmed 5       ───▶   and does what 5 says
                          (reads on by 4)          `is_outdated`
 
-So there is one way to begin a repair, to go on with it after a crash, and to end it. In between, what the old plan
-still reads of an entity whose plan has changed counts for nothing: the entity is in `replanned`.
+So a repair begins, continues after a crash, and ends in one and the same way. Until the source opens again, it still
+reads what the old plan says. For entities whose plan has changed, which are in `replanned`, this is not counted as
+progress.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -35,7 +36,7 @@ _log = structlog.get_logger("source")
 
 
 Stretch = Callable[[str], tuple[int, Mapping[str, Any]]]
-"""Gives the epoch of a checkpoint that reaches this `through`, and the members of its `source` that go with that."""
+"""Returns, for the `through` of a checkpoint, its epoch and the members of its `source` that belong to this epoch."""
 
 
 def resumed(
@@ -49,12 +50,14 @@ def resumed(
     joined: bool,
     held: Callable[[], Collection[str]],
 ) -> Checkpoint:
-    """The checkpoint that an opening goes on from: `stored`, or that of a new changelog, with what holds now.
+    """Returns the checkpoint with which a source opens: `stored`, or that of a new changelog, brought up to date.
 
-    `settings` and `source` replace what was stored, and entities without stored windows are to be read. `joined` says
-    that the log continues the one that the changelog was made from; if not, every table is read from its start.
-    `held` gives the entities that the changelog has rows of, also those that are no longer configured; it is called if
-    entities were added. One that was configured before, left, and comes back may have lost rows meanwhile: it is swept.
+    `through`, `epoch`, `settings` and `source` replace the stored members. The tables of entities without stored
+    windows (the progress of table reads) will be read. `joined` says that the log continues the one that the changelog
+    was made from; if it does not, a table that is not complete is read from its start. `held` returns the entities of
+    which the changelog has rows, including those that are no longer configured; it is called only if entities were
+    added. If an added entity is among them, it was configured earlier, and its table may have lost rows since then; so
+    the entity is swept.
     """
     windows = {} if stored is None else stored.windows
     if not joined:
@@ -74,12 +77,13 @@ def resumed(
 
 
 class Checkpointing:
-    """The checkpoint of one opening, and the repairs in it.
+    """The checkpoint of one opening of a source, and the repairs in it.
 
-    `name` is the service's: a signal may name another. `signing` gives what a signal of a transaction must be signed
-    with, None where none must be. Of the entities in `asking`, restated columns are noted and not read again.
-    `stretch` says which epoch a place in the log belongs to.
-    `reach` is called with `signal:heard`, so that tests can crash there.
+    `name` is the name of this service; signals that name another service are ignored. `signing` takes a transaction id
+    and returns what a signal in that transaction must be signed with, None if it need not be signed. If columns are
+    restated (older rows of the changelog no longer have their values), the table is read again, but for entities in
+    `asking` the checkpoint only notes the columns. `stretch` says which epoch a place in the log belongs to. `reach` is
+    called with `signal:heard`, so that tests can crash there.
     """
 
     def __init__(
@@ -93,9 +97,9 @@ class Checkpointing:
         reach: Callable[[str], None],
     ) -> None:
         self.checkpoint = checkpoint
-        """As it is now; a source replaces the members that are its own."""
+        """The present checkpoint. A source replaces the members that only it understands."""
         self.replanned: set[str] = set()
-        """The entities of which something else is to be read than this opening was planned for."""
+        """The entities whose plan has changed since this opening."""
         self.signals = Ignored()
         self._repairs = Repairs.parse(checkpoint.repairs)
         self._opened = self._confirmed = self._repairs.revision
@@ -105,22 +109,23 @@ class Checkpointing:
 
     @property
     def repairs(self) -> Repairs:
-        """What is being repaired."""
+        """The present repairs."""
         return self._repairs
 
     def confirm(self, durable: Checkpoint) -> None:
-        """This checkpoint is durable."""
+        """Records that the checkpoint `durable` is durable."""
         self._confirmed = int(durable.repairs.get("revision", 0))
 
     def is_outdated(self, *, sweeping: bool) -> bool:
-        """Whether another plan is durable, so that the source has to open again.
+        """Whether a changed plan is durable, so that the source has to be opened again.
 
-        A sweep that is under way is waited for, unless somebody wants it to end: each begins at the changelog's start.
+        While the source is `sweeping`, this is false, because each sweep begins at the start of the changelog. But if
+        a signal asked for a pause or a cancellation, the sweep is interrupted.
         """
         return self._confirmed != self._opened and (self._interrupted or not sweeping)
 
     def deliver(self, assembled: Assembled) -> None:
-        """The rows of a block are delivered, and its whole transactions passed."""
+        """Records that the rows of a block, and its finished transactions, are delivered."""
         if assembled.rows:
             last = Position.parse(assembled.rows[-1].column("position")[-1].as_py())
             self.checkpoint = replace(self.checkpoint, position=last, partial=assembled.partial)
@@ -129,30 +134,31 @@ class Checkpointing:
             self.reach(assembled.through)
 
     def reach(self, through: str) -> None:
-        """The log up to here is delivered, or has nothing to publish. It never goes back."""
+        """Records that the log up to `through` is delivered, or has nothing to publish; an earlier place is ignored."""
         through = max(through, self.checkpoint.through)
         epoch, members = self._stretch(through)
         source = {**self.checkpoint.source, **members}
         self.checkpoint = replace(self.checkpoint, through=through, epoch=epoch, source=source)
 
     def remember(self, member: str, value: object) -> None:
-        """A member of what the checkpoint keeps for the source; it is left out where there is nothing to keep."""
+        """Sets a member of the checkpoint's `source`; removes it if `value` is empty."""
         source = {**self.checkpoint.source, member: value}
         if not value:
             del source[member]
         self.checkpoint = replace(self.checkpoint, source=source)
 
     def hear(self, assembled: Assembled) -> None:
-        """What a block said beside its rows: versions of columns, and signals."""
+        """Takes over the versions of columns, and the signals, of a block."""
         for announced in assembled.announced:
             self.announce(announced)
         for content, change in assembled.signals:
             self.obey(content, change)
 
     def progress(self, read: Mapping[str, Any], reached: Reached) -> None:
-        """How far the reading of tables is: `read` by entity, as `Windows.progress` gives it, and the repairs.
+        """Records the progress of table reads and repairs.
 
-        `reached` must leave out the entities in `replanned`.
+        `read` has the entries of the tables by entity, as `Windows.progress` returns them. `reached` says how far the
+        repairs came; it must leave out the entities in `replanned`.
         """
         windows = {
             entity: stored if is_complete(stored) or entity in self.replanned else read.get(entity, stored)
@@ -162,16 +168,17 @@ class Checkpointing:
         self._put(windows)
 
     def announce(self, announced: Announced) -> None:
-        """An entity has this version of its columns: a table whose stored rows no longer hold is read again.
+        """Records a new version of an entity's columns.
 
-        What an operator let pass and this did not use is forgotten: it holds for one change of an entity.
+        If the version restates columns, and the entity's table was complete, the table is read again. An operator's
+        acceptance of a change of columns holds for one change, so those up to the position of the version are removed.
         """
         version = announced.version
         _log.info("columns announced", entity=version.entity, version=version.number, restated=version.restated)
         position = str(announced.record.envelope.provenance.source.position)
         accepted = self.checkpoint.accepted
-        left = {name: at for name, at in accepted.items() if name != version.entity or at > position}
-        self.checkpoint = replace(self.checkpoint, accepted=left)
+        later = {name: at for name, at in accepted.items() if name != version.entity or at > position}
+        self.checkpoint = replace(self.checkpoint, accepted=later)
         if version.restated and is_complete(self.checkpoint.windows.get(version.entity)):
             self._restate(version)
 
@@ -185,7 +192,10 @@ class Checkpointing:
         self._put({**windows, version.entity: stored})
 
     def obey(self, content: bytes, change: Change) -> None:
-        """A message that may be a signal: from anybody, so that it never stops the service."""
+        """Obeys a message if it is a valid signal to this service.
+
+        Anybody may write such a message, so an invalid one is counted and never stops the service.
+        """
         try:
             signal = parse(content, self._signing(change.transaction.xid))
             if signal.service not in (None, self._name):
@@ -201,7 +211,7 @@ class Checkpointing:
         _log.info("signal", do=signal.do, entity=signal.entity, id=signal.id, position=str(change.position()))
 
     def settle(self, change: Callable[[Checkpoint, Repairs], tuple[Checkpoint, Repairs]]) -> None:
-        """What the source itself noticed changes the checkpoint and the repairs, its own members included."""
+        """Replaces the checkpoint and the repairs by what `change` returns for them: the source noticed something."""
         self.checkpoint, repairs = change(self.checkpoint, self._repairs)
         self._plan(repairs)
 

@@ -6,22 +6,24 @@ A decoder reads a block of its log and tells an `AssemblyRun` what is in it, in 
        │         │                │                 │                                 │
     ordinal 0   0, 1              2              3, 4, 5                              6
 
-Rows are only counted at first. Consecutive rows with the same transaction and stamp form one `Span`. Spans are encoded
-together (`flush`), as late as possible: before something changes how rows are read, and at the end of the block. Thus a
-block of small transactions costs little more than one large transaction.
+A row is only counted when it is taken. Consecutive rows with the same transaction and stamp (who makes the change) form
+one `Span`. Spans are encoded together (`flush`), as late as possible: before something changes how rows are decoded,
+and at the end of the block. Thus a block of small transactions costs little more than one large transaction.
 
-**Ordinals.** Rows and messages of a transaction are counted from 0, and a row's position has twice that number. The
-count depends on the transaction alone, never on where blocks are cut, so that a row that is read again after a crash
-has the position that it had before.
+**Ordinals.** The rows and messages of a transaction are numbered from 0; the number is the ordinal. The position of a
+row has a position ordinal, which is twice the ordinal (plus 1 for the second record of a row that moved). Ordinals
+depend on the transaction alone, never on where blocks are cut, so that a row that is read again after a crash has the
+same position as before.
 
-**What was published before.** A log is read again from somewhere before the changelog's end. Transactions up to and
-including the last published one are dropped. If only part of that one was published, its rows after the last published
-ordinal are delivered. Table reads are different: their rows stand at the place of a signal, and reading again need not
-give the same rows. So if anything of a transaction was published, its signals bring no rows of table reads.
+**What was published before.** After a restart, the log is read again from some place before the end of the changelog.
+Transactions up to and including the last published one are dropped. If only a part of the last one was published, its
+rows after the last published position ordinal are delivered. The rows of a table read are placed at a signal (a message
+to the service), and a second table read may give other rows. So if anything of a transaction was published, no rows of
+table reads are placed in it.
 
 **Stops.** A row that a policy refuses stops the changelog. Everything before its *transaction* is published, and
-nothing of the transaction itself, so that an operator decides before readers see any of it. A block with an error in
-its bytes (MALFORMED) gives nothing at all.
+nothing of the transaction itself, so that an operator decides before readers see a part of that transaction. If the
+bytes of a block are invalid (MALFORMED), nothing of the block is published.
 
 **Versions.** When an entity's columns differ from those that the changelog knows, a row that announces the new version
 is put before the first row with the new columns, in a batch of its own (`announcing`).
@@ -56,16 +58,18 @@ from changelog.envelope.stamp import parse
 from changelog.envelope.versions import Look, Versions
 
 ORDINALS_MAX = 1 << 31
-"""Changes of one transaction: a position counts each twice, in 32 bits."""
+"""The most rows and messages of one transaction: a position has 32 bits for twice the ordinal."""
 
 _EVERYTHING = 1 << 62
+"""Greater than every position ordinal."""
 
 
 @dataclass(slots=True)
 class _OpenTransaction:
     """The transaction that is being delivered.
 
-    `ordinal` counts its records; those up to the position ordinal `published` are dropped.
+    `ordinal` is the ordinal of the next row or message. `published` is the last position ordinal of the transaction
+    that the changelog holds already, or -1; rows up to there are dropped.
     """
 
     transaction: Transaction
@@ -75,11 +79,11 @@ class _OpenTransaction:
 
 
 class Assembly:
-    """The state between blocks: the open transaction, what was published before, the stop.
+    """The state that lasts from block to block: the open transaction, what was published before, the stop.
 
-    `published` is the position up to which the changelog holds everything; `partial` is true if that is inside a
-    transaction, and not at its end. `versions` knows which columns the changelog has; without it, no version is
-    announced.
+    `published` is the position of the last row that the changelog holds, None if it holds none. `partial` says that
+    this row's transaction was not published to its end. `versions` knows which columns the changelog has; without it,
+    no version is announced.
     """
 
     def __init__(
@@ -95,11 +99,14 @@ class Assembly:
         self.announcer = Announcer(versions)
         self.open: _OpenTransaction | None = None
         self.stop: ChangelogError | None = None
-        """The stop that follows all that was given."""
+        """The error that stops the changelog after the rows that were returned; None without a stop."""
         self._published, self._partial = published, partial
 
     def published(self, transaction: Transaction) -> int:
-        """The last position ordinal of the transaction that is in the changelog already; -1 if nothing of it is."""
+        """Returns the last position ordinal of the transaction that the changelog holds; -1 if it holds none.
+
+        If it holds the whole transaction, the result is greater than every position ordinal.
+        """
         last = self._published
         if last is None or (transaction.epoch, transaction.commit) > (last.epoch, last.commit):
             return -1
@@ -108,11 +115,12 @@ class Assembly:
 
 
 class AssemblyRun:
-    """Assembles one block of the log. Call the methods in the log's order; then `result` returns what the block gives.
+    """Assembles one block of the log. Call the methods in the log's order; then `result` returns the result.
 
-    `place_of` returns where a row's record is in the log, given the row's number. Only logs that may deliver a row
-    ahead of an earlier message need it. `settle` is called before the rows of a table read are placed, so that a
-    decoder whose tables change without a message can describe them as they are at that place.
+    `place_of` takes the number of a row in the block and returns where the record of this row is in the log. Only logs
+    that may deliver a row ahead of an earlier message need it. `settle` is called before the rows of a table
+    read are placed, so that a decoder whose tables change without a message can describe the tables as they are at that
+    place.
     """
 
     def __init__(
@@ -132,16 +140,16 @@ class AssemblyRun:
 
     @property
     def taken(self) -> int:
-        """How many rows of the block were taken."""
+        """The number of rows of the block that were taken."""
         return self._taken
 
     @property
     def pending(self) -> int:
-        """How many of them are not encoded yet."""
+        """The number of rows that were taken and are not encoded yet."""
         return self._taken - self._encoded
 
     def begin(self, transaction: Transaction) -> None:
-        """A transaction begins. Raises ChangelogError (MALFORMED) inside another."""
+        """Begins a transaction. Raises ChangelogError (MALFORMED) if another is open."""
         of = self._of
         if of.open is not None:
             raise ChangelogError(Kind.MALFORMED, "the stream began a transaction inside another")
@@ -149,12 +157,16 @@ class AssemblyRun:
         self._assembled.first = self._assembled.first or transaction
 
     def commit(self, end: int) -> None:
-        """The open transaction ends; every later one has a commit of `end` or more."""
+        """Ends the open transaction; the commit of every later one is at least `end`."""
         self._ended.append((self._opened().transaction, end))
         self._of.open = None
 
     def take(self, rows: int) -> None:
-        """The next rows belong to the open transaction. Descriptions of tables between them do not split a span."""
+        """Takes the next `rows` rows of the block, which belong to the open transaction.
+
+        Rows on both sides of the description of a table may be in one span. Raises ChangelogError: LIMIT if the
+        transaction is too large, MALFORMED if no transaction is open.
+        """
         if not rows:
             return
         opened = self._opened()
@@ -178,10 +190,11 @@ class AssemblyRun:
         )
 
     def message(self, prefix: str, content: bytes, *, place: int = 0) -> Change | None:
-        """A message stands in the open transaction: a stamp, a fence, or a signal, by its prefix.
+        """Handles a message in the open transaction; `prefix` says whether it is a stamp, a fence, or a signal.
 
-        Rows that were taken just before it, and whose record is at `place`, come after it in the log. If the prefix is
-        none of ours and the message was not published before, returns where it stands; otherwise None.
+        A stamp holds for the rows after it. At a fence, somebody waits until the checkpoint is stored.
+        Rows that were taken just before the message, and whose record is at `place`, come after the message in the log.
+        Returns the place of the message if its prefix is none of these and it was not published before; otherwise None.
         """
         opened = self._opened()
         ordinal = opened.ordinal
@@ -198,33 +211,34 @@ class AssemblyRun:
         return None
 
     def statement(self, content: bytes, change: Change) -> None:
-        """A statement that changes tables stands at this place."""
+        """Records that the log has, at this place, the text of a statement that changes tables."""
         self._assembled.statements.append((content, change.transaction.commit))
 
     def describe(self, entity: Entity, look: Look) -> None:
-        """The log describes an entity's table: its next rows have the columns of `look`."""
+        """Records that the log describes an entity's table, whose next rows have the columns of `look`."""
         self._assembled.described = self._opened().transaction.commit
-        self.look(entity, look)  # a window's rows may have looked otherwise in between
+        self.look(entity, look)  # even if it did not change: rows of a table read may have had another look since
 
     def look(self, entity: Entity, look: Look) -> None:
-        """The entity's next rows have the columns of `look`."""
+        """Records that the next rows of an entity have the columns of `look`."""
         self._of.announcer.look(entity, look)
 
     def alter(self, table: tuple[str, str], changes: ColumnChanges) -> None:
-        """The columns of an entity's table changed here: what was read of it and is not published no longer holds."""
+        """Records that the columns of a table changed here. Discards what was read from it and is not published yet."""
         self._assembled.altered.append(changes)
         if self._of.listener is not None:
             self._of.listener.discard(table)
 
     def here(self) -> Position:
-        """The position that the next change of the open transaction has."""
+        """Returns the position of the next row of the open transaction."""
         opened = self._opened()
         return Change(transaction=opened.transaction, ordinal=opened.ordinal, stamp=None).position()
 
     def flush(self, *, but_last: int = 0) -> None:
-        """Encodes the rows taken and not yet encoded, except the last `but_last`, and tells the listener.
+        """Encodes the rows that were taken and are not encoded yet, except the last `but_last`, and tells the listener.
 
-        Call it before something changes how the rows after it are read.
+        Call this before anything that changes how later rows are decoded. Raises ChangelogError (STOP) if a policy
+        stops at one of the rows, after the rows before its transaction are recorded; then call `fail`.
         """
         end = self._taken - but_last
         if end <= self._encoded:
@@ -264,7 +278,7 @@ class AssemblyRun:
         self._of.open = None
 
     def result(self) -> Assembled:
-        """What the block gave; call it once, at its end."""
+        """Returns the result of the block. Call this once, at its end."""
         assembled = self._assembled
         assembled.rows = [rows for rows, _ in self._batches]
         if self._ended:
@@ -281,7 +295,10 @@ class AssemblyRun:
         return self._of.open
 
     def _stamp(self, content: bytes, opened: _OpenTransaction, place: int) -> None:
-        """An invalid stamp leaves the one before as it is."""
+        """Makes a stamp hold for the next rows, and for rows whose record is at `place`.
+
+        An invalid stamp is counted; the previous stamp then still holds.
+        """
         reading = parse(content)
         if reading.problem is not None:
             self._assembled.invalid_stamps.append((reading.problem, opened.transaction.xid))
@@ -294,11 +311,11 @@ class AssemblyRun:
         while late < span.rows and self._place_of(self._taken - 1 - late) == place:
             late += 1
         if late:
-            whole, [rest] = parted([span], late)
-            self._spans[-1:] = [*whole, replace(rest, stamp=reading.stamp)]
+            before, [late_span] = parted([span], late)
+            self._spans[-1:] = [*before, replace(late_span, stamp=reading.stamp)]
 
     def _signal(self, content: bytes, change: Change) -> None:
-        """A signal to the service or, if its content is a nonce, the mark of the place of a window's rows."""
+        """Records a signal to the service. If the content is a nonce, publishes the rows of a table read here."""
         listener = self._of.listener
         if not is_nonce(content):
             self._assembled.signals.append((content, change))
@@ -310,7 +327,7 @@ class AssemblyRun:
                 self._publish_read(rows, change.transaction.commit, listener)
 
     def _publish_read(self, rows: pa.RecordBatch, commit: int, listener: Listener) -> None:
-        """Rows of a table, which look as the table did when they were read."""
+        """Publishes the rows of a table read, which have the columns that the table had when it was read."""
         shapes, relation = batch.shapes(rows), batch.relation(rows)
         for entity in self._of.entities.values():
             if entity.name in shapes:
@@ -322,20 +339,20 @@ class AssemblyRun:
             raise
 
     def _publish_before(self, encoded: EncodedRows, stop: ChangelogError) -> None:
-        """Publishes only the rows before the stop's transaction: from there on, some may be missing."""
+        """Publishes only the rows before the transaction of the stop, because later rows may be missing."""
         at = stop.position or self.here()
-        whole = int(np.searchsorted(encoded.commits, at.commit))
-        if whole:
-            self._publish(encoded.rows.slice(0, whole), encoded.commits[:whole])
+        count = int(np.searchsorted(encoded.commits, at.commit))
+        if count:
+            self._publish(encoded.rows.slice(0, count), encoded.commits[:count])
 
     def _publish(self, rows: pa.RecordBatch, commits: Ints) -> None:
-        """The rows, and before the first row of an entity whose columns are new, their version."""
-        done = 0
+        """Adds the rows to the result. If the columns of an entity are new, adds their version before its first row."""
+        begin = 0
         for first in self._of.announcer.firsts(rows):
-            if first.row > done:
-                self._batches.append((rows.slice(done, first.row - done), commits[done : first.row]))
-                done = first.row
+            if first.row > begin:
+                self._batches.append((rows.slice(begin, first.row - begin), commits[begin : first.row]))
+                begin = first.row
             announced = self._of.announcer.announce(first, rows.column("provenance")[first.row].as_py())
             self._assembled.announced.append(announced)
             self._batches.append((batch.from_records([announced.record]), commits[first.row : first.row + 1]))
-        self._batches.append((rows.slice(done), commits[done:]))
+        self._batches.append((rows.slice(begin), commits[begin:]))

@@ -1,4 +1,8 @@
-"""JSON objects and keys spliced from the slices of many rows at once."""
+"""Makes the JSON objects and the keys of many rows at once, without a Python object for each value.
+
+The server's texts of the values are slices of one buffer. A JSON object is spliced from these slices and from constants
+such as the names of its members. Values whose text is not their JSON are converted one by one.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +26,13 @@ Data = bytes | bytearray
 
 _SLICED = frozenset({Shape.RAW, Shape.PLAIN, Shape.TEXT})
 _QUOTED = frozenset({Shape.PLAIN, Shape.TEXT, Shape.TIMESTAMP, Shape.TIMESTAMPTZ})
-_VALUE, _NULL, _TOKEN = range(3)  # as its column's shape says; as null; as text that Python converted for the row
+_VALUE, _NULL, _TOKEN = range(3)
+"""How a value is written: as the shape of its column says, as null, or as a token that was converted alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Where the server's texts stand: matrices of shape (columns, rows); a null has length 0."""
+    """Where the server's texts of values are in a buffer: matrices of shape (columns, rows); a null has length 0."""
 
     starts: Offsets
     lengths: Offsets
@@ -40,16 +45,16 @@ class Columns:
 
     @classmethod
     def empty(cls, width: int, count: int) -> Self:
-        """Matrices to be filled."""
+        """Returns matrices for `width` columns and `count` rows, to be filled; no value is null."""
         shape = (width, count)
         return cls(starts=np.empty(shape, np.int32), lengths=np.empty(shape, np.int32), null=np.zeros(shape, bool))
 
     def take(self, index: Ints) -> "Columns":
-        """The rows that `index` names."""
+        """Returns the rows whose numbers are in `index`."""
         return Columns(starts=self.starts[:, index], lengths=self.lengths[:, index], null=self.null[:, index])
 
     def fill(self, other: "Columns", chosen: Mask) -> None:
-        """Takes the chosen values from `other`."""
+        """Copies the values that the mask `chosen` selects from `other`."""
         if chosen.any():
             np.copyto(self.starts, other.starts, where=chosen)
             np.copyto(self.lengths, other.lengths, where=chosen)
@@ -58,11 +63,11 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """Rows of one relation with the same op, complete except for their provenance.
+    """The texts of rows of one relation with the same op: everything of the rows except their provenance.
 
-    `Template.texts` numbers the rows that it is given: `places` are the numbers of the rows here, `left` those of the
-    others, each of which must go through `row_records`. `keys` and the members after it have an element for each of
-    `places`; a member is None if its rows do not have it, or if there are no rows.
+    `Template.texts` numbers its rows from 0. `places` has the numbers of the rows whose texts are here, and `left` the
+    numbers of the other rows, each of which must go through `row_records`. `keys` and the members after it have one
+    element for each of `places`. `current` or `original` is None if the op has none; all four are None without rows.
     """
 
     binding: Binding
@@ -80,11 +85,11 @@ class Texts:
         return len(self.places)
 
     def at(self, places: Ints) -> "Texts":
-        """The same rows, numbered by `places`: the number in the block of each row that `Template.texts` was given."""
+        """Returns the same rows with other numbers: row n of `Template.texts` gets the number `places[n]`."""
         return replace(self, places=places[self.places])
 
     def numbered(self, index: Ints) -> "Texts":
-        """The rows at `index` (ascending, into `places`), numbered from 0."""
+        """Returns only the rows at the indexes `index` (ascending) of `places`, and numbers them from 0."""
         if len(index) == self.size:
             return replace(self, places=np.arange(self.size))
         arrow_index = pa.array(index)
@@ -100,9 +105,10 @@ class Texts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Marks:
-    """Where a template's constants hold the texts that occur inside values, each as start and length.
+    """Where the constants of a template have the texts that are needed inside values: the start and length of each.
 
-    `fractions[n]` makes six digits of a fraction that has n bytes with its point; `fractions_z` ends them with Z.
+    `fractions[n]` is the text that fills up a fraction of n bytes (with its point) to six digits; `fractions_z[n]` has
+    a Z after that.
     """
 
     true: tuple[int, int]
@@ -113,7 +119,7 @@ class _Marks:
 
 
 class Template:
-    """The constants of one binding, and the code that splices values between them."""
+    """Splices the values of one binding's rows with constants, such as the names of the columns, to JSON objects."""
 
     def __init__(self, binding: Binding) -> None:
         self._binding = binding
@@ -147,7 +153,12 @@ class Template:
     def texts(
         self, op: Op, data: Data, buffer: Bytes, before: Columns | None, after: Columns | None, good: Mask
     ) -> Texts:
-        """The rows among `good` that need nothing unusual; `buffer` is `data`, padded by `INLINE` bytes."""
+        """Returns the texts of the rows that the mask `good` selects, except of unusual ones.
+
+        Unusual rows are large, move to another key or partition, have a null in one of these, or may have a JSON null.
+        The rows' numbers, and the other rows', are in the result. `before` and `after` have the values of the old and
+        of the new rows, None if the op has none; `buffer` is `data`, padded by `INLINE` bytes. `good` is changed.
+        """
         binding = self._binding
         sides = [side for side in (before, after) if side is not None]
         for side in sides:
@@ -192,7 +203,10 @@ class Template:
         )
 
     def _keys(self, data: Data, buffer: Bytes, fields: Sequence[Field], columns: Columns) -> pa.StringArray:
-        """The canonical key texts: slices where the server's text is canonical, otherwise converted row by row."""
+        """Returns the canonical texts of the keys.
+
+        They are spliced if the server's texts are canonical, and otherwise converted row by row.
+        """
         places = [field.index for field in fields]
         starts, lengths = columns.starts[places], columns.lengths[places]
         sliced = all(field.codec.shape in _SLICED and not field.json for field in fields)
@@ -254,7 +268,7 @@ class Template:
 
 
 class _Plan:
-    """The segments of a column of texts."""
+    """Collects the segments from which all texts of a column are spliced."""
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
@@ -267,7 +281,10 @@ class _Plan:
 
 
 class _Value:
-    """One column of one side: the slices of its values, and how each member is written."""
+    """The values of one column in the old or in the new rows.
+
+    `states` says how each value is written; None means that all are _VALUE. Call `texts` before `states` is read.
+    """
 
     def __init__(self, pool: Pool, data: Data, buffer: Bytes, columns: Columns, field: Field) -> None:
         self._pool, self._data, self._buffer, self._field = pool, data, buffer, field
@@ -279,7 +296,7 @@ class _Value:
             self.states = np.where(self._null, _NULL, _VALUE).astype(np.int8)
 
     def texts(self, marks: _Marks, base: int) -> list[Segment]:
-        """The segments of the values; those of a null value have length 0."""
+        """Returns the segments of the values, which have length 0 for a null."""
         match self._field.codec.shape:
             case Shape.RAW | Shape.PLAIN:
                 return [(self._starts, self._lengths)]
@@ -308,7 +325,10 @@ class _Value:
         return [(np.where(truth, base + true, base + false), lengths)]
 
     def _timestamps(self, marks: _Marks, base: int, zone: int, fractions: Offsets) -> list[Segment]:
-        """`2026-11-21 03:10:02.88[+00]` with a `T`, six digits and `Z`; other forms one by one."""
+        """Returns segments that write `2026-11-21 03:10:02.88[+00]` with a `T`, six digits and `Z`.
+
+        `zone` is the length of the zone: 0 if there is none. Other forms of timestamps are converted one by one.
+        """
         starts, lengths, buffer = self._starts, self._lengths, self._buffer
         fraction = lengths - 19 - zone
         usual = (fraction == 0) | (
@@ -331,7 +351,7 @@ class _Value:
         return self._except(parts, np.flatnonzero(~usual & ~self._null))
 
     def _except(self, segments: list[Segment], index: Ints) -> list[Segment]:
-        """The segments with the values that `index` names converted one by one."""
+        """Converts the values at `index` one by one, and returns the segments with these instead."""
         if not len(index):
             return segments
         if self.states is None:
@@ -347,7 +367,7 @@ class _Value:
 
 
 def _escaped(buffer: Bytes, starts: Offsets, lengths: Offsets) -> Ints:
-    """The indexes of the values with a byte that JSON must escape (RFC 8259, section 7)."""
+    """Returns the indexes of the values that have a byte which JSON must escape (RFC 8259, section 7)."""
     offsets, data = gather(buffer, len(starts), [(starts, lengths)])
     octets = np.frombuffer(data, np.uint8)
     special = (octets < 0x20) | (octets == ord('"')) | (octets == ord("\\"))
@@ -357,7 +377,7 @@ def _escaped(buffer: Bytes, starts: Offsets, lengths: Offsets) -> Ints:
 
 
 def _maybe_json_null(buffer: Bytes, columns: Columns, field: Field) -> Mask:
-    """Values that could be JSON's null: their first byte is its own, or white space."""
+    """Returns a mask of the values that could be JSON's null: they begin with n or with white space."""
     first = buffer[columns.starts[field.index]]
     long = columns.lengths[field.index] >= len(b"null")
     maybe: Mask = long & ((first == ord("n")) | (first <= ord(" ")))

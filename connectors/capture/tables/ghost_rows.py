@@ -1,4 +1,4 @@
-"""The deletes of ghosts: keys that the changelog has and their table lacks."""
+"""Makes the deletes of ghosts. A ghost is a key that the changelog has and its table lacks."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ from changelog.envelope.model import MISSING, Envelope, Missing, Op, Place, Reco
 
 
 def deleted(origin: Origin, binding: Binding, ghost: Ghost, change: Change) -> Record:
-    """A delete whose `original` is the changelog's last row, reduced to the columns that still fit."""
+    """Returns a delete whose `original` is the ghost's last state, without columns that no longer fit the table."""
     provenance = row_records.provenance(origin, binding, Op.DELETE, change, change.position())
     original, left_out = _fitting(binding, ghost)
     source = replace(
@@ -33,11 +33,15 @@ def deleted(origin: Origin, binding: Binding, ghost: Ghost, change: Change) -> R
 
 
 def _fitting(binding: Binding, ghost: Ghost) -> tuple[Raw | Missing, tuple[str, ...]]:
-    """The ghost's members that fit the entity's present columns, and the names of the columns left out."""
+    """Returns the members of the ghost's state that fit the entity's present columns, as a JSON object.
+
+    The second result has the names of the present columns that are left out, except those that the state lacked anyway
+    because they were unavailable.
+    """
     shape = dict(binding.shape.fields)
     try:
         tokens = members(bytes(ghost.current))
-    except (ValueError, msgspec.MsgspecError):  # another program wrote it
+    except (ValueError, msgspec.MsgspecError):  # not a JSON object, so another program must have written the row
         return MISSING, tuple(shape)
     fits = {name: _fits(token, name, shape) for name, token in tokens.items()}
     left_out = tuple(name for name in shape if not fits.get(name, False) and name not in ghost.unavailable)

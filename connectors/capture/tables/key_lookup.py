@@ -1,8 +1,10 @@
-"""Looks keys up in a table, part by part: keys of a signal, or ghosts that a sweep offers.
+"""Looks keys up in a table: the keys of a signal, or the ghosts that a sweep of the changelog finds.
 
-A `Lookup` is a task of the windows, like a table, but its parts are keys. A part's rows are published when its message
-arrives, and ghosts that the table lacks are deleted there. A part that was handed out and not published is handed out
-again.
+A ghost is a key that the changelog has and its table may lack. A sweep searches the changelog for ghosts.
+
+A `Lookup` is a task of the windows (`windows`), like the reading of a table. Its parts are groups of keys. When the
+message of a part arrives in the stream, the rows of its keys are published there, and ghosts that the table lacks are
+deleted there. A part that was handed out and given back is handed out again.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,12 +13,16 @@ from dataclasses import dataclass, field
 from msgspec import Raw
 
 LOOKUP_KEYS = 1_000
-"""The most keys in one chunk."""
+"""The most keys in one part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ghost:
-    """The changelog's last state of a key that its table may lack, with the key's partition."""
+    """A key that its table may lack, with its partition, and the last row that the changelog has of it.
+
+    `position` is the text of the row's position, and `current` its state. `unavailable`, `json_null` and `mask` are
+    from its `source`.
+    """
 
     key: str
     partition: int
@@ -28,22 +34,23 @@ class Ghost:
 
     @property
     def nbytes(self) -> int:
-        """The memory that it takes, roughly."""
+        """Roughly the memory that the ghost takes."""
         return len(bytes(self.current)) + len(self.key) + 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """Some keys; `ghosts` has the states of those that are deleted if the table lacks them."""
+    """A part of a lookup: some keys. `ghosts` has, by key, those that are deleted if the table lacks them."""
 
     keys: tuple[str, ...]
     ghosts: Mapping[str, Ghost] = field(default_factory=dict)
 
 
 class Lookup:
-    """The keys of one entity that are left to look up. If it is `sweeping`, it waits for ghosts to be offered.
+    """The keys of one entity that are left to look up.
 
-    At most `keys_max` are handed out at once. Guarded by the lock of the `Windows` that it is part of.
+    If it is `sweeping`, it gets ghosts with `offer` until `end` is called. A part has at most `keys_max` keys. Its
+    callers hold the lock of the `Windows` that it is part of.
     """
 
     generation = 0
@@ -54,9 +61,9 @@ class Lookup:
         self.entity, self.sweeping = entity, sweeping
         self._keys_max = keys_max
         self.more = False
-        """Whether another opening must continue the sweep."""
+        """Whether there are more ghosts, for which another opening of the source must sweep again."""
         self.failed = False
-        """Whether the changelog could not be searched."""
+        """Whether the changelog could not be read."""
         self._left: dict[str, Ghost | None] = dict.fromkeys(keys)
         self._out: set[str] = set()
         self._absent: dict[str, None] = {}
@@ -75,17 +82,17 @@ class Lookup:
 
     @property
     def idle(self) -> bool:
-        """Whether all keys so far are published."""
+        """Whether all keys that were added so far are published."""
         return not self._left
 
     @property
     def complete(self) -> bool:
-        """Whether all keys are published, and no more will be offered."""
+        """Whether all keys are published, and no more will be added."""
         return not self._left and not self._offering
 
     @property
     def left(self) -> tuple[str, ...]:
-        """The keys that are not published yet, in their order."""
+        """The keys that are not published yet, in the order in which they were added."""
         return tuple(self._left)
 
     @property
@@ -94,7 +101,7 @@ class Lookup:
         return tuple(self._absent)
 
     def next_range(self) -> Keys | None:
-        """Hands out the next keys."""
+        """Hands out the next keys; None while all keys that are left are handed out."""
         keys = self._parts.pop() if self._parts else self._next_keys()
         if not keys:
             return None
@@ -110,16 +117,16 @@ class Lookup:
         return True
 
     def give_back(self, taken: Keys) -> None:
-        """Has the keys looked up again."""
+        """Takes back keys that were handed out, so that they are handed out again."""
         self._out.difference_update(taken.keys)
 
     def divide(self, taken: Keys) -> None:
-        """Has the keys looked up in smaller parts, because their rows are too large to be read at once."""
+        """Plans to hand out the keys again in smaller parts, because their rows are too large to be read at once."""
         size = max(1, len(taken.keys) // 4)
         self._parts += [taken.keys[begin : begin + size] for begin in range(0, len(taken.keys), size)]
 
     def publish(self, taken: Keys, gone: Sequence[str]) -> None:
-        """Removes the keys, whose rows are published. Unless this is a sweep, remembers those that the table lacks."""
+        """Removes the keys, whose rows are published. Unless this is a sweep, `absent` gets the keys in `gone`."""
         self.give_back(taken)
         self._withdrawn = {key: self._left.pop(key) for key in taken.keys}
         if not self.sweeping:

@@ -1,7 +1,7 @@
-"""Windows: rows of tables are read beside the stream, and published at one place in it.
+"""Windows: rows of tables are read while changes stream, and published in the stream, each at one place.
 
-A chunk is read under a snapshot. Then a message is written into the database's log. When that message arrives in the
-stream, the chunk's rows are published at its place:
+A chunk is a part of a table, or some of its keys. It is read under a snapshot of the database. Then a message is
+written into the database's log. When that message arrives in the stream, the chunk's rows are published there:
 
                      the chunk's rows are published here
                                     │
@@ -10,26 +10,29 @@ stream, the chunk's rows are published at its place:
     snapshot         └─ the chunk ──┘
                         is read       then the message is written
 
-**What stays true.** A published row is the state of its key at its place: every change delivered before is in it, and
-every later one follows. So a row is left out if its key was touched by a transaction that was delivered before the
-message and that the snapshot does not see (`_untouched`): the row lacks that change. A transaction that the snapshot
-sees was committed before the message was written, so it is delivered before the message, and the row has its change.
+**What stays true.** A published row is the state of its key at the place of the message: the row has every change that
+was delivered before the message, and every other change follows in the stream. A transaction that the snapshot sees was
+committed before the message was written. So its changes are delivered before the message, and the row has them. If a
+transaction that the snapshot does not see touched a key and was delivered before the message, the row of this key lacks
+a change, and is left out (`_untouched`).
 
-**Why visibility, and not log positions.** A database may deliver a commit before it makes it visible, as PostgreSQL and
-MySQL do. By positions, such a change would count as older than the snapshot, and the row without it would overwrite it.
-(The idea of reading between marks is from DBLog, arXiv:2010.12597; its marks by position would lose updates here.)
+**Why visibility, and not log positions.** A database may deliver a commit before it makes the commit visible, as
+PostgreSQL and MySQL do. By its position, such a change would count as older than the snapshot, and the row, which lacks
+the change, would overwrite it. (The idea of reading between marks is from DBLog, arXiv:2010.12597; its marks by
+position would lose updates here.)
 
-**Deletes.** A key that the changelog has and the table lacks is deleted under the same rule, and only if no transaction
-touched it since the search of the changelog began (`_unmentioned`). Otherwise its last row came from the stream, and
-the key is no ghost.
+**Deletes.** A sweep searches the changelog for ghosts: keys that the changelog has and the table lacks. The delete of a
+ghost is published at the message of its chunk, too, but only if no transaction has touched the key since the search
+began (`_unmentioned`). Otherwise the last row of the key came from the stream, and the key is no ghost.
 
-**The horizon.** A transaction below `horizon` (the ids given out before touched keys were tracked) may have been
-delivered earlier, when nobody recorded its keys; or only in part, if its table joined the publication while it ran. A
-chunk whose snapshot does not see such a transaction is read again later. Its commit in the stream would rule out only
-the first case: in the second, not all of its changes come with it.
+**The horizon.** `horizon` is the first transaction id that the database had not given out when the recording of touched
+keys began. A transaction below it may have been delivered earlier, when nobody recorded its keys; or only a part of it
+is delivered, if its table joined the publication while the transaction ran. So if the snapshot of a chunk does not see
+such a transaction, the chunk is read again later. It would not be enough to wait for the commit of the transaction in
+the stream: that rules out the first case, but in the second case the stream lacks changes of the transaction.
 
-**Memory.** Touched keys are forgotten once every snapshot in use sees their transactions, because every later snapshot
-then sees them, too. For entities that are swept, the keys alone are remembered to the end.
+**Memory.** Touched keys are forgotten once every snapshot in use sees their transactions, because then every later
+snapshot sees them as well. For entities that are swept, touched keys are kept to the end, without their transactions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,25 +54,28 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _KEPT_ROWS_MAX = 200_000
-"""How many touched keys are kept before those that every snapshot shows are searched for and forgotten."""
+"""How many touched keys are kept before those whose transactions every snapshot sees are looked for and forgotten."""
 
 
 class Visibility(Protocol):
-    """Which transactions a snapshot of the database shows. One that has ended is shown, unless it changed nothing."""
+    """Says which transactions a snapshot of the database sees.
+
+    A transaction that has ended counts as seen, even if it was rolled back, because then it changed nothing.
+    """
 
     def misses(self, ids: Ints) -> Mask:
-        """A mask of the transactions that it does not show."""
+        """Returns a mask of the transactions that the snapshot does not see."""
 
     def unseen_before(self, horizon: int) -> tuple[int, ...]:
-        """The transactions below `horizon` that it does not show yet, as far as they can be named."""
+        """Returns the transactions below `horizon` that the snapshot does not see, as far as they can be named."""
 
 
 class Rows(Protocol):
-    """A chunk's rows, complete except for their place in the stream."""
+    """The rows of a chunk, complete except for their place in the stream."""
 
     @property
     def nbytes(self) -> int:
-        """What they hold in memory."""
+        """The memory that the rows take, in bytes."""
 
     @property
     def keys(self) -> pa.StringArray:
@@ -77,20 +83,24 @@ class Rows(Protocol):
 
     @property
     def gone(self) -> pa.StringArray:
-        """The keys that were looked up and not found."""
+        """The keys that were looked up in the table and not found."""
 
     def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
-        """The rows to keep, and those of `gone` to delete, as changelog rows, counted on from `change`."""
+        """Returns rows of the changelog, with the ordinals after that of `change`.
+
+        They are the rows that `keep` selects, and deletes of the keys in `gone` that `delete` selects.
+        """
 
 
 class Task(Protocol):
     """What is left to read of one entity, handed out part by part.
 
-    Only the task knows what a part is. The same holds for the fingerprint, which stands for the columns and the storage
-    that a part is read from.
+    Only the task knows what a part is, and what a fingerprint is, which identifies the columns and the storage that a
+    part is read from.
     """
 
     generation: int
+    """Counts how often the task started again; parts of an earlier generation are not published."""
 
     @property
     def entity(self) -> str:
@@ -98,22 +108,22 @@ class Task(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether all is published."""
+        """Whether all parts are published."""
 
     def next_range(self) -> Any:
         """Hands out the next part; None while all remaining parts are handed out."""
 
     def admit(self, taken: Any, fingerprint: Any) -> bool:
-        """Whether the part may be read from a table of this fingerprint."""
+        """Whether the part may be read from a table with this fingerprint."""
 
     def give_back(self, taken: Any) -> None:
-        """The part is to be read again."""
+        """Takes the part back, so that it is handed out again."""
 
     def divide(self, taken: Any) -> None:
-        """The part is to be read again in smaller parts, because it is too large to be read at once."""
+        """Takes the part back, to hand it out as smaller parts, because it is too large to be read at once."""
 
     def publish(self, taken: Any, gone: Sequence[str]) -> None:
-        """The part is published; the table lacks these keys."""
+        """Records that the part is published, and that the table lacks the keys in `gone`."""
 
     def withdraw(self, taken: Any) -> None:
         """Undoes `publish`: the part was not published after all."""
@@ -123,12 +133,16 @@ class TableTask(Task, Protocol):
     """A table that is read completely."""
 
     def to_json(self) -> dict[str, Any]:
-        """The entry that a checkpoint stores: see `table_progress`."""
+        """Returns the entry that a checkpoint stores, as `table_progress` describes it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Chunk:
-    """A part of a table, or some keys of it, that is handed out, being read, or waiting for its message."""
+    """A part of a task that was handed out: it is being read, or waits until its message arrives.
+
+    `taken` is the part. `generation` is that of the task when the part was handed out. `discarded` says that the table
+    has changed since, so that the rows must not be published. `snapshot` and `rows` are None until they are known.
+    """
 
     task: Task
     entity: str
@@ -141,12 +155,14 @@ class Chunk:
 
     @property
     def nbytes(self) -> int:
-        """What the rows hold in memory."""
+        """The memory that the rows take, in bytes."""
         return 0 if self.rows is None else self.rows.nbytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Touched:
+    """Keys that were touched: the entity of each, the key, and the id of the transaction that touched it."""
+
     entities: pa.StringArray
     keys: pa.StringArray
     xids: Ints
@@ -157,7 +173,11 @@ class _Touched:
 
 
 class Windows:
-    """The table reads that are under way; the `Listener` of an assembler, shared with reader threads."""
+    """The table reads that are under way. It is the `Listener` of an assembly, and reader threads take chunks from it.
+
+    `tables` has the tables to read, by entity, and `lookups` the keys to look up. `nonces` returns a new text for the
+    message of each chunk. `bytes_max` limits the rows in memory: no chunk is handed out while they take more.
+    """
 
     def __init__(
         self,
@@ -171,7 +191,8 @@ class Windows:
         self._tables = dict(tables)
         self._tasks: Sequence[Task] = [*tables.values(), *lookups]
         self._swept = pa.array([lookup.entity for lookup in lookups if lookup.sweeping], pa.utf8())
-        self._since: dict[str, pa.StringArray] = {}
+        self._touched_before: dict[str, pa.StringArray] = {}
+        """For each entity that is swept, the touched keys that are no longer in `_touched`."""
         self._horizon, self._bytes_max = horizon, bytes_max
         self._nonces = nonces
         self._changed = Condition()
@@ -199,20 +220,23 @@ class Windows:
                 self._forget()
 
     def discard(self, table: tuple[str, str]) -> None:
-        """Chunks of the table that are under way are read again."""
+        """Marks the chunks of the table that were handed out: they are read again and not published."""
         with self._changed:
             for chunk in self._chunks.values():
                 chunk.discarded |= chunk.table == table
 
     def signal(self, payload: bytes, change: Change) -> pa.RecordBatch | None:
-        """The rows of the chunk whose message this is; None for a foreign message or a chunk to read again."""
+        """Returns the rows of the chunk whose nonce is `payload`, to be published at `change`.
+
+        Returns None if the message is not of a chunk of this process, or if the chunk has to be read again.
+        """
         with self._changed:
             chunk = self._chunks.pop(payload.decode(errors="replace"), None)
             self.changes += 1
             self._changed.notify_all()
             if chunk is None or chunk.rows is None or chunk.snapshot is None:
                 return None
-            task, rows, chunk.rows = chunk.task, chunk.rows, None  # its reader may keep the chunk for long
+            task, rows, chunk.rows = chunk.task, chunk.rows, None  # a reader may hold the chunk for long after this
             if chunk.generation != task.generation:
                 return None
             if chunk.discarded:
@@ -231,7 +255,7 @@ class Windows:
             raise
 
     def withdraw(self) -> None:
-        """The rows that `signal` returned last are not published after all: the changelog stops before them."""
+        """Undoes the last `signal`: its rows are not published, because the changelog stops before them."""
         with self._changed:
             assert self._last is not None
             self.changes += 1
@@ -239,7 +263,7 @@ class Windows:
             task.withdraw(taken)
 
     def _untouched(self, entity: str, snapshot: Visibility, keys: pa.StringArray) -> Mask:
-        """A mask of the keys that no transaction touched, except transactions that the snapshot sees."""
+        """Returns a mask of the keys that were not touched by any transaction that the snapshot does not see."""
         return _others(
             keys,
             [
@@ -250,20 +274,21 @@ class Windows:
         )
 
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
-        """A mask of the keys that no transaction touched since recording began; for an entity that is swept.
+        """Returns a mask of the keys that no transaction has touched since recording began.
 
-        No key is in it after a published TRUNCATE, which removed all keys that the changelog had before.
+        `entity` is swept. After a published TRUNCATE, no key is in the mask, because the TRUNCATE removed all keys that
+        the changelog had before.
         """
         if not len(keys):
             return np.ones(0, bool)
         touched = [block.keys.filter(pc.equal(block.entities, entity)) for block in self._touched]
-        touched.append(self._since.get(entity, keys[:0]))
+        touched.append(self._touched_before.get(entity, keys[:0]))
         if any(pc.any(pc.equal(part, TRUNCATE_KEY)).as_py() for part in touched):
             return np.zeros(len(keys), bool)
         return _others(keys, touched)
 
     def _forget(self) -> None:
-        """Drops the transactions that every snapshot in use sees, because every later one sees them, too."""
+        """Drops touched keys whose transactions every snapshot in use sees: later snapshots see them as well."""
         if self._latest is None or any(chunk.snapshot is None for chunk in self._chunks.values()):
             return
         in_use = [self._latest, *(chunk.snapshot for chunk in self._chunks.values() if chunk.snapshot)]
@@ -281,7 +306,7 @@ class Windows:
         self._kept_max = max(_KEPT_ROWS_MAX, 2 * self._kept)
 
     def _remember(self, swept: Sequence[_Touched]) -> None:
-        """Keeps each of these keys, which are of entities that are swept, once, to the end."""
+        """Keeps each of these keys once, to the end; all of them belong to entities that are swept."""
         if not swept:
             return
         columns = {
@@ -291,17 +316,19 @@ class Windows:
         by_entity = pa.table(columns).group_by("entity").aggregate([("key", "distinct")])
         for entity, keys in zip(by_entity.column("entity"), by_entity.column("key_distinct"), strict=True):
             name = entity.as_py()
-            self._since[name] = pa.concat_arrays([self._since.get(name, keys.values[:0]), keys.values]).unique()
+            self._touched_before[name] = pa.concat_arrays(
+                [self._touched_before.get(name, keys.values[:0]), keys.values]
+            ).unique()
 
     # For the reader threads.
 
     def glance(self, snapshot: Visibility) -> None:
-        """Takes a present snapshot, so that touched keys can be forgotten even if no chunk is read."""
+        """Takes a new snapshot, so that touched keys can be forgotten even if no chunk is read."""
         with self._changed:
             self._latest = snapshot
 
     def offered(self, change: Callable[[], None]) -> None:
-        """Runs a change of a task that gives it more to hand out, or completes it."""
+        """Calls `change`, which gives a task more to hand out, or completes it; then wakes the readers."""
         with self._changed:
             change()
             self.changes += 1
@@ -310,8 +337,8 @@ class Windows:
     def take(self, tables: Mapping[str, tuple[str, str]]) -> tuple[str, Chunk] | None:
         """Waits for memory and for work, and returns the next chunk with its nonce; None if there is no more.
 
-        `tables` has the table of each entity. A chunk under way may be given back, so the wait ends only when every
-        task is complete, or at `close`.
+        `tables` has the table of each entity. A chunk that another reader has may be given back, so the wait ends only
+        when every task is complete, or at `close`.
         """
         with self._changed:
             while not self._closed and not self.complete:
@@ -335,7 +362,7 @@ class Windows:
         return None
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Any) -> bool:
-        """Records the snapshot and the table that the chunk is read from; returns False if it must not be read now."""
+        """Records the snapshot and the table that the chunk is read from. Returns whether the chunk may be read now."""
         with self._changed:
             self.changes += 1
             chunk = self._chunks[nonce]
@@ -352,7 +379,7 @@ class Windows:
             self._chunks[nonce].rows = rows
 
     def give_back_unread(self, nonce: str, *, smaller: bool = False) -> None:
-        """Gives the chunk back unless it has its rows; `smaller` says that it was too large."""
+        """Gives the chunk back if its rows were not read; with `smaller`, because it was too large to be read."""
         with self._changed:
             chunk = self._chunks.get(nonce)
             if chunk is None or chunk.rows is not None:
@@ -364,7 +391,7 @@ class Windows:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends the readers' waits."""
+        """Ends the waits of the readers."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -373,7 +400,7 @@ class Windows:
 
     @property
     def complete(self) -> bool:
-        """Whether every table and every requested key is published."""
+        """Whether all tables and all keys to look up are published."""
         return all(task.complete for task in self._tasks)
 
     @property
@@ -383,17 +410,17 @@ class Windows:
 
     @property
     def waiting(self) -> tuple[int, ...]:
-        """The transactions that must end before the last chunk can be read."""
+        """The transactions that must end before the chunk can be read that was tried last."""
         return self._waiting
 
     def progress(self) -> dict[str, Any]:
-        """The entries of the tables that a checkpoint stores, by entity."""
+        """Returns, by entity, the entries of the tables that a checkpoint stores."""
         with self._changed:
             return {entity: table.to_json() for entity, table in self._tables.items()}
 
 
 def _others(keys: pa.StringArray, touched: Sequence[pa.StringArray]) -> Mask:
-    """A mask of the keys that are not among the touched ones."""
+    """Returns a mask of the keys that are in none of the arrays `touched`."""
     if not touched:
         return np.ones(len(keys), bool)
     is_touched: Mask = pc.is_in(keys, pa.concat_arrays(touched)).to_numpy(zero_copy_only=False)
