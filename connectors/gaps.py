@@ -103,8 +103,8 @@ def lines(config: Config, gap: GapAtStart) -> Iterator[str]:
         yield f"{heading:<13}{fact}"
     yield from _tables(config, source)
     yield "consumers    see every row again as `read`, in a later epoch, and a delete of each key that is gone;"
-    yield "             before these a truncate, where rows of the changelog itself may be gone, too;"
-    yield "             what changed in between is lost, and the entity `gaps` says so"
+    yield "             if rows of the changelog itself may be gone, too, they first see a truncate;"
+    yield "             the changes in the gap are lost, and the entity `gaps` records that"
 
 
 def _tables(config: Config, source: Database) -> Iterator[str]:
@@ -123,7 +123,7 @@ def cross(config: Config, gap: GapAtStart, *, accept_settings: bool, reach: Reac
     """
     log, source = open_log(config), database(config)
     resolved = read_entities(config, source)
-    _log.info("going over the gap", why=gap.error.message, note="a new slot waits for transactions that run now")
+    _log.info("continuing past the gap", why=gap.error.message, note="a new slot waits for transactions that run now")
     with closing(open_sink(config, over_gap=True, reach=reach)) as sink:
 
         def take_over() -> ChangelogEnd:
@@ -146,7 +146,7 @@ def cross(config: Config, gap: GapAtStart, *, accept_settings: bool, reach: Reac
             sink.add([batch.with_shapes(batch.from_records(crossed.records), columns)])
             sink.commit(crossed.checkpoint)
             reach("gap:stored")
-    _log.info("over the gap", position=str(crossed.checkpoint.position))
+    _log.info("continued past the gap", position=str(crossed.checkpoint.position))
 
 
 def _checkpoint(log: Log) -> Checkpoint | None:

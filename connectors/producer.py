@@ -307,7 +307,7 @@ class ChangelogProducer:
             self._ended = _taken_over
             return _taken_over()
         if in_doubt:
-            return ChangelogError(Kind.IN_DOUBT, f"{why.message}; it may be stored or not", hint=_AGAIN)
+            return ChangelogError(Kind.IN_DOUBT, f"{why.message}; the events may be stored or not", hint=_AGAIN)
         return ChangelogError(why.kind, f"{why.message}; nothing was stored", hint=why.hint or _AGAIN)
 
     def _insist(self, call: Callable[[float], object]) -> None:

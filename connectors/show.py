@@ -225,7 +225,7 @@ def _body(envelope: Envelope) -> Iterator[Text]:
             yield Text("   ").join(_attribute(name, value) for name, value in state.items())
     elif envelope.original is MISSING:
         yield Text("   ").join(_attribute(name, value) for name, value in _members(envelope.current).items())
-        yield Text("what it was before is not in the log", style="dim italic")
+        yield Text("the log does not have the row before this change", style="dim italic")
     else:
         yield from _differences(changes(envelope))
     if source.unavailable:
@@ -234,7 +234,7 @@ def _body(envelope: Envelope) -> Iterator[Text]:
 
 def _differences(changed: Sequence[ChangedValue]) -> Iterator[Text]:
     if not changed:
-        yield Text("nothing that is published", style="dim italic")
+        yield Text("no published column changed", style="dim italic")
     width = max((len(change.name) for change in changed), default=0)
     for change in changed:
         before, after = _cut(_text(change.before), _text(change.after))

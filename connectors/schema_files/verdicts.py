@@ -106,7 +106,8 @@ def removed(contract: Contract, mode: Mode) -> Verdict:
         path="/",
         line=1,
         text=f"{contract.subject} no longer has a schema: its readers break",
-        hint=f'keep the file; to end it, first give it "{COMPATIBILITY}": "NONE", and wait until nobody reads it',
+        hint=f'keep the file; to end the subject, first set "{COMPATIBILITY}": "NONE" in the file, and wait until '
+        "nobody reads the subject's data",
     )
     return Verdict(
         file=contract.file,

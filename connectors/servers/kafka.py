@@ -68,7 +68,7 @@ def find_lib() -> Path:
             return lib.absolute()
     raise ChangelogError(
         Kind.PRECONDITION,
-        f"Kafka's jars are not in {chosen}" if chosen else "Kafka's jars are not here",
+        f"Kafka's jars are not in {chosen}" if chosen else "Kafka's jars were not found",
         hint=f"`make kafka` in a checkout fetches them; or set {LIB_VARIABLE} to the folder libs of a Kafka 4",
     )
 

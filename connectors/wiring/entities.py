@@ -88,7 +88,7 @@ def _bind(config: Config, tables: dict[TableName, TableInfo], problems: list[str
         if table not in tables:
             problems.append(f"entities.{name}.table: {_absent(table, tables)}")
         elif table in owners:
-            problems.append(f"entities.{name}.table: {table_text(table)} is already that of {owners[table]}")
+            problems.append(f"entities.{name}.table: {table_text(table)} is already the table of {owners[table]}")
         else:
             bound[name] = tables[table]
             owners[table] = name
@@ -96,8 +96,8 @@ def _bind(config: Config, tables: dict[TableName, TableInfo], problems: list[str
         name = entity_name(table)
         if not name or name in RESERVED or name in bound:
             problems.append(
-                f"tables: {table_text(table)} cannot be the entity {name!r}, a name that is "
-                f"{'taken' if name else 'empty'}; give it one: [entities.NAME] table = '{table_text(table)}'"
+                f"tables: {table_text(table)} cannot be the entity {name!r}, because that name is "
+                f"{'taken' if name else 'empty'}; name the entity: [entities.NAME] table = '{table_text(table)}'"
             )
         else:
             bound[name] = tables[table]

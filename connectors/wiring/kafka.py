@@ -114,7 +114,7 @@ def _sources(settings: KafkaSettings, entities: Collection[str]) -> Finding:
         return fail(
             "sources", error.message, error.hint or "see docs/reference/kafka.md for the rights that are needed"
         )
-    return ok("sources", f"no other one publishes to topics of {settings.name}")
+    return ok("sources", f"no other source publishes to the topics of {settings.name}")
 
 
 def forget(config: Config, sink: KafkaConfig) -> None:

@@ -215,7 +215,7 @@ def test_all_that_does_not_fit_the_database_at_once(tables: str, tmp_path: Path)
         "entities.a.table: the database has no table public.Guest; did you mean public.guest?",
         "entities.b.columns: key column id must be published",
         "entities.b.partition_by: column status of public.orders may be null; make it NOT NULL",
-        "entities.c.table: public.orders is already that of b",
+        "entities.c.table: public.orders is already the table of b",
         "entities.d.table: a.b.c is not a table; write SCHEMA.TABLE, with quotes around a name that holds a dot",
         "entities.e.mask: public.guest has no column nmae; it has id, name, email",
         'entities.keyless: public.keyless has no primary key; add key = ["COLUMN"], or exclude the table',

@@ -78,11 +78,11 @@ def test_a_delete_shows_what_is_gone_and_where_it_moved() -> None:
 
 def test_an_unknown_original_and_unavailable_values_are_said() -> None:
     update = record(Op.UPDATE, '{"id":42}', MISSING, unavailable=("body",))
-    assert "what it was before is not in the log" in text(show.record(update))
+    assert "the log does not have the row before this change" in text(show.record(update))
     assert "unavailable: body" in text(show.record(update))
     known = record(Op.UPDATE, '{"id":42}', '{"id":42,"body":"x"}', unavailable=("body",))
     assert show.changes(known.envelope) == []
-    assert "nothing that is published" in text(show.record(known))
+    assert "no published column changed" in text(show.record(known))
 
 
 def test_a_state_that_is_no_json_is_shown_as_it_is() -> None:

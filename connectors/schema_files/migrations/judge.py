@@ -21,7 +21,9 @@ from changelog.schemas import avro, evolution
 from changelog.schemas.compatibility import Mode, Rule, problems
 from changelog.schemas.types import ColumnType, Struct, to_json
 
-_HINT_TO_PASS = "the service stops at the first row after that, until `changelog schemas accept {} POSITION`"
+_HINT_TO_PASS = (
+    "the service stops at the first row after the migration, until you run `changelog schemas accept {} POSITION`"
+)
 
 _TABLE_RULE = ("TABLE", (AlterationKind.IDENTITY, AlterationKind.KEYS))
 _RULES_BY_FINDING = {"publication": ("PUBLICATION", (AlterationKind.PUBLISHED,))}

@@ -90,7 +90,7 @@ def _lines(tried: Tried) -> Iterator[str]:
 
 def _missing(tried: Tried) -> Iterator[str]:
     for definition in tried.lost:
-        instead = ", and something stands in for it" if definition.stands_in else ""
+        instead = ", and has a substitute" if definition.stands_in else ""
         yield f"note: the copy lacks {definition.what}{instead}: {definition.why}"
 
 
@@ -121,8 +121,8 @@ def _notes(planned: Planned) -> Iterator[str]:
         what = "asks for the table to be read again" if planned.asks else "reads the table again"
         yield f"the service {what}, because no change says what older rows hold in {columns}"
     for unseen in planned.unseen:
-        again = f"`changelog schemas accept {planned.entity} --read-again`, while it is stopped"
-        yield f"{unseen}, and the service cannot see that; have it read the table again: {again}"
+        command = f"`changelog schemas accept {planned.entity} --read-again`"
+        yield f"{unseen}, and the service cannot see that; to read the table again, stop the service and run {command}"
 
 
 def json_(tried: Tried) -> str:

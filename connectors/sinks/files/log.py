@@ -243,7 +243,7 @@ def _pass(path: Path, selection: _Selection) -> Generator[pa.RecordBatch, None, 
     """
     if not log_folder(path).is_dir():
         raise ChangelogError(
-            Kind.PRECONDITION, f"there is no file log in {path}", hint="`changelog run` makes it; see [sink] path"
+            Kind.PRECONDITION, f"there is no file log in {path}", hint="`changelog run` creates it; see [sink] path"
         )
     manifest = read_manifest(path)
     if manifest:

@@ -117,7 +117,7 @@ class FileSink:
             raise
         if self._end.damage:
             _log.warning(
-                "newest log file is not whole, to be set aside at the next commit",
+                "the newest log file is not whole, and will be set aside at the next commit",
                 file=str(self._end.damage.file),
                 reason=self._end.damage.reason,
             )

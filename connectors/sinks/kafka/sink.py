@@ -432,8 +432,8 @@ class KafkaSink:
             Kind.PRECONDITION,
             f"{doing}: the database's clock is ahead of Kafka's by more than {topics.AHEAD} of {limiting_topics} "
             "allows",
-            hint="raise it, as `changelog check` prints it for each topic, and start the service: messages keep the "
-            "times of their commits; then correct the database's clock",
+            hint="raise that limit with the command that `changelog check` prints for each topic, and start the "
+            "service: messages keep the times of their commits; then correct the database's clock",
         )
 
 

@@ -266,7 +266,7 @@ def test_a_broker_that_cannot_be_reached_is_a_finding(site: Site, monkeypatch: p
 
 def test_another_source_of_the_same_topics_is_a_finding(site: Site) -> None:
     site.published(1)
-    assert f"sources: no other one publishes to topics of {site.name}" in site.findings()["ok"]
+    assert f"sources: no other source publishes to the topics of {site.name}" in site.findings()["ok"]
     client = Client(bootstrap_servers=site.broker.bootstrap_servers)
     with closing(KafkaSink(KafkaSettings(client=client, name="other", prefix=site.name), JSON)) as other:
         other.recover()

@@ -23,7 +23,10 @@ def test_text(planner: Planner) -> None:
     ]
     assert lines[3].startswith("  M:2: ERROR FIELD_RENAMED /fields/remark: new readers break: ")
     assert lines[4:7] == [
-        "  note: the service stops at the first row after that, until `changelog schemas accept orders POSITION`",
+        (
+            "  note: the service stops at the first row after the migration, "
+            "until you run `changelog schemas accept orders POSITION`"
+        ),
         "  note: the service reads the table again, because no change says what older rows hold in remark, a",
         "no change: guest, log",
     ]

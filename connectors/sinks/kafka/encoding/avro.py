@@ -98,7 +98,7 @@ class AvroValues:
                 self._codecs[id_] = AvroCodec(self._registry.schema(id_))
             except ValueError as error:
                 raise ChangelogError(
-                    Kind.MALFORMED, f"schema {id_} of the registry is not that of an envelope"
+                    Kind.MALFORMED, f"schema {id_} of the registry is not the schema of an envelope"
                 ) from error
         return self._codecs[id_]
 

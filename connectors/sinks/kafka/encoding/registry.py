@@ -47,7 +47,7 @@ class Registry:
         try:
             self._client = SchemaRegistryClient({"timeout": TIMEOUT_S, **options, "url": url})
         except (ValueError, TypeError) as error:
-            detail = "is not an address; it begins with http:// or https://" if "url" in str(error) else str(error)
+            detail = "is not an address, which begins with http:// or https://" if "url" in str(error) else str(error)
             raise ChangelogError(Kind.USAGE, f"[sink] registry or registry_client: {detail}") from None
         except OSError as error:
             raise ChangelogError(
@@ -143,7 +143,7 @@ class Registry:
             raise ChangelogError(Kind.CONNECTION, f"{where}: {detail}") from error
         except (ValueError, TypeError, KeyError, httpx.HTTPError) as error:
             raise ChangelogError(
-                Kind.PRECONDITION, f"{where}: the answer is not one of a registry", hint=_ADDRESS
+                Kind.PRECONDITION, f"{where}: the answer is not that of a schema registry", hint=_ADDRESS
             ) from error
 
 
@@ -159,11 +159,13 @@ def _error(error: SchemaRegistryError, where: str) -> ChangelogError:
             return ChangelogError(Kind.ACCESS, detail, hint=_CREDENTIALS)
         case 409:
             return ChangelogError(
-                Kind.PRECONDITION, detail, hint="older readers could not read it: see the subject's compatibility level"
+                Kind.PRECONDITION,
+                detail,
+                hint="the schema is incompatible with earlier ones: see the subject's compatibility level",
             )
         case 404 if error.error_code in (_NO_SUBJECT, _NO_SCHEMA):
             return ChangelogError(
-                Kind.PRECONDITION, detail, hint="it may belong to another registry; see [sink] registry"
+                Kind.PRECONDITION, detail, hint="the schema may belong to another registry; see [sink] registry"
             )
         case 404 | 405:
             return ChangelogError(Kind.PRECONDITION, detail, hint=_ADDRESS)
