@@ -18,10 +18,11 @@ REQUEST_TIMEOUT_S = 10.0
 
 
 class HealthState:
-    """The state of the publish loop of the changelog `name`, for any thread.
+    """The state of the publish loop of the changelog `name`. Any thread may use it.
 
-    `phase` is a word or two for a person, such as `snapshot` or `streaming`. `waits_for` are the source's transactions
-    that have to end before tables are read; `waiting` is the reason why the server sends nothing, None while it sends.
+    `phase` is a word or two for a person, such as `snapshot` or `streaming`. `ready` says whether the service publishes
+    committed changes. `waits_for` has the source's transactions that must end before tables are read. `waiting` is the
+    reason why the server sends nothing, None while it sends.
     """
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:

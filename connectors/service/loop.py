@@ -1,4 +1,8 @@
-"""The publish loop. No other place decides the order of steps."""
+"""The publish loop, which takes rows from a source to a sink. Only this module decides in which order things happen.
+
+A *piece* is what one read of the source returns: rows, and the checkpoint that is true once they are durable. A
+*commit* stores the rows of one or more pieces at once, with the last checkpoint.
+"""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -17,24 +21,31 @@ from changelog.envelope.errors import RETRIED, ChangelogError, Kind
 
 READ_TIMEOUT_S = 0.2
 GATHER_S_MAX = 0.05
-"""How long a read may gather transactions that are decoded together; this is part of the time that a commit gathers."""
+"""The longest time for which one read may gather transactions, which are then decoded together.
+
+It is part of the time for which a commit gathers rows.
+"""
 
 DRAIN_S_MAX = 10.0
-"""How long a stopping service may continue to read transactions that were committed before the stop."""
+"""The longest time for which a stopping service reads transactions that were committed before the stop."""
 
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.5, 30.0
 
 _REFUSALS = frozenset({Kind.STOP, Kind.MALFORMED, Kind.PRECONDITION})
-"""Errors by which a sink rejects a whole batch; rows added earlier can still be committed."""
+"""The kinds of errors by which a sink rejects a whole batch. Rows that were added earlier can still be committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """When a commit closes. The slower `idle` limits apply to a checkpoint without rows.
+    """When a commit is stored.
 
-    Commits grow if they are slow while there is a backlog, which means that the last piece had `backlog_rows` or more.
-    Then each gathers rows for `patience` times the duration of the previous commit, if that is longer than `seconds`,
-    but for at most `seconds_max`. Without a backlog, waiting would gain nothing.
+    A commit with rows is stored after `seconds`, or earlier if it has `rows` rows or `nbytes` bytes. A checkpoint
+    without rows is stored after `idle_seconds`, or earlier if it is `idle_log_bytes` of the database's log after the
+    previous one; after `seconds` if table reads or repairs made progress; and at once if it is urgent.
+
+    While there is a backlog (the last piece had `backlog_rows` or more), a commit gathers rows for `patience` times the
+    duration of the previous commit, but for at least `seconds` and at most `seconds_max`. So commits grow if they are
+    slow. Without a backlog, waiting longer would gain nothing.
     """
 
     seconds: float = 1.0
@@ -51,21 +62,25 @@ class Observer:
     """Receives the loop's events. This base class ignores them."""
 
     def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float, /) -> None:
-        """A commit became durable, after `seconds`. `rows` have only the columns of `summary_of`."""
+        """A commit became durable; the sink took `seconds` for it. `rows` have only the columns of `summary_of`."""
 
     def turned(self, through: str) -> None:
-        """The loop completed a turn; everything before `through` is durable or holds nothing to publish."""
+        """The loop completed a turn; the log before `through` is durable in the sink or has nothing to publish."""
 
     def started(self, checkpoint: Checkpoint | None) -> None:
-        """The source was opened."""
+        """The source was opened with this checkpoint, None for a new changelog."""
 
     def interrupted(self, error: ChangelogError, wait_s: float) -> None:
-        """The source was lost, and will be opened again after `wait_s`."""
+        """The source or the sink was lost; the source will be opened again after `wait_s` seconds."""
 
 
 @dataclass(slots=True)
 class _Commit:
-    """The content of the next sink commit. The sink has its rows already; `rows` are their summaries."""
+    """The content of the next commit. The sink has its rows already; `rows` has only the columns of `summary_of`.
+
+    `opened_at` is when the gathering of its rows began, by the loop's clock. `count` is the number of its rows.
+    `nbytes` and `log_bytes` are the sums over its pieces, and `urgent` says that one of them is urgent.
+    """
 
     opened_at: float
     rows: list[pa.RecordBatch] = field(default_factory=list)
@@ -87,7 +102,10 @@ class _Commit:
 
 
 def summary_of(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns that metrics need of a commit's rows: `entity`, `op`, `transaction`; `original` is a boolean."""
+    """Returns the columns `entity`, `op`, `transaction` and `original`, which metrics need.
+
+    `original` says, as a boolean, whether the row has an original.
+    """
     columns = {name: rows.column(name) for name in ("entity", "op", "transaction")}
     return pa.RecordBatch.from_pydict({**columns, "original": pc.is_valid(rows.column("original"))})
 
@@ -102,18 +120,23 @@ def publish(
     reach: Reach = nowhere,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Publishes from the end of the sink's changelog until `stop` is set. Then it stores transactions that
-    were committed before, as far as it can read them within DRAIN_S_MAX, and returns.
+    """Publishes from the end of the sink's changelog until `stop` is set.
 
-    It repeats these steps: 1. read the next committed transactions from the source; 3. publish rows and
-    position in one atomic sink commit, to which rows are added as they arrive; 5. confirm the position to
-    the source, never before 3 is durable. (Steps 2 and 4, looking up and folding before-images, need a
-    state store.) A crash between any two steps loses nothing and repeats nothing.
+    It then stores the transactions that were committed before the stop, as far as it can read them within DRAIN_S_MAX,
+    and returns. It repeats these steps:
 
-    A connection that is lost, on either side, is opened again after a wait, from the last checkpoint. The
-    wait grows until something is committed, or until the source has streamed for longer than the wait.
-    Each opening of the source recovers the sink again: the source was released, so another instance may
-    have published meanwhile. Raises ChangelogError of every other kind, after storing all rows before it.
+    1. It reads the next committed transactions from the source.
+    3. It stores rows and checkpoint in one atomic commit of the sink, to which rows are added as they arrive.
+    5. It confirms the checkpoint to the source, never before step 3 is durable.
+
+    (Steps 2 and 4, which look up and fold before-images, need a state store.) A crash between any two steps loses
+    nothing and repeats nothing.
+
+    If the connection to the source or to the sink is lost, both are opened again after a wait, from the last
+    checkpoint. The wait doubles, up to BACKOFF_S_MAX, until something is committed or the source has streamed for
+    longer than the wait. Each opening of the source recovers the sink again, because another instance may have
+    published while the source was released. Raises ChangelogError of every other kind, after it has stored all rows
+    before the error.
     """
     watcher = observer or Observer()
     run = _Run(sink, cadence or Cadence(), watcher, reach, clock)
@@ -133,7 +156,12 @@ def publish(
 
 
 class _Run:
-    """The turns of one service. `_held` says that it holds the sink, `_stored` is the sink's last known checkpoint."""
+    """The state of `publish` over all openings of the source.
+
+    `progressed` says whether something was committed in this opening, and `streamed_s` how long the source streamed.
+    `_held` says that the sink is recovered and no error has left its state unknown since. `_stored` is the last
+    checkpoint in the sink, as far as this process knows, and `_took_s` the duration of the last commit.
+    """
 
     def __init__(
         self, sink: Sink, cadence: Cadence, observer: Observer, reach: Reach, clock: Callable[[], float]
@@ -149,7 +177,7 @@ class _Run:
         self._next = _Commit(clock())
 
     def through(self, open_source: Callable[[Recover], Source], stop: Event) -> None:
-        """Publishes through one opening of the source."""
+        """Opens the source, and publishes from it until `stop` is set or an error is raised."""
         source = open_source(self._recover)
         try:
             self._stored_at = opened_at = self._clock()
@@ -164,7 +192,7 @@ class _Run:
             source.close()
 
     def abandon(self) -> None:
-        """Drops uncommitted rows before the wait for the source, because in a sink they can block others."""
+        """Drops the uncommitted rows before a wait, because they can block other users of the sink meanwhile."""
         if not self._held:
             return
         try:
@@ -175,7 +203,7 @@ class _Run:
                 raise
 
     def _recover(self) -> Checkpoint | None:
-        """Recovers the sink, because another instance may have published since this one released the slot."""
+        """Recovers the sink, in which another instance may have published, and returns its last checkpoint."""
         self._held = False
         self._stored = self._sink.recover()
         self._held = True
@@ -183,7 +211,7 @@ class _Run:
 
     @contextmanager
     def _sinking(self, refusals: Collection[Kind] = ()) -> Iterator[None]:
-        """Notes that a failure of the sink leaves its state unknown, except for `refusals`."""
+        """Records that the sink is no longer held if it raises an error whose kind is not in `refusals`."""
         try:
             yield
         except ChangelogError as error:
@@ -191,7 +219,7 @@ class _Run:
             raise
 
     def _drain(self, source: Source) -> None:
-        """Reads up to the present end of the source's log."""
+        """Reads up to the present end of the source's log, for at most DRAIN_S_MAX."""
         deadline = self._clock() + DRAIN_S_MAX
         try:
             end = source.end()
@@ -202,10 +230,12 @@ class _Run:
                 raise
 
     def _settled(self) -> str:
+        """Returns the `through` before which the log is durable in the changelog or has nothing to publish."""
         newest = self._stored if self._next.rows else self._next.checkpoint or self._stored
         return "" if newest is None else newest.through
 
     def _read_to(self) -> str:
+        """Returns the `through` up to which the log was read."""
         newest = self._next.checkpoint or self._stored
         return "" if newest is None else newest.through
 
@@ -263,7 +293,7 @@ class _Run:
         return next_.log_bytes >= cadence.idle_log_bytes or self._clock() - self._stored_at >= cadence.idle_seconds
 
     def _commit(self, source: Source, stop: Stop | None = None) -> None:
-        """Stores the rows that were read, and the stop that came after them, if any."""
+        """Stores the rows that were read, with the stop that came after them, if there is one."""
         rows, newest = self._next.rows, self._next.checkpoint or self._stored
         checkpoint = None if newest is None else newest.stopping(stop)
         if checkpoint is None or (not rows and checkpoint == self._stored):

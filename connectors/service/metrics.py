@@ -23,7 +23,7 @@ class Metrics:
         )
         self.lag_seconds = Gauge(
             "changelog_lag_seconds",
-            "How long ago the server's log ended where the changelog is now; 0 if the changelog is complete.",
+            "Seconds since the server's log ended where the changelog is now; 0 if the changelog is complete.",
             registry=registry,
         )
         self.commit_seconds = Histogram(
@@ -40,7 +40,7 @@ class Metrics:
         )
         self.stamps_invalid = Counter(
             "changelog_stamps_invalid_total",
-            "Provenance stamps that are invalid.",
+            "Provenance stamps that were invalid.",
             registry=registry,
         )
         self.signals_ignored = Counter(
@@ -60,13 +60,13 @@ class Metrics:
         )
         self.snapshot_pages = Gauge(
             "changelog_snapshot_pages",
-            "Heap pages of the table when its reading was planned.",
+            "Pages that the table had when its reading was planned.",
             ["entity"],
             registry=registry,
         )
         self.snapshot_pages_read = Gauge(
             "changelog_snapshot_pages_read",
-            "Heap pages of the table that are read and published.",
+            "Pages of the table that are read and published.",
             ["entity"],
             registry=registry,
         )

@@ -1,4 +1,4 @@
-"""The connector service: configuration, source, sink, metrics and signals wired together."""
+"""The connector service: runs the publish loop with the source and the sink of a configuration, metrics and health."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
 
 SAMPLE_S = 5.0
-LAG_SAMPLES_MAX = 17_280  # a day
+LAG_SAMPLES_MAX = 17_280  # one day of samples
 STOPPED_AT_ONCE = 143
 RECONNECTING = "reconnecting"
 LOG_AGAIN_S = (SAMPLE_S, 300.0)
@@ -48,7 +48,7 @@ _log = structlog.get_logger("service")
 
 
 class Service:
-    """One service, from its configuration. `run` returns after it was stopped."""
+    """The service of one configuration. `run` returns after the service was stopped."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Service:
         self._database = sources.database(config, stopping=self._stop.is_set, alive=self._state.beat)
 
     def run(self) -> None:
-        """Publishes until SIGTERM or SIGINT; a second one ends the process at once. Raises ChangelogError."""
+        """Publishes until SIGTERM or SIGINT; a second such signal ends the process at once. Raises ChangelogError."""
         config = self._config
         with (
             self._signals(),
@@ -118,7 +118,10 @@ class Service:
 
     @contextmanager
     def _health(self) -> Iterator[HealthServer]:
-        """Serves health. If the address is taken, the error says whether a service of the same name runs."""
+        """Serves `/live`, `/ready` and `/metrics`.
+
+        If the address is taken, the error says so, or that a service with the same name is already running.
+        """
         try:
             server = HealthServer(self._config.service.address, self._state, self._metrics.text)
         except ChangelogError:
@@ -129,7 +132,7 @@ class Service:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Handles signals while the service runs, if it runs in the main thread."""
+        """Handles SIGTERM and SIGINT while the service runs, if it runs in the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -174,16 +177,18 @@ class Lag:
         self._ends: deque[tuple[float, str]] = deque(maxlen=LAG_SAMPLES_MAX)
 
     def sample(self, now: float, end: str, through: str) -> float:
-        """The lag in seconds: how long ago the log ended where the changelog is now, as far as earlier samples show.
+        """Takes a sample and returns the lag in seconds.
 
-        `end` is the end of the log at the time `now`. `end` and `through` are a `Checkpoint.through`, or empty, which
-        sorts before all others.
+        The lag is the time since the last sample at which the log ended at or before `through`, up to which the
+        changelog is complete. If there is no such sample, it is the time since the oldest sample. `end` is the end of
+        the log at the time `now`; if `through` is there, the lag is 0. Both places are a `Checkpoint.through`, or
+        empty, which sorts before all others.
         """
         self._ends.append((now, end))
         if through >= end:
             return 0.0
-        passed = [at for at, earlier in self._ends if earlier <= through]
-        return now - (passed[-1] if passed else self._ends[0][0])
+        reached_at = [at for at, earlier in self._ends if earlier <= through]
+        return now - (reached_at[-1] if reached_at else self._ends[0][0])
 
 
 class _Watch(Observer):
@@ -214,7 +219,10 @@ class _Watch(Observer):
                 _log.info("snapshot waits for older transactions to end", transactions=self._logged_waiting)
 
     def waits(self, reason: str | None) -> None:
-        """Records why the server sends nothing, if that is known. The sampler calls it every few seconds."""
+        """Records why the server sends nothing; None if it sends, or if the reason is unknown.
+
+        The sampler calls this every few seconds.
+        """
         now = time.monotonic()
         if reason != self._state.waiting:
             self._state.waiting = reason

@@ -1,4 +1,4 @@
-"""Reports the progress of reading tables, in the log and in metrics; on a terminal, `show.SnapshotBar` shows it."""
+"""Reports the progress of reading tables in metrics and in the log; a terminal shows it with `show.SnapshotBar`."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ _log = structlog.get_logger("service")
 
 
 class SnapshotProgress:
-    """Reports a checkpoint's `windows` after each commit; in the log only if not `quiet`."""
+    """Reports the `windows` of a checkpoint (the progress of each table) in metrics and, unless `quiet`, in the log."""
 
     def __init__(self, metrics: Metrics, *, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics, self._quiet, self._clock = metrics, quiet, clock

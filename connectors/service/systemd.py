@@ -10,14 +10,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manager:
-    """A service manager. It listens at `address`, and may end a service after `watchdog_s` without a message."""
+    """A service manager that listens at `address`.
+
+    It may end a service that sends no message for `watchdog_s` seconds; None means that it does not watch the service.
+    """
 
     address: str
     watchdog_s: float | None = None
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "Manager | None":
-        """The manager that started this process, if one did."""
+        """Returns the manager that the environment variables of this process name, None if they name none."""
         if not (address := environment.get("NOTIFY_SOCKET")):
             return None
         watched = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
@@ -26,7 +29,10 @@ class Manager:
 
     @contextlib.contextmanager
     def watching(self, live: Callable[[], bool]) -> Iterator[None]:
-        """Notifies the manager while the context lasts; `live` says whether the service makes progress."""
+        """Tells the manager that the service is ready, that it is alive, and at the end of the context that it stops.
+
+        It says that the service is alive only while `live` returns true.
+        """
         self._notify("READY=1")
         ended = threading.Event()
         beats = threading.Thread(target=self._beat, args=(live, ended), daemon=True, name="watchdog")
@@ -45,7 +51,7 @@ class Manager:
                 self._notify("WATCHDOG=1")
 
     def _notify(self, state: str) -> None:
-        """Sends a notification. If the manager does not listen, the service runs on without it."""
+        """Sends a notification. If the manager does not listen, nothing happens."""
         address = "\0" + self.address[1:] if self.address.startswith("@") else self.address
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
             sending.setblocking(False)

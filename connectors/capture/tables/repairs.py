@@ -1,6 +1,7 @@
 """The repairs that are under way, as a checkpoint stores them, and how signals change them. Pure.
 
-A repair makes the changelog of one entity equal to its table again. It has up to three stages:
+A signal is a message to the service, for example a request for a repair. A repair makes the changelog of one entity
+equal to its table again. It has up to three stages:
 
     signal ──▶ table ─────────────▶ sweep ─────────────────────────────▶ done
                the whole table       keys of the changelog from before `start`
@@ -8,14 +9,15 @@ A repair makes the changelog of one entity equal to its table again. It has up t
        └─────▶ keys ──────────────────┘  (only those of the signal's keys that the table lacked)
                the signal's keys are looked up
 
-**Why the sweep is exact.** After the table was read, every row that it holds has a row in the changelog at or after
-`start`. A key whose last row is older than `start` was therefore not in the table when it was read: it is a ghost,
-unless the stream touched it since. Each ghost is looked up in the table once more, under the rule of the windows, and
-deleted if it is gone.
+**Why the sweep is exact.** Once the table was read, each of its rows has a row in the changelog at or after `start`. So
+if the last row of a key in the changelog is older than `start`, the key was not in the table when the table was read.
+Such a key is a ghost, unless the stream has touched it since. Each ghost is looked up in the table once more, under the
+rule of the windows (`windows`), and deleted if the table still lacks it.
 
 **Why a crash does no harm.** Each opening of the source continues the stages from a stored checkpoint, and reading the
-same rows twice changes no state. `revision` counts the changes of the plan after which the source must be reopened: a
-plan takes effect only once it is durable. What the old plan still reads is not counted as progress (`checkpointing`).
+same rows twice changes no state. `revision` counts the changes of the plan (of what to read) after which the source
+must be opened again, because a plan takes effect only once it is durable. What the source still reads by the old plan
+is not counted as progress (`checkpointing`).
 """
 
 from collections.abc import Collection, Mapping
@@ -32,16 +34,18 @@ ENDED_MAX = 32
 
 Stage = Literal["table", "keys", "sweep"]
 Windows = Mapping[str, Any]
-"""A checkpoint's `windows`."""
+"""The `windows` of a checkpoint: by entity, the progress of reading its table (`table_progress`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """What remains to be done for one entity. `ids` are those of the signals that asked for it.
+    """What remains to be done to repair one entity.
 
-    `table` says that the whole table is read again, from the position `start` on. `keys` must still be looked up in the
-    table; `absent` were looked up and are not there. `sweep` says that, once the table is read, the changelog is
-    searched for keys from before `start` that the table lacks. Such keys are deleted, and so are `absent` ones.
+    `ids` are the ids of the signals that asked for the repair. `start` is the text of the position at which it began.
+    `table` says that the table is still to be read again. `keys` are still to be looked up in the table; the keys in
+    `absent` were looked up, and the table lacks them. `sweep` says that, once the table is read, the changelog is
+    searched for keys whose last row is older than `start`. Those that the table lacks are deleted, and so are the keys
+    in `absent`, if the changelog has them.
     """
 
     ids: tuple[str, ...]
@@ -62,13 +66,17 @@ class Repair:
 
     @property
     def nbytes(self) -> int:
-        """The size of the keys in UTF-8."""
+        """The size of all its keys in UTF-8, in bytes."""
         return sum(len(key.encode()) for key in (*self.keys, *self.absent))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repairs:
-    """All repairs: `open` by entity, the entities whose reading is `paused`, and how the last signals `ended`."""
+    """All repairs of a changelog.
+
+    `open` has the unfinished repairs by entity. `paused` has the entities whose tables are not read for now. `ended`
+    has the outcomes of the last signals by their ids. `revision` counts the changes of the plan.
+    """
 
     open: Mapping[str, Repair] = field(default_factory=dict)
     paused: frozenset[str] = frozenset()
@@ -89,7 +97,7 @@ class Repairs:
             raise ChangelogError(Kind.MALFORMED, "the recovery record's repairs cannot be read") from error
 
     def to_json(self) -> dict[str, Any]:
-        """The form that a checkpoint stores; empty if no signal ever came."""
+        """Returns the form that a checkpoint stores; empty if there was never a repair or a signal."""
         if self == Repairs():
             return {}
         return {
@@ -100,26 +108,27 @@ class Repairs:
         }
 
     def knows(self, id_: str) -> bool:
-        """Whether a signal with this id came before."""
+        """Whether a signal with this id was obeyed already, as far as the stored outcomes show."""
         return id_ in self.ended or any(id_ in repair.ids for repair in self.open.values())
 
     def anew(self) -> "Repairs":
-        """The same repairs in a new revision, for which the source must be reopened."""
+        """Returns the same repairs in a new revision, so that the source is opened again."""
         return replace(self, revision=self.revision + 1)
 
     def of(self, entities: Collection[str]) -> "Repairs":
-        """The repairs of these entities only."""
+        """Returns the repairs and pauses of these entities only, and all outcomes."""
         open_repairs = {entity: repair for entity, repair in self.open.items() if entity in entities}
         return replace(self, open=open_repairs, paused=self.paused & set(entities))
 
     def closed(self, ids: Collection[str], outcome: str) -> "Repairs":
-        """The repairs after these signals ended with this outcome."""
+        """Returns the repairs with `outcome` for these signals; only the last ENDED_MAX outcomes are kept."""
         ended = {**self.ended, **dict.fromkeys(ids, outcome)}
         return replace(self, ended=dict(list(ended.items())[-ENDED_MAX:]))
 
     def progressed(self, windows: Windows, reached: "Reached") -> "Repairs":
-        """The repairs that remain after an opening of the source came this far. It is a new revision if only another
-        opening can continue.
+        """Returns the repairs that remain after an opening of the source came as far as `windows` and `reached` say.
+
+        They have a new revision if this opening has nothing left to do and only another one can continue a sweep.
         """
         repairs = self
         for entity, old_repair in self.open.items():
@@ -136,20 +145,23 @@ class Repairs:
         return repairs
 
     def changed(self, before: "Repairs") -> frozenset[str]:
-        """The entities whose repair, or whose pause, differs from `before`."""
+        """Returns the entities whose repair differs from that in `before`, or which are paused in only one of them."""
         entities = self.open.keys() | before.open.keys()
         changed_entities = {entity for entity in entities if self.open.get(entity) != before.open.get(entity)}
         return frozenset(changed_entities) | (self.paused ^ before.paused)
 
     def sweeps(self, windows: Windows) -> frozenset[str]:
-        """The entities to sweep now: their tables are read completely."""
+        """Returns the entities to sweep now: those that wait for a sweep, are read completely, and are not paused."""
         entities = (entity for entity, repair in self.open.items() if repair.stage == "sweep")
         return frozenset(entity for entity in entities if is_complete(windows.get(entity))) - self.paused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookedUp:
-    """How far an opening came with its key lookups: the keys `left` to look up, and those that the table lacks."""
+    """How far an opening of the source came with the keys of an entity.
+
+    `left` are the keys that are still to be looked up, `absent` those that were looked up and that the table lacks.
+    """
 
     left: tuple[str, ...]
     absent: tuple[str, ...]
@@ -157,10 +169,12 @@ class LookedUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """How far an opening of the source came with the repairs at this `revision`; `idle` if it has nothing left to do.
+    """How far an opening of the source came with the repairs.
 
-    `sweeping` are the entities that it sweeps. `swept` are those that it has swept, with whether there is more to
-    sweep. For `failed` ones the changelog could not be read.
+    `revision` is the revision of the repairs with which the source opened. `idle` says that this opening has nothing
+    left to do. `looked_up` has the progress of key lookups by entity. `sweeping` has the entities that this opening
+    sweeps or has swept. `swept` has those that it has swept, and whether another sweep must follow. For the entities
+    in `failed`, the changelog could not be read.
     """
 
     revision: int
@@ -184,14 +198,15 @@ def _progressed(old_repair: Repair, stored: Mapping[str, Any] | None, reached: R
 
 
 def obey(repairs: Repairs, windows: Windows, signal: Signal, position: Position) -> tuple[Repairs, Windows]:
-    """The repairs and the progress of tables after a signal at `position`.
+    """Returns the repairs and the progress of tables after the signal, which came at `position`.
 
-    Raises ChangelogError (USAGE) if the changelog does not have the signal's entity.
+    A signal whose id is known changes nothing. Raises ChangelogError (USAGE) if the changelog does not have the
+    signal's entity.
     """
     if repairs.knows(signal.id):
         return repairs, windows
     if signal.entity is not None and signal.entity not in windows:
-        raise ChangelogError(Kind.USAGE, "a signal is of an entity that the changelog does not have")
+        raise ChangelogError(Kind.USAGE, "a signal names an entity that the changelog does not have")
     entities = _named(windows, signal.entity)
     match signal.do:
         case "pause":
@@ -205,10 +220,10 @@ def obey(repairs: Repairs, windows: Windows, signal: Signal, position: Position)
 
 
 def over_gap(repairs: Repairs, entities: Collection[str], position: Position) -> tuple[Repairs, Windows]:
-    """The repairs after a gap at `position`, which may have held any change.
+    """Returns the repairs and the progress of tables after a gap: log that was lost, and may have held any change.
 
-    All tables are read from their first page, and keys that they lack are deleted. This also does what pending signals
-    asked for.
+    The new repairs read all tables from their start at `position`, and delete the keys that the tables lack. This also
+    does what earlier signals asked for.
     """
     new_repairs = {}
     for entity in entities:
@@ -219,22 +234,22 @@ def over_gap(repairs: Repairs, entities: Collection[str], position: Position) ->
 
 
 def returned(repairs: Repairs, entities: Collection[str], start: Position) -> Repairs:
-    """These entities are configured again, and their tables are read from `start` on.
+    """Returns the repairs after `entities` came back into the configuration.
 
-    The changelog has rows of theirs from before they left. What was deleted since is not in the log that is read, so
-    a sweep finds it.
+    The changelog has rows from before they left. Deletes since then were not read from the log, so a sweep has to find
+    the keys that were deleted. The tables are read from the position `start` on.
     """
     opened = {entity: Repair(ids=(), start=str(start), table=True, sweep=True) for entity in entities}
     return replace(repairs, open={**opened, **repairs.open})
 
 
 def done(absent: int) -> str:
-    """The outcome of a repair that is done: `absent` of the signal's keys are not in the table."""
+    """Returns the outcome of a finished repair; `absent` is the number of keys that the table lacks."""
     return f"done, {absent} absent" if absent else "done"
 
 
 def absent_of(outcome: str) -> int:
-    """The number in an outcome of `done`."""
+    """Returns the number of absent keys in an outcome that `done` returned; 0 for other outcomes."""
     count_text = outcome.removeprefix("done, ").removesuffix(" absent")
     return int(count_text) if count_text.isdecimal() else 0
 
@@ -244,9 +259,10 @@ def _named(windows: Windows, entity: str | None) -> set[str]:
 
 
 def cancel(repairs: Repairs, windows: Windows, entity: str | None, id_: str) -> tuple[Repairs, Windows]:
-    """Cancels the repair of an entity, or all if it is None; `id_` is that of the signal.
+    """Cancels the repair of `entity`, or all repairs if it is None. `id_` is the id of the signal that asks for this.
 
-    A table that was complete before its repair counts as complete again; a first reading continues.
+    A table that was complete before its repair counts as complete again. A table that is read for the first time is
+    still read.
     """
     entities, remaining = _named(windows, entity), repairs
     for entity in entities & repairs.open.keys():
@@ -274,7 +290,7 @@ def _repaired(
         if _fits(repairs, entity, repair_of_keys):
             return replace(repairs, open={**repairs.open, entity: repair_of_keys}).anew(), windows
         sweeps = True
-    # What an earlier repair has read already is read again: the reason for this signal may be newer.
+    # Reads again what an earlier repair has read already, because the reason for this signal may be newer than that.
     repair = replace(old_repair, ids=ids, start=position, table=True, sweep=old_repair.sweep or sweeps)
     new_windows = {**windows, entity: _read_again(windows[entity])}
     if repair.sweep:
@@ -285,18 +301,19 @@ def _repaired(
 def read_again(
     repairs: Repairs, windows: Windows, entity: str, start: str, *, sweep: bool, part: Mapping[str, Any] | None
 ) -> tuple[Repairs, Windows]:
-    """The repairs and the progress of tables if changes of a table before the position `start` are not in the log.
+    """Returns the repairs and the progress of tables after changes of a table, before `start`, that are not in the log.
 
-    `part` is an entry for `windows` by which only a part of the table is read: empty if no part is, None for the whole
-    table. `sweep` says that keys that the table lacks are deleted.
+    `part` has the members of an entry of `windows` for a part of the table, if only this part must be read again. It is
+    empty if no part must be read again, and None if the whole table must be. `sweep` says that keys that the table
+    lacks are deleted.
     """
     old_repair, old_entry = repairs.open.get(entity, Repair(ids=(), start=start)), windows[entity]
     if part is None:
         new_entry = _read_again(old_entry)
     elif is_complete(old_entry):
-        stale = {"stale": old_entry["stale"]} if "stale" in old_entry else {}  # the other parts stay as they are
+        stale = {"stale": old_entry["stale"]} if "stale" in old_entry else {}  # because only a part is read
         new_entry = {"complete": False, "again": [ALL_COLUMNS], **stale, **part} if part else old_entry
-    elif part and "leaves" in old_entry:  # keeps what is read already, except for partitions that changed
+    elif part and "leaves" in old_entry:  # keeps the progress in unchanged partitions
         new_entry = {
             **old_entry,
             "leaves": {name: leaf for name, leaf in old_entry["leaves"].items() if name in part["leaves"]},
@@ -317,7 +334,7 @@ def _fits(repairs: Repairs, entity: str, new_repair: Repair) -> bool:
 
 
 def _read_again(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The entry of a table that is read from its first page, even if a part of it is read already."""
+    """Returns the entry for reading a table from its first page, even if a part of it is read already."""
     if not was_complete(stored):
         return {"complete": False}
     again = {*stored.get("stale", ()), *stored.get("again", ()), ALL_COLUMNS}
