@@ -1,7 +1,8 @@
 """Finds the gap at which the service cannot start, describes the gap, and continues the changelog past it.
 
-A gap is a part of the database's log that the changelog lacks and can no longer read, so changes are lost. An epoch
-counts the histories of the database's log; the changelog continues past a gap in a new epoch.
+A gap is a place where changes are lost for good: a part of the database's log can no longer be read, or the changelog's
+store has lost rows. The changelog continues past a gap in a new epoch, so positions after the gap are higher than all
+positions before it.
 """
 
 from collections.abc import Iterator
@@ -33,8 +34,8 @@ _log = structlog.get_logger("gap")
 class GapAtStart:
     """The gap at which a start of the service stops, with the `error` that the start raised.
 
-    `hold_usable` says that the source's hold on the database's log (PostgreSQL: the replication slot) still works, so
-    that it can be kept.
+    `hold_usable` says that the gap does not come from what holds the database's log for us (PostgreSQL: the replication
+    slot), so that this hold may be kept.
     """
 
     error: ChangelogError

@@ -128,7 +128,7 @@ class ServerProcess(ABC):
 
     @property
     def pid(self) -> int:
-        """The id of the server's process. Raises RuntimeError if the server was not started."""
+        """The id of the server's process. Raises RuntimeError if the server was not started, or was stopped."""
         if self._process is None:
             raise RuntimeError("the server was not started")
         return self._process.pid

@@ -94,15 +94,15 @@ class Log(Protocol):
     def counts(self) -> Mapping[str, Mapping[str, int]]:
         """Returns, for each entity, the number of its rows by op.
 
-        A store that cannot count them so returns only the key `MESSAGES` for an entity, with an upper bound of the
-        number of its messages.
+        A store that would have to read all rows for that returns only the key `MESSAGES` for each entity, with an upper
+        bound of the number of the entity's messages.
         """
 
     def checkpoint(self) -> Checkpoint | None:
         """Returns the last checkpoint, None if there is none."""
 
     def epoch(self) -> int:
-        """Returns the highest epoch of any row, 0 if there are no rows. The rows and not the checkpoint decide it."""
+        """Returns the highest epoch of any row, 0 if there are no rows. It needs no checkpoint that can be read."""
 
     def stored_at(self) -> float | None:
         """Returns when something was last stored, in seconds since 1970; None if nothing was ever stored."""

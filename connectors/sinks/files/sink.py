@@ -216,7 +216,7 @@ class FileSink:
         sync(self._path)
 
     def _check_lock(self) -> None:
-        """Raises ChangelogError if the lock is not held, or if somebody replaced the lock's file.
+        """Raises ChangelogError: STORAGE if the lock is not held, IN_USE if somebody replaced the lock's file.
 
         Another process may hold a lock on the new file.
         """
