@@ -192,9 +192,11 @@ class AssemblyRun:
     def message(self, prefix: str, content: bytes, *, place: int = 0) -> Change | None:
         """Handles a message in the open transaction; `prefix` says whether it is a stamp, a fence, or a signal.
 
-        A stamp holds for the rows after it. At a fence, somebody waits until the checkpoint is stored.
-        Rows that were taken just before the message, and whose record is at `place`, come after the message in the log.
-        Returns the place of the message if its prefix is none of these and it was not published before; otherwise None.
+        A stamp holds for the rows after it. At a fence, somebody waits until the checkpoint is stored. Rows that were
+        taken just before the message, and whose record is at `place`, come after the message in the log.
+
+        Returns None for a stamp, a fence, a signal, and a message that was published before. For any other message,
+        returns its transaction and ordinal.
         """
         opened = self._opened()
         ordinal = opened.ordinal

@@ -153,11 +153,12 @@ class Template:
     def texts(
         self, op: Op, data: Data, buffer: Bytes, before: Columns | None, after: Columns | None, good: Mask
     ) -> Texts:
-        """Returns the texts of the rows that the mask `good` selects, except of unusual ones.
+        """Returns the texts of the rows that the mask `good` selects, except unusual rows.
 
-        Unusual rows are large, move to another key or partition, have a null in one of these, or may have a JSON null.
-        The rows' numbers, and the other rows', are in the result. `before` and `after` have the values of the old and
-        of the new rows, None if the op has none; `buffer` is `data`, padded by `INLINE` bytes. `good` is changed.
+        A row is unusual if it is large, moves to another key or partition, has a null in a column of its key or
+        partition, or may have a JSON null. Unusual rows are numbered in `left`, like the rows that `good` does not
+        select. `before` and `after` have the values of the old and of the new rows, None if the op has none. `buffer`
+        is `data`, padded by `INLINE` bytes. `good` is changed.
         """
         binding = self._binding
         sides = [side for side in (before, after) if side is not None]
@@ -169,7 +170,7 @@ class Template:
                 if field.json:
                     good &= ~_maybe_json_null(buffer, side, field)
         index, left = np.flatnonzero(good), np.flatnonzero(~good)
-        asked = before, after
+        all_before, all_after = before, after
         if len(left):
             before, after = (None if side is None else side.take(index) for side in (before, after))
         if not len(index):
@@ -185,7 +186,7 @@ class Template:
             if pc.any(moved).as_py():
                 stayed = ~moved.to_numpy(zero_copy_only=False)
                 good[index] = stayed
-                return self.texts(op, data, buffer, *asked, good)
+                return self.texts(op, data, buffer, all_before, all_after, good)
         pool = Pool(data)
         base = pool.add(self._constants)
         plans = [None if side is None else self._object(pool, base, data, buffer, side) for side in (before, after)]
@@ -242,6 +243,7 @@ class Template:
         return splice(pool.buffer(), starts.shape[1], plan.segments)
 
     def _object(self, pool: Pool, base: int, data: Data, buffer: Bytes, columns: Columns) -> list[Segment]:
+        """Returns the segments of the JSON objects of all rows; the constants are in the pool from `base` on."""
         count = columns.starts.shape[1]
         plan = _Plan()
         closes: bool | Mask = False
@@ -249,14 +251,14 @@ class Template:
             return [(pool.add(b"{}"), 2)]
         for labels, field in zip(self._labels, self._binding.fields, strict=True):
             value = _Value(pool, data, buffer, columns, field)
-            begin = value.texts(self._marks, base)
+            value_segments = value.texts(self._marks, base)
             states = value.states
             if isinstance(closes, bool) and states is None:
                 plan.constant(base, labels[int(closes)][_VALUE])
             else:
                 chosen = labels[np.asarray(closes).astype(np.int8), 0 if states is None else states]
                 plan.add(np.broadcast_to(chosen[..., 0] + base, count), np.broadcast_to(chosen[..., 1], count))
-            plan.segments += begin
+            plan.segments += value_segments
             quoted = field.codec.shape in _QUOTED
             closes = quoted if states is None else (states == _VALUE) & quoted
         if isinstance(closes, bool):
@@ -385,6 +387,11 @@ def _maybe_json_null(buffer: Bytes, columns: Columns, field: Field) -> Mask:
 
 
 def _label(field: Field, *, first: bool, closes: bool, state: int) -> bytes:
+    """Returns the constant before a value: the end of the previous value, a brace or comma, the name, and the begin.
+
+    `first` says that the member is the first one, and `closes` that the previous value needs a closing quote. `state`
+    says how the value is written; for a null, the constant has all of it.
+    """
     opening = b"{" if first else b","
     value = b"null" if state == _NULL else b'"' if state == _VALUE and field.codec.shape in _QUOTED else b""
     return (b'"' if closes else b"") + opening + field.label + value

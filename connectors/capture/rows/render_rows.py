@@ -4,8 +4,9 @@ A block is a stretch of the log that is decoded at once. Its rows are numbered f
 arrive here as `Texts`: rows of one relation and op, with their keys and JSON objects. The columns that are added here
 follow from a row's transaction, its stamp (who made the change), and its ordinal.
 
-A row's ordinal counts the rows and messages of its transaction before it. Its position has a position ordinal: twice
-the row's ordinal, plus 1 in the record of the second half of a move.
+The ordinal of a row is the number of rows and messages that its transaction sent before. The position of its record has
+a position ordinal, which is twice the ordinal. A row that moves to another key or partition has two records; the
+position ordinal of the second one is 1 greater.
 """
 
 from collections.abc import Sequence
@@ -54,8 +55,8 @@ class Span:
 def parted(spans: Sequence[Span], count: int) -> tuple[list[Span], list[Span]]:
     """Splits off the last `count` rows, all of which must be in the last span.
 
-    Returns the spans of the rows before, and a list with the one span of the last `count` rows; it is empty if `count`
-    is 0.
+    Returns the spans of the rows before, and a list with the one span of the last `count` rows. This list is empty if
+    `count` is 0.
     """
     if not count:
         return [*spans], []
@@ -68,9 +69,11 @@ def parted(spans: Sequence[Span], count: int) -> tuple[list[Span], list[Span]]:
 class Meta:
     """What the spans of a block say about each of its rows, as arrays with one element for each row.
 
-    `spans` has the number of the row's span; `span` returns the span with that number. `ordinals` has the ordinal.
-    `commits` has the commit of the row's transaction, and `published` the last position ordinal of this transaction
-    that the changelog holds already (or -1). `stamped` says whether the row has a stamp.
+    - `spans`: the number of the row's span; `span` returns the span with that number.
+    - `ordinals`: the row's ordinal.
+    - `published`: the last position ordinal of the row's transaction that the changelog holds already; -1 if none.
+    - `commits`: the commit of the row's transaction.
+    - `stamped`: whether the row has a stamp.
     """
 
     def __init__(self, spans: Sequence[Span]) -> None:
@@ -85,6 +88,7 @@ class Meta:
         self.stamped: npt.NDArray[np.bool_] = self._spread([span.stamp is not None for span in spans]).astype(bool)
 
     def _spread(self, values: Sequence[int]) -> Ints:
+        """Returns for each row the value of its span; `values` has one for each span."""
         return np.array(values, np.int64)[self.spans]
 
     @property
