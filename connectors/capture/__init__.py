@@ -1,1 +1,1 @@
-"""What every database shares: no SQL, no log position of one server, no client library."""
+"""The code that all sources share. It has no SQL, no log position of one kind of server, and no client library."""

@@ -1,1 +1,1 @@
-"""From decoded rows to changelog rows: one at a time, which is the definition, and in blocks."""
+"""Makes changelog rows of decoded rows: one at a time, which defines the result, or many at once, which is faster."""
