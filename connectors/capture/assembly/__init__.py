@@ -1,1 +1,1 @@
-"""From what a decoder hears to pieces of the changelog."""
+"""Assembles what a decoder reads from a log into rows of the changelog, and places table reads among them."""
