@@ -1,7 +1,11 @@
 """`changelog demo`: a demonstration on this machine, with its own PostgreSQL.
 
-The PostgreSQL holds a hotel's bookings, and services write to it. The real `changelog run` reads the tables while they
-are written to, and then streams into files or to Kafka. The demo ends with the history of one order.
+The database holds a hotel's bookings, and several programs, the demo's services, write to it. The real `changelog run`
+reads the tables while the services write to them, and then streams the changes into files or to Kafka. At the end the
+demo compares the changelog with the tables, and shows the history of one order.
+
+The *story* is a fixed sequence of changes to that order, its *chapters*. The *stage* is what differs between a demo
+with files and one with Kafka. A *sequel* is what `changelog.spark_jobs.demo` adds at the end.
 """
 
 import shutil
@@ -34,19 +38,20 @@ SNAPSHOT_TIMEOUT_S = 120.0
 CATCH_UP_TIMEOUT_S = 60.0
 CONFIG_NAME = "changelog.toml"
 GUEST = 42
-"""The guest whose order the story is about."""
+"""The id of the guest whose order the story is about."""
 
 
 OpenLog = Callable[[Path], Log]
-"""Opens the changelog of a configuration file."""
+"""Opens the changelog that a configuration file names, for reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """The state at the end of the story: the database still runs at `dsn`, but the service has stopped.
 
-    `config` is the service's configuration, in `folder`, and `log` its changelog. `states` has for each entity the rows
-    of its table, as JSON text by key; `order` is the key of the story's order.
+    `folder` has the demo's files; `config` is the service's configuration file there. `log` reads the changelog, and
+    `watch` numbers the steps. `states` has, for each entity, the rows of its table as JSON text, by key. `order` is the
+    key of the order that the story is about.
     """
 
     console: Console
@@ -60,7 +65,7 @@ class Ending:
 
 
 Sequel = Callable[[Ending], Mapping[str, str]]
-"""Continues the story; returns descriptions of the files that it left in the folder, by path."""
+"""Continues the demo after its end. Returns the files that it left in the folder: a description of each, by path."""
 
 
 def run(
@@ -73,10 +78,11 @@ def run(
     seed: int,
     sequel: Sequel | None = None,
 ) -> None:
-    """Tells the story on `console` and leaves its files in `path`, by default a new temporary folder.
+    """Runs the demo on `console`, and leaves its files in `path`, by default a new temporary folder.
 
-    The services write for about `seconds` after the snapshot. However the demo ends, nothing is left running. Raises
-    ChangelogError, and KeyboardInterrupt for every signal that ends programs.
+    After all tables were read, the services write for about `seconds` more. However the demo ends, nothing that it
+    started is left running. Raises ChangelogError if something fails. Raises KeyboardInterrupt at SIGINT, SIGTERM and
+    SIGHUP; it has deleted the folder then.
     """
     folder = _new_folder(path)
     try:
@@ -104,7 +110,7 @@ def _tell(
     interrupts: Interrupts,
     started: ExitStack,
 ) -> Ending:
-    """Tells the story up to its end."""
+    """Starts the servers and the service, performs the story, and shows its results. Returns the state at the end."""
     console.print(Text("changelog demo", style="bold"), "- a hotel's booking database, and who changed what in it\n")
     watch = Stopwatch(console)
     with interrupts.held():
@@ -120,7 +126,7 @@ def _tell(
     with interrupts.held():
         service = started.enter_context(serving(config))
     reader = Reader(log)
-    watch.say("`changelog run` reads the tables while six services write, then streams; a reader follows it:\n")
+    watch.say("`changelog run` reads the tables while six services write, then streams; a reader counts what comes:\n")
     with Screen(console, reader) as screen:
         order = _live(server, service, log, reader, screen, seconds, seed)
     service.stop()
@@ -144,7 +150,10 @@ def _tell(
 def _live(
     server: Server, service: ServiceProcess, log: Log, reader: Reader, screen: Screen, seconds: float, seed: int
 ) -> int:
-    """Runs snapshot and stream under writes; returns the id of the story's order after its last change was read."""
+    """Lets the services write while the tables are read, and then performs the story.
+
+    Returns the id of the story's order, once the reader has read the last change of the story.
+    """
 
     def wait(until: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
@@ -168,7 +177,7 @@ def _live(
                 wait(lambda: False, seconds / len(chapters))
         booking.tell(connection, chapters[-1], order)
         screen.happened(_summary(chapters[-1], order))
-    if not wait(lambda: reader.last == booking.LAST, CATCH_UP_TIMEOUT_S):
+    if not wait(lambda: reader.newest_identifier == booking.LAST, CATCH_UP_TIMEOUT_S):
         raise ChangelogError(Kind.LIMIT, f"the changelog did not catch up within {CATCH_UP_TIMEOUT_S:.0f} s")
     assert order is not None
     return order
@@ -185,7 +194,7 @@ def _snapshot_is_complete(log: Log) -> bool:
 
 
 def _compare(watch: Stopwatch, server: Server, reader: Reader) -> None:
-    """Compares the folded changelog with the tables, row by row."""
+    """Compares the states that the reader has with the tables, row by row. Raises ChangelogError if any row differs."""
     total = 0
     for entity, (_, columns) in booking.COMPARED.items():
         table, folded = booking.rows_of(server.dsn(), entity), reader.state(entity, columns)
@@ -193,7 +202,7 @@ def _compare(watch: Stopwatch, server: Server, reader: Reader) -> None:
         if differing:
             raise ChangelogError(Kind.DIVERGED, f"{differing} rows of {entity} differ between changelog and table")
         total += len(table)
-    watch.lap(f"the service is stopped; the changelog, folded, equals the tables: {total:,} rows compared")
+    watch.lap(f"the service is stopped; the state in the changelog equals the tables: {total:,} rows compared")
 
 
 def _history(console: Console, watch: Stopwatch, log: Log, order: int) -> None:
@@ -219,7 +228,7 @@ def _end(stage: DemoStage, ending: Ending, files: Mapping[str, str]) -> None:
 
 
 def _command() -> str:
-    """The command by which this program was called."""
+    """Returns the command by which a user can call `changelog` as this process was called."""
     called = Path(sys.argv[0])
     if called.name == "changelog":
         return called.name

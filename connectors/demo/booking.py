@@ -1,4 +1,7 @@
-"""The demo's database: a hotel's bookings, and the services that write to it with stamps."""
+"""The demo's database: a hotel's bookings, and the services that write to it.
+
+A service writes a *stamp* into each of its transactions: a small record that says who makes the changes.
+"""
 
 import random
 import threading
@@ -15,7 +18,7 @@ from changelog.envelope.stamp import content
 
 GUESTS, ORDERS, SESSIONS, EVENTS = 4_000, 12_000, 4_000, 30_000
 ROWS = GUESTS + ORDERS + SESSIONS + EVENTS
-"""The number of rows before the service starts."""
+"""The number of rows in all tables before `changelog run` starts."""
 
 TABLES = """
 CREATE TABLE guest (
@@ -62,7 +65,7 @@ dsn = "{dsn}"
 table = "public.guest"
 partitions = 4
 
-[entities.order]                  # on the partition of its guest, in order with all that the guest does
+[entities.order]                  # an order is on the partition of its guest, as all that this guest does
 table = "public.orders"
 partition_by = ["guest_id"]
 partitions = 4
@@ -72,7 +75,7 @@ table = "public.session"
 partition_by = ["guest_id"]
 partitions = 4
 
-[entities.event]                  # what happened stays as it was
+[entities.event]                  # no program updates or deletes an event
 table = "public.event"
 partition_by = ["guest_id"]
 partitions = 4
@@ -88,7 +91,7 @@ COMPARED = {
     "session": ("session", ("guest_id", "device", "pages")),
     "event": ("event", ("guest_id", "kind")),
 }
-"""The entities, each with its table and the columns that are compared with the changelog."""
+"""Each entity, with its table and the columns that the demo compares with the changelog."""
 
 Connection = psycopg.Connection[Any]
 Write = Callable[[Connection, random.Random], None]
@@ -96,7 +99,10 @@ Write = Callable[[Connection, random.Random], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """A program that writes all the time: each transaction has a stamp and one `write`, with `pause_s` between two."""
+    """A service that writes all the time. Each of its transactions has a stamp, and calls `write` once.
+
+    `pause_s` is the pause between two transactions, in seconds.
+    """
 
     name: str
     version: str
@@ -106,7 +112,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chapter:
-    """One event in the life of the story's order; `stamp` is None if the change has none."""
+    """One change of the order that the story is about: its SQL, and its stamp, None if it has no stamp."""
 
     stamp: Stamp | None
     sql: str
@@ -114,7 +120,7 @@ class Chapter:
 
 @contextmanager
 def stamped(connection: Connection, stamp: Stamp) -> Iterator[None]:
-    """A transaction with a stamp. This is all that an application has to do."""
+    """Opens a transaction with a stamp. This one statement is all that an application has to add."""
     with connection.transaction():
         connection.execute("SELECT pg_logical_emit_message(true, 'provenance', %s)", [content(stamp).decode()])
         yield
@@ -129,7 +135,7 @@ def build(dsn: str) -> None:
 
 
 def rows_of(dsn: str, entity: str) -> dict[str, tuple[str | None, ...]]:
-    """The compared columns of an entity's table as texts, by key."""
+    """Returns the rows of an entity's table, by key: the values of the compared columns, as texts."""
     table, columns = COMPARED[entity]
     listed = ", ".join(f"{column}::text" for column in ("id", *columns))
     with psycopg.connect(dsn) as connection:
@@ -138,9 +144,9 @@ def rows_of(dsn: str, entity: str) -> dict[str, tuple[str | None, ...]]:
 
 
 class Traffic:
-    """Runs the writers, each in a thread, until the end of the context.
+    """A context manager that runs the writers, each in a thread, until its end.
 
-    Raises ChangelogError at the end if one of them could not write.
+    Raises ChangelogError at the end if one of the writers could not write.
     """
 
     def __init__(self, dsn: str, seed: int) -> None:
@@ -232,14 +238,17 @@ WRITERS = (
 
 
 AUDIT = "night-audit"
-"""The service whose batch job changes orders that it should not change."""
+"""The service with a batch job that changes more orders than it should."""
 
 LAST = "req-9d04"
-"""The identifier of the story's last change."""
+"""The identifier in the stamp of the story's last change."""
 
 
 def story(guest: int) -> list[Chapter]:
-    """The events of one order. The first chapter creates it; `%(order)s` in the others is its id."""
+    """Returns the changes of one order of the guest with this id.
+
+    The first chapter creates the order. In the SQL of the others, `%(order)s` is the id of the order.
+    """
 
     def by(service: str, version: str, identifier: str) -> Stamp:
         return Stamp(service_name=service, api_version=version, identifier=identifier)

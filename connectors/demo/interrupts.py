@@ -1,4 +1,4 @@
-"""Handles signals during the demo, so that everything that it started is stopped before the process ends."""
+"""Handles signals during the demo, so that the demo stops everything that it started before its process ends."""
 
 import signal
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Turns every signal that ends a program into a KeyboardInterrupt, as a context manager of the main thread."""
+    """A context manager for the main thread. Inside it, SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self._previous: dict[signal.Signals, Any] = {}
@@ -29,7 +29,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Lets the body run to its end; a signal that arrives meanwhile takes effect afterwards."""
+        """Lets the body of the `with` end first: a signal that arrives meanwhile raises KeyboardInterrupt then."""
         self._deferring = True
         try:
             yield

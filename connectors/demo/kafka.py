@@ -1,4 +1,4 @@
-"""The demo over Kafka: its own broker, or one that is running already. It needs the extra `kafka`."""
+"""The demo's changelog on Kafka: on a broker of its own, or on one that already runs. Needs the extra `kafka`."""
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,15 +26,21 @@ bootstrap_servers = "{servers}"
 prefix = "{prefix}\""""
 
 ENTITY = "session"
-"""The entity whose topic is shown: sessions change often, and are deleted."""
+"""The entity whose topic the demo shows, because sessions change often and are deleted."""
 
 SHOWN = 8
+"""How many messages the demo shows."""
+
 BESIDE_VALUES = 42
-"""How many columns of the terminal offset, key, op and service need."""
+"""The width of what is shown beside a message's value, in columns of the terminal: offset, key, op and service."""
 
 
 class KafkaStage:
-    """The changelog in topics: under a new prefix on the Kafka at `servers`, or on a broker that ends with the demo."""
+    """Keeps the changelog in topics.
+
+    If `servers` are given, the topics have a new prefix on that Kafka, and stay there. Otherwise, they are on a broker
+    that ends with the demo.
+    """
 
     def __init__(self, servers: str | None) -> None:
         self._external = servers
@@ -57,7 +63,7 @@ class KafkaStage:
         messages = list(consumed(self._client(), name))
         tombstones = [message for message in messages if message.value is None]
         if _folded(messages) != states[ENTITY]:
-            raise ChangelogError(Kind.DIVERGED, f"the newest values of {name} differ from its folded changes")
+            raise ChangelogError(Kind.DIVERGED, f"the newest values in {name} differ from the states in the changelog")
         say(
             f"A consumer of committed messages reads {name}: {len(messages):,} messages, {len(tombstones):,} of them"
             f" tombstones;\n   the newest value of each key, {len(states[ENTITY]):,} of them, is the table again:\n"
@@ -71,9 +77,9 @@ class KafkaStage:
     def ending(self, console: Console, folder: Path) -> bool:  # noqa: ARG002, the changelog is not in the folder
         if self._external is None:
             console.print(
-                "   (the topics are gone with their broker; to keep them, run `make kafka` in another terminal, and"
+                "   (the broker is stopped and its topics are deleted; to keep them, run `make kafka` in another"
             )
-            console.print("   `changelog demo --kafka --bootstrap-servers HOST:PORT`)")
+            console.print("   terminal, and `changelog demo --kafka --bootstrap-servers HOST:PORT` here)")
             return False
         console.print(f"The topics {self._prefix}.* stay at {self._servers}; delete them when you are done")
         return True
@@ -94,7 +100,7 @@ class KafkaStage:
 
 
 def _folded(messages: Sequence[Consumed]) -> dict[str, str]:
-    """The newest state of each key, which is what compaction leaves of a topic."""
+    """Returns the newest state of each key, without deleted keys; a compacted topic still has these states."""
     newest = {message.key: message.value for message in messages}
     states = {key: json_codec.decode(value).current for key, value in newest.items() if value is not None}
     return {key: bytes(state).decode() for key, state in states.items() if state is not None}

@@ -1,4 +1,4 @@
-"""An example of a changelog reader: it counts changes and folds them into states."""
+"""An example of a changelog reader: it counts changes, and keeps the newest state of each key."""
 
 import threading
 import time
@@ -20,9 +20,11 @@ _COLUMNS = ("entity", "key", "op", "position", "service_name", "identifier", "cu
 class Reader:
     """Follows a changelog in a thread, until `close`.
 
-    `changes` counts by entity and op. `read` counts rows that were read from tables, `streamed` all others, and
-    `writers` the latter by service. `states` has the newest state of each entity's keys as JSON text, `last` the
-    identifier at the newest position.
+    `changes` has the number of messages for each entity and op. `rows_read` is the number of messages whose rows were
+    read from tables, and `streamed` the number of all other messages. `writers` has, for each service, how many of the
+    streamed changes it made. `states` has, for each entity and key, the newest state of the row as JSON text; a key
+    whose row was deleted is not in it. `newest_identifier` is the stamp's identifier in the change with the highest
+    position.
     """
 
     def __init__(self, log: Log) -> None:
@@ -31,11 +33,11 @@ class Reader:
         self._looked_again = False
         self._failure: ChangelogError | None = None
         self._thread = threading.Thread(target=self._follow, name="reader", daemon=True)
-        self.read = self.streamed = 0
+        self.rows_read = self.streamed = 0
         self.changes: Counter[tuple[str, str]] = Counter()
         self.writers: Counter[str] = Counter()
         self.states: dict[str, dict[str, str]] = {}
-        self.last = self._newest = ""
+        self.newest_identifier = self._newest_position = ""
         self._thread.start()
 
     def close(self) -> None:
@@ -45,12 +47,12 @@ class Reader:
         self.check()
 
     def check(self) -> None:
-        """Raises the ChangelogError that ended the reading, if one did."""
+        """Raises the ChangelogError that ended the thread, if there was one."""
         if self._failure is not None:
             raise self._failure
 
     def state(self, entity: str, columns: tuple[str, ...]) -> dict[str, tuple[str | None, ...]]:
-        """The given columns of every key's state, as texts."""
+        """Returns the values of these columns, as texts, in the newest state of each key of the entity."""
         decoded = {key: msgspec.json.decode(text) for key, text in self.states.get(entity, {}).items()}
         return {
             key: tuple(None if state[column] is None else str(state[column]) for column in columns)
@@ -68,10 +70,14 @@ class Reader:
             self._failure = error
 
     def _wait(self) -> bool:
-        """Waits, or ends after one more pass: the reader may have passed one part of a store before its last change."""
+        """Waits for more changes; after `close`, returns True once, and then False, which ends the reading.
+
+        One more pass is needed after `close`. The reader reads a store partition by partition, so it may have read a
+        partition before the last change was written there.
+        """
         if self._stop.is_set():
-            last, self._looked_again = self._looked_again, True
-            return not last
+            is_last_pass, self._looked_again = self._looked_again, True
+            return not is_last_pass
         time.sleep(POLL_S)
         return True
 
@@ -86,16 +92,16 @@ class Reader:
             else:
                 states[key] = current
             if op == Op.READ:
-                self.read += 1
+                self.rows_read += 1
             else:
                 self.streamed += 1
                 self.writers[service] += 1
-                if position >= self._newest:
-                    self._newest, self.last = position, identifier
+                if position >= self._newest_position:
+                    self._newest_position, self.newest_identifier = position, identifier
 
 
 def checkpoint_of(log: Log) -> Checkpoint | None:
-    """The changelog's checkpoint; None if it has none, or if there is no changelog yet."""
+    """Returns the checkpoint of the changelog, or None if there is no checkpoint or no changelog yet."""
     try:
         return log.checkpoint()
     except ChangelogError as error:

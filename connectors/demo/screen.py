@@ -1,4 +1,4 @@
-"""The demo's output while it runs: live on a terminal, otherwise one line per second."""
+"""Shows the progress of the demo: as a live picture on a terminal, otherwise as one line per second."""
 
 import time
 from types import TracebackType
@@ -21,7 +21,7 @@ _OPS = {Op.READ: "read", Op.CREATE: "created", Op.UPDATE: "changed", Op.DELETE: 
 
 
 class Screen:
-    """Shows the counts of `reader`. It is a context manager; call `tick` regularly to update it."""
+    """A context manager that shows the counts of `reader`. Call `tick` several times a second to update them."""
 
     def __init__(self, console: Console, reader: Reader) -> None:
         self._console, self._reader = console, reader
@@ -44,7 +44,7 @@ class Screen:
             self._console.print(_tables(self._reader))
 
     def happened(self, event: str) -> None:
-        """Shows an event of the story."""
+        """Shows an event: a sentence such as "all tables are read; only changes follow"."""
         self._happened = event
         if self._live is None:
             self._console.print(f"   {time.monotonic() - self._began_at:4.1f} s  {event}")
@@ -57,9 +57,8 @@ class Screen:
         elif now - self._printed_at >= LINE_EVERY_S:
             self._printed_at = now
             reader = self._reader
-            self._console.print(
-                f"   {now - self._began_at:4.1f} s  {reader.read:,} rows read, {reader.streamed:,} changes streamed"
-            )
+            counts = f"{reader.rows_read:,} rows read, {reader.streamed:,} changes streamed"
+            self._console.print(f"   {now - self._began_at:4.1f} s  {counts}")
 
     def _picture(self) -> RenderableType:
         reader = self._reader
@@ -67,14 +66,14 @@ class Screen:
         bar.add_row(
             "  ",
             "snapshot",
-            ProgressBar(total=ROWS, completed=min(reader.read, ROWS), width=40),
-            f"{reader.read:,} rows",
+            ProgressBar(total=ROWS, completed=min(reader.rows_read, ROWS), width=40),
+            f"{reader.rows_read:,} rows",
         )
         return Group(bar, _tables(reader), Text(f"   {self._happened}", style="dim"))
 
 
 def _tables(reader: Reader) -> RenderableType:
-    """The numbers of changes, by entity and by writer."""
+    """Returns the numbers of changes: a table of the entities, beside a table of the writers."""
     both = Table.grid(padding=(0, 6))
     both.add_row(_entities(reader), _writers(reader))
     return both

@@ -14,7 +14,7 @@ STOP_TIMEOUT_S = 20.0
 
 
 class ServiceProcess:
-    """`changelog run` in a separate process."""
+    """Runs `changelog run` in a separate process. Its output goes into `service.log` beside the configuration."""
 
     def __init__(self, config: Path) -> None:
         self._log = config.with_name("service.log")
@@ -36,7 +36,10 @@ class ServiceProcess:
             )
 
     def stop(self) -> None:
-        """Sends SIGTERM, on which the service stores what it has read. Raises ChangelogError if that fails."""
+        """Stops the service by SIGTERM; it first stores what it has read.
+
+        Raises ChangelogError if it has ended before, does not end within STOP_TIMEOUT_S, or ends with an error.
+        """
         self.check()
         self._process.terminate()
         try:
@@ -55,7 +58,7 @@ class ServiceProcess:
 
 @contextmanager
 def serving(config: Path) -> Iterator[ServiceProcess]:
-    """Runs the service with a configuration, and kills it at the end of the context; call `stop` to let it finish."""
+    """Runs the service until the end of the context, and kills it there, unless `stop` has stopped it before."""
     service = ServiceProcess(config)
     try:
         yield service

@@ -1,4 +1,4 @@
-"""Where the demo stores its changelog: in files here, on a broker in `changelog.connectors.demo.kafka`."""
+"""Where the demo stores its changelog: this module keeps it in files, `changelog.connectors.demo.kafka` in topics."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -18,26 +18,26 @@ commit_seconds = 0.5"""
 
 
 class DemoStage(Protocol):
-    """The parts of the story that depend on where the changelog is stored."""
+    """The parts of the demo that depend on where the changelog is stored."""
 
     def opened(self, lap: Callable[[str], None]) -> AbstractContextManager[str]:
-        """Starts the servers that the changelog needs, and reports with `lap`; yields the configuration's `[sink]`."""
+        """Starts the servers that the changelog needs, and reports this by `lap`. Yields `[sink]` as TOML."""
 
     def view(self, console: Console, say: Callable[[str], None], states: Mapping[str, Mapping[str, str]]) -> None:
-        """Shows the changelog as its store has it; `states` are another reader's states of each entity's keys."""
+        """Shows a part of the stored changelog. `states` has, by entity and key, the states that the `Reader` found."""
 
     def ending(self, console: Console, folder: Path) -> bool:
-        """Prints where the changelog is after everything stopped; returns whether it can still be read."""
+        """Prints where the changelog is, now that everything is stopped. Returns whether it can still be read."""
 
 
 class FileStage:
-    """The changelog as files in the demo's folder."""
+    """Keeps the changelog as files in the demo's folder."""
 
     def opened(self, lap: Callable[[str], None]) -> AbstractContextManager[str]:  # noqa: ARG002, nothing is started
         return nullcontext(SINK)
 
     def view(self, console: Console, say: Callable[[str], None], states: Mapping[str, Mapping[str, str]]) -> None:
-        """Shows nothing, because the reader has shown everything already."""
+        """Shows nothing, because files hold nothing that the demo has not shown yet."""
 
     def ending(self, console: Console, folder: Path) -> bool:
         log = list(log_folder(folder / "data" / "changelog").iterdir())

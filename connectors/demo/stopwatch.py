@@ -1,4 +1,4 @@
-"""The steps of the demo's story, numbered and timed."""
+"""Numbers and times the steps of the demo."""
 
 import time
 
@@ -7,7 +7,7 @@ from rich.text import Text
 
 
 class Stopwatch:
-    """Prints the steps with numbers, and how long each took."""
+    """Prints the steps of the demo with their numbers, and how long steps took."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -15,12 +15,12 @@ class Stopwatch:
         self._since = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Prints the next step."""
+        """Prints the number of the next step, and `text`."""
         self._step += 1
         self._console.print(Text(f"{self._step}. ", style="bold"), text, sep="")
 
     def lap(self, text: str) -> None:
-        """Prints the next step, which is done, with the time since the one before."""
+        """Prints a step that has just ended, with the time since the previous `lap`, or since the start of the demo."""
         now = time.monotonic()
         self.say(f"{text} ({now - self._since:.1f} s)")
         self._since = now
