@@ -1,4 +1,4 @@
-"""`changelog accept`: lets the service past a change that it stopped at."""
+"""`changelog accept`: decides what the service does with a change that it stopped at, so that it can continue."""
 
 import argparse
 import os
@@ -38,12 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Stores the decision with the position, so that every replay takes the same one."""
+    """Stores the decision with the position of the change, so that every replay of the log decides the same."""
     position: Position = arguments.position
     settings = config.load(arguments.config, os.environ)
     refuse_unready(settings)
     if open_log(settings).checkpoint() is None:
-        raise ChangelogError(Kind.USAGE, "the changelog is empty, so there is nothing to pass", position=position)
+        raise ChangelogError(Kind.USAGE, "the changelog is empty, so there is nothing to accept", position=position)
     with closing(open_sink(settings)) as sink:
         checkpoint = sink.recover()
         assert checkpoint is not None
@@ -54,7 +54,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_elsewhere(checkpoint: Checkpoint, position: Position, decision: str) -> None:
-    """Raises ChangelogError (USAGE) unless the service stopped at the position and the decision passes that stop."""
+    """Raises ChangelogError (USAGE) unless the service stopped at this position and this decision lets it continue."""
     stop = stop_ahead(checkpoint, position)
     if stop.position != position:
         raise ChangelogError(
@@ -70,7 +70,10 @@ def _refuse_elsewhere(checkpoint: Checkpoint, position: Position, decision: str)
 
 
 def stop_ahead(checkpoint: Checkpoint, position: Position) -> Stop:
-    """The stop that the service is at. Raises ChangelogError (USAGE) if there is none, or if it is past `position`."""
+    """Returns the stop at which the service ended.
+
+    Raises ChangelogError (USAGE) if there is none, or if the changelog already has rows at or after `position`.
+    """
     if checkpoint.position is not None and position <= checkpoint.position:
         raise ChangelogError(
             Kind.USAGE,
@@ -82,7 +85,7 @@ def stop_ahead(checkpoint: Checkpoint, position: Position) -> Stop:
         raise ChangelogError(
             Kind.USAGE,
             "the service has not stopped at any change since its last row",
-            hint="start it: if it cannot go on, it says so and stores the position",
+            hint="start it: if it cannot continue, it says so and stores the position",
             position=position,
         )
     return checkpoint.stop
@@ -91,21 +94,19 @@ def stop_ahead(checkpoint: Checkpoint, position: Position) -> Stop:
 def refuse_unready(settings: Config) -> None:
     """Raises ChangelogError if the sink must not be opened now.
 
-    That is so if a file log is damaged, or if a service that publishes to Kafka runs: it would be fenced. A file log
-    itself refuses a second writer.
+    A damaged file log must not be opened. Kafka's sink must not be opened while the service runs, because the broker
+    would then refuse the writes of that service. A file log needs no such check: it refuses a second writer itself.
     """
     if isinstance(settings.sink, FilesConfig):
         damage = find_recovery(settings.sink.path).damage
-        if (
-            damage is not None
-        ):  # only the service can check whether the log before the damage still continues the source
+        if damage is not None:  # only the service can check whether what precedes the damage still fits the source
             raise damage.error("start the service first, which sets it aside")
         return
     refuse_running(settings)
 
 
 def refuse_running(settings: Config) -> None:
-    """Raises ChangelogError (IN_USE) while the service runs, also while it waits for its database."""
+    """Raises ChangelogError (IN_USE) if the service runs, even if it only waits for its database."""
     if probe(settings):
         raise ChangelogError(
             Kind.IN_USE, f"the service runs, and listens at {settings.service.listen}", hint="stop it first"

@@ -1,4 +1,4 @@
-"""`changelog check`: tests every precondition, and names the fix of each that fails."""
+"""`changelog check`: tests every precondition of the service, and names a fix for each that fails."""
 
 import argparse
 import os
@@ -30,7 +30,7 @@ from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError
 
-REGISTER = "`changelog schemas register` says what would come of it, and with --yes does it"
+REGISTER = "`changelog schemas register` shows what the registry says, and registers with --yes"
 
 LITTLE_ROOM_BYTES = 1 << 30
 
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints the findings; returns 1 if one of them would stop the service."""
+    """Prints the findings. Returns 1 if what one of them found would stop the service, otherwise 0."""
     settings = config.load(arguments.config, os.environ)
     console = show.console()
     source = database(settings)
@@ -64,7 +64,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def all_findings(source: Database, settings: Config) -> list[Finding]:
-    """The findings on the configuration, the source and the sink."""
+    """Tests the configuration, the source and the sink, and returns a finding for each test."""
     tables = source.tables()
     unresolved: list[Finding] = []
     resolved = []
@@ -87,7 +87,7 @@ def all_findings(source: Database, settings: Config) -> list[Finding]:
 
 
 def tables_finding(resolved: Sequence[Entity], tables: Sequence[TableInfo]) -> Finding:
-    """Names the tables that are not published, because one of them may have been forgotten."""
+    """Returns a finding with the tables that are not published, because somebody may have forgotten one of them."""
     published_tables = {entity.table for entity in resolved}
     names = [(table.schema, table.name) for table in tables]
     left_out = sorted(table_text(name) for name in names if name not in published_tables)
@@ -99,7 +99,10 @@ def tables_finding(resolved: Sequence[Entity], tables: Sequence[TableInfo]) -> F
 
 
 def clock_finding(ahead_s: float) -> Finding:
-    """Whether the database's clock, which gives commits their times, agrees with this machine's."""
+    """Compares the clock of the database, which gives commits their times, with that of this machine.
+
+    `ahead_s`: by how many seconds the clock of the database is ahead.
+    """
     if abs(ahead_s) < CLOCKS_APART_S_MAX:
         return Finding(name="clocks", status="ok", message="the database's clock agrees with this machine's")
     return Finding(
@@ -107,12 +110,12 @@ def clock_finding(ahead_s: float) -> Finding:
         status="warn",
         message=f"the database's clock is {show.duration(timedelta(seconds=abs(ahead_s)))} "
         f"{'ahead of' if ahead_s > 0 else 'behind'} this machine's",
-        hint="set both by NTP: the times of commits, and of messages on Kafka, are the database's",
+        hint="set both by NTP: the times of commits, and of messages on Kafka, come from the database's clock",
     )
 
 
 def stop_findings(stored: Checkpoint) -> Iterator[Finding]:
-    """Whether the service would stop again where it stopped before."""
+    """Yields a finding if the service stopped at a change: whether it would stop there again."""
     stop = stored.stop
     if stop is None:
         return
@@ -121,16 +124,17 @@ def stop_findings(stored: Checkpoint) -> Iterator[Finding]:
     if decision in stop.choices or stop.altered in stored.accepted:
         yield Finding(name="stop", status="ok", message=f"{at}; what it stopped for is accepted")
     else:
-        hint = f"{stop.hint}; if its cause is mended since, start the service"
+        hint = f"{stop.hint}; if the cause has been removed since then, start the service"
         yield Finding(name="stop", status="fail", message=f"{at}: {stop.message}", hint=hint)
 
 
 def sink_findings(
     settings: Config, resolved: Sequence[Entity], *, running: bool, begun_entities: Collection[str], lag_s: float | None
 ) -> Iterator[Finding]:
-    """Whether the changelog can be stored.
+    """Tests whether the changelog can be stored.
 
-    `begun_entities` are those that are in the changelog. `lag_s` is how far it lags the database, None if unknown.
+    `begun_entities` are the entities that the changelog already has. `lag_s` is the lag of the changelog in
+    seconds, None if it is unknown.
     """
     if isinstance(settings.sink, FilesConfig):
         yield from folder_findings(settings.sink.path)
@@ -144,7 +148,7 @@ def sink_findings(
 
 
 def registry_findings(settings: Config, sink: KafkaConfig) -> Iterator[Finding]:
-    """Whether the registry has the schemas of the live tables, or would take them."""
+    """Tests whether the registry has the schemas of the live tables, or would accept them."""
     from changelog.connectors.commands.schemas import register  # noqa: PLC0415, it needs the extra
     from changelog.connectors.sinks.kafka.encoding.registry import Registry  # noqa: PLC0415
 
@@ -167,7 +171,10 @@ def _may_register(sink: KafkaConfig, state: str) -> bool:
 
 
 def _stored(settings: Config) -> tuple[Checkpoint | None, float | None]:
-    """The last checkpoint and when it was stored; None for both if Kafka cannot be reached: its own findings say so."""
+    """Returns the last checkpoint, and when it was stored, in seconds since 1970.
+
+    Both are None if Kafka cannot be reached; a finding of the sink says so.
+    """
     try:
         log = open_log(settings)
         return log.checkpoint(), log.stored_at()
@@ -178,7 +185,7 @@ def _stored(settings: Config) -> tuple[Checkpoint | None, float | None]:
 
 
 def folder_findings(path: Path) -> Iterator[Finding]:
-    """Whether the log can be written, and whether enough space is free."""
+    """Tests whether the folder of the log can be written, and whether enough space is free there."""
     nearest = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     if not nearest.is_dir():
         yield Finding(name="sink", status="fail", message=f"{nearest} is not a folder", hint="set another [sink] path")
@@ -193,13 +200,13 @@ def folder_findings(path: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(nearest).free
     message = f"{path} can be written; {show.size(free)} are free there"
     if free < LITTLE_ROOM_BYTES:
-        yield Finding(name="sink", status="warn", message=message, hint="make room")
+        yield Finding(name="sink", status="warn", message=message, hint="free some space")
     else:
         yield Finding(name="sink", status="ok", message=message)
 
 
 def fix(source: Database, findings: Sequence[Finding], console: Console) -> None:
-    """Runs the SQL of every fix, and prints each statement first."""
+    """Runs the SQL of every safe fix, and prints each statement before it is run."""
 
     def announced() -> Iterator[str]:
         for statement in dict.fromkeys(statement for finding in findings for statement in finding.fix):
@@ -239,5 +246,5 @@ def _sum(findings: Sequence[Finding]) -> Text:
     if warned:
         text.append(f", {warned} to think about", style="yellow")
     if fixable:
-        text.append("; `changelog check --fix` does what is safe")
+        text.append("; `changelog check --fix` applies the safe fixes")
     return text

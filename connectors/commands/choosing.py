@@ -10,7 +10,7 @@ from changelog.envelope.model import Record, position_of
 from changelog.envelope.position import Position
 
 Choice = Callable[[Record], bool]
-"""Whether a change is shown."""
+"""Tells whether a change is shown."""
 
 _UNITS: Mapping[str, timedelta] = {
     "s": timedelta(seconds=1),
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def choice_of(arguments: argparse.Namespace) -> Choice | None:
-    """What the arguments choose; None when they choose everything."""
+    """Returns the filter that the arguments describe; None if they let every change pass."""
     choices = [
         *([] if arguments.since is None else [_from(arguments.since)]),
         *([] if arguments.until is None else [_up_to(arguments.until)]),
@@ -50,7 +50,7 @@ def when(text: str) -> Position | datetime:
         return datetime.now(UTC) - int(text[:-1]) * _UNITS[text[-1]]
     parsed = moment(text)
     if parsed is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no position, no time with a zone, and nothing like 15m")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a position, a time with a zone, or an age such as 15m")
     return parsed
 
 

@@ -1,4 +1,4 @@
-"""`changelog drop`: removes what the service left behind in the database, and on Kafka."""
+"""`changelog drop`: removes what the service created in the database and on Kafka."""
 
 import argparse
 import os
@@ -17,9 +17,10 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaRemnants:
-    """What the service left on Kafka: `topics`, each with the most messages that it may hold, and a checkpoint.
+    """What the service created on Kafka and is still there.
 
-    `trouble` is set if that is unknown, and says why.
+    `topics` has, for each topic, an upper bound of its messages; `checkpoint` says whether there is a checkpoint.
+    `trouble` says why both are unknown, and is None if they are known.
     """
 
     topics: Mapping[str, int] = field(default_factory=dict)
@@ -47,11 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Shows what there is and, with --yes, drops what the arguments name. Refuses while the service runs."""
+    """Shows what exists, and drops what the arguments name if `--yes` is given.
+
+    Raises ChangelogError (IN_USE) if the service runs.
+    """
     settings = config.load(arguments.config, os.environ)
     of_kafka = arguments.topics or arguments.positions
     if of_kafka and isinstance(settings.sink, FilesConfig):
-        hint = f"the log in {settings.sink.path} is yours to delete"
+        hint = f"to delete the log, delete the folder {settings.sink.path}"
         raise ChangelogError(Kind.USAGE, "--topics and --positions are of Kafka, and the sink is files", hint=hint)
     source = database(settings)
     remnants = source.remnants()
@@ -59,11 +63,11 @@ def execute(arguments: argparse.Namespace) -> int:
     _show(settings, remnants, on_kafka)
     refuse_running(settings)
     if not (of_kafka or arguments.slot or arguments.publication) or not arguments.yes:
-        say("nothing is dropped: name what should go, as in --slot --publication, and add --yes")
+        say("nothing is dropped: name what to drop, as in --slot --publication, and add --yes")
         return 0
     if of_kafka and on_kafka.trouble is not None:
         raise on_kafka.trouble
-    for remnant in reversed(remnants):  # the publication often belongs to another role: then the slot stays, too
+    for remnant in reversed(remnants):  # the slot last: it stays if dropping the publication fails
         if remnant.exists and vars(arguments).get(remnant.kind):
             source.drop(remnant.kind)
             say(f"dropped {remnant.kind} {remnant.name}")
@@ -73,7 +77,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _read_kafka(settings: Config, source: Database) -> KafkaRemnants:
-    """Looks only for the entities in the checkpoint or the configuration, because others may share the prefix."""
+    """Looks for the topics and the checkpoint of this service on Kafka.
+
+    Looks only for topics of entities that the checkpoint or the configuration has, because other topics may have
+    the same prefix.
+    """
     if isinstance(settings.sink, FilesConfig):
         return KafkaRemnants()
     try:
@@ -110,17 +118,17 @@ def _show(settings: Config, remnants: Sequence[Remnant], on_kafka: KafkaRemnants
     for remnant in remnants:
         say(f"{remnant.kind:<13}{remnant.name}: {_state_of(remnant)}")
     if isinstance(settings.sink, FilesConfig):
-        say(f"log          {settings.sink.path}: stays; it is yours to delete")
+        say(f"log          {settings.sink.path}: is never dropped; delete the folder yourself")
         return
     if on_kafka.trouble is not None:
         say(f"topics       unknown: {on_kafka.trouble}")
         return
     for name, count in on_kafka.topics.items():
-        say(f"topic        {name}: {count:,} messages, at most")
+        say(f"topic        {name}: {count:,} messages (at most)")
     say(f"positions    {settings.name}: {'there' if on_kafka.checkpoint else 'there is none'}")
 
 
 def _state_of(remnant: Remnant) -> str:
     if not remnant.exists:
         return "there is none"
-    return "there" if remnant.nbytes is None else f"retains {show.size(remnant.nbytes)} of log on the server"
+    return "there" if remnant.nbytes is None else f"there; the server keeps {show.size(remnant.nbytes)} of log for it"

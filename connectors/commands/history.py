@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints the changes of the key in order, and the gaps among them."""
+    """Prints the changes of the key in their order, and the gaps between them in which changes may have been lost."""
     log = open_log(config.load(arguments.config, os.environ))
     entity, key = arguments.entity, key_text(arguments.key)
     changes = [record for rows in log.read(entity=entity, key=key) for record in batch.records(rows)]
@@ -49,7 +49,10 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _with_gaps(log: Log, changes: Sequence[Record]) -> list[Record]:
-    """The changes of a key in order, with the gaps in which other changes of this key may have been lost."""
+    """Adds to the changes of a key the gaps after its first change, and returns all in the order of their positions.
+
+    A gap is a record that says that changes of any key may have been lost there.
+    """
     if changes[0].entity == GAPS:
         return list(changes)
     begin = position_of(changes[0])
@@ -58,7 +61,7 @@ def _with_gaps(log: Log, changes: Sequence[Record]) -> list[Record]:
 
 
 def _refuse_part_of_a_key(log: Log, entity: str, values: Sequence[str]) -> None:
-    """Raises ChangelogError if the number of values is not the number of the key's columns."""
+    """Raises ChangelogError (USAGE) if there are fewer or more values than the key has columns."""
     checkpoint = log.checkpoint()
     columns = [] if checkpoint is None else checkpoint.settings.get(entity, {}).get("key", [])
     if columns and len(columns) != len(values):

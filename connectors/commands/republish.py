@@ -1,4 +1,4 @@
-"""`changelog republish`: publishes an entity's keys again from its table, in stream order."""
+"""`changelog republish`: publishes keys of an entity again, from its table, at their place in the order of changes."""
 
 import argparse
 import os
@@ -16,7 +16,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.signal import divide
 
 KEYS_FILE = "keys.jsonl"
-"""The file next to a drift report: one line of JSON for each drifted key."""
+"""The file beside a drift report that has a line of JSON for each key that drifted."""
 
 
 Shape = TypeVar("Shape")
@@ -45,32 +45,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Asks the service to republish, and waits until it has. Keys that the table lacks become deletes."""
+    """Asks the service to republish the keys, and waits until it has. Keys that the table lacks become deletes."""
     settings = config.load(arguments.config, os.environ)
     entity: str = arguments.entity
     if arguments.all:
         return signalling.ask(settings, arguments, "republish", entity)
     keys = arguments.keys or list(report_keys(arguments.report, entity))
     if not keys:
-        say(f"{arguments.report} has no key of {entity}: there is nothing to do", file=sys.stderr)
+        say(f"{arguments.report} has no key of {entity}, so there is nothing to do", file=sys.stderr)
         return 0
     runs = list(divide(keys))
     if len(runs) == 1:
         return signalling.ask(settings, arguments, "republish", entity, runs[0])
     count = sum(map(len, runs))
-    say(f"{count:,} keys are too many to be looked up: the whole table is read, as by a rebuild", file=sys.stderr)
+    say(f"{count:,} keys are too many to look up singly: the whole table is read, as for a rebuild", file=sys.stderr)
     return signalling.ask(settings, arguments, "rebuild", entity)
 
 
 def report_keys(file: Path, entity: str) -> Iterator[str]:
-    """The entity's keys in a drift report; `file` is its report.json or its keys.jsonl.
+    """Yields the keys of the entity in a drift report; `file` is the report.json or the keys.jsonl of the report.
 
     Raises ChangelogError (USAGE) if the file is neither of them.
     """
     if file.suffix == ".json":
         report = _decoded(file, file.read_bytes(), _Report)
         if report.kind != "changelog-drift-report" or report.keys is None:
-            raise ChangelogError(Kind.USAGE, f"{file} is no drift report with keys", hint=f"name its {KEYS_FILE}")
+            raise ChangelogError(Kind.USAGE, f"{file} is not a drift report with keys", hint=f"name its {KEYS_FILE}")
         file = file.parent / report.keys
     with file.open("rb") as lines:
         for line_number, line in enumerate(lines, start=1):

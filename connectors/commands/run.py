@@ -9,12 +9,13 @@ from changelog.connectors.service.service import Service
 from changelog.connectors.service.systemd import Manager
 
 COLLECT_EVERY = 50_000
-"""New objects between two searches for reference cycles. A batch of rows makes tens of thousands of objects, which form
-no cycle and are freed at its commit. With Python's own 700, a tenth of a sink's time goes into such searches."""
+"""The number of new objects after which Python searches for reference cycles. A batch of rows makes tens of thousands
+of objects, which form no cycle and are freed at its commit. With Python's own setting of 700, a sink would spend a
+tenth of its time on such searches."""
 
 
 FOUND = 1
-"""The exit code if a gap was found and nothing was done about it."""
+"""The exit code of `--over-gap` without `--yes` if there is a gap."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Runs until it is stopped by a signal, or by an error."""
+    """Runs the service until a signal or an error stops it. `--over-gap` without `--yes` only shows the gap, if any."""
     gc.freeze()
     gc.set_threshold(COLLECT_EVERY)
     reach = failpoints.parse(os.environ.get(failpoints.VARIABLE))
@@ -49,7 +50,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.over_gap:
         gap = gaps.find(settings, accept_settings=arguments.accept_config, reach=reach)
         if gap is None:
-            print("there is no gap: `changelog run` goes on where the changelog ends")
+            print("there is no gap: `changelog run` continues where the changelog ends")
             return 0
         for line in gaps.lines(settings, gap):
             print(line)

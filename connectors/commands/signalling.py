@@ -1,4 +1,8 @@
-"""Sends signals to the running service and waits for their outcome, for the commands that need it."""
+"""Sends signals to the service and waits for their outcome; the commands republish, rebuild and signal use this.
+
+A *signal* is a message in the database's log that asks the service for something. The service keeps the repairs that
+it was asked for, and the outcomes of signals, in the checkpoint.
+"""
 
 import argparse
 import contextlib
@@ -25,22 +29,23 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.signal import Do, Signal
 
 POLL_S = 0.3
-"""Seconds between looks at the changelog's checkpoint."""
+"""Seconds between two looks at the checkpoint, which has the outcome."""
 
 LOOK_FOR_SERVICE_S = 5.0
-"""Seconds between looks whether a service reads the slot."""
+"""Seconds between two checks that a service still reads the slot."""
 
 REOPENING_S = 6.0
-"""For how long nobody may read the slot before the service counts as stopped. It reopens its source before it reads
-tables, which takes some seconds if there are many of them, or if the machine is busy."""
+"""If no process has read the slot for this time, in seconds, the service counts as stopped. A running service also
+leaves the slot for a moment: it reopens its source before it reads tables, which takes some seconds if there are many
+tables or if the machine is busy."""
 
 LOOK_AGAIN_S = 0.5
-"""Seconds until the next look if nobody read it."""
+"""Seconds until the slot is looked at again if no process read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalOutcome:
-    """The outcome of a signal; `absent` is how many of the keys in it the table lacks."""
+    """The outcome of a signal. `absent` is the number of keys that the signal names and the table lacks."""
 
     word: Literal["done", "cancelled", "sent"] = "sent"
     absent: int = 0
@@ -51,7 +56,11 @@ SENT = SignalOutcome()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedSignal:
-    """A signal in the database's log. `through` is where it ends, and `place` is the same as the database spells it."""
+    """A signal in the database's log.
+
+    `through` is the place in the log where the signal ends, in the form of a checkpoint; `place` is the same place as
+    the database writes it.
+    """
 
     signal: Signal
     through: str
@@ -65,12 +74,12 @@ class LoggedSignal:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments that these commands share."""
+    """Adds the arguments that all commands have that send a signal."""
     parser.add_argument(
         "--wait",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="wait until the service has done it; with --no-wait, it does it in the background",
+        help="wait until the service is done; with --no-wait, only send the signal",
     )
     parser.add_argument("--json", action="store_true", help="print the outcome as a JSON object")
 
@@ -84,9 +93,10 @@ def ask(
     *,
     unread: Callable[[Signal], None] | None = None,
 ) -> int:
-    """Sends a signal, waits for its outcome if `--wait`, and prints it. Returns the exit code.
+    """Sends a signal; with `--wait`, waits for its outcome; prints the outcome. Returns the exit code.
 
-    If no service reads the log at present, `unread` is called with the signal.
+    If no service reads the log now, it does not wait, but calls `unread` with the signal. The exit code is 1 if the
+    signal was cancelled, otherwise 0. Raises ChangelogError (USAGE) if the changelog does not have the entity.
     """
     log = open_log(settings)
     checkpoint = known(log, entity)
@@ -112,12 +122,15 @@ def ask(
         )
         say(f"{_subject(signal)}: {outcome.word}{absent_text}")
     elif not arguments.wait:
-        say(f"{_subject(signal)}: the signal is sent; `changelog status` shows how far the service is")
+        say(f"{_subject(signal)}: the signal is sent; `changelog status` shows how far the service is with it")
     return 1 if outcome.word == "cancelled" else 0
 
 
 def known(log: Log, entity: str | None) -> Checkpoint:
-    """The changelog's checkpoint; raises ChangelogError (USAGE) if it does not have the entity."""
+    """Returns the checkpoint of the changelog.
+
+    Raises ChangelogError (USAGE) if the changelog is empty, or does not have the entity.
+    """
     checkpoint = log.checkpoint()
     if checkpoint is None:
         raise ChangelogError(Kind.USAGE, f"{log.where} is empty", hint="start the service first: `changelog run`")
@@ -127,7 +140,7 @@ def known(log: Log, entity: str | None) -> Checkpoint:
 
 
 def progress(checkpoint: Checkpoint, entity: str) -> str:
-    """A sentence for people: how far the repair of an entity is."""
+    """Returns a text for people that says how far the repair of the entity is."""
     repairs = Repairs.parse(checkpoint.repairs)
     repair = repairs.open.get(entity)
     if entity in repairs.paused:
@@ -145,7 +158,10 @@ def progress(checkpoint: Checkpoint, entity: str) -> str:
 
 
 def _wait(settings: Config, log: Log, entry: LoggedSignal, *, quiet: bool) -> SignalOutcome:
-    """Waits for the outcome. If the service ends meanwhile, says so; the signal then waits for its next start."""
+    """Waits for the outcome of the signal and returns it.
+
+    If the service ends meanwhile, prints that and returns SENT: the service will do the rest after its next start.
+    """
     look_at = 0.0
     try:
         with _shown(quiet=quiet) as tell:
@@ -157,14 +173,14 @@ def _wait(settings: Config, log: Log, entry: LoggedSignal, *, quiet: bool) -> Si
                     look_at = time.monotonic() + LOOK_FOR_SERVICE_S
                     if not _is_read(settings):
                         _say(
-                            f"the service has ended; it goes on when it starts ({_subject(entry.signal)})",
+                            f"the service has ended; after its next start it continues with {_subject(entry.signal)}",
                             quiet=quiet,
                         )
                         return SENT
                 time.sleep(POLL_S)
     except KeyboardInterrupt:
         _say(
-            f"the service goes on without you ({_subject(entry.signal)}); `changelog signal cancel` ends it",
+            f"the service continues with {_subject(entry.signal)}; `changelog signal cancel` cancels it",
             quiet=quiet,
         )
         raise
@@ -193,9 +209,9 @@ def _outcome(log: Log, entry: LoggedSignal, tell: Callable[[str], None]) -> Sign
             raise ChangelogError(
                 Kind.ACCESS,
                 f"the service passed the signal at {entry.place} and did not obey it",
-                hint="its log says why: is [signals] secret here the one that it has?",
+                hint="its log says why; for example, its configuration may have another [signals] secret than this one",
             )
-        tell("the service has not read that far yet")
+        tell("the service has not read the signal yet")
         return None
     assert entry.signal.entity is not None
     tell(f"{entry.signal.entity}: {progress(checkpoint, entry.signal.entity)}")
@@ -203,7 +219,7 @@ def _outcome(log: Log, entry: LoggedSignal, tell: Callable[[str], None]) -> Sign
 
 
 def _is_read(settings: Config) -> bool:
-    """Whether somebody reads the slot, now or within `REOPENING_S`. False at once if there is no slot."""
+    """Tells whether a process reads the slot, now or within `REOPENING_S`. False at once if there is no slot."""
     source = database(settings)
     deadline = time.monotonic() + REOPENING_S
     while (hold := source.hold()) is not None:
@@ -217,7 +233,7 @@ def _is_read(settings: Config) -> bool:
 
 @contextlib.contextmanager
 def _shown(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A function that shows progress on a terminal; elsewhere it does nothing."""
+    """Yields a function that shows a line of progress on the terminal, or does nothing if there is no terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -234,7 +250,11 @@ def _subject(signal: Signal) -> str:
 
 
 def as_json(checkpoint: Checkpoint | None) -> dict[str, Any]:
-    """The repairs by entity, for `changelog status`: what remains to be done, and the ids of their signals."""
+    """Returns the repairs for `changelog status`.
+
+    `open` has an object for each entity that is being repaired: what remains to be done, and the ids of the signals
+    that asked for it. `paused` lists the entities whose tables are not read until `changelog signal resume`.
+    """
     if checkpoint is None:
         return {"open": {}, "paused": []}
     repairs = Repairs.parse(checkpoint.repairs)

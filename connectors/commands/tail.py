@@ -1,4 +1,4 @@
-"""`changelog tail`: prints changes as they come."""
+"""`changelog tail`: prints the last changes, and then new ones as they are published."""
 
 import argparse
 import os
@@ -21,11 +21,11 @@ from changelog.envelope.columnar import batch
 from changelog.envelope.model import Envelope, Place, Record
 
 POLL_S = 0.2
-"""Seconds between looks at the log."""
+"""Seconds between two looks for new changes."""
 
 DEFAULT_LAST = 10
 
-_BLANKS = str.maketrans("\t\n\r", "   ")  # in JSON, these stand between tokens only
+_BLANKS = str.maketrans("\t\n\r", "   ")  # in JSON, these characters occur only between tokens
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def execute(arguments: argparse.Namespace) -> int:
         wait_for_reader(POLL_S)
         return True
 
-    last = arguments.last if choice is None else None  # only the end shows which chosen changes are the last
+    last = arguments.last if choice is None else None  # which chosen changes are the last shows only at the end
     try:
         for rows in log.follow(entity=arguments.entity, key=arguments.key, last=last, wait=wait):
             for record in filter(choice, batch.records(rows)):
@@ -73,7 +73,10 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def wait_for_reader(seconds: float) -> None:
-    """Waits, and raises BrokenPipeError if nobody reads our output: without a write, no error shows a closed pipe."""
+    """Waits for `seconds`. Raises BrokenPipeError if nobody reads our output any more.
+
+    This is checked here because a closed pipe gives an error only when something is written to it.
+    """
     output = select.poll()
     output.register(sys.stdout, 0)
     for _, events in output.poll(seconds * 1000):
@@ -82,7 +85,7 @@ def wait_for_reader(seconds: float) -> None:
 
 
 def printer(*, as_json: bool) -> Callable[[Record], None]:
-    """A function that prints one record, for people or as a line of JSON."""
+    """Returns a function that prints a record: as a line of JSON, or else in a form for people."""
     if as_json:
         return lambda record: print(message_line(record), flush=True)
     console = show.console()
@@ -90,9 +93,10 @@ def printer(*, as_json: bool) -> Callable[[Record], None]:
 
 
 def message_line(record: Record) -> str:
-    """`{"entity", "key", "partition", "movedTo", "movedFrom", "value"}`; the moves only where there are any.
+    """Returns a record as one line of JSON: an object with `entity`, `key`, `partition`, `value`.
 
-    Characters that act on a terminal are escaped, which is the same JSON; blanks between tokens are spaces.
+    It has `movedTo` or `movedFrom` if the row moved to or from another key or partition. Characters that act on a
+    terminal are escaped, which does not change the meaning of the JSON; white space between tokens becomes spaces.
     """
     line: dict[str, object] = {"entity": record.entity, "key": record.place.key, "partition": record.place.partition}
     for name, place in (("movedTo", record.moved_to), ("movedFrom", record.moved_from)):
@@ -103,7 +107,10 @@ def message_line(record: Record) -> str:
 
 
 def _in_json(envelope: Envelope) -> Envelope:
-    """The envelope. A state that is not JSON, as an older version may have written one, becomes a string."""
+    """Returns the envelope with states that are JSON objects or strings.
+
+    A state that is not a JSON object, as an older version may have written one, becomes a JSON string of its text.
+    """
     if isinstance(envelope.current, Raw) and not _is_object(envelope.current):
         envelope = replace(envelope, current=_string(envelope.current))
     if isinstance(envelope.original, Raw) and not _is_object(envelope.original):
@@ -129,5 +136,5 @@ def _place(place: Place) -> dict[str, object]:
 
 def _count(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text} is not a number of changes")
+        raise argparse.ArgumentTypeError(f"{text}: must be a whole number of changes, 0 or more")
     return int(text)

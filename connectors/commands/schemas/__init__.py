@@ -1,4 +1,4 @@
-"""`changelog schemas`: the schema files of what is published, each verb in a module."""
+"""`changelog schemas`: works with the schemas of what is published. Each of its verbs is a module."""
 
 import argparse
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ VERBS: Mapping[str, tuple[Command, str]] = {
         register,
         "register the Avro schemas of the live tables; without --yes, show what would be registered",
     ),
-    "accept": (accept, "let the service continue past a change of columns, or have it read a table again"),
+    "accept": (accept, "let the service continue past a change of columns, or make it read a table again"),
 }
 
 
@@ -28,6 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Runs the verb."""
+    """Runs the verb that the command line names."""
     verb, _ = VERBS[arguments.verb]
     return verb.execute(arguments)

@@ -1,4 +1,4 @@
-"""`changelog schemas accept`: lets the service past a change of columns that it stopped at."""
+"""`changelog schemas accept`: lets the service continue past a change of columns that it stopped at."""
 
 import argparse
 import os
@@ -28,12 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--read-again",
         action="store_true",
-        help="read the table again, because the change gave other values to rows that nobody wrote",
+        help="read the table again, because the change gave stored rows other values without writing these rows",
     )
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Stores the decision with the position, so that every replay takes the same one."""
+    """Stores the decision with the position of the change, so that every replay of the log decides the same."""
     settings = config.load(arguments.config, os.environ)
     if arguments.position is None and not arguments.read_again:
         raise ChangelogError(
@@ -70,7 +70,7 @@ def _accepted(checkpoint: Checkpoint, entity: str, position: Position | None, *,
         if not is_complete(stored):
             raise ChangelogError(
                 Kind.USAGE,
-                f"the table of {entity} is not read to its end yet",
+                f"the table of {entity} has not been read to its end yet",
                 hint="wait: the service is still reading it",
             )
         columns = () if "stale" in stored else [ALL_COLUMNS]

@@ -67,7 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints who would break, and why; returns 1 if anybody would, 3 if a file is invalid."""
+    """Prints which readers or writers would break, and why.
+
+    Returns 3 if a file is invalid, otherwise 1 if any would break, or if with `--live` a file differs from its table.
+    """
     paths: list[Path] = arguments.path or [arguments.config.parent / FOLDER]
     contracts = list(read([path for path in paths if path.exists() or path.is_symlink()]))
     if arguments.live:
@@ -84,7 +87,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_absent(paths: Sequence[Path], file_verdicts: Sequence[Verdict]) -> None:
-    """Raises USAGE for a path that has no schema now, and had none before."""
+    """Raises ChangelogError (USAGE) for a path that has no schema now, and had none in the earlier versions."""
     files = [Path(verdict.file).absolute() for verdict in file_verdicts]
     for path in paths:
         if not any(path.absolute() in (file, *file.parents) for file in files):
@@ -102,7 +105,7 @@ def _against_live(contracts: Sequence[Contract], paths: Sequence[Path], argument
 
 
 def what_came_before(contracts: Sequence[Contract], paths: Sequence[Path], arguments: argparse.Namespace) -> Earlier:
-    """Reads the versions that `--against` names."""
+    """Reads the earlier versions of the schemas from where `--against` says."""
     kind, _, argument = arguments.against.partition(":")
     if kind == GIT:
         return git.in_git(contracts, paths, argument)
@@ -116,7 +119,7 @@ def _in_registry(contracts: Sequence[Contract], url: str, file: Path) -> Earlier
     if not url:
         sink = config.load(file, os.environ).sink
         if not isinstance(sink, KafkaConfig) or sink.registry is None:
-            raise ChangelogError(Kind.USAGE, f"{file}: no registry is named", hint="say --against registry:URL")
+            raise ChangelogError(Kind.USAGE, f"{file}: no registry is configured", hint="give --against registry:URL")
         url, options = sink.registry, sink.registry_client
     with extra_needed():
         from changelog.connectors.schema_files.registered import in_registry  # noqa: PLC0415

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Writes the files and prints what happened to each; with `--check`, returns 1 if one is out of date."""
+    """Writes the files, and prints what happened to each. With `--check`, only returns 1 if one would change."""
     settings = config.load(arguments.config, os.environ)
     outcomes = generate(settings, arguments.entity, arguments.out, write=not arguments.check)
     if arguments.json:
@@ -48,7 +48,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def print_outcomes(console: Console, outcomes: Sequence[FileOutcome]) -> None:
-    """Prints a line for each file, and one that says what to do."""
+    """Prints a line for each file; if files are out of date, also a line that says how to write them."""
     for outcome in outcomes:
         style, text = STATES[outcome.state]
         line = Text(f"{outcome.file}: ").append(text.format(entity=outcome.entity), style=style)

@@ -1,4 +1,4 @@
-"""Schema files against the live tables: what `changelog schemas generate` would change, and whom that breaks."""
+"""Compares schema files with live tables: what would `changelog schemas generate` change, and whom would it break?"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,13 +19,16 @@ from changelog.schemas.types import ColumnType, Struct, to_json
 AGAINST = "the live tables"
 
 LIVE = "the live table"
-"""The name, in sentences, of the schema that `generate` would write."""
+"""How sentences name the schema that `generate` would write."""
 
 GENERATE = "`changelog schemas generate` writes what the table has"
 
 
 def report(settings: Config, contracts: Sequence[Contract], folder: Path | None, mode: Mode) -> CheckReport:
-    """A verdict for each file. An entity without a file gets one, too, if all files of `folder` were read."""
+    """Returns a verdict for each file of an entity.
+
+    If `folder` is given, all its files were read; then an entity without a file gets a verdict, too, which says so.
+    """
     contract_by_entity: dict[str, Contract] = {}
     invalid, notes = [], []
     for contract in contracts:
@@ -33,7 +36,7 @@ def report(settings: Config, contracts: Sequence[Contract], folder: Path | None,
         if contract.rule:
             invalid.append(judge(contract, None, mode))
         elif entity_path is None or entity_path[0] != settings.prefix:
-            notes.append(f"{contract.file} was not compared: it is not of an entity of {settings.prefix}")
+            notes.append(f"{contract.file} was not compared: it is not the schema of an entity of {settings.prefix}")
         else:
             contract_by_entity[entity_path[1]] = contract
     broken = {verdict.file for verdict in invalid}
@@ -73,7 +76,10 @@ def _missing(file: Path, prefix: str, entity: Entity) -> Verdict:
 
 
 def _compared(contract: Contract, schema: avro.Schema, entity: Entity, shape: Struct, mode: Mode) -> Verdict:
-    """Judges a file: first how it differs from the table, then whom the difference breaks, in the file's mode."""
+    """Judges a file: finds how it differs from the table, and which readers or writers the difference breaks.
+
+    The compatibility mode of the file decides what counts as broken; `mode` is for files that set none.
+    """
     try:
         file_columns = avro.state_shape(contract.schema)
     except ValueError as error:
@@ -92,7 +98,7 @@ def _compared(contract: Contract, schema: avro.Schema, entity: Entity, shape: St
 
 
 def _columns(contract: Contract, file_columns: Struct, table_columns: Struct) -> Iterator[SchemaFinding]:
-    """Findings on columns that one side lacks, and on columns whose types differ."""
+    """Yields a finding for each column that the file or the table lacks, and for each whose types differ."""
     types_in_file, types_in_table = dict(file_columns.fields), dict(table_columns.fields)
     for name, type_ in table_columns.fields:
         if name not in types_in_file:
@@ -106,7 +112,7 @@ def _columns(contract: Contract, file_columns: Struct, table_columns: Struct) ->
 
 
 def _places(contract: Contract, entity: Entity) -> Iterator[SchemaFinding]:
-    """Findings on a key or partition columns that differ between the file and the table."""
+    """Yields a finding if the key differs between file and table, and one if the partition columns differ."""
     for rule, member, names in (
         ("KEY_DIFFERS", "key", entity.key),
         ("PARTITION_DIFFERS", "partitionBy", entity.partition_by),
@@ -125,7 +131,7 @@ def _drift(contract: Contract, rule: str, column: str, text: str) -> SchemaFindi
 
 def _outdated(file_columns: Struct, table_columns: Struct) -> str:
     if [name for name, _ in file_columns.fields] != [name for name, _ in table_columns.fields]:
-        return "the columns stand in another order in the table"
+        return "the columns have another order in the table"
     return "the file is not as `changelog schemas generate` writes it"
 
 

@@ -1,4 +1,4 @@
-"""`changelog schemas plan`: tries a migration, rolls it back, and says what it would do to the changelog."""
+"""`changelog schemas plan`: runs a migration, rolls it back, and says what it would do to the changelog."""
 
 import argparse
 import contextlib
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints what would happen to each entity; returns 1 if the service would stop or a reader would break."""
+    """Prints what would happen to each entity. Returns 1 if the service would stop, or a reader would break."""
     settings = config.load(arguments.config, os.environ)
     source = migrations(settings)
     script = source.parse(str(arguments.file), _read(arguments.file), lasting=not arguments.embedded)
@@ -99,7 +99,10 @@ def _seconds(text: str) -> float:
 
 
 def _read(path: Path) -> str:
-    """The text of a file. Raises ChangelogError (USAGE) if it cannot be read, is not UTF-8 or holds a NUL."""
+    """Returns the text of a file.
+
+    Raises ChangelogError (USAGE) if the file cannot be read, is not UTF-8, or contains a NUL character.
+    """
     try:
         text = path.read_bytes().decode()
     except OSError as error:
@@ -112,7 +115,10 @@ def _read(path: Path) -> str:
 
 
 def _versions(settings: Config) -> dict[str, list[tuple[str, avro.Schema]]]:
-    """The versions of columns in the changelog, by entity; empty if it cannot be reached, for example from CI."""
+    """Returns, by entity, the versions of its columns in the changelog: a label and a schema for each version.
+
+    Returns none if the changelog cannot be reached, for example from CI.
+    """
     versions: dict[str, list[tuple[str, avro.Schema]]] = {}
     with contextlib.suppress(ChangelogError):
         for version in read_versions(open_log(settings)):
@@ -123,7 +129,10 @@ def _versions(settings: Config) -> dict[str, list[tuple[str, avro.Schema]]]:
 
 
 def _files(folder: Path, prefix: str) -> dict[str, avro.Schema]:
-    """The schemas of entities in files. Other files are skipped; `changelog schemas check` reports invalid ones."""
+    """Returns the schemas of entities of `prefix` in the files of `folder`, by entity.
+
+    Skips files with anything else, and invalid files, which `changelog schemas check` reports.
+    """
     schemas = {}
     for contract in read([folder]) if folder.is_dir() else ():
         entity_path = avro.entity_of(contract.schema)

@@ -27,9 +27,9 @@ RegistryState = Literal["registered", "new", "compatible", "incompatible"]
 
 STATES: dict[RegistryState, tuple[str, str, str]] = {
     "registered": ("✓", "green", "is registered"),
-    "new": ("+", "cyan", "would be the first one"),
-    "compatible": ("+", "cyan", "would be a new version, which the registry takes"),
-    "incompatible": ("✗", "bold red", "is not compatible with the versions before: the registry refuses it"),
+    "new": ("+", "cyan", "would be the first version"),
+    "compatible": ("+", "cyan", "would be a new version, which the registry accepts"),
+    "incompatible": ("✗", "bold red", "is not compatible with the earlier versions, so the registry refuses it"),
 }
 
 FOUND = 1
@@ -37,7 +37,7 @@ FOUND = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryVerdict:
-    """The registry's verdict on an entity's schema; `id` is set if it is registered."""
+    """The registry's verdict on the schema of an entity. `id` is the schema's id, None if it is not registered."""
 
     entity: str
     subject: str
@@ -48,12 +48,15 @@ class RegistryVerdict:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog schemas register`."""
     parser.add_argument("entity", nargs="*", metavar="ENTITY", help="only these entities; default: all")
-    parser.add_argument("--yes", action="store_true", help="register them")
+    parser.add_argument("--yes", action="store_true", help="register the schemas")
     parser.add_argument("--json", action="store_true", help="print the verdicts and the schemas as JSON")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints a verdict for each subject; returns 1 if the registry refuses one, and then registers none."""
+    """Prints a verdict for each subject, and registers the schemas if `--yes` is given.
+
+    Returns 1 if the registry refuses a schema, and then registers none.
+    """
     settings = config.load(arguments.config, os.environ)
     sink = settings.sink
     if not isinstance(sink, KafkaConfig) or sink.registry is None:
@@ -91,9 +94,10 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def live_schemas(settings: Config, names: Sequence[str]) -> list[tuple[str, str, avro.Schema]]:
-    """The entity, subject and schema of what the service publishes for each table as it is now.
+    """Returns the name, the subject and the schema of each of the entities `names`, or of all if there are no names.
 
-    Of the entities `names`, or of all. Raises ChangelogError (USAGE) if there is no entity of such a name.
+    The schema is that of what the service publishes for the table as it is now. Raises ChangelogError (USAGE) if there
+    is no entity of one of the names.
     """
     return [
         (
@@ -115,7 +119,7 @@ def judge(registry: "Registry", entity: str, subject: str, schema: avro.Schema) 
 
 
 def print_verdicts(console: Console, verdicts: Sequence[RegistryVerdict], *, registered: bool) -> None:
-    """Prints a line for each subject, and one that says what to do."""
+    """Prints a line for each subject; if nothing was registered, also a line that says so."""
     grid = Grid.grid(padding=(0, 1))
     grid.add_column()
     grid.add_column(style="bold", overflow="fold")
@@ -128,4 +132,4 @@ def print_verdicts(console: Console, verdicts: Sequence[RegistryVerdict], *, reg
     if any(verdict.state == "incompatible" for verdict in verdicts):
         console.print("\nnothing was registered", style="bold red")
     elif not registered and any(verdict.id is None for verdict in verdicts):
-        console.print("\nnothing was registered; --yes does it")
+        console.print("\nnothing was registered; --yes registers these schemas")
