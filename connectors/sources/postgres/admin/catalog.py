@@ -1,6 +1,6 @@
-"""Reads the tables of a database from its present catalogue, for setup, checks and reading tables.
+"""Reads from the catalogue which tables a database has now, for setup, for checks and for reading the tables.
 
-The columns of streamed rows do not come from here but from the stream's own Relation messages.
+The columns of streamed rows do not come from here but from the Relation messages in the stream.
 """
 
 from collections import defaultdict
@@ -14,7 +14,8 @@ from changelog.connectors.sources.postgres.session.connection import translated
 from changelog.envelope.entity import Entity
 
 ReplicaIdentity = Literal["d", "n", "f", "i"]
-"""DEFAULT (the primary key), NOTHING, FULL or an index, by the letters of the catalogue."""
+"""Which columns of an old row the log contains, as a letter of the catalogue: d is DEFAULT (the primary key), n is
+NOTHING, f is FULL, and i is an index."""
 
 _PUBLISHES_GENERATED = 180000
 _BEFORE_IMAGES: Mapping[ReplicaIdentity, str] = {"f": "full", "d": "primary key", "i": "an index", "n": "none"}
@@ -50,9 +51,9 @@ class Index:
 class Leaf:
     """A table that stores rows: a plain table, or a partition that is not partitioned further.
 
-    `pages` is its size in blocks, 0 if it was not requested; `filenode` changes when the table is rewritten. `identity`
-    names the columns of an old row that the log has. It is None if the log has all of them. If it is empty, the log has
-    none, and the server refuses UPDATE and DELETE.
+    `pages` is its size in blocks, 0 if the size was not requested. `filenode` changes when the table is rewritten.
+    `identity` names the columns of an old row that the log contains; it is None if the log contains all columns. If it
+    is empty, the log contains none, and the server refuses UPDATE and DELETE.
     """
 
     oid: int
@@ -66,9 +67,9 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A plain (`kind` r) or partitioned (p) table that is not itself a partition.
+    """A plain (`kind` r) or partitioned (`kind` p) table that is not itself a partition.
 
-    `rows_estimate` and `nbytes` are the sums over its leaves. `nbytes` includes TOAST but no indexes, and is 0 if it
+    `rows_estimate` and `nbytes` are sums over the leaves. `nbytes` includes TOAST but no indexes; it is 0 if the size
     was not requested.
     """
 
@@ -90,20 +91,20 @@ class Table:
 
     @property
     def before_image(self) -> str:
-        """Which columns of a row before a change the log has, according to the table's replica identity."""
+        """The columns of an old row that the log contains, as a word that describes the table's replica identity."""
         return _BEFORE_IMAGES[self.replica_identity]
 
     def usable_key(self) -> tuple[str, ...] | None:
-        """The primary key, otherwise the first unique index that can serve as the key, otherwise None."""
+        """Returns the columns of the primary key or of the first unique index that can serve as the key, else None."""
         indexes = sorted(self.indexes, key=lambda index: (not index.primary, index.name))
         keys = [index.columns for index in indexes if index.unique]
         return next((key for key in keys if key and self.key_problem(key) is None), None)
 
     def key_problem(self, key: Sequence[str]) -> str | None:
-        """Why `key` cannot identify the rows in a changelog, and how to fix that; None if it can.
+        """Returns why `key` cannot identify the rows in a changelog, and how to fix that; None if it can.
 
-        The key needs a valid, immediate (not deferrable), non-partial unique index on NOT NULL columns. With a
-        deferrable index, two rows can swap keys, and their changes arrive in an order that makes one row vanish.
+        The key needs a unique index on NOT NULL columns. The index must be valid, not partial and not deferrable. With
+        a deferrable index, two rows can swap their keys, and the changes arrive in an order in which one row vanishes.
         """
         text = f"{self.schema}.{self.name}"
         key_list = ", ".join(key)
@@ -130,10 +131,10 @@ def read_tables(
     named: tuple[str, str] | None = None,
     sized: Callable[[tuple[str, str]], bool] = lambda _: False,
 ) -> list[Table]:
-    """All tables of the database that can be published, sorted by schema and name; no temporary or system tables.
+    """Returns all tables that can be published, sorted by schema and name, without temporary and system tables.
 
-    If `named` is given, only the table with this schema and name. `sized` selects the tables to measure as well;
-    measuring waits while a table is locked in ACCESS EXCLUSIVE mode.
+    If `named` is given, returns only the table with this schema and name. `sized` selects the tables whose size is
+    read; this waits while the table is locked in ACCESS EXCLUSIVE mode.
     """
     schema, name = named or (None, None)
     with translated("reading the catalogue"), conn.transaction():
@@ -162,7 +163,7 @@ def read_tables(
 
 
 def identity_problem(table: Table) -> str | None:
-    """Why publishing the table would make the application's own UPDATE and DELETE fail; None if it would not."""
+    """Returns why the application's own UPDATE and DELETE would fail once the table is published; None otherwise."""
     virtual_columns = [column.name for column in table.columns if column.generated == "virtual"]
     logs_all_columns = table.replica_identity == "f" or any(leaf.identity is None for leaf in table.leaves)
     if not virtual_columns or not logs_all_columns:
@@ -295,14 +296,17 @@ AND NOT (a.attisdropped OR a.atthasdef OR a.atthasmissing OR a.attidentity <> ''
 
 
 def filled_columns(connection: psycopg.Connection[Any], entity: Entity, columns: Sequence[str]) -> Collection[str]:
-    """The columns that may have values in rows that are older than the column; only the catalogue shows them."""
+    """Returns those of `columns` in which rows that are older than the column may have a value.
+
+    An example is a column that was added with a default. The log does not contain these values.
+    """
     with translated("asking the catalogue"):
         rows = connection.execute(_FILLED, [*entity.table, list(columns)]).fetchall()
     return set(columns) - {name for (name,) in rows}
 
 
 def newest_transaction(connection: psycopg.Connection[Any]) -> int:
-    """A new transaction id: the server has assigned all lower ones already."""
+    """Returns a new transaction id. The server has already assigned all lower ids."""
     with connection.transaction(force_rollback=True):
         row = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
     assert row is not None

@@ -33,16 +33,16 @@ def claim_slot(
 ) -> None:
     """Makes `replication` the only session that may read the slot `name`, whether or not the slot exists yet.
 
-    Two services that start at the same time would both find the slot unread, and the one that loses the slot might
-    already have taken the changelog from the winner. So each service announces itself before it looks for others: of
-    any two, at least one sees the other. The announcement is an advisory lock on a random number, which ends with the
-    session; the server ends a session that reads a slot and stays silent for `wal_sender_timeout`. Any role can take
-    any advisory lock, so only locks of replication sessions count: the server admits these only to roles with the right
-    to replicate.
+    Two services that start at the same time would both find that nobody reads the slot. The one that then fails to get
+    the slot might already have taken the changelog over from the other. So each service announces itself before it
+    looks for others: of any two services, at least one sees the other. The announcement is an advisory lock on a random
+    number, which the server releases when the session ends. Any role can take any advisory lock, so only the locks of
+    replication sessions count: the server opens such sessions only for roles with the right to replicate.
 
-    If the slot is held, this tries again for `patience_s`, because the server needs a moment to notice that one of our
-    sessions was killed. `sessions` are the server processes of all sessions that this process has had; `replication` is
-    added to them. The server keeps a session whose connection broke silently for its `wal_sender_timeout`.
+    If another session holds the slot, this tries again for `patience_s` seconds, because the server needs a moment to
+    notice that one of our sessions was killed. If a connection breaks silently, the server keeps its session for
+    `wal_sender_timeout`. `sessions` holds the server processes of all sessions that this process has had; the session
+    of `replication` is added to them.
 
     Raises ChangelogError: IN_USE if a foreign session holds the slot, CONNECTION if one of `sessions` holds it,
     PRECONDITION if the slot is not one of ours.

@@ -1,7 +1,8 @@
-"""An optional event trigger, which writes each statement that matters to the changelog into the log.
+"""An optional event trigger of PostgreSQL, which writes the statements that can hide changes from the log into the log.
 
-Without the trigger, the service compares the catalogue every few seconds, and an edit lies between two comparisons.
-With it, the exact positions of the statements are known. On most servers, only a superuser can create it.
+Without the trigger, the service compares the catalogue every few seconds, and knows of an edit only that it was made
+between two comparisons. With the trigger, it knows the exact log positions of the statements. On most servers, only a
+superuser can create the trigger.
 """
 
 from collections import deque
@@ -16,7 +17,7 @@ from changelog.connectors.sources.postgres.session.connection import translated
 from changelog.connectors.sources.postgres.values.lsn import lsn_text
 
 NAME = "changelog_ddl"
-"""The function, and the trigger on `ddl_command_end`; the trigger on `sql_drop` is NAME_drop."""
+"""The name of the function, and of the trigger on `ddl_command_end`. The trigger on `sql_drop` is called NAME_drop."""
 
 SCRIPT = f"""\
 -- Run this as a superuser. The trigger writes the name of each statement listed below, and the names of its objects,
@@ -53,7 +54,7 @@ _STATEMENTS_MAX = 1000
 
 
 class Statements:
-    """The latest statements that the event trigger wrote into the log; they give the bounds of changes."""
+    """Keeps the latest statements that the event trigger wrote into the log, to find the log positions of changes."""
 
     def __init__(self) -> None:
         self._statements: deque[tuple[int, str]] = deque(maxlen=_STATEMENTS_MAX)
@@ -68,9 +69,9 @@ class Statements:
             self._statements.append((commit, statement["command"]))
 
     def bounds(self, change: Unlogged) -> tuple[str, str]:
-        """The log positions of the first and last statement that can have made the change.
+        """Returns the log positions of the first and the last statement that can have made the change.
 
-        Without such a statement, these are the positions of the two comparisons around the change.
+        If no such statement is known, returns the positions of the two comparisons around the change.
         """
         commits = [
             commit

@@ -1,8 +1,9 @@
 """Records what the catalogue says about each table, so that a later look can notice changes that are not in the log.
 
-Every edit of a catalogue row gives it a new `xmin`, which survives VACUUM FREEZE and is the same on a physical standby.
-So if a table leaves the publication and comes back between two looks, its new catalogue rows show it. Another cluster
-assigns its own numbers, so its catalogue cannot be compared.
+A *look* is one reading of the catalogue. Every edit of a catalogue row gives the row a new `xmin`. An `xmin` survives
+VACUUM FREEZE and is the same on a physical standby. So if a table leaves the publication and comes back between two
+looks, its rows in the catalogue have another `xmin` at the second look. Another cluster assigns its own transaction
+ids, so its catalogue cannot be compared.
 """
 
 import hashlib
@@ -21,15 +22,17 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 
 LEAVES_MAX = 200
-"""The most partitions of a table that a checkpoint lists; beyond that it stores a hash, because it is written often."""
+"""The most partitions of a table that a checkpoint lists. For a table with more, it stores a hash of them, because
+checkpoints are written often and must be short."""
 
 _PROBED_PAGES = 128
-"""How many pages of a partition with new storage are searched for a row that is older than the last look."""
+"""The number of pages of a rewritten or truncated partition in which a row from before the last look is searched."""
 
 _SCHEMAS_PUBLISHED = 150000
 
 _SAME_TEXT = (frozenset({20, 21, 23}), frozenset({25, 1043}))
-"""Groups of type OIDs (integers; text and varchar). A key column may change within a group and keep its texts."""
+"""Groups of type OIDs (integers; text and varchar). A key column's type may change within a group: the texts of the
+keys stay the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +45,15 @@ class LeafEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableEvidence:
-    """The evidence for one entity's table, which has this `oid`.
+    """The evidence for one entity's table, whose OID is `oid`.
 
-    `name` is a version that changes with each renaming of the table, and with a change of its `owner`. `options` is a
-    version that changes with each edit of the publication itself, and with a change of its owner, `publisher`.
-    `published` identifies the publication's rows that cover the table.
+    `name` is a mark that changes each time the table is renamed or gets another `owner`. `options` is a mark that
+    changes each time the publication itself is edited or gets another owner (`publisher`). `published` identifies the
+    rows of the catalogue by which the publication covers the table.
 
-    `keys` are the constraints that keep the entity key unique (`c` and the OID), or unique indexes without a constraint
-    (`i` and the OID). `types` are the types of the key columns, with a hash of the attributes of composites in them.
-    `leaves` are the partitions by OID, or a hash of them.
+    `keys` holds the constraints that keep the entity key unique (`c` and the OID), and the unique indexes without a
+    constraint that do so (`i` and the OID). `types` holds the types of the key columns; if one contains composites,
+    with a hash of their attributes. `leaves` holds the partitions that store rows, by OID, or a hash of them.
     """
 
     oid: int
@@ -94,9 +97,10 @@ class TableEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One look at the catalogue. `lsn` is the end of the log before it; every transaction below `horizon` had ended.
+    """The result of one look at the catalogue.
 
-    `tables` is keyed by entity; an entity whose table does not exist is missing.
+    `lsn` is where the log ended right before the look. Every transaction with an id below `horizon` had ended then.
+    `tables` is keyed by the name of the entity; an entity whose table does not exist is left out.
     """
 
     lsn: int
@@ -126,11 +130,11 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unlogged:
-    """A change between the log positions `since` and `until` that may have affected rows without being in the log.
+    """A change of a table between the log positions `since` and `until` whose effect on rows may be missing in the log.
 
-    `statements` is a word in every command that can have caused it. `leaves` are the partitions to read again, None
-    for the whole table. `sweep` says that rows may be gone, `truncated` that partitions were truncated and nothing else
-    happened.
+    `why` describes the change. `statements` is a word that occurs in the name of every command that can have caused it.
+    `leaves` holds the OIDs of the partitions to read again; None means the whole table. `sweep` says that rows may be
+    gone. `truncated` says that partitions were truncated and nothing else happened.
     """
 
     entity: str
@@ -144,10 +148,10 @@ class Unlogged:
 
 
 def read(connection: psycopg.Connection[Any], publication: str, entities: Sequence[Entity]) -> Evidence:
-    """Looks at the catalogue. It locks no table, so it never waits for an ALTER TABLE.
+    """Looks at the catalogue. This locks no table, so it never waits for an ALTER TABLE.
 
-    The end of the log is read first, in a statement of its own. So the look sees every change of a table that happened
-    before the rows at that position were written.
+    It reads the end of the log first, in a statement of its own. So the look sees every change of a table that was made
+    before the log reached that position.
     """
     requests = [
         {"entity": entity.name, "schema": entity.table[0], "name": entity.table[1], "key": sorted(entity.key)}
@@ -163,7 +167,7 @@ def read(connection: psycopg.Connection[Any], publication: str, entities: Sequen
 
 
 def unlogged(before: Evidence, now: Evidence) -> Iterator[Unlogged]:
-    """The changes between two looks that may be missing from the log; `before` is the result of `prove`."""
+    """Yields the changes between two looks that may be missing from the log; `before` is the result of `prove`."""
     for entity, new_table in now.tables.items():
         old_table = before.tables.get(entity)
         if old_table is None or old_table == new_table:
@@ -177,10 +181,11 @@ def unlogged(before: Evidence, now: Evidence) -> Iterator[Unlogged]:
 
 
 def prove(connection: psycopg.Connection[Any], before: Evidence, now: Evidence) -> Evidence:
-    """Adds to `before` the present state of partitions that were only rewritten or that never had foreign rows.
+    """Returns `before` with the present state of those partitions whose change has lost no rows.
 
-    A partition that VACUUM FULL or CLUSTER has rewritten still has rows from before the earlier look; a truncated one
-    has none.
+    So `unlogged` finds no change of these partitions. They are partitions that VACUUM FULL or CLUSTER has rewritten,
+    and new partitions whose rows are all in the log. A rewritten partition still has rows from before the earlier look;
+    a truncated partition has none, which tells the two apart.
     """
     tables = dict(before.tables)
     for entity, new_table in now.tables.items():
@@ -203,7 +208,7 @@ def _same_rows(
     oid: int,
     leaf: LeafEvidence,
 ) -> bool:
-    """Whether the changelog's rows of this partition are still right."""
+    """Returns whether the changelog's rows of this partition are still right, although its evidence may differ."""
     old_leaf = old_leaves.get(oid)
     if old_leaf == leaf:
         return True
@@ -213,7 +218,7 @@ def _same_rows(
 
 
 def _reason_for_whole_table(old_table: TableEvidence, new_table: TableEvidence) -> str | None:
-    """Why the whole table is affected; None if it is not."""
+    """Returns why the whole table is affected by a change between two looks; None if it is not."""
     if old_table.oid != new_table.oid:
         return "another table has taken its name"
     if old_table.name != new_table.name and old_table.owner == new_table.owner:
@@ -234,7 +239,7 @@ def _reason_for_whole_table(old_table: TableEvidence, new_table: TableEvidence) 
 
 
 def _same_text(old_types: Sequence[str], new_types: Sequence[str]) -> bool:
-    """Whether every key column with a new type still publishes the same texts."""
+    """Returns whether the keys still have the same texts although the types of key columns differ."""
     if len(old_types) != len(new_types):
         return False
     # Older versions of this program did not store the attributes of composites.
@@ -246,7 +251,7 @@ def _same_text(old_types: Sequence[str], new_types: Sequence[str]) -> bool:
 
 
 def _plain(old: str, new: str) -> str:
-    """`new` without its hash of attributes, if `old` has none."""
+    """Returns `new` without its hash of attributes if `old` has no such hash, so that the two can be compared."""
     return new if old.count(".") > 1 else ".".join(new.split(".")[:2])
 
 
@@ -278,10 +283,10 @@ def _leaves(entity: str, old_table: TableEvidence, new_table: TableEvidence, sin
 
 
 def _has_older(connection: psycopg.Connection[Any], leaf: int, horizon: int) -> bool:
-    """Whether the first pages have a row that a transaction below `horizon` wrote.
+    """Returns whether the first pages of a partition have a row that a transaction below `horizon` wrote.
 
-    Ids wrap around, so a row that was frozen long ago can look young: then the partition counts as truncated. So does
-    a partition that our role may not read.
+    Returns False for a partition that our role may not read; it then counts as truncated. Transaction ids wrap around,
+    so a row that was frozen long ago can look younger than `horizon`; such a partition counts as truncated, too.
     """
     probe = _probe(connection, leaf)
     first = sql.SQL("ctid < {}::tid AND age(xmin) > age({}::text::xid)")
@@ -292,10 +297,11 @@ def _has_older(connection: psycopg.Connection[Any], leaf: int, horizon: int) -> 
 def _is_new(
     connection: psycopg.Connection[Any], leaf: int, leaf_evidence: LeafEvidence, old_leaves: Iterable[LeafEvidence]
 ) -> bool:
-    """Whether the log has all rows of the partition under its table's name.
+    """Returns whether the log has all rows of a new partition under the name of its partitioned table.
 
-    That is so if it is empty, or if it was created as a partition (CREATE TABLE … PARTITION OF) and so was its parent,
-    if that is new, too. A partition that our role may not read passes if the transaction that created it attached it.
+    That is so if the partition is empty. It is also so if the partition was created as a partition (CREATE TABLE …
+    PARTITION OF), and, if its parent is new as well, the parent was, too. If our role may not read the partition, this
+    returns True if the same transaction created and attached it.
     """
     probe = _probe(connection, leaf)
     if probe is None:
@@ -308,10 +314,10 @@ def _is_new(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PartitionProbe:
-    """An existing partition: its size, and `made_by`, the transaction that created it.
+    """What the catalogue says about an existing partition.
 
-    `made_as_partition` says that it was never a table of its own; `made_as_partitions` says the same of it and of every
-    partition above it.
+    `pages` is its size, and `made_by` is the transaction that created it. `made_as_partition` says that the partition
+    was never a table of its own. `made_as_partitions` says this of the partition and of all partitions above it.
     """
 
     schema: str
@@ -330,7 +336,7 @@ def _probe(connection: psycopg.Connection[Any], leaf: int) -> _PartitionProbe | 
 
 
 def _exists(connection: psycopg.Connection[Any], leaf: _PartitionProbe, condition: sql.Composed) -> bool:
-    """Whether the partition has a row that meets the condition."""
+    """Returns whether the partition has a row that meets the condition."""
     table = sql.Identifier(leaf.schema, leaf.name)
     with translated("looking at a partition"):
         row = connection.execute(

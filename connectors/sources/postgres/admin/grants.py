@@ -41,7 +41,7 @@ def read_owned(connection: psycopg.Connection[Any], tables: Sequence[Table]) -> 
 
 
 def grants(owned: Sequence[OwnedTable], *, database: str) -> str:
-    """The SQL script for the administrator of `database`; it sets no passwords."""
+    """Returns the SQL script for the administrator of `database`; the script sets no passwords."""
     return "\n".join([*_head(database), *_setup(owned, database), "", *_run(owned, database), ""])
 
 
@@ -85,7 +85,7 @@ def _quote(*names: str) -> str:
 
 
 def _printable(name: str) -> str:
-    """A quoted identifier. If the name contains characters that could control a terminal, they are escaped (U&"…")."""
+    """Returns `name` as a quoted identifier; characters that could control a terminal are escaped (`U&"…"`)."""
     quoted = identifier(name)
     if safe(name) == name:
         return quoted

@@ -1,11 +1,11 @@
 """Checks that the server's log is still the log that the changelog was made from. The log itself is the evidence.
 
 A server that was restored to an earlier point continues with other transactions on the same timeline, and sooner or
-later passes every position. So neither the end of its log nor its timeline proves anything. But its slot was restored
-with it, so the server sends again whatever that slot had not confirmed. The checkpoint therefore names the last
-transaction that it covers. If the slot has not confirmed that transaction, the stream starts there, and its first
-transaction must be the same one, with the same commit position, id and time. Nothing is confirmed before it arrives;
-otherwise the server would not send it at the next start.
+later its log passes the end of the changelog. So neither the end of its log nor its timeline proves anything. But the
+slot was restored together with the server, so the server sends again whatever the slot had not confirmed. Therefore the
+checkpoint names the last transaction that it covers. If the slot has not confirmed that transaction, the stream starts
+at it. The stream's first transaction must then be the same one, with the same commit position, id and time. The source
+confirms nothing before this transaction has arrived; otherwise the server would not send it at the next start.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ MEMBER = "history"
 
 
 def last_transaction(transaction: Transaction, publication: str) -> dict[str, Any]:
-    """The checkpoint's entry for the last transaction that it covers, as seen through this publication."""
+    """Returns the checkpoint's entry for the last transaction that it covers, as `publication` sends it."""
     return {
         "commit": lsn_text(transaction.commit),
         "xid": transaction.xid & 0xFFFFFFFF,  # the form in the log
@@ -32,12 +32,12 @@ def last_transaction(transaction: Transaction, publication: str) -> dict[str, An
 
 
 class History:
-    """The transaction that one opening's stream must start with, and how far the source may confirm.
+    """Knows which transaction the stream of one opening must start with, and how far the source may confirm.
 
-    `start_lsn` is where the stream starts. `commit` is where the changelog's last transaction committed (-1 if the
-    `last` transaction is unknown). `durable` is how far the changelog is stored. Nothing can be checked if the slot has
-    already `confirmed` that transaction, or if it was seen through another publication, because this one may leave it
-    out.
+    `start_lsn` is where the stream starts. `commit` is where the changelog's last transaction committed (-1 if that
+    transaction is unknown). `durable` is how far the changelog is stored. Nothing can be checked if the slot has
+    already confirmed the last transaction. Nothing can be checked either if another publication sent that transaction,
+    because the present publication may leave it out.
     """
 
     def __init__(self, last: Mapping[str, Any] | None, through_lsn: int, publication: str, confirmed: int) -> None:
@@ -50,13 +50,19 @@ class History:
 
     @classmethod
     def of(cls, stored: Checkpoint | None, publication: str, confirmed_flush: int) -> Self:
-        """For the changelog that ends at `stored`, which is None if it is new or has no link to this log."""
+        """Returns the history for the changelog that ends at `stored`.
+
+        `stored` is None if the changelog is new, or if this log does not continue it (after a change of the cluster).
+        """
         if stored is None:
             return cls(None, confirmed_flush, publication, confirmed_flush)
         return cls(stored.source.get(MEMBER), through_lsn(stored), publication, confirmed_flush)
 
     def covered(self, stored: Checkpoint, epoch: Callable[[int], int]) -> Position | None:
-        """The position up to which the stream holds nothing new: the last published row or the last transaction."""
+        """Returns the position up to which the changelog already has everything that the stream sends.
+
+        It is the position of the last published row or of the last transaction, whichever is later.
+        """
         if self.commit < 0 or stored.partial:
             return stored.position
         last = Position(epoch(self.commit), self.commit, 0)
@@ -64,7 +70,7 @@ class History:
 
     @property
     def confirmable(self) -> int:
-        """How far the source may confirm."""
+        """The log position up to which the source may confirm."""
         return self.durable if self._awaited is None else self.start_lsn
 
     def heard(self, first: Transaction | None) -> bool:

@@ -1,7 +1,8 @@
 """Determines which history of the source a log position belongs to, and whether the changelog can continue in it.
 
-An epoch numbers the histories: each promotion and each new cluster begins a new one. A commit before the fork belongs
-to the history in which it was first published, even if a promoted server sends it again.
+Epochs number the histories: each promotion of a standby and each new cluster begins a new epoch. A promoted server
+continues on a new timeline, which branches off the old one at a position, the *fork*. A commit before the fork belongs
+to the epoch in which it was first published, even if the promoted server sends it again.
 """
 
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """The stretches of the log from the last checkpoint on, in order."""
+    """The stretches of the log from the last checkpoint on, in the order of the log."""
 
     stretches: tuple[Stretch, ...]
 
@@ -68,18 +69,18 @@ class Lineage:
 
     @classmethod
     def unlinked(cls, stored: Checkpoint | None, system: System) -> Self:
-        """A history without a link to an earlier one: for a new changelog, or after a new cluster was accepted."""
+        """Returns a lineage that continues no earlier log: for a new changelog, or after a new cluster was accepted."""
         epoch = FIRST_EPOCH if stored is None else stored.epoch + 1
         return cls(stretches=(Stretch(end_lsn=None, epoch=epoch, timeline=system.timeline),))
 
     def epoch(self, commit_lsn: int) -> int:
-        """The epoch of the commit whose record begins at `commit_lsn` (pgoutput's `final_lsn`)."""
+        """Returns the epoch of the commit whose record begins at `commit_lsn` (pgoutput's `final_lsn`)."""
         return next(part.epoch for part in self.stretches if part.end_lsn is None or commit_lsn < part.end_lsn)
 
     def reached(self, through_lsn: int) -> Stretch:
-        """The stretch that ends at or after `through_lsn`: its epoch and timeline go into the checkpoint.
+        """Returns the stretch that contains the log up to `through_lsn`; its epoch and timeline go into the checkpoint.
 
-        A record that ends exactly at a fork belongs to the timeline before the fork.
+        If a record ends exactly at a fork, this is the stretch before the fork.
         """
         return next(part for part in self.stretches if part.end_lsn is None or through_lsn <= part.end_lsn)
 
@@ -95,14 +96,17 @@ def timeline_of(stored: Checkpoint) -> int:
 
 
 def is_elsewhere(stored: Checkpoint | None, system: System) -> bool:
-    """Whether the changelog comes from another cluster and can continue here: it must not end inside a transaction."""
+    """Returns whether the changelog comes from another cluster and can continue on this one.
+
+    It cannot continue if it ends inside a transaction, because this server does not have the rest of the transaction.
+    """
     return stored is not None and cluster_of(stored) != system.system_identifier and not stored.partial
 
 
 def joins_on(
     stored: Checkpoint, database: Mapping[str, Any], system: System, history: tuple[tuple[int, int], ...]
 ) -> bool:
-    """Whether the server's log is the log that the changelog was made from, with everything that was published."""
+    """Returns whether the changelog was made from this server's log, which has everything that was published."""
     try:
         check_database(stored, database)
         Lineage.trace(stored, system, history, confirmed_flush=0)
@@ -157,7 +161,11 @@ def _check_history(stored: Checkpoint, system: System, forks: list[tuple[int, in
 
 
 def _published_to(stored: Checkpoint) -> int:
-    """The end of the last published record; for a partial transaction, at least the first byte of its commit."""
+    """Returns the position that the server's log must have reached for the changelog to be made from it.
+
+    It is the end of the last published record. If the changelog ends inside a transaction, it is at least the first
+    byte of that transaction's commit record.
+    """
     if stored.partial and stored.position is not None:
         return max(through_lsn(stored), stored.position.commit + 1)
     return through_lsn(stored)

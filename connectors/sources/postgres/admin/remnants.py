@@ -12,7 +12,7 @@ SLOT, PUBLICATION = "slot", "publication"
 
 
 def read(connection: Connection, slot: str, publication: str) -> list[Remnant]:
-    """The present state of both."""
+    """Returns the present state of the slot and the publication."""
     state = slot_state(connection, slot)
     query = "SELECT true FROM pg_publication WHERE pubname = %s"
     with translated("looking for the publication"):
@@ -34,7 +34,10 @@ def drop(connection: Connection, kind: str, name: str) -> None:
 
 
 def _drop_publication(connection: Connection, name: str) -> None:
-    """Raises ChangelogError (ACCESS) if it belongs to another role, often the one that set the service up."""
+    """Drops the publication. Raises ChangelogError (ACCESS) if it belongs to another role.
+
+    Often this is the role that set the service up.
+    """
     try:
         connection.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(name)))
     except psycopg.errors.InsufficientPrivilege as error:

@@ -1,6 +1,7 @@
-"""Sends signals: writes them into the database's log as messages, which any role may do.
+"""Sends signals: writes requests to the service into the database's log, as messages.
 
-Their form is in `changelog.envelope.signal`. `[signals] secret` says whose signals the service obeys.
+`changelog.envelope.signal` defines their form. Any role may write such messages; if `[signals] secret` is configured,
+the service obeys only signals that are signed with it.
 """
 
 from changelog.connectors.sources.postgres.session.connection import Connection, translated
@@ -22,7 +23,7 @@ def send(connection: Connection, signal: Signal, secret: bytes | None) -> int:
 
 
 def _signing(connection: Connection, secret: bytes) -> Signing:
-    """The signing data of the open transaction."""
+    """Returns what a signal in the open transaction is signed with."""
     row = connection.execute(
         "SELECT system_identifier::text, pg_current_xact_id()::text FROM pg_control_system()"
     ).fetchone()

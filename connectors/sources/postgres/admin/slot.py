@@ -59,7 +59,7 @@ class SlotState:
 
 
 def read_database(conn: psycopg.Connection[Any]) -> tuple[str, dict[str, Any]]:
-    """The cluster's system identifier, and the `name` and `oid` of the connection's database."""
+    """Returns the cluster's system identifier, and a mapping with the `name` and `oid` of the connection's database."""
     with translated("reading the database's identity"):
         row = conn.execute(_DATABASE).fetchone()
     assert row is not None
@@ -68,10 +68,10 @@ def read_database(conn: psycopg.Connection[Any]) -> tuple[str, dict[str, Any]]:
 
 
 def publication_sql(name: str, entities: Sequence[Entity], *, server_version: int) -> str:
-    """The statement that creates the publication; `server_version` is libpq's number.
+    """Returns the statement that creates the publication; `server_version` is libpq's number.
 
-    It has no column lists, because a list that lacks a column of the replica identity breaks the application's own
-    UPDATE.
+    The publication has no column lists, because the application's own UPDATE would fail if a list lacked a column of
+    the replica identity.
     """
     tables = ", ".join(published_as(entity) for entity in entities)
     options = [f"publish = '{OPERATIONS}'", "publish_via_partition_root = true"]
@@ -81,9 +81,9 @@ def publication_sql(name: str, entities: Sequence[Entity], *, server_version: in
 
 
 def published_as(entity: Entity) -> str:
-    """The clause that publishes the table, with its row filter.
+    """Returns the SQL clause that publishes the entity's table, with its row filter.
 
-    ONLY keeps tables that inherit from it from being published under its name.
+    Because of ONLY, tables that inherit from this one are not published under its name.
     """
     condition = f" WHERE ({entity.where})" if entity.where else ""
     return f"ONLY {identifier(*entity.table)}{condition}"
@@ -130,10 +130,10 @@ def ensure_slot(
     answer_s: float = ANSWER_S,
     alive: Callable[[], None] = lambda: None,
 ) -> SlotState:
-    """The slot `name`, which is created if there is no changelog yet. Creating it waits for all running transactions.
+    """Returns the state of the slot `name`. Creates the slot if it is missing and there is no changelog (`stored`) yet.
 
-    `alive` is called now and then during that wait. If the server is not waiting for a transaction, it counts as hung
-    after `answer_s`.
+    Creating a slot waits until all running transactions have ended. `alive` is called now and then during that wait. If
+    the server does not answer and waits for no transaction either, it counts as hung after `answer_s` seconds.
 
     Raises ChangelogError: GAP if the changelog `stored` exists but its slot is missing or lost its log, IN_USE if
     another session reads the slot, PRECONDITION if the slot is not one of ours or the server cannot create one.
@@ -147,7 +147,7 @@ def ensure_slot(
             excuse = SlotCreationWait(conn, pid, answer_s=answer_s, alive=alive)
             replication.create_slot(name, failover=failover, excused=excuse)
         except ChangelogError:
-            # Otherwise the session would keep waiting, and create a slot that nobody knows of.
+            # The session must end: it would go on waiting, and then create a slot that nobody knows of.
             with contextlib.suppress(psycopg.Error):
                 conn.execute("SELECT pg_terminate_backend(%s)", [pid])
             raise

@@ -15,7 +15,11 @@ DDL_PREFIX = "changelog-ddl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """A transaction begins; `committed_at` is in microseconds since 2000-01-01 UTC, `xid` in 32 bits."""
+    """A transaction begins.
+
+    `final_lsn` is where its commit record begins. `committed_at` is in microseconds since 2000-01-01 UTC. `xid` has 32
+    bits.
+    """
 
     final_lsn: int
     committed_at: int
@@ -72,7 +76,7 @@ class TypeName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncate:
-    """Truncated tables."""
+    """Tables were truncated."""
 
     relids: tuple[int, ...]
     cascade: bool
@@ -99,7 +103,7 @@ class StreamStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStop:
-    """The end of such a block."""
+    """The end of a block that a `StreamStart` began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

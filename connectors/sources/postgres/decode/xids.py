@@ -2,13 +2,13 @@
 
 
 class Xids:
-    """Extends pgoutput's 32-bit transaction ids to 64 bits by taking the one nearest to the last id."""
+    """Extends pgoutput's 32-bit transaction ids to 64 bits: takes the 64-bit id that is nearest to the previous id."""
 
     def __init__(self, reference: int) -> None:
         self._reference = reference
 
     def full(self, xid: int) -> int:
-        """The 64-bit id whose low half is `xid`."""
+        """Returns the 64-bit id for `xid`, which is its low half."""
         ahead = (xid - self._reference) & 0xFFFFFFFF
         self._reference += ahead if ahead < 1 << 31 else ahead - (1 << 32)
         return self._reference

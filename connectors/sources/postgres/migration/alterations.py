@@ -1,4 +1,7 @@
-"""Finds what a rehearsed script does to a table, and which line of the script does it. Pure."""
+"""Finds what a rehearsed script does to a table, and which line of the script does it. Pure.
+
+It compares the states of the table before the script and after each statement.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -14,12 +17,15 @@ _SAME_VALUES = {("smallint", "integer"), ("smallint", "bigint"), ("integer", "bi
 
 
 def alterations(before: TableState, steps: Sequence[RehearsedStep], known: Callable[[int], bool]) -> list[Alteration]:
-    """The alterations from `before` to the last step; `known` says whether an oid belonged to an earlier relation."""
+    """Returns the alterations of a table from `before` to the last step.
+
+    `known` says whether a table or partition with this OID already existed before the script.
+    """
     return list(_History(before, steps).alterations(known))
 
 
 class _History:
-    """The states of a table before the script and after each statement; None after it was dropped."""
+    """The states of a table before the script and after each statement; None after the table was dropped."""
 
     def __init__(self, before: TableState, steps: Sequence[RehearsedStep]) -> None:
         self._before = before
@@ -27,7 +33,7 @@ class _History:
         self._looks = [before, *(step.looks.get(before.oid) for step in steps)]
 
     def alterations(self, known: Callable[[int], bool]) -> Iterator[Alteration]:
-        """The alterations of the table, then of its columns in order, then of everything else that belongs to it."""
+        """Yields the alterations of the table itself, then of its columns in order, then all others."""
         before, after = self._before, self._looks[-1]
         if after is None:
             yield Alteration(kind=AlterationKind.GONE, line=self._line(_table), before=_table(before))
@@ -100,7 +106,10 @@ class _History:
             )
 
     def _files(self) -> Iterator[Alteration]:
-        """Rewrites and truncates of the table: each kind once, with the last line that did it."""
+        """Yields at most one alteration for all truncates of the table and one for all rewrites.
+
+        The line is that of the last such statement; for rewrites, of the last that may have changed values, if any did.
+        """
         truncated = [step for step in self._rewrites() if _TRUNCATES.match(step.statement.words)]
         rewritten = [step for step in self._rewrites() if not _TRUNCATES.match(step.statement.words)]
         if truncated:
@@ -111,7 +120,10 @@ class _History:
             yield Alteration(kind=AlterationKind.REWRITTEN, line=last.statement.line, restates=bool(computes))
 
     def _partitions(self, before: TableState, after: TableState, known: Callable[[int], bool]) -> Iterator[Alteration]:
-        """Added and removed partitions; the log has no changes for the rows that come and go with them."""
+        """Yields the added and removed partitions.
+
+        The log has no changes for the rows that a partition brings or takes away, so `restates` is set if it has rows.
+        """
         for oid in sorted(before.partitions.keys() ^ after.partitions.keys(), key=int):
             came = oid in after.partitions
             held = known(int(oid)) and oid in after.files if came else oid in before.files
@@ -123,7 +135,7 @@ class _History:
             )
 
     def _line(self, aspect: Callable[[TableState], object]) -> int:
-        """The line of the last statement that changed this aspect of the table."""
+        """Returns the line of the last statement that changed this aspect of the table."""
         pairs = list(zip(self._looks, self._looks[1:], self._steps, strict=False))
         for was, is_, step in reversed(pairs):
             if _of(aspect, was) != _of(aspect, is_):
@@ -131,7 +143,7 @@ class _History:
         return self._steps[-1].statement.line
 
     def _rewrites(self) -> list[RehearsedStep]:
-        """The statements that moved rows into other files."""
+        """Returns the statements that moved rows of the table into other files."""
         return [
             step
             for was, is_, step in zip(self._looks, self._looks[1:], self._steps, strict=False)
@@ -139,7 +151,7 @@ class _History:
         ]
 
     def _filled(self, number: int) -> bool:
-        """Whether rows that are older than the column have a value in it."""
+        """Returns whether rows that are older than the column have a value in it."""
         rewrites = {id(step) for step in self._rewrites()}
         for step in self._steps:
             look = step.looks.get(self._before.oid)
@@ -149,7 +161,7 @@ class _History:
         return False
 
     def _recomputed(self, number: int) -> bool:
-        """Whether a new type may have changed the text of stored values."""
+        """Returns whether a new type of the column may have changed the texts of its stored values."""
         recomputed = False
         for was, is_, step in zip(self._looks, self._looks[1:], self._steps, strict=False):
             if was is None or is_ is None or number not in was.columns or number not in is_.columns:
@@ -160,7 +172,7 @@ class _History:
         return recomputed
 
     def _computes(self, step: RehearsedStep) -> bool:
-        """Whether the statement may have recomputed values although no column changed its type."""
+        """Returns whether the statement may have computed new values although it changed no column's type."""
         at = self._steps.index(step)
         was, is_ = self._looks[at], self._looks[at + 1]
         assert was is not None

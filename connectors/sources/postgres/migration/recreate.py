@@ -17,9 +17,9 @@ _SCHEMAS_PUBLISHED = 150000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """One object of the database: `what` people call it, and the SQL `statement` that creates it.
+    """One object of the database: its name for people (`what`), and the SQL `statement` that creates it.
 
-    `instead` creates a substitute if the statement fails.
+    `instead` is SQL that creates a substitute if the statement fails.
     """
 
     what: str
@@ -28,9 +28,10 @@ class Definition:
 
 
 def definitions(connection: Connection, publication: str) -> list[Definition]:
-    """All definitions that `recreate` needs, roughly in the order of creation; only this one publication.
+    """Returns all definitions that `recreate` needs, roughly in an order in which they can be created.
 
-    The connection's search_path must be pg_catalog, so that every name is printed with its schema.
+    Of the publications, it returns only `publication`. The connection's search_path must be pg_catalog, so that the
+    server prints every name with its schema.
     """
     with translated("reading the definitions"):
         objects = [
@@ -42,7 +43,10 @@ def definitions(connection: Connection, publication: str) -> list[Definition]:
 
 
 def recreate(connection: Connection, objects: Sequence[Definition]) -> list[LostDefinition]:
-    """Creates the objects, each as soon as its dependencies exist; returns those that could not be created."""
+    """Creates the objects, each as soon as its dependencies exist.
+
+    Returns the objects that could not be created, or of which only a substitute was created.
+    """
     connection.execute("SET check_function_bodies = off; SET search_path = pg_catalog; SET client_min_messages = error")
     lost: list[LostDefinition] = []
     pending = list(objects)
@@ -66,7 +70,7 @@ def recreate(connection: Connection, objects: Sequence[Definition]) -> list[Lost
 def _replace(
     connection: Connection, refused: Sequence[tuple[Definition, str]]
 ) -> tuple[list[tuple[Definition, str]], list[LostDefinition]]:
-    """Creates substitutes; returns the definitions that have none, and those that were replaced."""
+    """Creates substitutes; returns the definitions that have no substitute, and those that were replaced by one."""
     rest, replaced = [], []
     for definition, why in refused:
         if definition.instead is not None and _refused(connection, definition.instead) is None:
@@ -88,7 +92,7 @@ def _refused(connection: Connection, statement: str) -> str | None:
 
 
 def _publication(connection: Connection, name: str) -> Iterator[Definition]:
-    """The publication with its tables, schemas and options; nothing if it does not exist."""
+    """Yields the definition of the publication with its tables, schemas and options; nothing if it does not exist."""
     row = connection.execute(_PUBLICATION.encode(), [name]).fetchone()
     if row is None:
         return
@@ -114,7 +118,8 @@ SELECT 'schema ' || nspname, format('CREATE SCHEMA %I', nspname), NULL
 FROM pg_namespace AS n WHERE {_OURS} AND nspname <> 'public'
 """
 
-# If the extension is missing, its types become text, because that is how they are published (except hstore).
+# If the empty server lacks an extension, text takes the place of its types, because values of these types are published
+# as text (except hstore).
 _EXTENSIONS = """
 SELECT 'extension ' || x.extname, format('CREATE EXTENSION IF NOT EXISTS %I SCHEMA %I CASCADE', x.extname, n.nspname), (
     SELECT string_agg(format('CREATE DOMAIN %I.%I AS text', m.nspname, t.typname), '; ')
@@ -166,8 +171,8 @@ FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace JOIN pg_sequ
 WHERE {_OURS} AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.objid = c.oid AND d.deptype IN ('i', 'e'))
 """
 
-# Defaults follow separately, because the functions they call may be lost. Only a type that was replaced by text loses
-# its modifier.
+# Defaults are created separately, because the functions that they call may be missing. Only a type that was replaced by
+# text loses its modifier.
 _TABLES = f"""
 SELECT 'table ' || c.oid::regclass, s.head || s.columns || s.tail, s.head || s.plain || s.tail
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace

@@ -13,10 +13,10 @@ from changelog.connectors.sources.postgres.session.connection import Connection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnState:
-    """A column in the catalogue; a rename keeps its `number`.
+    """A column in the catalogue. A column that is renamed keeps its `number`.
 
-    `type` includes the modifiers. `holds` says that rows that are older than the column have a value in it: its default
-    or a generated value.
+    `type` includes the modifiers. `holds` says that rows that are older than the column have a value in it: the
+    column's default or a generated value.
     """
 
     number: int
@@ -50,9 +50,9 @@ class TableState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalScope:
-    """The tables to read: those with the oids `tables`, and all that are not in `known`.
+    """Which tables to read after each statement: those with the OIDs `tables`, and all tables that are not in `known`.
 
-    `publication` decides whether a table is published.
+    A table counts as published if it is in `publication`.
     """
 
     tables: Collection[int]
@@ -62,7 +62,7 @@ class RehearsalScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsedStep:
-    """A statement, and the tables after it, keyed by oid; a dropped table is missing."""
+    """A statement, and the state of the tables after it, by OID. A dropped table is left out."""
 
     statement: Statement
     looks: Mapping[int, TableState]
@@ -84,10 +84,11 @@ def rehearse(
     lock_timeout_s: float,
     statement_timeout_s: float,
 ) -> Iterator[RehearsedStep]:
-    """Runs the statements one by one in the open transaction. Raises RehearsalError for the first that fails.
+    """Runs the statements one by one in the open transaction, and yields the state of the tables after each.
 
-    Each statement goes to the server separately, so the server rejects a text that contains two. The timeouts hold
-    whatever the script sets.
+    Raises RehearsalError for the first statement that fails. Each is sent to the server separately, so the server
+    rejects a text that contains two statements. The timeouts are set again before each statement, so a script cannot
+    change them.
     """
     bounds = (
         f"SET LOCAL lock_timeout = {round(lock_timeout_s * 1000)};"
@@ -113,7 +114,10 @@ def _run(link: pq.abc.PGconn, statement: Statement) -> None:
 
 @contextlib.contextmanager
 def asking(connection: Connection) -> Iterator[None]:
-    """Reads the catalogue inside the transaction, independently of the script's settings, which stay as they are."""
+    """Lets the block read the catalogue inside the transaction, whatever settings the script has made.
+
+    The script's settings apply again after the block.
+    """
     with connection.transaction(force_rollback=True):
         connection.execute("SET LOCAL SESSION AUTHORIZATION DEFAULT; SET LOCAL ROLE NONE")
         connection.execute("SET LOCAL search_path = pg_catalog; SET LOCAL quote_all_identifiers = off")
@@ -121,7 +125,7 @@ def asking(connection: Connection) -> Iterator[None]:
 
 
 def look(connection: Connection, watched: RehearsalScope) -> dict[int, TableState]:
-    """Reads the present state of the tables, keyed by oid."""
+    """Reads the present state of the tables; returns it by OID."""
     with asking(connection):
         given = {"name": watched.publication, "tables": list(watched.tables), "known": list(watched.known)}
         rows = connection.execute(_LOOK, given).fetchall()
@@ -143,7 +147,7 @@ def look(connection: Connection, watched: RehearsalScope) -> dict[int, TableStat
 
 
 def shared(connection: Connection, publication: str) -> str:
-    """A hash of the definitions that several tables share: types and the publication."""
+    """Returns a hash of the definitions that several tables share: the types and the publication."""
     with asking(connection):
         row = connection.execute(_SHARED, {"name": publication}).fetchone()
     assert row is not None

@@ -1,4 +1,7 @@
-"""Splits a file of SQL into statements with line numbers, and finds those that cannot run in a transaction. Pure.
+"""Splits a file of SQL into statements with line numbers, and finds those that cannot be rehearsed. Pure.
+
+A rehearsal runs the statements in a transaction that is rolled back. So a statement that cannot run in a transaction,
+or has effects that a rollback does not undo, cannot be rehearsed.
 
 Statements are split as psql splits them (its psqlscan.l): at a semicolon outside quotes, comments, parentheses and the
 body of an SQL function (BEGIN ATOMIC … END).
@@ -13,7 +16,10 @@ from changelog.connectors.sources.migrations import Statement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """What cannot be tried: where, and why as a sentence without its subject."""
+    """A statement or a part of it that cannot be rehearsed.
+
+    `what` names it, and `why` is the rest of a sentence that begins with `what`.
+    """
 
     line: int
     what: str
@@ -94,14 +100,14 @@ def statements(text: str) -> Iterator[Statement | Refusal]:
         if done is not None:
             yield done
             if (refused := refusal(done, lasting=True)) is not None and refused.why == _PSQL:
-                return  # what follows may be data
+                return  # the text after a COPY from psql may be data
     rest = reader.rest()
     if rest is not None:
         yield rest
 
 
 def refusal(statement: Statement, *, lasting: bool) -> Refusal | None:
-    """Why the statement cannot be rehearsed in a transaction that is rolled back; None if it can.
+    """Returns why the statement cannot be rehearsed in a transaction that is rolled back; None if it can.
 
     With `lasting`, statements with effects that a rollback does not undo are refused, too.
     """
@@ -120,7 +126,7 @@ def refusal(statement: Statement, *, lasting: bool) -> Refusal | None:
 
 
 def _spelled(words: str) -> str:
-    """The keywords that name a statement, as in COPY or CREATE INDEX CONCURRENTLY."""
+    """Returns the keywords by which people name a statement, such as COPY or CREATE INDEX CONCURRENTLY."""
     known = _KEYWORDS.match(words)
     return " ".join((known[0] if known else words).upper().split())
 
@@ -163,7 +169,7 @@ class _Reader:
         return None
 
     def rest(self) -> Statement | None:
-        """The statement read since the last one; None if nothing was read."""
+        """Returns the statement whose tokens were taken since the last statement; None if there are no tokens."""
         statement = None
         if self.first is not None:
             statement = Statement(
@@ -185,7 +191,7 @@ class _Reader:
 
 
 def _comment_end(text: str, begin: int) -> int:
-    """The offset after the comment that opens at `begin`; comments nest."""
+    """Returns the offset after the comment that opens at `begin`. Comments can nest."""
     depth = 0
     for match in _COMMENT_END.finditer(text, begin):
         depth += 1 if match[0] == "/*" else -1

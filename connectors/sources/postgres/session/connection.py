@@ -12,7 +12,7 @@ from changelog.connectors.sources.postgres.session.quoting import literal
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 Connection = psycopg.Connection[tuple[Any, ...]]
-"""A session whose rows are tuples: what `connect` gives, or a plain one of psycopg's."""
+"""A session whose rows are tuples: one that `connect` returned, or any other connection of psycopg."""
 
 _REMEDIES = libpq.Remedies(
     dsn="[source] dsn",
@@ -76,7 +76,7 @@ def translated(doing: str) -> Iterator[None]:
 
 
 def explain(state: str | None, message: str, doing: str) -> ChangelogError:
-    """Our error for the server's `message` and SQLSTATE; without a state, the connection itself broke."""
+    """Returns our error for the server's `message` and SQLSTATE; if `state` is None, the connection itself broke."""
     return libpq.explain(state, message, doing, _REMEDIES)
 
 

@@ -1,7 +1,8 @@
-"""Limits how long we wait for the server. The client enforces the limits, because a hung server cannot.
+"""Limits how long we wait for the server. The client enforces the limits, because a server that hangs cannot.
 
-`statement_timeout` is a timer of the backend, and it stops with the backend. `tcp_user_timeout` only notices a kernel
-that no longer acknowledges packets, and the kernel under a stopped backend still does.
+`statement_timeout` is a timer of the server process, and it stops if this process is stopped. `tcp_user_timeout` only
+notices a machine whose kernel no longer acknowledges packets. The kernel still does so while a server process on it is
+stopped.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ import psycopg
 from psycopg.abc import RV, PQGen
 
 ANSWER_S = 30.0
-"""How long a catalogue query may take. Such queries answer quickly, so a longer wait means that the server hangs."""
+"""The seconds that a catalogue query may take. Such queries are quick, so a longer wait means that the server hangs."""
 
 _LOOK_S = 0.1
 _STOPPING = "the service is stopping and no longer waits for an answer"
@@ -30,9 +31,9 @@ def _never() -> bool:
 class Patience:
     """How long a connection waits for its server.
 
-    `silence_s` is the longest wait without a byte, None for no limit. When it has passed, `excused` says whether the
-    server has a good reason to be silent; if so, the wait starts again. Once `stopping` returns true, the limit is
-    `stopping_s`.
+    `silence_s` is the longest wait without a byte, in seconds; None means no limit. After such a wait, `excused` is
+    called. It returns whether the server has a good reason to be silent; if so, the wait starts again. Once `stopping`
+    returns true, the limit is `stopping_s`.
     """
 
     silence_s: float | None = ANSWER_S
@@ -42,7 +43,7 @@ class Patience:
 
 
 NO_LIMIT = Patience(silence_s=None)
-"""For statements that can legitimately take hours and that a person runs and can interrupt."""
+"""No limit, for statements that can rightly take hours, and that a person runs and can interrupt."""
 
 
 class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
@@ -79,7 +80,7 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
         return super().wait(self._watched(gen, state), *limits, **named)
 
     def _watched(self, gen: PQGen[RV], state: Any) -> PQGen[RV]:
-        """Enforces the limits on `gen`, which waits for `state`: psycopg resumes it at least once per interval."""
+        """Enforces the limits on `gen`, which waits for `state`: psycopg resumes this at least once per interval."""
         received_at = monotonic()
         try:
             while True:

@@ -1,11 +1,11 @@
-"""Names and texts as SQL has them, where a statement is text: in scripts, in hints, and in commands of replication."""
+"""Quotes names and texts for SQL, for statements that we write as text: scripts, hints and replication commands."""
 
 
 def identifier(*names: str) -> str:
-    """A name in quotes, its parts joined by dots."""
+    """Returns a name in quotes; several parts, such as schema and table, are joined by dots."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
 def literal(text: str) -> str:
-    """A text in quotes, for a server with standard_conforming_strings, as each is by default."""
+    """Returns a text in quotes, for a server whose standard_conforming_strings is on, which is the default."""
     return "'" + text.replace("'", "''") + "'"

@@ -35,7 +35,7 @@ class Session:
         return f"process {self.pid}" + (f" ({details})" if details else "")
 
     def in_use(self, slot: str) -> ChangelogError:
-        """The error to raise if this session already reads `slot` or has claimed it."""
+        """Returns the error to raise if this session already reads `slot` or has claimed it."""
         return ChangelogError(
             Kind.IN_USE,
             f"replication slot {slot} is read by {self}",

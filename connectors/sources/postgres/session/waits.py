@@ -1,4 +1,4 @@
-"""Explains why the server sends us nothing: it can wait for old transactions or for a standby."""
+"""Explains why the server sends us nothing: it may be waiting for old transactions or for a standby."""
 
 from collections.abc import Callable
 from time import monotonic
@@ -12,9 +12,10 @@ STANDBYS = "synchronized_standby_slots"
 
 
 def reason(connection: psycopg.Connection[Any], pid: int) -> str | None:
-    """Why the replication session `pid` is making no progress; None if it waits for nothing that we know of.
+    """Returns why the replication session `pid` makes no progress; None if it waits for nothing that we know of.
 
-    A slot that is being created waits for each running transaction; a failover slot waits for standbys.
+    A session that creates a slot waits for each running transaction. A session that reads a failover slot waits for the
+    standbys.
     """
     with translated("reading what the server waits for"):
         old = connection.execute(_TRANSACTIONS, [pid]).fetchone()
@@ -40,9 +41,10 @@ def _standby(name: str, there: bool, active: bool) -> str:
 
 
 class SlotCreationWait:
-    """Decides whether the server may stay silent while it creates a slot: yes, while it waits for transactions.
+    """Decides whether the server may stay silent while it creates a slot.
 
-    Silence without such a reason is accepted for `answer_s`. `alive` is called each time there is a reason.
+    It may while it waits for transactions; each time this finds such a wait, it calls `alive`. Without such a wait, the
+    server may be silent for `answer_s` seconds.
     """
 
     def __init__(

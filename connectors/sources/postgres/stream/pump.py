@@ -1,7 +1,7 @@
 """Receives the stream of a slot in a thread of its own.
 
-The thread fills a bounded queue and reports to the server on time, however slow the consumer is: the server ends a
-session that sends nothing for `wal_sender_timeout`.
+The thread fills a bounded queue. It reports to the server regularly, however slow the consumer of the queue is, because
+the server ends a session that sends nothing for `wal_sender_timeout`.
 """
 
 import contextlib
@@ -33,11 +33,13 @@ _GATHER_S = 0.002  # the server writes small pieces: reading each one separately
 class Stream:
     """The frames of one slot, in log order.
 
-    The stream owns `connection`: `close`, or a failed start, closes it. `max_bytes` bounds the queue, which can exceed
-    it by one read of 1 MiB and one frame; bytes that `take` returned beyond the bound count until the next `take`.
-    `options` go to the output plugin. A status is sent every `status_interval_s`, or three times in the server's
-    `wal_sender_timeout` if that is more often. Each status requests a reply: a server that stays silent for twice that
-    timeout, or for twice `answer_s` if that is longer, counts as hung.
+    The stream owns `connection`, and closes it in `close` or if the start fails. `max_bytes` limits the queue. The
+    queue can exceed this limit by one read of 1 MiB and one frame; the bytes beyond the limit that `take` has returned
+    count until the next `take`. `options` are passed to the output plugin.
+
+    A status is sent to the server every `status_interval_s` seconds, or three times per `wal_sender_timeout` if that is
+    more often. Each status requests a reply. A server that stays silent for twice its `wal_sender_timeout`, or for
+    twice `answer_s` if that is longer, counts as hung.
 
     Only one thread may call `take`, `confirm` and `close`. Raises the errors of `ReplicationConnection.start`.
     """
@@ -96,11 +98,12 @@ class Stream:
         self.close()
 
     def take(self, timeout_s: float, gather_s: float = 0.0, gather_frames: int = 0) -> list[bytes]:
-        """All queued frames, or the first that arrive within the timeout; the list may be empty.
+        """Removes and returns all queued frames; if there are none, waits for some until the timeout.
 
-        If there are fewer than `gather_frames`, waits for more until the first has been queued for `gather_s`. A frame
-        is a complete XLogData message: `w`, start, end, clock (25 bytes), then the output plugin's message. Raises
-        ChangelogError after the last frame if the connection broke (CONNECTION) or the server ended the stream.
+        The list may be empty. If there are fewer than `gather_frames` frames, this waits for more, until the first of
+        them has been queued for `gather_s` seconds. A frame is a complete XLogData message: `w`, start, end, clock (25
+        bytes), then the output plugin's message. If the connection broke (CONNECTION) or the server ended the stream,
+        raises ChangelogError, but only after all frames have been returned.
         """
         self._forget_large()
         with self._changed:
@@ -118,7 +121,7 @@ class Stream:
         return frames
 
     def _forget_large(self) -> None:
-        """Stops counting the bytes that the last `take` returned: the consumer is done with them."""
+        """Stops counting the bytes that the last `take` returned, because the consumer no longer needs them."""
         with self._changed:
             large, self._large = self._large, 0
             self._nbytes -= large
@@ -236,7 +239,7 @@ class Stream:
         ready = select.poll()
         ready.register(self._waker_out, select.POLLIN)
         events = (select.POLLIN if reading else 0) | (select.POLLOUT if self._connection.unsent else 0)
-        if events:  # registering without events would make a broken connection wake us without end
+        if events:  # a broken connection that is registered without events would wake this thread again and again
             ready.register(self._connection.fileno(), events)
         ready_files = ready.poll(max(0.0, self._status_at - time.monotonic()) * 1000)
         if any(file == self._waker_out for file, _ in ready_files):

@@ -79,16 +79,19 @@ class ReplicationConnection:
             return cursor.fetchall() if cursor.description else []
 
     def backend_pid(self) -> int:
-        """The server process of this session. The server is asked, because a proxy may have reported another one."""
+        """Returns the id of the server process of this session.
+
+        It asks the server for the id, because a proxy may have told libpq another one.
+        """
         return int(self.query("SELECT pg_backend_pid()")[0][0])
 
     def identify_system(self) -> System:
-        """The server's identity and the end of its flushed log."""
+        """Returns the server's identity and the end of its flushed log."""
         identifier, timeline, wal_end, _ = self.query("IDENTIFY_SYSTEM")[0]
         return System(system_identifier=identifier, timeline=timeline, wal_end=parse_lsn(wal_end))
 
     def timeline_history(self, timeline: int) -> tuple[tuple[int, int], ...]:
-        """The ancestors of `timeline`, oldest first, each with the log position at which it ends."""
+        """Returns the ancestors of `timeline`, oldest first, each with the log position at which the ancestor ends."""
         if timeline == 1:
             return ()
         [(_, content)] = self.query(f"TIMELINE_HISTORY {timeline}")
@@ -97,8 +100,8 @@ class ReplicationConnection:
     def create_slot(self, name: str, *, failover: bool = False, excused: Callable[[], bool] = lambda: True) -> int:
         """Creates a permanent slot for pgoutput; returns the position from which it is consistent.
 
-        This waits until every transaction that is running now has ended. Every two seconds, `excused` decides whether
-        to go on waiting. `failover` needs PostgreSQL 17.
+        This waits until every transaction that is running now has ended. Every two seconds, it calls `excused`, which
+        returns whether to continue waiting. `failover` needs PostgreSQL 17.
         """
         options = "(SNAPSHOT 'nothing', FAILOVER)" if failover else "NOEXPORT_SNAPSHOT"
         before = self._connection.patience
@@ -129,9 +132,9 @@ class ReplicationConnection:
         self._slot = slot
 
     def receive(self, max_bytes: int) -> list[bytes]:
-        """The payloads that have arrived, at most about `max_bytes`; none if nothing has arrived. Never waits.
+        """Returns the payloads that have arrived, up to about `max_bytes` bytes. Never waits; the list may be empty.
 
-        Long logical messages of other applications come without their content.
+        Long logical messages of other applications are returned without their content.
 
         Raises ChangelogError: CONNECTION if the connection broke or the server ended the stream; other kinds if the
         server gave such a reason.
@@ -178,7 +181,7 @@ class ReplicationConnection:
     def finish(self, written: int, flushed: int) -> None:
         """Ends the stream properly: sends a last status and CopyDone, then waits up to two seconds for the server.
 
-        When the server completes the command, it has stored the status and no longer reads the slot.
+        When the server has completed the command, it has stored the status, and no longer reads the slot.
         """
         deadline = time.monotonic() + _DRAIN_S
         with translated("ending the stream"):
@@ -217,7 +220,7 @@ class ReplicationConnection:
             self._skipped = notice.message_primary
 
     def _ending(self) -> ChangelogError:
-        """The error for the reason why the server ended the stream."""
+        """Returns the error that says why the server ended the stream."""
         with translated("streaming"):
             result = self._connection.wait(generators.fetch(self._pgconn))
         if result is None or result.status != pq.ExecStatus.FATAL_ERROR:
@@ -260,7 +263,7 @@ WHERE s.slot_name = {{slot}}
 
 
 def parse_history(content: bytes) -> tuple[tuple[int, int], ...]:
-    """Parses a timeline history file: the ancestors, oldest first, each with the position at which it ends."""
+    """Parses a timeline history file. Returns what `ReplicationConnection.timeline_history` returns."""
     lines = (line.partition(b"#")[0].split(maxsplit=2) for line in content.splitlines())
     try:
         return tuple((int(fields[0]), parse_lsn(fields[1].decode())) for fields in lines if fields)
@@ -287,7 +290,7 @@ def _no_publication(server_message: str) -> ChangelogError:
 
 
 def stream_options(publication: str, server_version: int) -> dict[str, str]:
-    """The options of pgoutput: messages, and the newest protocol that the server has.
+    """Returns the options of pgoutput: logical messages, and the newest protocol that this server has.
 
     See the protocol page *Logical Streaming Replication Parameters*.
     """

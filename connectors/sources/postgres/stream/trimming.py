@@ -1,6 +1,7 @@
-"""Trims logical messages that are not for us. Any role may write them, with any prefix and up to 1 GB each.
+"""Trims long logical messages, so that they do not fill our memory.
 
-The server sends all of them. A long one is cut before it is copied out of libpq; it still counts as a message.
+Any role may write logical messages, with any prefix and up to 1 GB each, and the server sends us all of them. A long
+message is shortened before it is copied out of libpq. The shortened message is still handled as a message.
 """
 
 from collections.abc import Mapping
@@ -23,10 +24,10 @@ _PREFIX_MAX = max(map(len, _CONTENT_MAX))
 
 
 def trimmed(frame: memoryview) -> bytes:
-    """A copy of a stream frame, without the parts of a long logical message that nobody reads.
+    """Returns a copy of a stream frame. If it is a long logical message, leaves out the parts that nobody reads.
 
-    Content that exceeds its maximum is cut to one byte more, so that its reader still rejects it as too long. A message
-    with a foreign prefix loses its prefix and its content.
+    Content that exceeds the maximum for its prefix is cut to one byte more than the maximum, so that its reader still
+    rejects it as too long. A message with a foreign prefix loses its prefix and its content.
     """
     if len(frame) <= _SHORT_BYTES or frame[0] != ord("w") or frame[HEADER] != ord("M"):
         return bytes(frame)

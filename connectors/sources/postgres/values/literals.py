@@ -18,7 +18,7 @@ MAX_DIMENSIONS = 6
 
 
 def array(text: bytes, delimiter: bytes, convert: Convert) -> bytes:
-    """The JSON array for an array without explicit bounds. `convert` makes each element; dimensions nest."""
+    """Returns the JSON array for an array without explicit bounds. `convert` converts each element; dimensions nest."""
     parts: list[bytes] = []
     end = _dimension(text, 0, 1, delimiter, convert, parts)
     if end != len(text):
@@ -27,7 +27,7 @@ def array(text: bytes, delimiter: bytes, convert: Convert) -> bytes:
 
 
 def record(text: bytes) -> list[bytes | None]:
-    """The texts of a composite's attributes, None for NULL."""
+    """Returns the texts of a composite's attributes, with None for NULL."""
     if text[:1] != b"(":
         raise _malformed("composite", 0)
     values: list[bytes | None] = []
@@ -44,7 +44,10 @@ def record(text: bytes) -> list[bytes | None]:
 
 
 def range_(text: bytes) -> tuple[bytes | None, bytes | None, bytes]:
-    """The lower bound, the upper bound (None if unbounded) and the bound types, such as `[)`, or `empty`."""
+    """Returns the lower bound, the upper bound, and the bound types such as `[)`, or `empty` for an empty range.
+
+    A bound is None if the range is unbounded on that side, and if the range is empty.
+    """
     if text == b"empty":
         return None, None, text
     match = _matched(_RANGE, text, 0, "range")
@@ -54,7 +57,7 @@ def range_(text: bytes) -> tuple[bytes | None, bytes | None, bytes]:
 
 
 def multirange(text: bytes) -> list[bytes]:
-    """The texts of a multirange's ranges."""
+    """Returns the texts of a multirange's ranges."""
     if text == b"{}":
         return []
     ranges: list[bytes] = []
@@ -71,7 +74,7 @@ def multirange(text: bytes) -> list[bytes]:
 
 
 def hstore(text: bytes) -> list[tuple[bytes, bytes | None]]:
-    """The pairs of an hstore; a value may be None."""
+    """Returns the pairs of key and value of an hstore; a value may be None."""
     pairs: list[tuple[bytes, bytes | None]] = []
     at = 0
     while at < len(text):
@@ -109,7 +112,7 @@ def _dimension(text: bytes, at: int, depth: int, delimiter: bytes, convert: Conv
 
 
 def _bound(quoted: bytes | None, bare: bytes | None) -> bytes | None:
-    """A composite's attribute or a range's bound; an empty text stands for NULL or unbounded."""
+    """Returns a composite's attribute or a range's bound; None (NULL or unbounded) if the text is empty."""
     return _unescape(quoted) if quoted is not None else bare or None
 
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 
 def is_printed(name: str, text: bytes) -> bool:
-    """Whether the type of this name can print this text."""
+    """Returns whether the type of this name can print this text."""
     if name in _JSON:
         return _is_json(text)
     pattern = _PRINTED.get(name)
@@ -19,7 +19,10 @@ def is_printed(name: str, text: bytes) -> bool:
 
 
 def _is_json(text: bytes) -> bool:
-    """Uses the standard library: like the server, it accepts unpaired surrogates and numbers of any size."""
+    """Returns whether the text is JSON.
+
+    Uses the standard library, because its parser, like the server, accepts unpaired surrogates and numbers of any size.
+    """
     try:
         json.loads(text.decode(), parse_int=str, parse_float=str, parse_constant=_no_number)
     except (ValueError, RecursionError):

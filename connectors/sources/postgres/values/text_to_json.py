@@ -1,8 +1,8 @@
 """Converts the text that PostgreSQL prints for a value into the JSON value that we publish.
 
 `docs/reference/types.md` has the table for users. The text is what the type's output function prints under `SETTINGS`;
-pgoutput, COPY (unescaped) and a plain query all give the same. `Codec.to_json` defines the value; a shape only names
-the shortcut that produces the same bytes for many values at once.
+pgoutput, COPY (unescaped) and a plain query all return the same text. `Codec.to_json` defines the JSON value. A codec's
+`shape` only names a faster way to produce the same bytes for many values at once.
 """
 
 import binascii
@@ -39,10 +39,11 @@ another value would print another amount.
 
 
 def codec_for(type_: PgType, typmod: int, *, proving: bool = False) -> Codec:
-    """The codec for a column of this type and modifier (-1: none).
+    """Returns the codec for a column of this type and modifier (-1: no modifier).
 
-    With `proving`, the codec rejects text that the type cannot print. The attributes of composites need this, because
-    a composite's text does not say which attributes it has.
+    With `proving`, the codec rejects text that the type cannot print. The attributes of composites need this. The text
+    of a composite does not name its attributes, so it may have been written with other attributes than the type has
+    now.
     """
     match type_:
         case PgType(kind="base", name=name):
@@ -62,33 +63,36 @@ def codec_for(type_: PgType, typmod: int, *, proving: bool = False) -> Codec:
 
 
 def raw(text: bytes) -> bytes:
-    """Text that is already a JSON token."""
+    """Returns `text`, which is already a JSON token."""
     return text
 
 
 def plain(text: bytes) -> bytes:
-    """Text without a quote, a backslash or a control character, in quotes."""
+    """Returns `text` in quotes; it must not contain a quote, a backslash or a control character."""
     return b'"%b"' % text
 
 
 def boolean(text: bytes) -> bytes:
-    """`t` or `f`."""
+    """Converts `t` and `f` to true and false."""
     return b"true" if text == b"t" else b"false"
 
 
 def floating(text: bytes) -> bytes:
-    """The server's own token; `NaN`, `Infinity` and `-Infinity` become strings, because JSON has no such numbers."""
+    """Returns the server's text as a number; `NaN`, `Infinity` and `-Infinity` become strings, as JSON lacks them."""
     return plain(text) if text.endswith((b"N", b"y")) else text
 
 
 def timestamp(text: bytes) -> bytes:
-    """ISO 8601 with microseconds for the years 1 to 9999; otherwise (BC, later years, infinity) the server's text."""
+    """Converts a timestamp of the years 1 to 9999 to ISO 8601 with microseconds; others stay the server's text.
+
+    Others are BC, later years and infinity.
+    """
     match = _TIMESTAMP.fullmatch(text)
     return b'"%bT%b.%b"' % (match[1], match[2], (match[3] or b"").ljust(6, b"0")) if match else plain(text)
 
 
 def timestamptz(text: bytes) -> bytes:
-    """Like `timestamp`, with `Z` at the end."""
+    """Converts like `timestamp`, with `Z` at the end."""
     match = _TIMESTAMPTZ.fullmatch(text)
     return b'"%bT%b.%bZ"' % (match[1], match[2], (match[3] or b"").ljust(6, b"0")) if match else plain(text)
 
@@ -104,12 +108,12 @@ def base64(text: bytes) -> bytes:
 
 
 def char(text: bytes) -> bytes:
-    r"""A one-byte `"char"`; a byte above 127 is written in octal, `\ooo`. Servers before 16 print the byte itself."""
+    r"""Converts a one-byte `"char"`. One above 127 becomes octal, `\ooo`; servers before 16 print the byte itself."""
     return string(b"\\%o" % text[0] if text[:1] >= b"\x80" else text)
 
 
 def hstore(text: bytes) -> bytes:
-    """A JSON object of strings and nulls."""
+    """Converts an hstore to a JSON object of strings and nulls."""
     return _object((string(key), b"null" if value is None else string(value)) for key, value in literals.hstore(text))
 
 
@@ -173,7 +177,7 @@ def _proving(name: str, codec: Codec) -> Codec:
 
 
 def _numeric(typmod: int) -> ColumnType:
-    """A decimal for numeric(p, s) with 0 <= s <= p, otherwise text (numerictypmodin in the server's numeric.c)."""
+    """Returns a decimal for numeric(p, s) with 0 <= s <= p, otherwise text (see numerictypmodin in numeric.c)."""
     precision = (typmod - _HEADER) >> 16 & 0xFFFF
     scale = (((typmod - _HEADER) & 0x7FF) ^ 0x400) - 0x400
     if typmod < _HEADER or not 0 <= scale <= precision:

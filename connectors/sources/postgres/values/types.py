@@ -14,11 +14,12 @@ Query = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
 class PgType:
     """A type of PostgreSQL.
 
-    `name` has no schema for built-in types and the extension's `hstore`; other names are qualified. `element` is the
-    element type of an array, the subtype of a range or the range type of a multirange. `base` and `typmod` are the
-    underlying type of a domain. `fields` are the attributes of a composite, and `relation` is the OID under which the
-    catalogue lists them. `delimiter` separates an array's elements. A type that is no longer in the catalogue has the
-    kind `unknown`, and its values are text. `certain` is false if the values at hand may have had other attributes.
+    `name` has no schema for built-in types and for the extension's `hstore`; other names begin with their schema.
+    `element` is the element type of an array, the subtype of a range or the range type of a multirange. `base` and
+    `typmod` are the underlying type of a domain and its modifier. `fields` are the attributes of a composite, and
+    `relation` is the OID under which the catalogue lists them. `delimiter` separates an array's elements. A type that
+    is no longer in the catalogue has the kind `unknown`, and its values are published as text. `certain` is false if
+    the type may have had other attributes when the values were written.
     """
 
     oid: int
@@ -49,13 +50,13 @@ class Attribute:
 
 
 def composites(type_: PgType) -> frozenset[int]:
-    """The relations of all composites inside a type: ALTER TYPE or ALTER TABLE can change these."""
+    """Returns the relations (OIDs) of all composites inside a type. ALTER TYPE or ALTER TABLE can change them."""
     own = {type_.relation} if type_.relation else set()
     return frozenset(own.union(*map(composites, type_.parts)))
 
 
 def in_doubt(type_: PgType) -> PgType:
-    """The same type, marked uncertain: its composites may have had other attributes when a value was written."""
+    """Returns the type, marked uncertain: its composites may have had other attributes when a value was written."""
     return replace(
         type_,
         certain=False,
@@ -72,7 +73,7 @@ class TypeCatalog:
         self._known: dict[int, PgType] = {}
 
     def resolve(self, oid: int) -> PgType:
-        """The type with this `oid`; its kind is `unknown` if the catalogue no longer has it."""
+        """Returns the type with this `oid`; its kind is `unknown` if the catalogue no longer has such a type."""
         if oid not in self._known:
             self._known[oid] = self._read(oid)
         return self._known[oid]
@@ -108,7 +109,7 @@ class TypeCatalog:
         return tuple(Attribute(name=name, type=self.resolve(oid), typmod=typmod) for name, oid, typmod in rows)
 
 
-# Only types that array_out prints are arrays: int2vector and oidvector have elements, too, but print another form.
+# Only types that array_out prints are arrays. int2vector and oidvector have elements, too, but are printed differently.
 _TYPE = """
 SELECT CASE WHEN n.nspname = 'pg_catalog' OR (t.typname = 'hstore' AND e.extname = 'hstore')
             THEN t.typname::text ELSE n.nspname || '.' || t.typname END,

@@ -19,10 +19,10 @@ __all__ = ["Finding", "Requirements", "findings", "refuse"]
 def findings(
     connection: psycopg.Connection[Any], requirements: Requirements, all_tables: Sequence[Table]
 ) -> list[Finding]:
-    """All findings: first on the server, then on the slot and the publication, then on each table.
+    """Returns all findings: first on the server, then on the slot and the publication, then on each table.
 
-    `connection` belongs to the role that runs the service; `all_tables` are the tables of the database. Changes
-    nothing.
+    `connection` must be a session of the role that runs the service. `all_tables` are the tables of the database.
+    Changes nothing.
     """
     by_name = {(table.schema, table.name): table for table in all_tables}
     entity_tables = [(entity, by_name[entity.table]) for entity in requirements.entities if entity.table in by_name]
@@ -52,7 +52,10 @@ def findings(
 
 
 def refuse(results: Sequence[Finding]) -> None:
-    """Raises ChangelogError (PRECONDITION) for the first failure and says how many more there are."""
+    """Raises ChangelogError (PRECONDITION) for the first finding that is a failure, if there is one.
+
+    The message says how many more failures there are.
+    """
     failures = [finding for finding in results if finding.status == "fail"]
     if failures:
         more = f" (and {len(failures) - 1} more: see `changelog check`)" if len(failures) > 1 else ""

@@ -9,7 +9,10 @@ from changelog.envelope.entity import Entity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
-    """What the service needs from the database; `through_lsn` is the end of the changelog, None before it begins."""
+    """What the service needs from the database.
+
+    `through_lsn` is the log position at which the changelog ends; None if the changelog has not begun.
+    """
 
     slot: str
     publication: str
@@ -19,5 +22,5 @@ class Requirements:
 
 
 def mend(name: str, message: str, statement: str) -> Finding:
-    """A failure that one safe statement fixes."""
+    """Returns a failure that one statement fixes without losing anything."""
     return Finding(name=name, status="fail", message=message, hint=statement, fix=(statement,))

@@ -34,7 +34,11 @@ class PublishedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """An existing publication; `generated` says whether it sends stored generated columns."""
+    """The state of an existing publication.
+
+    `via_root` says that it publishes partitions under the name of their partitioned table, `all_operations` that it
+    publishes all kinds of change, and `generated` that it sends stored generated columns.
+    """
 
     via_root: bool
     all_operations: bool
@@ -68,7 +72,7 @@ WHERE t.pubname = %s
 
 
 def read(connection: psycopg.Connection[Any], name: str) -> Publication | None:
-    """The present state of the publication `name`; None if it does not exist."""
+    """Returns the present state of the publication `name`; None if it does not exist."""
     row = connection.execute(_PUBLICATION, [name]).fetchone()
     if row is None:
         return None
@@ -86,7 +90,10 @@ def findings(
     bound: EntityTables,
     relations: Mapping[int, RelationRights],
 ) -> Iterator[Finding]:
-    """Findings on what the publication `name` omits or sends differently than needed, or on who can create it."""
+    """Yields findings on what the publication `name` leaves out, or sends in another way than the service needs.
+
+    If the publication does not exist (None), yields a finding on whether our role can create it.
+    """
     if publication is None:
         yield _absent(connection, facts, name, bound, relations)
         return
@@ -176,9 +183,10 @@ def _row_filter(
 
 
 def _is_same(connection: psycopg.Connection[Any], rendered: str | None, entity: Entity) -> bool:
-    """Whether the filter `rendered` and the entity's `where` mean the same: the server parses and prints both.
+    """Returns whether the publication's filter `rendered` and the entity's `where` mean the same.
 
-    The query is planned but not run, so only the right to read the table is needed.
+    The server parses and prints both, and the printed texts are compared. The query is planned but not run, so only
+    the right to read the table is needed.
     """
     if rendered is None or entity.where is None:
         return rendered == entity.where

@@ -14,7 +14,11 @@ from changelog.connectors.sources.postgres.session.quoting import identifier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationRights:
-    """A table or a partition; `owned` says whether the current role has its owner's rights."""
+    """What our role may do with a table or a partition.
+
+    `logged` says that its changes are in the log, `owned` that our role has the rights of its owner, `readable` that
+    our role may read it, and `reachable` that our role may use its schema.
+    """
 
     oid: int
     schema: str
@@ -44,7 +48,7 @@ def read(connection: psycopg.Connection[Any], tables: Sequence[Table]) -> dict[i
 
 
 def access(name: str, table: Table, relations: Mapping[int, RelationRights], role: str) -> Iterator[Finding]:
-    """Findings on whether all rows of entity `name` can be read and all their changes are in the log."""
+    """Yields findings on whether our role can read all rows of entity `name`, and whether the log has their changes."""
     for oid in dict.fromkeys((table.oid, *(leaf.oid for leaf in table.leaves))):
         if oid in relations:
             yield from _access(name, relations[oid], role)

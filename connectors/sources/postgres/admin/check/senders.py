@@ -11,9 +11,10 @@ WHERE rolcanlogin AND NOT rolsuper AND rolname <> current_user
 
 
 def finding(connection: Connection, *, signed: bool) -> Finding:
-    """Whether other roles could make the service read tables.
+    """Returns a finding on whether other roles could send signals that the service obeys.
 
-    Any role may send a signal, and without a secret in the configuration the service obeys unsigned ones.
+    A signal can make the service read tables again. Any role may send one. If the configuration has no secret
+    (`signed` is false), the service also obeys signals that are not signed.
     """
     if signed:
         return ok("signals", "the service obeys only signed signals")

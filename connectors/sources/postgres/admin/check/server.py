@@ -26,7 +26,9 @@ _FAILOVER_SLOTS = 17
 class Facts:
     """Facts on the server and the current role.
 
-    `keep_mb` is -1 for no limit; `forbidden` lists the functions that the role needs but may not call.
+    `slots` and `senders` count those in use. `keep_mb` is the setting max_slot_wal_keep_size in MB, -1 for no limit.
+    `synchronized` is the setting synchronized_standby_slots. `forbidden` lists the functions that the role needs but
+    may not call; None if there are none.
     """
 
     version: int
@@ -74,7 +76,7 @@ def read(connection: psycopg.Connection[Any]) -> Facts:
 
 
 def findings(facts: Facts, requirements: Requirements) -> Iterator[Finding]:
-    """Findings on the version, the settings and the role's rights."""
+    """Yields findings on the server's version and settings, and on the role's rights."""
     if facts.version < OLDEST:
         yield fail("version", f"PostgreSQL {facts.version_text} is too old", f"upgrade to {OLDEST} or later")
     elif facts.version > NEWEST:
@@ -138,7 +140,7 @@ def _failover(facts: Facts) -> Iterator[Finding]:
 
 
 def slot(facts: Facts, state: SlotState | None, requirements: Requirements) -> Iterator[Finding]:
-    """Findings on whether the slot exists or can be created, and whether it fits the changelog."""
+    """Yields findings on whether the slot exists or can be created, and whether it fits the changelog."""
     name = requirements.slot
     if state is None and requirements.through_lsn is not None:
         yield fail("slot", f"slot {name} is gone, and the changelog was begun with it", OVER_GAP)
@@ -184,7 +186,7 @@ def _taken(name: str, limit: int, setting: str) -> Finding:
 
 
 def retention(facts: Facts) -> Iterator[Finding]:
-    """Findings on what happens if the service is stopped for a long time."""
+    """Yields findings on what happens to the server and the slot if the service is stopped for a long time."""
     if facts.keep_mb == -1:
         yield warn(
             "retention",

@@ -21,7 +21,7 @@ def findings(
     relations: Mapping[int, RelationRights],
     facts: Facts,
 ) -> Iterator[Finding]:
-    """All findings on one entity and its table."""
+    """Yields all findings on one entity and its table."""
     text = ".".join(entity.table)
     problems = [
         *access(entity.name, table, relations, facts.role),
@@ -35,11 +35,11 @@ def findings(
 
 
 def _identity(entity: Entity, table: Table, relations: Mapping[int, RelationRights]) -> Iterator[Finding]:
-    """Findings on what the log lacks of an old row. Without its key, nothing can be published; without the rest of it,
-    `original` is unknown.
+    """Yields findings on which columns of an old row the log lacks.
 
-    For a partitioned table, the table's own identity decides what is sent, and the partition's identity decides what
-    is available.
+    If it lacks a column of the key, a change cannot be published. If it lacks other columns, the message's `original`
+    is unknown. For a partitioned table, the partition's replica identity decides what is in the log, and the table's
+    own replica identity decides what the server sends of it.
     """
     problem = identity_problem(table)
     if problem is not None:
@@ -77,8 +77,10 @@ def _row_filter(
     relations: Mapping[int, RelationRights],
     facts: Facts,
 ) -> Iterator[Finding]:
-    """A row filter's columns must be in the replica identity. The server lists these columns once the filter is
-    published; before that, the words of `where` are compared with the columns' names.
+    """Yields findings on the entity's row filter, whose columns must be in the replica identity.
+
+    If the publication has the filter already, the server lists the filter's columns. Otherwise every column whose name
+    occurs as a word in `where` counts as one of them.
     """
     if entity.where is not None and facts.version < ROW_FILTERS:
         hint = f"remove where from [entities.{entity.name}]"
@@ -100,7 +102,10 @@ def _row_filter(
 
 
 def _lacking(table: Table, needed: set[str]) -> tuple[list[Leaf], str]:
-    """The leaves whose log lacks some of the `needed` columns, and the columns that the first of them lacks."""
+    """Returns the leaves for which the log lacks some of the `needed` columns, and which the first leaf lacks.
+
+    A leaf is a table or a partition that stores rows.
+    """
     leaves = [leaf for leaf in table.leaves if leaf.identity is not None and not needed <= set(leaf.identity)]
     missing = needed - set(leaves[0].identity or ()) if leaves else set()
     return leaves, ", ".join(sorted(missing))
@@ -114,7 +119,7 @@ def _set_full(
     leaves: Sequence[Leaf | Table],
     relations: Mapping[int, RelationRights],
 ) -> Finding:
-    """A finding with the fix REPLICA IDENTITY FULL. Only the owner may set it, separately for each partition."""
+    """Returns a finding whose fix is REPLICA IDENTITY FULL, which only the owner may set, for each partition."""
     if any(column.generated == "virtual" for column in table.columns):
         hint = "REPLICA IDENTITY FULL does not work for tables with virtual generated columns"
         return Finding(name=entity.name, status=status, message=message, hint=hint)

@@ -1,4 +1,4 @@
-"""Checks for changes of tables that are not in the log, and how exactly the service notices them."""
+"""Checks whether tables were changed in ways that the log does not show, and how exactly the service notices this."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,10 @@ COMPARED = "edits are noticed by comparing the catalogue; for exact bounds, see 
 def findings(
     connection: psycopg.Connection[tuple[object, ...]], requirements: Requirements, stored: Checkpoint | None
 ) -> Iterator[Finding]:
-    """Findings on what the service will notice at its next look; `stored` is the changelog's checkpoint."""
+    """Yields findings on the changes that the service will notice when it next looks at the catalogue.
+
+    `stored` is the changelog's checkpoint, with which the catalogue is compared; None before the changelog begins.
+    """
     yield ok("publication edits", EXACT if ddl.is_installed(connection) else COMPARED)
     old_evidence = None if stored is None else Evidence.parse(stored.source.get("publication", {}))
     if stored is None or old_evidence is None or cluster_of(stored) != read_database(connection)[0]:
