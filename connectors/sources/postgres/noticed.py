@@ -53,7 +53,7 @@ class Noticed:
         cls,
         connection: psycopg.Connection[Any],
         dsn: str,
-        wanted: Requirements,
+        requirements: Requirements,
         stored: Checkpoint | None,
         shapes: Mapping[str, Any],
         *,
@@ -65,15 +65,15 @@ class Noticed:
         (`shapes`) have changed has no comparable evidence in the checkpoint, so the first look is compared with the
         catalogue as it is now.
         """
-        now = evidence.read(connection, wanted.publication, wanted.entities)
+        now = evidence.read(connection, requirements.publication, requirements.entities)
         known = None if stored is None else Evidence.parse(stored.source.get("publication", {}))
         before = now
         if stored is not None and known is not None:
             same = [name for name, shape in shapes.items() if stored.settings.get(name) == shape]
             before = replace(known, tables={**now.tables, **known.of(same).tables})
         covered = now.lsn if now.tables == before.tables else 0
-        watch = Watch(dsn, wanted, before, covered=covered, answer_s=answer_s)
-        return cls(watch, before, wanted.entities, now.lsn)
+        watch = Watch(dsn, requirements, before, covered=covered, answer_s=answer_s)
+        return cls(watch, before, requirements.entities, now.lsn)
 
     @property
     def withholds(self) -> bool:
@@ -153,7 +153,7 @@ class Noticed:
         return read_again(repairs, windows, change.entity, start, sweep=change.sweep, part=part)
 
     def _is_logged(self, change: Unlogged) -> bool:
-        """Whether the change is a TRUNCATE of the whole table, which the log shows.
+        """Returns whether the change is a TRUNCATE of the whole table, which the log shows.
 
         A look is taken right after each TRUNCATE in the stream, so there is hardly time for another change between the
         two. Before this opening, no looks were taken, so a change from that time may have another cause.

@@ -104,17 +104,17 @@ class PostgresSource:
         that place.
         """
         settings = self._settings
-        found = read_tables(self._catalog, sized={entity.table for entity in entities}.__contains__)
-        tables = {(table.schema, table.name): table for table in found}
-        wanted = Requirements(
+        all_tables = read_tables(self._catalog, sized={entity.table for entity in entities}.__contains__)
+        tables = {(table.schema, table.name): table for table in all_tables}
+        requirements = Requirements(
             slot=settings.slot, publication=settings.publication, failover=settings.failover, entities=entities
         )
-        replication = self._connected(wanted, tables)
+        replication = self._connected(requirements, tables)
         try:
             claim_slot(
                 self._catalog, replication, settings.slot, patience_s=settings.patience_s, sessions=settings.sessions
             )  # 1
-            self._resume(replication, wanted, tables, recover())  # 2
+            self._resume(replication, requirements, tables, recover())  # 2
             self._begin(entities, tables)
         except BaseException:
             replication.close()
@@ -130,23 +130,23 @@ class PostgresSource:
         )  # 3
         self._pending: list[bytes] = []
 
-    def _connected(self, wanted: Requirements, tables: Mapping[tuple[str, str], Table]) -> ReplicationConnection:
+    def _connected(self, requirements: Requirements, tables: Mapping[tuple[str, str], Table]) -> ReplicationConnection:
         try:
             return ReplicationConnection.connect(self._settings.dsn, settings=SETTINGS, patience=self._patience)
         except ChangelogError:
             # If a right is missing, a finding says how to grant it, which the server's error does not.
-            refuse(findings(self._catalog, wanted, list(tables.values())))
+            refuse(findings(self._catalog, requirements, list(tables.values())))
             raise
 
     def _resume(
         self,
         replication: ReplicationConnection,
-        wanted: Requirements,
+        requirements: Requirements,
         tables: Mapping[tuple[str, str], Table],
         stored: Checkpoint | None,
     ) -> None:
         """Makes sure that the log continues the changelog that ends at `stored`, and sets `_state` to that place."""
-        settings, entities = self._settings, wanted.entities
+        settings, entities = self._settings, requirements.entities
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
         system_identifier, database = read_database(self._catalog)
         if stored is not None and cluster_of(stored) == system_identifier:
@@ -160,7 +160,7 @@ class PostgresSource:
         if linked is not None:
             check_cluster(linked, system)  # first: in another cluster, an error about the slot would mislead
             refuse_lost(self._catalog, settings.slot)
-        refuse(findings(self._catalog, wanted, list(tables.values())))
+        refuse(findings(self._catalog, requirements, list(tables.values())))
         ensure_publication(self._catalog, settings.publication, entities)
         slot = ensure_slot(
             self._catalog,
@@ -176,7 +176,9 @@ class PostgresSource:
         else:
             history = replication.timeline_history(system.timeline)
             self._lineage = Lineage.trace(linked, system, history, slot.confirmed_flush)
-        self._looks = Noticed.begin(self._catalog, settings.dsn, wanted, linked, shapes, answer_s=settings.answer_s)
+        self._looks = Noticed.begin(
+            self._catalog, settings.dsn, requirements, linked, shapes, answer_s=settings.answer_s
+        )
         self._history = History.of(linked, settings.publication, slot.confirmed_flush)
         reached = self._lineage.reached(self._history.durable)
         checkpoint = resumed(
@@ -254,9 +256,9 @@ class PostgresSource:
 
     def _definitions(self, tables: Sequence[Table]) -> Definitions:
         look = partial(look_at, self._catalog, self._settings.slot)
-        found = Definitions(look, self._query, self._state.checkpoint.source.get("types"))
-        found.track(column.type_oid for table in tables for column in table.columns)
-        return found
+        definitions = Definitions(look, self._query, self._state.checkpoint.source.get("types"))
+        definitions.track(column.type_oid for table in tables for column in table.columns)
+        return definitions
 
     def _versions(self) -> Versions | None:
         if self._known is None:

@@ -83,7 +83,7 @@ class Statements:
 
 
 def is_installed(connection: psycopg.Connection[Any]) -> bool:
-    """Whether both triggers exist and are enabled."""
+    """Returns whether both triggers exist and are enabled."""
     names = [NAME, f"{NAME}_drop"]
     with translated("looking for the event trigger"):
         rows = connection.execute(

@@ -67,7 +67,7 @@ class TableEvidence:
     leaves: Mapping[int, LeafEvidence] | str
 
     def to_json(self) -> list[Any]:
-        """The form that the checkpoint stores; it is short because it is written with every commit."""
+        """Returns the form that the checkpoint stores; it is short because it is written with every commit."""
         leaves: Any = self.leaves
         if not isinstance(leaves, str):
             leaves = [[oid, leaf.filenode, leaf.links] for oid, leaf in leaves.items()]
@@ -108,7 +108,7 @@ class Evidence:
     tables: Mapping[str, TableEvidence]
 
     def to_json(self) -> dict[str, Any]:
-        """The form that the checkpoint stores."""
+        """Returns the form that the checkpoint stores."""
         tables = {entity: table.to_json() for entity, table in self.tables.items()}
         return {"lsn": lsn_text(self.lsn), "horizon": self.horizon, "tables": tables}
 
@@ -124,7 +124,7 @@ class Evidence:
             raise ChangelogError(Kind.MALFORMED, "cannot parse the publication in the checkpoint") from error
 
     def of(self, entities: Sequence[str]) -> "Evidence":
-        """The evidence of these entities only."""
+        """Returns the evidence of these entities only."""
         return replace(self, tables={name: self.tables[name] for name in entities if name in self.tables})
 
 

@@ -86,12 +86,12 @@ class Lineage:
 
 
 def cluster_of(stored: Checkpoint) -> str:
-    """The system identifier of the changelog's cluster; empty if the checkpoint names none."""
+    """Returns the system identifier of the changelog's cluster; empty if the checkpoint names none."""
     return str(stored.source.get("system_identifier", ""))
 
 
 def timeline_of(stored: Checkpoint) -> int:
-    """The timeline on which the changelog ends; 0, which no server has, if the checkpoint names none."""
+    """Returns the timeline on which the changelog ends; if the checkpoint names none, 0, which no server has."""
     return int(stored.source.get("timeline", 0))
 
 

@@ -100,7 +100,7 @@ def ensure_publication(conn: psycopg.Connection[Any], name: str, entities: Seque
 
 
 def slot_state(conn: psycopg.Connection[Any], name: str) -> SlotState | None:
-    """The present state of the slot `name`; None if it does not exist."""
+    """Returns the present state of the slot `name`; None if it does not exist."""
     with translated(f"reading slot {name}"):
         row = conn.execute(_SLOT, [name]).fetchone()
     if row is None:

@@ -90,7 +90,7 @@ class Binder:
 
 
 def _lost(entity: Entity, relation: Relation) -> str | None:
-    """Why the relation's rows can have no key; None if they can."""
+    """Returns why a message for the relation's rows cannot have its key or partition; None if it can."""
     names = {column.name for column in relation.columns}
     for role, needed in (("key", entity.key), ("partition_by", entity.partition_by)):
         for name in needed:

@@ -49,7 +49,7 @@ class Frames:
         return self.data[self.starts[frame] : self.ends[frame]]
 
     def kind(self, frame: int) -> int:
-        """The first byte of the payload."""
+        """Returns the first byte of a frame's payload, which is the kind of message."""
         return int(self._kinds[frame])
 
     def lsn(self, frame: int) -> int:

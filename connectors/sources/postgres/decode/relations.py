@@ -202,5 +202,5 @@ def retyped(described: TableDescription, position: Position) -> ColumnChanges:
 
 
 def _differing(before: Struct, after: Struct) -> tuple[str, ...]:
-    """The names of the columns whose types differ; both structs have the same columns."""
+    """Returns the names of the columns whose types differ; both structs have the same columns."""
     return tuple(name for (name, new), (_, old) in zip(after.fields, before.fields, strict=True) if new != old)

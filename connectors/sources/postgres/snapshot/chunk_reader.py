@@ -154,7 +154,7 @@ class ChunkReader:
         return True
 
     def _rows(self, reading: Connection, table: ReadTable, chunk: Chunk, at: int) -> ChunkRows | KeyedRows:
-        """The chunk's rows. Raises TooLargeError."""
+        """Reads and returns the chunk's rows. Raises TooLargeError."""
         if isinstance(chunk.taken, Keys):
             keyed = read_keys(reading, self._origin, table, identifier(*chunk.table), chunk.taken, read_at=at)
             if len(keyed.gone) and not chunk.taken.ghosts:

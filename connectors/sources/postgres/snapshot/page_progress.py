@@ -155,7 +155,7 @@ class TableProgress:
         return not any(leaf.left for leaf in self.leaves.values())
 
     def to_json(self) -> dict[str, Any]:
-        """The form that the checkpoint stores."""
+        """Returns the form that the checkpoint stores."""
         stale = {"stale": list(self.stale)} if self.stale else {}
         if self.complete:
             return {**COMPLETE, **stale}

@@ -69,7 +69,7 @@ class ReplicationConnection:
         return self._connection.info.server_version
 
     def fileno(self) -> int:
-        """The socket's file descriptor, to wait on."""
+        """Returns the socket's file descriptor, on which a caller can wait."""
         return self._pgconn.socket
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:

@@ -109,11 +109,11 @@ class Definitions:
         return definition.types[oid] if certain else in_doubt(definition.types[oid])
 
     def pending(self, oid: int) -> bool:
-        """Whether the type is uncertain for the open transaction because another transaction is altering it now."""
+        """Returns whether the type is uncertain for the open transaction, because another one is altering it now."""
         return self._pending and oid in self._oids and not self._choose()[1]
 
     def tracks(self, oid: int) -> bool:
-        """Whether a resolved type contains composites."""
+        """Returns whether a resolved type contains composites."""
         return oid in self._oids
 
     def enter(self, xid: int, first: int, commit: int) -> None:
