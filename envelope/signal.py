@@ -11,10 +11,12 @@ import msgspec
 from changelog.envelope.errors import ChangelogError, Kind
 
 PREFIX = "changelog"
-"""The prefix of logical messages that carry signals, and of those that a service writes for itself."""
+"""The prefix of logical messages that carry signals, and of the messages by which a service marks its windows (parts of
+tables that it reads)."""
 
 FENCE_PREFIX = "changelog-fence"
-"""The prefix of the empty message after a drift fence; a service that reads it stores its checkpoint at once."""
+"""The prefix of the empty message that a drift comparison writes when it has taken its fence (the snapshot under which
+it reads tables). A service that reads this message stores its checkpoint at once."""
 
 KEYS_MAX = 10_000
 """The most keys in one signal; for more keys, the sender writes several signals."""
@@ -35,11 +37,11 @@ _NONCE_CHARS, _HEX = 32, frozenset(b"0123456789abcdef")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """One request. The sender chooses `id`; a signal that arrives twice with the same id counts once.
+    """One request. The sender chooses `id`; two signals with the same id count as one.
 
-    `entity` is None for all entities, which only pause, resume and cancel accept. `keys` are canonical key texts, None
-    for the whole table; only republish accepts keys. `service` names the service that the signal is for, None for every
-    service that reads this database.
+    `entity` is None for all entities, which is allowed for pause, resume and cancel. `keys` are canonical key texts,
+    None for the whole table; only republish accepts keys. `service` names the service that has to act on the signal;
+    None means every service that reads this database.
     """
 
     do: Do
@@ -51,10 +53,10 @@ class Signal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signing:
-    """The secret that signs a signal, and the transaction that the signature is valid for.
+    """The secret that signs a signal, and the transaction for which the signature is valid.
 
-    `cluster` is the database's system identifier, `transaction` the 64-bit id of the transaction that writes the
-    signal. No other transaction ever has that id, so a copied signal is refused, however old it is.
+    `cluster` is the database's system identifier. `transaction` is the 64-bit id of the transaction that writes the
+    signal. No other transaction of the cluster ever has this id, so a copy of a signal is always refused.
     """
 
     secret: bytes
@@ -79,15 +81,16 @@ _decoder = msgspec.json.Decoder(_Wire)
 
 
 def is_nonce(content: bytes) -> bool:
-    """Whether a message is not a signal but marks a window, of this service or of another one."""
+    """Returns whether a message marks a window of this service, or of another one, and so is not a signal."""
     return len(content) == _NONCE_CHARS and _HEX.issuperset(content)
 
 
 def encode(signal: Signal, signing: Signing | None) -> bytes:
-    """The message's content, a JSON object. A signed one also has a `mac` and names its transaction.
+    """Returns the content of the message that carries a signal, a JSON object.
 
-    `mac` is the HMAC-SHA256 (RFC 2104), in lowercase hex, of the other members: sorted by name, compact, in UTF-8.
-    Raises ChangelogError (USAGE) for a signal that `parse` would refuse.
+    With `signing`, the object also has the members `cluster`, `transaction` and `mac`. `mac` is the HMAC-SHA256 (RFC
+    2104), in lowercase hex, of all other members as compact JSON in UTF-8, sorted by name. Raises ChangelogError
+    (USAGE) for a signal that `parse` would refuse.
     """
     wire = _Wire(
         do=signal.do,
@@ -106,7 +109,8 @@ def encode(signal: Signal, signing: Signing | None) -> bytes:
 
 
 def parse(content: bytes, signing: Signing | None) -> Signal:
-    """The signal in a message's content; with `signing`, only one that is signed so, for the message's transaction.
+    """Returns the signal in a message's content. With `signing`, its signature must be valid for this secret, cluster
+    and transaction.
 
     Raises ChangelogError: MALFORMED if the content is not a valid signal, ACCESS if its signature is missing or wrong.
     """
@@ -115,7 +119,8 @@ def parse(content: bytes, signing: Signing | None) -> Signal:
     try:
         wire = _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise ChangelogError(Kind.MALFORMED, "a message is not a valid signal: not the JSON object of one") from None
+        message = "a message is not a valid signal: it is not a JSON object with the members of a signal"
+        raise ChangelogError(Kind.MALFORMED, message) from None
     problem = _problem(wire)
     if problem is not None:
         raise ChangelogError(Kind.MALFORMED, f"a message is not a valid signal: {problem}")
@@ -138,7 +143,7 @@ def _refuse_unsigned(wire: _Wire, signing: Signing) -> None:
 
 
 def divide(keys: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """Divides the keys, without repeats, into runs that each fit one signal.
+    """Divides the keys into tuples that each fit into one signal. A repeated key is used once.
 
     Raises ChangelogError (USAGE) for a key that is too large for a signal.
     """
@@ -162,12 +167,12 @@ def divide(keys: Iterable[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _problem(wire: _Wire) -> str | None:
-    """Why the signal is not valid; None if it is."""
+    """Returns why the signal is not valid; None if it is valid."""
     try:
         nbytes = sum(len(key.encode()) for key in wire.keys or ())
         for text in _texts(wire):
             text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair, which JSON can escape
+    except UnicodeEncodeError:  # JSON can escape an unpaired surrogate, which UTF-8 cannot hold.
         return "it contains an unpaired surrogate"
     repairs = wire.do in ("republish", "rebuild")
     if not 0 < len(wire.id) <= ID_MAX:

@@ -1,4 +1,4 @@
-"""Provenance stamps: what an application says about its own transaction."""
+"""Reads and writes provenance stamps, by which an application says who makes the changes of its transaction."""
 
 import re
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ CONTEXT_NBYTES_MAX = 4096
 """The most UTF-8 bytes of a context. It is small because every message of the transaction carries the context."""
 
 CONTEXT_LEVELS_MAX = 32
-"""How deep a context may nest. Many JSON readers accept 64 levels for a whole message."""
+"""The most levels to which a context may nest. Many JSON readers accept 64 levels in a whole message."""
 
 MESSAGE_NBYTES_MAX = 1 << 20
 """A longer message is rejected without parsing it."""
 
 NAME_CHARS_MAX = 40
-"""How many characters of an unknown member's name a warning shows: anybody may have written it."""
+"""The most characters of an unknown member's name that a warning shows, because anybody may have written the name."""
 
 _TEXTS = {"serviceName": "service_name", "apiVersion": "api_version", "identifier": "identifier"}
 _CONTEXT = "context"
@@ -40,9 +40,10 @@ _strings = msgspec.json.Decoder(str)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedStamp:
-    """The stamp from a message's valid members, None if they name no service, and the problem with the other members.
+    """The result of `parse`.
 
-    `problem` is one line, or None.
+    `stamp` has the valid members of the message; it is None if they name no service. `problem` says in one line what is
+    wrong with the other members; it is None if nothing is wrong.
     """
 
     stamp: Stamp | None
@@ -50,12 +51,12 @@ class ParsedStamp:
 
 
 def parse(payload: bytes) -> ParsedStamp:
-    """Reads a logical message's content.
+    """Reads a stamp from a logical message's content.
 
-    A stamp is a JSON object of at most `NBYTES_MAX` bytes, without its context. Its members are the strings
-    `serviceName`, which must not be empty, and optionally `apiVersion` and `identifier`, and optionally the object
-    `context`. A member that is missing or invalid stays empty: the default is for changes without a stamp, and must not
-    complete one.
+    A stamp is a JSON object of at most `NBYTES_MAX` bytes, not counting its context. The member `serviceName` is a
+    string that is not empty. The members `apiVersion` and `identifier` (strings) and `context` (an object) are
+    optional. A member that is missing or invalid is empty in the result. It does not get the configured default, which
+    is only for changes without a stamp.
     """
     if len(payload) > MESSAGE_NBYTES_MAX:
         return ParsedStamp(stamp=None, problem=f"it has more than {MESSAGE_NBYTES_MAX} bytes")
@@ -77,7 +78,10 @@ def parse(payload: bytes) -> ParsedStamp:
 
 
 def content(stamp: Stamp) -> bytes:
-    """The message content that `parse` reads as this stamp. Raises ValueError with the reason if there is none."""
+    """Returns the message content that `parse` reads as this stamp.
+
+    Raises ValueError, with the reason, if no content gives this stamp.
+    """
     written = {name: getattr(stamp, field) for name, field in _TEXTS.items()}
     if stamp.context is not None:
         written[_CONTEXT] = Raw(stamp.context)
@@ -89,7 +93,7 @@ def content(stamp: Stamp) -> bytes:
 
 
 def context_problem(text: str) -> str | None:
-    """Why `text` cannot be a stamp's context; None if it can."""
+    """Returns why `text` cannot be a stamp's context, as the end of a sentence; None if it can be one."""
     if not text.startswith("{"):
         return "is not an object"
     if len(text.encode(errors="surrogatepass")) > CONTEXT_NBYTES_MAX:

@@ -1,7 +1,8 @@
-"""The versions of each entity's columns, which are rows of the changelog, and the decision on the next version.
+"""Keeps the versions of each entity's columns, and decides whether a new version may be published.
 
-A version is an envelope like any other: its key is the entity's name, `current` is the version and `original` the
-previous one. It has the position of the first row with these columns, and is published just before that row.
+A version is published as an envelope of the reserved entity `schemas`. Its key is the name of the entity that it
+describes, `current` is the version, and `original` is the entity's previous version. It has the position of the first
+row with these columns, and is published just before that row.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from changelog.schemas.compatibility import Problem, problems
 from changelog.schemas.types import Struct
 
 PUBLISHER = Stamp(api_version="", service_name="changelog", identifier="")
-"""The stamp of a version. The service announces it, because the log does not say who altered the table."""
+"""The stamp of versions and gaps. It names the service, because the log does not say who altered a table."""
 
 Filled = Callable[[Entity, Sequence[str]], Collection[str]]
 """Returns those of the given columns that have a value in rows older than the column itself."""
@@ -34,7 +35,9 @@ _STORED_BESIDES = frozenset({"codec", "mask_id"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The columns of an entity's rows from some position on, and the number of their relation."""
+    """The columns of an entity's rows from some position on, and the number of their relation, which is the table's
+    number in its database.
+    """
 
     columns: Struct
     relation: int | None = None
@@ -44,9 +47,10 @@ class Look:
 class Version:
     """The columns of an entity, and which of them are its key. The first version has the `number` 1.
 
-    `restated` are the columns whose published values no longer equaled the table's. `broke` says that the version was
-    published although some readers could not follow. `settings` is a hash of the configuration of the entity. `state`
-    is the whole version as JSON.
+    `relation` is the table's number in the database cluster `cluster`. `restated` are the columns whose values in
+    stored rows changed together with the columns, so that earlier published values differ from the table. `broke` says
+    that the version was published although it is not compatible with some readers. `settings` is a hash of the entity's
+    configuration. `state` is the whole version as JSON.
     """
 
     entity: str
@@ -83,7 +87,7 @@ class Version:
             raise ChangelogError(Kind.MALFORMED, "a row of the entity `schemas` is not a version") from error
 
     def schema(self) -> avro.Schema:
-        """The Avro schema of values with these columns."""
+        """Returns the Avro schema of messages with these columns."""
         return _schema(self.entity, self.columns, self.key)
 
 
@@ -114,13 +118,13 @@ class Versions:
     ) -> None:
         self._known: dict[str, list[Version]] = {}
         for version in known:
-            if version.number == 1:  # the changelog was started again in topics that still hold the previous one
+            if version.number == 1:  # The changelog was started again, and its topics still hold the former changelog.
                 self._known[version.entity] = []
             self._known.setdefault(version.entity, []).append(version)
         self._accepted, self._filled, self._cluster = dict(accepted), filled, cluster
 
     def has(self, entity: Entity, look: Look) -> bool:
-        """Whether the entity's last version has these columns, this relation and the current settings."""
+        """Returns whether the entity's last version has these columns, this relation and the entity's settings."""
         last = self._last(entity)
         if last is None:
             return False
@@ -128,11 +132,11 @@ class Versions:
         return (last.columns, last.relation, last.settings) == present
 
     def announce(self, entity: Entity, look: Look, first: Provenance) -> Announced:
-        """Adds a version to the entity, beginning with the row whose provenance is `first`.
+        """Adds a version to the entity. `first` is the provenance of the first row with these columns.
 
-        Raises ChangelogError (STOP, at the row's position) if older or newer readers could not follow. It does not if
-        the entity's policy publishes such versions, if an operator accepted this one, or if the entity's configuration
-        changed as well.
+        Raises ChangelogError (STOP, at the row's position) if the version is not compatible with earlier versions, in
+        the entity's mode. An incompatible version is published nevertheless if the entity's policy says so, if an
+        operator accepted this version, or if the entity's configuration changed as well.
         """
         before, breaks = self._last(entity), self._breaks(entity, look.columns)
         configured = before is not None and before.settings != settings_id(entity.shape())
@@ -162,17 +166,21 @@ class Versions:
         return known[-1] if known else None
 
     def _breaks(self, entity: Entity, columns: Struct) -> list[Problem]:
-        """Compares the columns with earlier versions, beginning with the last that was accepted although it broke."""
+        """Returns the problems of the columns with earlier versions.
+
+        Versions before the last one that was published although it was incompatible are not compared.
+        """
         versions = self._known.get(entity.name, [])
         begin = max((index for index, version in enumerate(versions) if version.broke), default=0)
         known = [(f"version {version.number}", version.schema()) for version in versions[begin:]]
         return problems(_schema(entity.name, columns, entity.key), known, entity.evolution.mode)
 
     def _passes(self, entity: Entity, first: Source) -> bool:
-        """Whether an operator accepted the change at this row, or at a later row of its transaction.
+        """Returns whether an operator accepted the change of columns at this row.
 
-        A row read from a table may also be past the accepted position: the table is read again after the stop, which
-        gives its rows later positions.
+        The accepted position is the row's, or that of a later row of its transaction. If the row was read from its
+        table, its position may also be after the accepted one: the table is read again after a stop, and the rows then
+        get later positions.
         """
         accepted, position = self._accepted.get(entity.name), first.position
         if accepted is None:
@@ -186,20 +194,25 @@ class Versions:
     def _restated(
         self, entity: Entity, before: Version | None, look: Look, changes: Sequence[evolution.ColumnChange]
     ) -> Sequence[str]:
-        """The restated columns: all of them if another table, whose rows are unknown, or another key is in use."""
+        """Returns the restated columns. These are all columns if another table, whose rows are unknown, took the place
+        of the previous one, or if the key has other columns.
+        """
         if before is not None and (self._replaces(before, look) or before.key != entity.key):
             return [name for name, _ in look.columns.fields]
         added = [change.column for change in changes if change.kind is evolution.ChangeKind.ADDED]
         return evolution.restated(changes, self._filled(entity, added) if added else ())
 
     def _replaces(self, before: Version, look: Look) -> bool:
-        """Whether another table took the place of the previous one. Numbers are comparable only within a cluster."""
+        """Returns whether another table took the place of the previous one.
+
+        Numbers of relations are compared only within one database cluster.
+        """
         comparable = look.relation is not None and before.relation is not None and before.cluster == self._cluster
         return comparable and look.relation != before.relation
 
 
 def _schema(entity: str, columns: Struct, key: Sequence[str]) -> avro.Schema:
-    """The schema in a namespace that all versions share."""
+    """Returns the Avro schema of these columns, in a namespace that all versions share."""
     return avro.value_schema(entity, columns, key, _NAMESPACE)
 
 
@@ -217,7 +230,7 @@ def _incompatible(entity: Entity, breaks: Sequence[Problem], position: Position)
 
 
 def _record(first: Provenance, before: Version | None, version: Version) -> Record:
-    """The row that announces a version; `first` is the provenance of the first row with its columns."""
+    """Returns the row that publishes a version. `first` is the provenance of the first row with these columns."""
     op = Op.CREATE if before is None else Op.UPDATE
     source = replace(
         first.source, op=op, mask=None, unavailable=(), unavailable_original=(), json_null=(), json_null_original=()

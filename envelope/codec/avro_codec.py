@@ -1,8 +1,9 @@
-"""Encodes envelopes in Avro, under a schema from `changelog.schemas.avro.value_schema`: message bodies, without a
-header.
+"""Encodes envelopes in Avro, under a schema from `changelog.schemas.avro.value_schema`, and decodes them. The result is
+the body of a message, without the header that names the schema.
 
-Both states go from JSON text to Avro and back to JSON text with the same canonical text. An unavailable column is null
-in Avro; decoding omits it again, because `source.unavailable` names it.
+The states, `current` and `original`, are JSON text, which Avro can hold without loss: decoding gives JSON with the same
+canonical text. A column is *unavailable* if the log did not send its value. Such a column is null in Avro; the decoder
+leaves it out again, because `source.unavailable` names it.
 """
 
 from collections.abc import Collection, Sequence
@@ -36,10 +37,10 @@ _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class AvroCodec:
-    """Encodes envelopes of one entity under `schema`, and decodes data that were written under it.
+    """Encodes envelopes of one entity under `schema`, and decodes envelopes that were encoded under it.
 
-    A schema of an older version, whose provenance has no context, is for decoding only. Raises ValueError for a schema
-    that `changelog.schemas.avro.value_schema` did not make.
+    If the schema was made by an older version, without `context` in the provenance, the codec can only decode. Raises
+    ValueError for a schema that `changelog.schemas.avro.value_schema` did not make.
     """
 
     def __init__(self, schema: avro.Schema) -> None:
@@ -51,10 +52,10 @@ class AvroCodec:
         self._plain: Any = fastavro.parse_schema(_without_logical_types(schema))
 
     def encode(self, envelope: Envelope) -> bytes:
-        """The envelope in Avro's binary encoding.
+        """Returns the envelope in Avro's binary encoding.
 
-        Raises ChangelogError, of kind *malformed* if a state does not match the schema (it names the column), *limit*
-        if a state is nested too deeply to be read.
+        Raises ChangelogError: of kind *malformed* if a state does not match the schema (the message names the column),
+        of kind *limit* if a state is nested too deeply to be read.
         """
         current, original = envelope.current, envelope.original
         return self.value(
@@ -64,7 +65,7 @@ class AvroCodec:
         )
 
     def value(self, provenance: Provenance, current: bytes | None, original: bytes | None) -> bytes:
-        """`encode` from the parts of an envelope, both states as JSON."""
+        """Returns what `encode` returns, from the parts of an envelope. The states are JSON."""
         source = provenance.source
         return b"".join(
             (
@@ -75,7 +76,7 @@ class AvroCodec:
         )
 
     def decode(self, body: bytes) -> Envelope:
-        """Decodes an envelope. Raises ChangelogError of kind *malformed*, also if bytes are left over."""
+        """Decodes an envelope. Raises ChangelogError of kind *malformed*, also if bytes remain after the envelope."""
         try:
             datum = _read(body, self._plain)
             provenance = _provenance(datum["provenance"])
@@ -124,17 +125,17 @@ class AvroCodec:
 
 
 def encoded(encode: Encode, column: str, token: bytes) -> bytes:
-    """The Avro of one value. Raises ChangelogError (MALFORMED), with the column's name, if the value does not fit."""
+    """Encodes one value. Raises ChangelogError (MALFORMED), with the column's name, if the value does not fit."""
     try:
         return encode(token)
-    except ValueError:  # the cause is left out, because its message may hold the value
+    except ValueError:  # The cause is left out, because its message may hold the value.
         raise ChangelogError(
             Kind.MALFORMED, f"a value of column {column} does not fit its type in the schema"
         ) from None
 
 
 def provenance_bytes(provenance: Provenance) -> bytes:
-    """The record `changelog.Provenance`. Raises ValueError if the commit time has no zone."""
+    """Encodes the record `changelog.Provenance`. Raises ValueError if the commit time has no zone."""
     stamp, source = provenance.stamp, provenance.source
     return b"".join(
         (
@@ -149,24 +150,24 @@ def provenance_bytes(provenance: Provenance) -> bytes:
 
 
 def opening(source: Source) -> bytes:
-    """The fields of `changelog.Source` before its position."""
+    """Encodes the fields of `changelog.Source` before `position`."""
     return texts((source.connector, source.name, source.database, source.table, source.op))
 
 
 def closing(source: Source) -> bytes:
-    """The fields of `changelog.Source` after its commit time."""
+    """Encodes the fields of `changelog.Source` after `committedAt`."""
     lists = (source.unavailable, source.unavailable_original, source.json_null, source.json_null_original)
     blocks = [long(len(names)) + texts(names) + NULL if names else NULL for names in lists]
     return b"".join((*blocks, optional_text(source.mask), optional_text(source.id)))
 
 
 def optional_text(text: str | None) -> bytes:
-    """A union of null and a string."""
+    """Encodes a union of null and a string."""
     return NULL if text is None else PRESENT + counted(text.encode())
 
 
 def texts(values: Sequence[str]) -> bytes:
-    """Strings, one after another."""
+    """Encodes strings, one after another."""
     return b"".join([counted(value.encode()) for value in values])
 
 
@@ -206,7 +207,10 @@ def _provenance(datum: dict[str, Any]) -> Provenance:
 
 
 def _without_logical_types(schema: avro.Schema) -> avro.Schema:
-    """Removes logical types: data are read as plain numbers and bytes, because Python cannot hold every value."""
+    """Removes logical types from a schema, so that fastavro returns plain numbers and bytes.
+
+    Python's own types cannot hold all values of the logical types.
+    """
     if isinstance(schema, dict):
         return {name: _without_logical_types(member) for name, member in schema.items() if name != "logicalType"}
     return [_without_logical_types(branch) for branch in schema] if isinstance(schema, list) else schema

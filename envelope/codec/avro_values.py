@@ -1,8 +1,8 @@
 """Converts values between JSON tokens and Avro's binary encoding (Avro 1.12, *Binary Encoding*, *Logical Types*).
 
-A value takes the logical branch of its union only if that branch gives the same JSON back. `docs/reference/types.md`
-lists the types that have a string branch for other values. That branch holds the content of the JSON string; for arrays
-and composites, it holds the JSON text.
+A value is encoded as its logical type only if decoding gives the same JSON again. Some types (`docs/reference/types.md`
+lists them) are a union that also has a branch for other values, a string. That branch holds the content of the JSON
+string; for arrays and composites, it holds the JSON text.
 """
 
 import base64
@@ -22,13 +22,14 @@ from changelog.schemas.avro import has_outside, safe
 from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 Encode = Callable[[bytes], bytes]
-"""Encodes a JSON token in Avro; raises ValueError if the token does not fit the type."""
+"""Encodes a JSON token in Avro. Raises ValueError if the token does not fit the type."""
 
 Render = Callable[[Any], bytes]
-"""Renders a datum, as fastavro reads it without logical types, as a JSON token; ValueError if it is out of range."""
+"""Turns a datum, as fastavro reads it without logical types, into a JSON token. Raises ValueError if the datum is out
+of range."""
 
 NULL: Final = b"\x00"
-"""The branch of null, which is always the first branch of a union that has one."""
+"""The union branch of null. In a union with null, null is always the first branch."""
 
 DAY_US: Final = 86_400_000_000
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001, used for columns without a zone
@@ -45,7 +46,7 @@ _arrays = msgspec.json.Decoder(list[Raw])
 
 
 def long(value: int) -> bytes:
-    """An int or a long: zigzag, then seven bits per byte, low bits first."""
+    """Encodes an int or a long: zigzag, then seven bits per byte, low bits first."""
     left = value << 1 if value >= 0 else ~(value << 1)
     if left < 0x80:
         return left.to_bytes()
@@ -58,17 +59,17 @@ def long(value: int) -> bytes:
 
 
 def counted(content: bytes) -> bytes:
-    """A string or bytes: the length, then the content."""
+    """Encodes a string or bytes: the length, then the content."""
     return long(len(content)) + content
 
 
 def decimal_bytes(unscaled: int) -> bytes:
-    """The shortest two's complement, big-endian."""
+    """Returns the shortest two's complement of a number, big-endian."""
     return unscaled.to_bytes((unscaled + (unscaled < 0)).bit_length() // 8 + 1, "big", signed=True)
 
 
 def encoder(type_: ColumnType, *, nullable: bool) -> Encode:
-    """The encoder for values of the Avro type `changelog.schemas.avro.to_avro(type_, nullable=…)`."""
+    """Returns the encoder for values of the Avro type `changelog.schemas.avro.to_avro(type_, nullable=…)`."""
     inside = _inside(type_)
     lead = long(int(nullable)) if nullable or has_outside(type_) else b""
     last = long(int(nullable) + 1)
@@ -93,7 +94,7 @@ def encoder(type_: ColumnType, *, nullable: bool) -> Encode:
 
 
 def renderer(type_: ColumnType) -> Render:
-    """The renderer for data of the same Avro type."""
+    """Returns the renderer for data that `encoder` encoded for this type."""
     inside = _rendering(type_)
     if not has_outside(type_):
         return lambda datum: b"null" if datum is None else inside(datum)
@@ -269,7 +270,7 @@ def _struct(fields: Mapping[str, Encode]) -> Encode:
 
 
 def _block(items: Sequence[bytes]) -> bytes:
-    """An array or a map: one block, then the empty block that ends it."""
+    """Encodes an array or a map: one block of all items, then the empty block that ends the array or map."""
     return long(len(items)) + b"".join(items) + NULL if items else NULL
 
 
@@ -308,12 +309,12 @@ def _rendering(type_: ColumnType) -> Render:
 
 
 def json_object(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """A JSON object; each pair is a quoted name and a token."""
+    """Returns a JSON object. Each pair is a quoted name and a token."""
     return b"{%b}" % b",".join([b"%b:%b" % pair for pair in pairs])
 
 
 def quoted(text: str) -> bytes:
-    """A JSON string."""
+    """Returns a text as a JSON string."""
     return msgspec.json.encode(text)
 
 

@@ -1,4 +1,4 @@
-"""Splits JSON objects of any depth without recursion: PostgreSQL allows deeper nesting than our decoder does."""
+"""Splits JSON objects of any depth, without recursion. PostgreSQL allows deeper nesting than msgspec's decoder."""
 
 import re
 
@@ -9,9 +9,9 @@ _DEEPER, _HIGHER = (b"{", b"["), (b"}", b"]")
 
 
 def members(text: bytes) -> dict[str, bytes]:
-    """The members of a JSON object, each as a slice of `text`.
+    """Returns the members of a JSON object, each as a slice of `text`.
 
-    Raises ValueError if the members cannot be separated. The insides of members are not checked.
+    Raises ValueError if the members cannot be separated. The values of members are not checked.
     """
     values: dict[str, bytes] = {}
     name: bytes | None = None

@@ -1,7 +1,9 @@
-"""Prints floats as PostgreSQL does: the shortest digits strictly between the midpoints to both neighbours.
+"""Prints floats as PostgreSQL does: with the fewest digits that lie strictly between the midpoints to both neighbouring
+floats.
 
-These are float8out and float4out with `extra_float_digits` 1 (src/common/d2s.c and f2s.c, after Ulf Adams, *Ryū*).
-Unlike Python's `repr`, they never print digits that are exactly on a midpoint: 1e23 is 9.999999999999999e+22.
+PostgreSQL's functions are float8out and float4out with `extra_float_digits` 1 (src/common/d2s.c and f2s.c, after Ulf
+Adams, *Ryū*). Unlike Python's `repr`, they never print a number that is exactly a midpoint: 1e23 is printed as
+9.999999999999999e+22.
 """
 
 import math
@@ -9,13 +11,14 @@ import math
 import numpy as np
 
 _FIXED_FROM = -4
-_FIXED_BELOW = 15, 6  # larger exponents are written with an e: for double, for single precision
+# Each pair has the value for double precision, and the value for single precision.
+_FIXED_BELOW = 15, 6  # Numbers with this exponent or a larger one are written with an e.
 _BITS = 53, 24
-_EXACT_FROM = 2**53, 2**24  # larger neighbours are more than 1 apart, so a short text can be exactly on a midpoint
+_EXACT_FROM = 2**53, 2**24  # From here on, neighbours are more than 1 apart, so a short number can be a midpoint.
 
 
 def token(value: float, *, single: bool) -> bytes:
-    """The JSON token of a float, of single precision if `single`. NaN and infinities become JSON strings."""
+    """Returns the JSON token of a float. `single` means single precision. NaN and infinities become JSON strings."""
     if not math.isfinite(value):
         return b'"NaN"' if math.isnan(value) else b'"Infinity"' if value > 0 else b'"-Infinity"'
     if value == 0:
@@ -26,7 +29,7 @@ def token(value: float, *, single: bool) -> bytes:
 
 
 def _shortest(value: float, *, single: bool) -> tuple[str, int]:
-    """The significant digits, and the power of ten of the first digit."""
+    """Returns the significant digits, and the power of ten of the first digit."""
     if value >= _EXACT_FROM[single]:
         return _inside(value, single=single)
     text = np.format_float_scientific(np.float32(value), trim="-") if single else f"{value!r}"
@@ -38,7 +41,9 @@ def _shortest(value: float, *, single: bool) -> tuple[str, int]:
 
 
 def _inside(value: float, *, single: bool) -> tuple[str, int]:
-    """As `_shortest` for large values: the integer of fewest significant digits between the midpoints."""
+    """Returns what `_shortest` returns, for a large value: the integer between the midpoints that has the fewest
+    significant digits.
+    """
     mantissa, exponent = math.frexp(value)
     above = 1 << exponent - _BITS[single]
     below = above // 2 if mantissa == 0.5 else above

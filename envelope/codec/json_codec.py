@@ -1,7 +1,7 @@
 """Encodes envelopes as JSON, and decodes them.
 
-Both states pass through as text: their numbers, escapes and white space stay as they are. Members
-come in the order that the reference of messages shows.
+The states, `current` and `original`, pass through as text: their numbers, escapes and white space
+stay as they are. Members are written in the order that docs/reference/messages.md shows.
 """
 
 import re
@@ -51,8 +51,8 @@ class _Envelope(msgspec.Struct):
     original: Raw = Raw(_ABSENT)
 
 
-# PostgreSQL's json keeps the escape of an unpaired surrogate, which the decoder refuses even in text
-# that it only passes through. Such escapes are replaced meanwhile by bytes that never occur in UTF-8.
+# PostgreSQL's json keeps the escape of an unpaired surrogate. The decoder refuses it, even in text that it
+# only passes through. So such escapes are replaced, while text is decoded, by bytes that never occur in UTF-8.
 _SURROGATE = re.compile(rb"\\(?:u([dD][89a-fA-F])|.)", re.DOTALL)
 _SHIELD = b"\xff\xfe"
 
@@ -63,7 +63,7 @@ _object_decoder = msgspec.json.Decoder(dict[str, Raw])
 
 
 def encode(envelope: Envelope) -> bytes:
-    """The message's value: compact JSON in UTF-8."""
+    """Returns the value of a message: compact JSON in UTF-8."""
     return value(
         provenance=provenance_json(envelope.provenance),
         current=None if envelope.current is None else bytes(envelope.current),
@@ -72,23 +72,25 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def value(*, provenance: bytes, current: bytes | None, original: bytes | Missing | None) -> bytes:
-    """As `encode`, from the parts of an envelope in JSON."""
+    """Returns what `encode` returns, from the parts of an envelope, each in JSON."""
     before = b"" if original is MISSING else b',"original":%b' % (b"null" if original is None else original)
     return b'{"provenance":%b,"current":%b%b}' % (provenance, b"null" if current is None else current, before)
 
 
 def original_of(op: str, stored: str | None) -> Raw | Missing | None:
-    """The original from its stored column, in which null means JSON null for a truncate, and absence otherwise."""
+    """Returns the original from its stored column. Null in the column means None for a truncate, and MISSING for every
+    other operation.
+    """
     if stored is not None:
         return Raw(stored)
     return None if op == Op.TRUNCATE else MISSING
 
 
 def decode(text: bytes) -> Envelope:
-    """Decodes an envelope, whose states are slices of `text`.
+    """Decodes an envelope. Its states are slices of `text`.
 
-    Unknown members are ignored. Raises ChangelogError, of kind *malformed* if `text` is not an
-    envelope, *limit* if any part other than the states is nested too deeply to be read.
+    Unknown members are ignored. Raises ChangelogError: of kind *malformed* if `text` is not an
+    envelope, of kind *limit* if a part other than the states is nested too deeply to be read.
     """
     try:
         wire = _wire(text)
@@ -104,7 +106,7 @@ def decode(text: bytes) -> Envelope:
 
 
 def provenance_json(provenance: Provenance) -> bytes:
-    """The JSON of the member `provenance`. Raises ValueError if the commit time has no zone."""
+    """Returns the JSON of the member `provenance`. Raises ValueError if the commit time has no zone."""
     stamp, source = provenance.stamp, provenance.source
     return _encoder.encode(
         _Provenance(
@@ -135,7 +137,8 @@ def provenance_json(provenance: Provenance) -> bytes:
 def decode_provenance(text: bytes | str) -> Provenance:
     """Decodes a provenance.
 
-    Raises ChangelogError, of kind *malformed* if `text` is not one, *limit* if it is nested too deeply to be read.
+    Raises ChangelogError: of kind *malformed* if `text` is not a provenance, of kind *limit* if it is nested too deeply
+    to be read.
     """
     try:
         return _provenance(_wire_provenance(text))
@@ -146,14 +149,14 @@ def decode_provenance(text: bytes | str) -> Provenance:
 
 
 def time_text(time: datetime) -> str:
-    """A time as messages spell it, `2026-11-21T03:10:02.886044Z`; ValueError if it has no zone."""
+    """Returns a time in the form of messages, `2026-11-21T03:10:02.886044Z`. Raises ValueError if it has no zone."""
     if time.tzinfo is None:
         raise ValueError("a commit time needs a zone")
     return time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def members(text: bytes) -> dict[str, bytes]:
-    """The members of a JSON object, each as a slice of `text`; raises ValueError if it is not an object."""
+    """Returns the members of a JSON object, each as a slice of `text`. Raises ValueError if `text` is not an object."""
     try:
         return _shallow_members(text)
     except RecursionError:
@@ -217,12 +220,12 @@ def _unshielded_provenance(wire: _Provenance) -> _Provenance:
 
 
 def shielded(text: bytes) -> bytes:
-    """JSON text that msgspec accepts: the escapes of unpaired surrogates become bytes that never occur in UTF-8."""
+    """Replaces the escapes of unpaired surrogates by bytes that never occur in UTF-8. Then msgspec accepts the JSON."""
     return text if _SHIELD in text else _SURROGATE.sub(_shield, text)
 
 
 def unshielded(raw: Raw) -> Raw:
-    """The inverse of `shielded`."""
+    """Puts the escapes back that `shielded` replaced."""
     return Raw(bytes(raw).replace(_SHIELD, b"\\u"))
 
 
@@ -259,7 +262,7 @@ def _provenance(wire: _Provenance) -> Provenance:
 
 
 def _context(raw: Raw | UnsetType) -> str | None:
-    """A context is an object; null counts as none."""
+    """Returns the context; None if the member is missing or null. Raises ValueError if it is not an object."""
     if raw is UNSET or bytes(raw) == b"null":
         return None
     text = bytes(raw).decode()
@@ -273,7 +276,7 @@ def _position_text(source: Source) -> str:
 
 
 def _position(source: _Source) -> Position:
-    """Only an event with an id may lack a position."""
+    """Returns the position. Only an event with an id may have none, and gets `UNPLACED`."""
     return UNPLACED if source.position == _UNPLACED and source.id is not None else Position.parse(source.position)
 
 

@@ -1,4 +1,4 @@
-"""Encodes deltas as messages, in JSON or in Avro by `schemas/delta.avsc`, and decodes the JSON."""
+"""Encodes deltas as the values of messages, in JSON or in Avro (by `schemas/delta.avsc`), and decodes JSON."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ _decoder = msgspec.json.Decoder(_Delta)
 
 
 def encode(delta: Delta) -> bytes:
-    """The message's value as JSON: `{"provenance": …, "patch": […]}`, compact, in UTF-8."""
+    """Returns a message's value in JSON: `{"provenance": …, "patch": […]}`, compact, in UTF-8."""
     provenance = json_codec.provenance_json(delta.provenance)
     return b'{"provenance":%b,"patch":%b}' % (provenance, dumps(delta.patch))
 
@@ -42,7 +42,7 @@ def decode(text: bytes) -> Delta:
 
 
 def avro(provenance: Provenance, patch: Sequence[Operation]) -> bytes:
-    """The message's value as Avro, without a header."""
+    """Returns a message's value in Avro, without the header that names the schema."""
     operations = [_operation(operation) for operation in patch]
     block = long(len(operations)) + b"".join(operations) if operations else b""
     return provenance_bytes(provenance) + block + NULL

@@ -1,8 +1,8 @@
-"""Deltas: a change as the patch from the state before it to the state after it.
+"""Defines deltas. A delta is a change as a JSON Patch, from the state of a key before the change to the state after it.
 
-`changelog.envelope.delta.patch` has the operations. This module defines the patch of each kind of change, and how a
-reader folds deltas into states, forwards and back. `changelog.envelope.delta.patch_text` makes the same patches from
-JSON text, and faster.
+`changelog.envelope.delta.patch` defines the operations of patches. This module defines the patch of each kind of change
+(in the table below), and folds deltas into states, forwards and backwards. `changelog.envelope.delta.patch_text` makes
+the same patches faster, from JSON text. A column is *unavailable* if the log did not send its value.
 
 | change | patch |
 |---|---|
@@ -34,9 +34,9 @@ class Delta:
 
 
 def delta_of(envelope: Envelope) -> Delta:
-    """The delta of a change.
+    """Returns the delta of a change.
 
-    Raises ChangelogError, of kind *malformed* if a state is not JSON or a required state is missing.
+    Raises ChangelogError of kind *malformed* if a state is not JSON, or if a required state is missing.
     """
     source = envelope.provenance.source
     original = MISSING if isinstance(envelope.original, Missing | None) else parse(envelope.original)
@@ -59,14 +59,15 @@ def delta_of(envelope: Envelope) -> Delta:
 
 
 def fold(deltas: Iterable[Delta], state: Value = MISSING) -> Value:
-    """The state of a key after its deltas, which come in order; repeated deltas are skipped.
+    """Returns the state of a key after its deltas, MISSING if the key was deleted.
 
-    `state` is the one before them: MISSING if they begin with a create or a reset. The result is MISSING if the key was
-    deleted.
+    `deltas` are in order; repeated deltas are skipped. `state` is the state before the first delta: MISSING if that
+    delta is a create or a reset (an `add` at the root).
 
-    If the state lacks a column, its value is not known yet, for example because it was unavailable, or because the
-    column was added to the table. Such a column takes its value from the first delta that holds it whole. Every other
-    column is tested: raises ChangelogError of kind *malformed* if a delta is missing.
+    A column that the state lacks is not known yet, for example because its value was unavailable, or because the column
+    was added to the table. Such a column gets its value from the first delta that has the column's whole value. For
+    every other column, the patches test the former value. Raises ChangelogError of kind *malformed* if a test fails,
+    which means that a delta is missing.
     """
     for delta in _once(deltas):
         truncated = delta.provenance.source.op is Op.TRUNCATE
@@ -75,17 +76,18 @@ def fold(deltas: Iterable[Delta], state: Value = MISSING) -> Value:
 
 
 def foldable(deltas: Iterable[Delta]) -> Iterator[Delta]:
-    """The deltas of a key from the first one that holds the whole state: a create or a reset.
+    """Yields the deltas of a key from the first delta that has the whole state, a create or a reset.
 
-    Deltas before it are possible: if a table is written to while it is read, changes of a row can come before the row.
+    There can be deltas before it: if a table changes while it is read, changes of a row can be published before the
+    row.
     """
     return dropwhile(lambda delta: not any(op["op"] == "add" and not op["path"] for op in delta.patch), deltas)
 
 
 def back(deltas: Iterable[Delta], state: Value) -> Value:
-    """The state of a key before its deltas, which come in order, from the `state` after them.
+    """Returns the state of a key before its deltas. `deltas` are in order, and `state` is the state after the last one.
 
-    Raises ChangelogError of kind *malformed* if a delta does not hold the earlier state: a reset, a truncate, or a
+    Raises ChangelogError of kind *malformed* if a delta does not hold the earlier state, as a reset, a truncate, and a
     delete without its original.
     """
     for delta in reversed(list(_once(deltas))):
@@ -107,7 +109,9 @@ def _without(state: Value, names: Iterable[str]) -> Value:
 
 
 def _once(deltas: Iterable[Delta]) -> Iterable[Delta]:
-    """Yields each delta once. Events that services publish themselves have no position, so all of them stay."""
+    """Yields each delta once. All events that services published themselves are yielded, because they have no position
+    that shows a repeat.
+    """
     last = None
     for delta in deltas:
         position = delta.provenance.source.position
@@ -117,19 +121,23 @@ def _once(deltas: Iterable[Delta]) -> Iterable[Delta]:
 
 
 def _stepped(delta: Delta, patch: Sequence[Operation], state: Value) -> Value:
-    """The state on the other side of a delta, by its patch or the inverse of that."""
+    """Returns the state on the other side of a delta. `patch` is the delta's patch, or the inverse of the patch."""
     source = delta.provenance.source
     stepped = apply(_fitted(patch, state), state)
     if not (isinstance(stepped, dict) and isinstance(state, dict)):
         return stepped
-    if any(operation.get("reset") for operation in patch):  # the log leaves out what did not change
+    if any(operation.get("reset") for operation in patch):  # The log did not send values that did not change.
         unchanged = {name: state[name] for name in source.unavailable if name in state}
         return {**unchanged, **stepped}
     return _without(stepped, set(source.unavailable_original) - set(source.unavailable))
 
 
 def _fitted(patch: Sequence[Operation], state: Value) -> list[Operation]:
-    """The patch as it applies to a state that may lack columns."""
+    """Returns the patch, changed so that it applies to a state that may lack columns.
+
+    If the state lacks a column, a test of the column's whole value becomes an `add` of this value, and operations
+    inside the value are left out.
+    """
     if not isinstance(state, dict):
         return list(patch)
     known = set(state)
@@ -149,7 +157,10 @@ def _fitted(patch: Sequence[Operation], state: Value) -> list[Operation]:
 
 
 def _tests(test: Operation, state: Mapping[str, Value]) -> list[Operation]:
-    """Reduces a test of the whole state to the columns that both sides have: nothing is left if these are equal."""
+    """Applies a test of the whole state to only the columns that the state and the test both have.
+
+    Returns no operation if these columns are equal; otherwise, returns the test, which then fails.
+    """
     value: Any = test["value"]
     if not isinstance(value, dict):
         return [test]
@@ -159,6 +170,6 @@ def _tests(test: Operation, state: Mapping[str, Value]) -> list[Operation]:
 
 
 def _column(path: str) -> tuple[str, bool]:
-    """The column of a path, and whether the path leads to a place inside the column."""
+    """Returns the column of a path, and whether the path leads to a place inside the column's value."""
     first, slash, _ = path[1:].partition("/")
     return first.replace("~1", "/").replace("~0", "~"), bool(slash)

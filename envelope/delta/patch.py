@@ -1,10 +1,10 @@
-"""JSON Patches (RFC 6902) that carry both sides of every change.
+"""Makes, applies and inverts JSON Patches (RFC 6902) that contain both sides of every change.
 
-Only `test`, `add`, `replace` and `remove` are written and read. Each `replace` and `remove` follows
-a `test` of the value that it removes, so that a patch verifies itself and can be inverted. Values
-are those of `changelog.envelope.canonical`, with its `parse` and `dumps`; numbers are equal by token, which
-is stricter than the RFC. Patches and results share structure with the arguments: do not change any
-of them in place.
+The only operations are `test`, `add`, `replace` and `remove`. Before each `replace` and `remove` there is
+a `test` of the value that the operation removes. So a patch verifies the document to which it is applied,
+and can be inverted. Values are those of `changelog.envelope.canonical`, with its `parse` and `dumps`.
+Numbers are equal only if they are written alike, which is stricter than the RFC. Patches and results share
+parts with the arguments: do not change any of them in place.
 """
 
 import re
@@ -22,25 +22,27 @@ __all__ = ["EDITS_MAX", "MISSING", "Operation", "apply", "diff", "dumps", "inver
 Operation = dict[str, Any]
 
 EDITS_MAX = 256
-"""The most insertions and deletions for which a changed array is aligned; otherwise it is compared by index."""
+"""The most insertions and deletions in a changed array for which its elements are aligned. If there are more, elements
+with the same index are compared."""
 
 _NESTING_MAX = 100
-"""How many levels are compared one by one; a deeper value is replaced as a whole."""
+"""The most levels of nesting that are compared. A changed value below is replaced as a whole."""
 
 _PLAIN = frozenset({str, Raw, int, bool, type(None)})
-"""Types for which `==` between two values of the same type is equality by value."""
+"""Types of which two values are equal in JSON exactly if `==` says so."""
 
 _INDEX = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 _POINTER = re.compile(r"(/([^/~]|~[01])*)*")
 
 Difference = tuple[int, int, int, int]
-"""A difference between two arrays: `[i1:i2]` of the first became `[j1:j2]` of the second."""
+"""A difference `(i1, i2, j1, j2)` between two arrays: `[i1:i2]` of the first became `[j1:j2]` of the second."""
 
 
 def diff(original: Value, current: Value) -> list[Operation]:
-    """The patch that turns `original` into `current`; empty if they are equal.
+    """Returns the patch that turns `original` into `current`, an empty patch if they are equal.
 
-    Either may be MISSING: an `add` at the root creates, a `test` and a `remove` at the root delete.
+    Either may be MISSING. If `original` is, the patch is an `add` at the root; if `current` is, the patch
+    is a `test` and a `remove` at the root.
     """
     if original is MISSING:
         return [] if current is MISSING else [_add("", current)]
@@ -50,10 +52,10 @@ def diff(original: Value, current: Value) -> list[Operation]:
 
 
 def apply(patch: Sequence[Operation], document: Value) -> Value:
-    """Applies `patch` to `document`: returns a new value, or MISSING if the patch removed the root.
+    """Applies `patch` to `document`. Returns a new value, or MISSING if the patch removed the root.
 
     Members of an operation that the RFC does not define are ignored. Raises ChangelogError of kind
-    *malformed*, with the number of the operation, if a test fails, a path does not exist, or the
+    *malformed*, with the number of the operation, if a test fails, if a path does not exist, or if an
     operation is not one of the four.
     """
     holder = {} if document is MISSING else {"": document}
@@ -68,10 +70,10 @@ def apply(patch: Sequence[Operation], document: Value) -> Value:
 
 
 def invert(patch: Sequence[Operation]) -> list[Operation]:
-    """The patch that undoes `patch`: `apply(invert(p), apply(p, document)) == document`.
+    """Returns the patch that undoes `patch`: `apply(invert(p), apply(p, document)) == document`.
 
-    Raises ChangelogError of kind *malformed* if the earlier value is unknown: at a `replace` or
-    `remove` without its `test`, and at an `add` that resets the state.
+    Raises ChangelogError of kind *malformed* if an operation does not show the earlier value. Such
+    operations are a `replace` or `remove` without a `test` before it, and an `add` that resets the state.
     """
     steps: list[list[Operation]] = []
     before: Operation = {}
@@ -129,7 +131,7 @@ def _of_objects(path: str, a: dict[str, Value], b: dict[str, Value]) -> list[Ope
 
 
 def _of_arrays(path: str, a: list[Value], b: list[Value]) -> list[Operation]:
-    """Compares element by element, and replaces the whole array if that makes a shorter patch."""
+    """Compares two arrays element by element. Replaces the whole array instead if that patch is shorter."""
     operations: list[Operation] = []
     for i1, i2, j1, j2 in _differences([text_of(value) for value in a], [text_of(value) for value in b]):
         paired = min(i2 - i1, j2 - j1)
@@ -160,10 +162,11 @@ def _differences(a: Sequence[bytes], b: Sequence[bytes]) -> Iterator[Difference]
 
 
 def _common(a: Sequence[bytes], b: Sequence[bytes]) -> list[tuple[int, int]]:
-    """A longest common subsequence as pairs of indices; empty if it needs more than `EDITS_MAX` edits.
+    """Returns a longest common subsequence as pairs of indices.
 
-    Source: E. W. Myers, *An O(ND) Difference Algorithm and Its Variations* (1986), the greedy form:
-    `reach[k]` is the furthest x on the diagonal x - y = k.
+    Returns nothing if the sequences differ by more than `EDITS_MAX` insertions and deletions. Source: E. W. Myers,
+    *An O(ND) Difference Algorithm and Its Variations* (1986), the greedy form: `reach[k]` is the furthest x on the
+    diagonal x - y = k.
     """
     reach, trace = {1: 0}, []
     for edits in range(min(len(a) + len(b), EDITS_MAX) + 1):
@@ -179,7 +182,7 @@ def _common(a: Sequence[bytes], b: Sequence[bytes]) -> list[tuple[int, int]]:
 
 
 def _pairs(trace: Sequence[dict[int, int]], x: int, y: int) -> list[tuple[int, int]]:
-    """The diagonal steps on the way from the start to `(x, y)`, first step first."""
+    """Returns the diagonal steps of the path from the start to `(x, y)`, first step first."""
     pairs: list[tuple[int, int]] = []
     for edits in range(len(trace) - 1, -1, -1):
         reach, k = trace[edits], x - y
@@ -196,7 +199,10 @@ def _goes_down(reach: dict[int, int], k: int, edits: int) -> bool:
 
 
 def _applied(operation: Operation, holder: dict[str, Value]) -> dict[str, Value]:
-    """Applies one operation. `holder` has the document as its member `""`, so that the root needs no special case."""
+    """Applies one operation to the document in `holder`, and returns the changed holder.
+
+    The document is the member `""` of `holder`, so the root needs no special case.
+    """
     *way, last = _tokens(operation["path"])
     if operation["op"] == "test":
         node: Value = holder
@@ -230,7 +236,9 @@ def _change(node: Value, token: str, operation: Operation) -> None:
 
 
 def _place(node: Value, token: str, *, room: int = 0) -> Any:
-    """The name or number that indexes `node` at `token`; raises LookupError if nothing is there."""
+    """Returns the name or number that `token` means in `node`. Raises LookupError if `node` has no such member or
+    element. `room` is 1 if the index may also be the array's length.
+    """
     if isinstance(node, dict):
         if token not in node:
             raise LookupError("no such member")
@@ -251,7 +259,9 @@ def _escape(name: str) -> str:
 
 
 def _tokens(path: str) -> list[str]:
-    """The steps of a JSON pointer (RFC 6901), beginning with `""` for the root; ValueError if it is not a pointer."""
+    """Returns the steps of a JSON pointer (RFC 6901). The first is `""`, for the root. Raises ValueError for any other
+    text.
+    """
     if not _POINTER.fullmatch(path):
         raise ValueError("not a JSON pointer")
     return [token.replace("~1", "/").replace("~0", "~") for token in path.split("/")]

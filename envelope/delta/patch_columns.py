@@ -1,7 +1,8 @@
 """Makes the patches of `changelog.envelope.delta.patch_text` for many updates at once.
 
-That module compares one pair of texts; here Arrow compares the pieces of all pairs of the same form, and only pieces
-that differ are processed further.
+The states of an update are flat JSON objects, which are cut into *pieces*, one for each member. All states whose
+members have the same names, in the same order, have the same *form* (`changelog.envelope.columnar.flat_json`). Arrow
+compares the pieces of all updates of a form at once. Only pieces that differ are processed further.
 """
 
 from collections.abc import Sequence
@@ -15,16 +16,16 @@ from changelog.envelope.columnar.flat_json import Form, Mask
 from changelog.envelope.delta.patch_text import pointer
 
 FORMS_MAX: Final = 16
-"""How many forms of states are tried in one batch; each costs a pass over all remaining rows."""
+"""The most forms that are tried in one batch. Each form costs a pass over all remaining rows."""
 
 _SCALAR: Final = r'\A(?:"[^"\\]*"|[-+.0-9A-Za-z]+)\z'
 
 
 def changes(original: pa.StringArray, current: pa.StringArray) -> tuple[pa.StringArray, Mask]:
-    """The patches between flat states without nulls, and a mask of the pairs that they belong to.
+    """Compares pairs of states, none of them null. Returns the patches of some pairs, and a mask of these pairs.
 
-    The other pairs are not plain enough. Patches equal those of `changelog.envelope.delta.patch_text.changes` byte by
-    byte.
+    The other pairs are not plain enough. The patches are the same bytes as those of
+    `changelog.envelope.delta.patch_text.changes`.
     """
     remaining = np.arange(len(original))
     patches: list[pa.StringArray] = []
@@ -77,7 +78,9 @@ def _of_form(form: Form, original: pa.StringArray, current: pa.StringArray) -> t
 
 
 def _heads(names: Sequence[bytes]) -> tuple[list[str], list[str]]:
-    """The texts before the two values of an edit, by column: before the test's value, and before the replacement's."""
+    """Returns, for each column, the text of an edit before the value in `test`, and the text before the value in
+    `replace`.
+    """
     paths = [pointer(name.decode()).decode() for name in names]
     tests = [f'{{"op":"test","path":{path},"value":' for path in paths]
     return tests, [f'}},{{"op":"replace","path":{path},"value":' for path in paths]

@@ -1,9 +1,9 @@
-"""Makes patches, as JSON text, from JSON text: the same as `changelog.envelope.delta` defines, without parsing
-unchanged parts.
+"""Makes patches, as JSON text, from states, as JSON text. They are the patches that `changelog.envelope.delta` defines,
+but parts that did not change are not parsed.
 
-Most states are flat objects in which a few columns changed. Such texts are cut at `,"`, and the pieces are compared as
-text. If that is not conclusive, the objects are cut into their members; if two members differ and are not plain values,
-`changelog.envelope.delta.patch` compares them.
+Most states are flat objects in which a few columns changed. Their texts are cut at `,"`, and the pieces are compared as
+text. If pieces do not show the difference for certain, the objects are cut into their members. If two members differ
+and are not plain values, `changelog.envelope.delta.patch` compares them.
 """
 
 import re
@@ -26,18 +26,18 @@ _GONE = b'[{"op":"remove","path":""}]'
 
 _SCALAR = rb'"[^"\\]*"|[-+.0-9A-Za-z]+'
 _PIECES = re.compile(rb'([^"\\]*)":(%b)\0\1":(%b)' % (_SCALAR, _SCALAR))
-"""A member, a byte that no JSON has, and a member of the same name."""
+"""Matches a member, a zero byte (which JSON never has), and a member of the same name."""
 _PLAIN = re.compile(_SCALAR)
 
 
 def patch_text(
     op: str, current: bytes | None, original: bytes | None, *, unavailable: frozenset[str], unavailable_original: bool
 ) -> bytes:
-    """The patch of `changelog.envelope.delta.delta_of`, from the parts of an envelope: states as JSON, None if there is
-    none.
+    """Returns the patch that `changelog.envelope.delta.delta_of` defines, from the parts of an envelope.
 
-    `unavailable` names the columns that are unavailable on either side; `unavailable_original` says whether the
-    original lacks any.
+    The states are JSON, or None if there is no such state. `unavailable` names the columns that are unavailable in
+    either state. `unavailable_original` says whether a column is unavailable in the original. Raises ChangelogError of
+    kind *malformed* if the current state is missing, or if states that have to be parsed are not JSON.
     """
     if op == Op.TRUNCATE:
         return NONE
@@ -53,9 +53,9 @@ def patch_text(
 
 
 def changes(original: bytes, current: bytes, left_out: frozenset[str] = frozenset()) -> bytes:
-    """The patch between two states in JSON, without the columns `left_out`.
+    """Returns the patch between two states in JSON, without the columns in `left_out`.
 
-    By value it equals `diff(parse(original), parse(current))`; it keeps the spelling of values.
+    The patch has the same value as `diff(parse(original), parse(current))`. Values in it are written as in the states.
     """
     if original == current:
         return NONE
@@ -66,11 +66,12 @@ def changes(original: bytes, current: bytes, left_out: frozenset[str] = frozense
 
 
 def _of_pieces(original: bytes, current: bytes) -> bytes | None:
-    """The patch between two flat objects of the same columns; None if the texts may be something else.
+    """Returns the patch between two flat objects that have the same columns; None if the texts may be something else.
 
-    In flat JSON without white space, `,"` appears between two members, and otherwise only if a string ends in a comma;
-    then neither piece around it is a whole member. So the texts are equal up to the first pieces that differ. If both
-    of these are whole members of the same column, the next pieces are again members, or equal.
+    Both texts are cut at `,"`, which appears between two members. In flat JSON without white space, it appears
+    elsewhere only if a string ends in a comma; then the pieces on both sides of it are not whole members. Both texts
+    are equal before the first pair of pieces that differ. If the pieces of this pair are whole members of the same
+    column, then the rests of both texts begin with members as well, and the same holds for the next pair that differs.
     """
     if original.find(b"{", 1) > 0 or current.find(b"{", 1) > 0 or b"[" in original or b"[" in current:
         return None
@@ -98,7 +99,7 @@ def _of_members(original: bytes, current: bytes, left_out: frozenset[str]) -> by
     try:
         before, after = members(original), members(current)
     except (ValueError, RecursionError):
-        return dumps(diff(parse(original), parse(current)))  # raises if one is not JSON
+        return dumps(diff(parse(original), parse(current)))  # This raises an error if a text is not JSON.
     parts = []
     for name, value in before.items():
         other = after.get(name)
@@ -116,7 +117,7 @@ def _of_members(original: bytes, current: bytes, left_out: frozenset[str]) -> by
 
 @lru_cache(maxsize=4096)
 def _replace(name: bytes) -> bytes:
-    """A template of a `test` and a `replace`, for the old and the new value."""
+    """Returns a template of a `test` and a `replace`, to be filled with the old and the new value."""
     path = pointer(name.decode()).replace(b"%", b"%%")
     return b'{"op":"test","path":%b,"value":%%b},{"op":"replace","path":%b,"value":%%b}' % (path, path)
 
@@ -131,5 +132,5 @@ def _add(name: str, value: bytes) -> bytes:
 
 
 def pointer(name: str) -> bytes:
-    """The JSON pointer to a column, as a JSON string."""
+    """Returns the JSON pointer to a column, as a JSON string."""
     return msgspec.json.encode("/" + name.replace("~", "~0").replace("/", "~1"))

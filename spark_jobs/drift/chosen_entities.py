@@ -9,7 +9,10 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 
 def entities_of(config: Config, names: Sequence[str]) -> list[Entity]:
-    """The entities to compare, sorted by name. Raises ChangelogError (USAGE) for an unknown name."""
+    """Returns the entities with these names, or all if there are no names, sorted by name.
+
+    Raises ChangelogError (USAGE) for an unknown name.
+    """
     by_name = {entity.name: entity for entity in read_entities(config, database(config))}
     unknown = sorted(set(names) - by_name.keys())
     if unknown:

@@ -1,7 +1,10 @@
-"""Compares both sides under a fence: reads each once, then judges in full every key that is not clearly the same.
+"""Compares a source with its changelog under a fence. A *fence* is a snapshot of the database; the rows of both sides
+are taken as of this snapshot.
 
-For some keys the changelog does not show the state at the fence: a commit was in the log but not yet visible, and its
-original is unknown. Those keys are compared again under a later fence.
+Each side is read once, and most keys turn out to be the same. Every other key is *judged*: its two rows are compared
+column by column. For some keys the changelog does not show the state at the fence: the key's change was in the log when
+the snapshot was taken, but was not visible yet, and its original is unknown. Such a key is *undecided*, and is compared
+again under a later fence.
 """
 
 from collections import Counter, defaultdict
@@ -31,7 +34,7 @@ from changelog.spark_jobs.reading.read import read_changelog
 from changelog.spark_jobs.reading.where import Kafka, Where
 
 FEW = 200_000
-"""The most keys that are broadcast to every task."""
+"""The most keys to judge that Spark sends to every task. More keys are joined by a shuffle."""
 
 _JUDGED_AT_ONCE = 5_000
 _UNDECIDED, _PENDING, _UNKNOWN, _CHANGED = "?", "p", "u:", "s:"
@@ -39,8 +42,10 @@ _UNDECIDED, _PENDING, _UNKNOWN, _CHANGED = "?", "p", "u:", "s:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The part that is compared: keys changed after `since`, a `share` of the keys, a range of one entity's keys; and
-    the number of tasks that read the source.
+    """What is compared. None means no limit.
+
+    `since`: only keys that changed after this position. `share`: only this share of the keys, from 0 to 1. `keys`: only
+    a range of one entity's keys. `tasks` is the number of tasks that read the source, None for the default.
     """
 
     since: Position | None = None
@@ -51,7 +56,9 @@ class Scope:
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """Counts of one entity: rows on each side, undecided keys, and columns that differ without being drift."""
+    """Counts of one entity: its rows on each side, its undecided keys, and, by column, the keys in which a column
+    differs without being drift. `changelog.spark_jobs.drift.row_diff` defines *unknown* and *schema changed*.
+    """
 
     source_rows: int = 0
     changelog_rows: int = 0
@@ -60,7 +67,10 @@ class Counts:
     schema_changed: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: "Counts") -> None:
-        """Adds the counts of a later comparison of undecided keys, whose source rows are counted already."""
+        """Adds the counts of a later comparison of keys that were undecided here.
+
+        Source rows are not added, because these counts already contain the source rows of undecided keys.
+        """
         self.changelog_rows += other.changelog_rows
         self.undecided = other.undecided
         self.unknown += other.unknown
@@ -69,28 +79,32 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The result: counts by entity, and a frame (`JUDGED`) of the keys that were judged in full, if there were any."""
+    """The result: counts by entity, and a frame (`JUDGED`) of the keys that were judged. `judged` is None if there were
+    no such keys.
+    """
 
     counts: Mapping[str, Counts]
     judged: DataFrame | None
 
     def undecided(self) -> DataFrame | None:
-        """The keys to compare again; None if there are none."""
+        """Returns the entity and key of each undecided key; None if no key is undecided."""
         if self.judged is None or not any(count.undecided for count in self.counts.values()):
             return None
         return self.judged.where("undecided").select("entity", "key")
 
     def drifted(self) -> DataFrame | None:
-        """The keys that drifted; None if no key was judged."""
+        """Returns the judged keys that drifted; None if no key was judged."""
         return None if self.judged is None else self.judged.where("kind IS NOT NULL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """The two sides of some entities: the source's rows (`ROWS`), the changelog's rows, and the cut through the latter.
+    """The two sides of some entities: the source's rows (`ROWS`), and the changelog's rows.
 
-    `json` says that a table has a json column, `cached` that the changelog is expensive to read and worth caching,
-    `joined` that the source's rows have no locators by which `fetch` could read them again. `bounds` limit the keys.
+    `cut` says which of the changelog's rows count, None for all. `json` says whether a table has a json column.
+    `cached` says whether the changelog is expensive to read, so that caching pays. `fetch` reads the source's rows of
+    some keys again, in full. `joined` says that `fetch` needs these rows joined to the keys, because the source's rows
+    have no locators (places in their table) by which they could be read again. `bounds` limit the keys.
     """
 
     source: DataFrame
@@ -113,10 +127,11 @@ def under_fence(
     scope: Scope,
     only: DataFrame | None = None,
 ) -> Comparison:
-    """Compares the tables of the fence with the changelog, which has caught up with it as `checkpoint` shows.
+    """Compares the tables of a fence with the changelog.
 
-    `log` gives the versions of columns, even if an archive is compared. `only`, a frame of entities and keys, limits
-    the comparison to these.
+    The changelog must have caught up with the fence; `checkpoint` is the checkpoint that shows this. The versions of
+    columns are read from `log`, even if `where` is an archive. `only` is a frame of entities and keys; if it is given,
+    only these keys are compared.
     """
     keys = None if scope.keys is None else _bounds(scope.keys, fence)
     source = source_rows(spark, fence.scan, fence.tables, scope.tasks or tasks_for(spark, fence.tables), keys)
@@ -145,7 +160,7 @@ def _bounds(key_range: KeyRange, fence: Fence) -> Bounds:
 
 
 def restricted(rows: DataFrame, only: DataFrame | None, *, truncates: bool = False) -> DataFrame:
-    """Only the rows of these entities and keys, and with `truncates` those of truncates."""
+    """Returns only the rows whose entity and key are in `only`. With `truncates`, returns truncates as well."""
     if only is None:
         return rows
     selected = rows.join(F.broadcast(only), ["entity", "key"], "left_semi")
@@ -153,11 +168,11 @@ def restricted(rows: DataFrame, only: DataFrame | None, *, truncates: bool = Fal
 
 
 def compare(sides: Sides, scope: Scope) -> Comparison:
-    """Compares two sides."""
+    """Compares two sides: counts their rows, and judges the keys that are not clearly the same."""
     grown = [entity for entity, shape in sides.shapes.items() if shape.grew]
     rows = key_states.chosen(sides.changelog, scope.share, sides.bounds)
     narrow = key_states.of_changelog(rows, sides.cut, json=sides.json, grown=grown)
-    if sides.cached:  # it is read twice, which costs little only with files
+    if sides.cached:  # The changelog is read twice, which costs little only with files.
         narrow = narrow.persist(StorageLevel.MEMORY_AND_DISK)
     truncated = {row["entity"]: row["rank"] for row in key_states.truncates(narrow).collect()}
     source = key_states.of_source(key_states.chosen(sides.source, scope.share, sides.bounds), grown)
@@ -186,7 +201,7 @@ def compare(sides: Sides, scope: Scope) -> Comparison:
 
 
 def _counted(states: DataFrame) -> tuple[dict[str, Counts], int]:
-    """Rows by entity, as far as they are known before suspects are judged; and the number of suspects."""
+    """Returns the row counts of each entity, without what only judging shows, and the number of keys to judge."""
     in_source = F.col("leaf").isNotNull().alias("in_source")
     rows = states.groupBy("entity", "state", in_source).agg(F.sum("rows").alias("rows")).collect()
     counts: dict[str, Counts] = defaultdict(Counts)
@@ -202,7 +217,7 @@ def _counted(states: DataFrame) -> tuple[dict[str, Counts], int]:
 
 
 def _add_marks(counts: dict[str, Counts], judged: DataFrame) -> None:
-    """Adds counts of judged keys that need not have drifted."""
+    """Adds the counts that only judging shows: undecided and pending keys, and columns that differ without drift."""
     marks = F.concat(
         F.transform("unknown", lambda name: F.concat(F.lit(_UNKNOWN), name)),
         F.transform("schema_changed", lambda name: F.concat(F.lit(_CHANGED), name)),
@@ -223,7 +238,11 @@ def _add_marks(counts: dict[str, Counts], judged: DataFrame) -> None:
 
 
 def shape_of(columns: Struct, versions: Sequence[tuple[str, Version]], windows: Mapping[str, object]) -> ColumnHistory:
-    """An entity's columns and their history, by its versions and its table's progress in the checkpoint."""
+    """Returns an entity's columns and their history.
+
+    `versions` are the versions of the entity's columns, each with its position. `windows` is the checkpoint's record of
+    how far the entity's table has been read.
+    """
     stale = windows.get("stale")
     return ColumnHistory(
         columns=tuple(name for name, _ in columns.fields),
@@ -233,7 +252,7 @@ def shape_of(columns: Struct, versions: Sequence[tuple[str, Version]], windows: 
 
 
 def read_versions(log: Log, entities: Sequence[str]) -> dict[str, list[tuple[str, Version]]]:
-    """The versions of each entity's columns, oldest first, each with its position."""
+    """Returns the versions of each entity's columns, oldest first, each with its position."""
     rows = {
         (position, key): current
         for batch in log.read(entity=SCHEMAS)
@@ -245,7 +264,7 @@ def read_versions(log: Log, entities: Sequence[str]) -> dict[str, list[tuple[str
     versions: dict[str, list[tuple[str, Version]]] = {entity: [] for entity in entities}
     for (position, key), current in sorted(rows.items()):
         version = Version.parse(current.encode())
-        if version.number == 1:  # the changelog was started again, in topics that still hold the former one
+        if version.number == 1:  # The changelog was started again, and its topics still hold the former changelog.
             versions[key] = []
         versions[key].append((position, version))
     return versions

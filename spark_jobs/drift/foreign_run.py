@@ -1,7 +1,7 @@
-"""Compares the changelog with any source that Spark reads, which has no snapshot to share.
+"""Compares the changelog with any source that Spark can read. There is no snapshot as of which both could be read.
 
-Keys that differ are compared again after a while, so that writes can arrive on both sides. This is not exact: a key
-that is written to constantly is left out, and a change that reaches the changelog even later is reported as drift.
+So keys that differ are compared again after a while, when recent writes have arrived on both sides. This is not exact:
+a key that is written all the time is left out, and a change that reaches the changelog even later is reported as drift.
 """
 
 import time
@@ -31,14 +31,16 @@ from changelog.spark_jobs.reading.where import Kafka
 
 JSON = dict[str, Any]
 
-_DRIVER = "org.postgresql.Driver"  # Java does not find a driver in the jars of spark-submit by itself
+_DRIVER = "org.postgresql.Driver"  # It must be named, because Java does not look for drivers in spark-submit's jars.
 
-WHY = "the source has no snapshot that the changelog could be cut by: what differed was compared again after {:g} s"
+WHY = "the source has no snapshot to compare the changelog with: keys that differed were compared again after {:g} s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignSource:
-    """A source of one entity: a Spark format, its options, which may hold passwords, and its time to settle."""
+    """A source of one entity's rows: a Spark format and its options, which may hold passwords. `settle_s` is the time,
+    in seconds, after which keys that differ are compared again.
+    """
 
     format: str
     options: Mapping[str, str] = field(repr=False)
@@ -46,11 +48,11 @@ class ForeignSource:
 
     @property
     def table(self) -> str:
-        """The name of what is read, for reports."""
+        """Returns the name of the table or path that is read, for reports."""
         return self.options.get("dbtable") or self.options.get("table") or self.options.get("path") or self.format
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The rows that the source holds now."""
+        """Returns the rows that the source holds now."""
         driver_option = {"driver": _DRIVER} if self.options.get("url", "").startswith("jdbc:postgresql:") else {}
         return spark.read.format(self.format).options(**(driver_option | dict(self.options))).load()
 
@@ -68,7 +70,7 @@ def detect(spark: SparkSession, request: Request, other: ForeignSource, start: R
     comparison = first_comparison
     drifted_keys = first_comparison.drifted()
     if drifted_keys is not None and drifted_keys.head() is not None:
-        say(f"comparing again what differed, after {other.settle_s:g} s")
+        say(f"comparing keys that differ again after {other.settle_s:g} s")
         time.sleep(other.settle_s)
         second_comparison = compare(
             _sides(spark, request, other, version, drifted_keys.select("entity", "key")), request.scope
@@ -84,7 +86,7 @@ def detect(spark: SparkSession, request: Request, other: ForeignSource, start: R
 
 
 def _settled(judged: DataFrame | None, before: datetime) -> DataFrame | None:
-    """The judged keys without those that were changed after `before`."""
+    """Returns the judged keys whose last change was committed before `before`, or is not known."""
     if judged is None:
         return None
     return judged.where(F.col("committed_at").isNull() | (F.col("committed_at") < F.lit(before.astimezone(UTC))))

@@ -1,7 +1,8 @@
-"""Turns rows of any source that Spark reads (JDBC, Parquet, Cassandra, …) into rows as the changelog would have them.
+"""Turns rows of any source that Spark can read (JDBC, Parquet, Cassandra, …) into rows as the changelog would have
+them.
 
-The changelog's columns define the types of values; a column whose Spark type cannot represent them exactly is refused
-by name. Every function here maps frames to frames.
+The types of values are those of the changelog's columns. If a column of the source has a Spark type that cannot hold
+such values exactly, an error names the column. Every function here maps frames to frames.
 """
 
 import json
@@ -27,20 +28,23 @@ _WHOLE: Final = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masks:
-    """How the configuration masks columns, and the key of `sha256`, which goes to executors only."""
+    """How the configuration masks columns. `hmac_key` is the key of the mask `sha256`; only executors get it."""
 
     kinds: Mapping[str, MaskKind]
     hmac_key: bytes = field(repr=False)
 
     def hashed(self, name: str, token: Column) -> Column:
-        """The published JSON of a column's value: hashed if its mask says so; null stays null."""
+        """Returns what is published for `token`, the JSON of a value in column `name`: its hash if the column's mask is
+        `sha256`, otherwise `token`. Null stays null.
+        """
         if self.kinds.get(name) != "sha256":
             return token
         return F.udf(partial(hashed, hmac_key=self.hmac_key))(token)
 
 
 def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
-    """The frame's rows as `source_scan.ROWS`, masked, with only the changelog's columns.
+    """Returns the frame's rows as `changelog.connectors.sources.fences.ROWS`, masked, with only the changelog's
+    columns.
 
     Raises ChangelogError (USAGE) for a column that the frame lacks, or whose type loses information.
     """
@@ -72,7 +76,10 @@ def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
 
 
 def _plain_type(entity: str, name: str, type_: ColumnType | None, types: Mapping[str, spark.DataType]) -> ColumnType:
-    """A column's type before masking: `type_`, or by the source if that is None, as for hashed columns."""
+    """Returns the type of a column's values before masking.
+
+    This is `type_`. For a masked column, `type_` is None, and the type follows from the Spark type in the source.
+    """
     if name not in types:
         column_names = ", ".join(types)
         raise ChangelogError(Kind.USAGE, f"--source has no column {name} of {entity}", hint=f"it has: {column_names}")
@@ -87,7 +94,7 @@ def _plain_type(entity: str, name: str, type_: ColumnType | None, types: Mapping
 
 
 def _hashed_type(spark_type: spark.DataType) -> Primitive:
-    """The type of a hashed value, by the source's type."""
+    """Returns the type of values before hashing, from their Spark type."""
     if isinstance(spark_type, spark.BooleanType):
         return Primitive.BOOLEAN
     return Primitive.LONG if isinstance(spark_type, _WHOLE) else Primitive.STRING
@@ -119,7 +126,9 @@ def _is_faithful(type_: ColumnType, spark_type: spark.DataType) -> bool:
 
 
 def _token(value: Column, type_: ColumnType) -> Column:
-    """The JSON of a value, null for null. Floats have Spark's text, so they are compared by their bits."""
+    """Returns the JSON of a value, null for null. Floats have the text that Spark prints, which differs from the
+    database's text, so they have to be compared as numbers.
+    """
     match type_:
         case Primitive.BOOLEAN | Primitive.INT | Primitive.LONG | Primitive.JSON:
             token = value.cast("string")
@@ -149,7 +158,7 @@ def _plain(text: Column) -> Column:
 
 
 def _string(text: Column) -> Column:
-    """A JSON string: the content between the brackets of an array with this text."""
+    """Returns a text as a JSON string: Spark writes an array with this text, and the brackets are cut off."""
     array = F.to_json(F.array(text))
     return F.when(text.isNotNull(), F.substring(array, F.lit(2), F.length(array) - 2))
 

@@ -1,4 +1,4 @@
-"""Judges keys that are not clearly the same, in Spark's tasks: compares both full rows column by column."""
+"""Judges keys that are not clearly the same on both sides, in Spark's tasks: compares full rows column by column."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,13 +31,17 @@ JUDGED: Final = pa.schema(
         pa.field("provenance", pa.utf8()),
     ]
 )
-"""One row for each key: its `kind` of drift, null if it did not drift; `undecided` if the changelog does not show the
-state at the fence. Position, commit time and service are those of the key's last change. `sample` (values by column, as
-JSON) and `provenance` are set for the first keys of each task. `pending` marks a key whose state at the fence is known
-only from an original."""
+"""The columns of judged keys. Each row is one key.
+
+`kind` is the kind of drift, null if the key did not drift. `columns` are the columns that differ; `unknown` and
+`schema_changed` are columns that differ without being drift (`changelog.spark_jobs.drift.row_diff`). `undecided` says
+that the changelog does not show the key's state at the fence. `pending` says that the changelog shows this state only
+as the original of a later change. Position, commit time, service and API version are those of the key's last change.
+`sample` (the values that differ, by column, as JSON) and `provenance` are set for the first drifted keys of each task.
+"""
 
 SAMPLES_MAX: Final = 20
-"""The most samples of an entity in a report, and so in a task."""
+"""The most samples of an entity in a report. A task needs no more either."""
 
 VALUE_CHARACTERS_MAX: Final = 200
 
@@ -45,13 +49,16 @@ Texts = Mapping[tuple[str, str], tuple[str, str | None]]
 """The source's rows by entity and key: each row's JSON and its `json_null`."""
 
 Fetch = Callable[[Sequence[Mapping[str, Any]]], Texts]
-"""A function that reads the source's rows of some keys."""
+"""Reads the source's rows of some keys."""
 
 
 def judge(
     batches: Iterable[pa.RecordBatch], shapes: Mapping[str, ColumnHistory], fetch: Fetch
 ) -> Iterator[pa.RecordBatch]:
-    """From batches of `changelog.spark_jobs.drift.key_states.with_changes` to batches of `JUDGED`."""
+    """Judges keys: turns batches from `changelog.spark_jobs.drift.key_states.with_changes` into batches of `JUDGED`.
+
+    `shapes` has the columns of each entity and their history.
+    """
     samples: Counter[str] = Counter()
     for batch in batches:
         rows = batch.to_pylist()
@@ -62,7 +69,7 @@ def judge(
 
 
 def fetcher(reading: Scan) -> Fetch:
-    """A function that reads rows under the fence by their locators."""
+    """Returns a function that reads rows under the fence by their locators (their places in the table)."""
 
     def fetch(rows: Sequence[Mapping[str, Any]]) -> Texts:
         locators: dict[tuple[str, int], list[str]] = defaultdict(list)
@@ -80,7 +87,7 @@ def fetcher(reading: Scan) -> Fetch:
 
 
 def joined(rows: Sequence[Mapping[str, Any]]) -> Texts:
-    """The source's rows that `changelog.spark_jobs.drift.key_states.with_source` joined to the keys."""
+    """Returns the source's rows that `changelog.spark_jobs.drift.key_states.with_source` joined to the keys."""
     return {
         (row["entity"], row["key"]): (row["source_current"], row["source_json_null"])
         for row in rows
@@ -119,7 +126,7 @@ def _judged(row: Mapping[str, Any], texts: Texts, shape: ColumnHistory, samples:
 
 
 def _writer(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Who wrote the changelog's row; null for a row that was read from its table, whose writer is unknown."""
+    """Returns who wrote the changelog's row: null if the row was read from its table, because its writer is unknown."""
     names = ("service_name", "api_version")
     return dict.fromkeys(names) if row["op"] == Op.READ else {name: row[name] for name in names}
 
@@ -128,21 +135,21 @@ def _source(row: Mapping[str, Any], texts: Texts) -> RowState | None:
     texts_of_key = texts.get((row["entity"], row["key"]))
     if texts_of_key is None:
         if row["locator"] is not None:
-            raise ChangelogError(Kind.MALFORMED, f"a row of {row['entity']} is no longer where it was read")
+            raise ChangelogError(Kind.MALFORMED, f"a row of {row['entity']} is no longer in its former place")
         return None
     current, json_null = texts_of_key
     return RowState.parse(current, json_null=msgspec.json.decode(json_null, type=list[str]) if json_null else ())
 
 
 def _changelog(row: Mapping[str, Any]) -> tuple[RowState | None, bool]:
-    """The changelog's row at the fence, and whether it is undecided.
+    """Returns the changelog's row at the fence, None if it has no row; and whether the key is undecided.
 
-    If all changes of a key come after the fence, the original of the first one is the key's state at the fence.
+    If the fence shows no change of a key, then the original of the key's first change is its state at the fence.
     """
     op = row["op"]
     if row["position"] is None:
         return None, False
-    if op is None:  # the row was compacted away meanwhile
+    if op is None:  # Kafka's compaction has removed the row since its position was read.
         return None, True
     source = json_codec.decode_provenance(row["provenance"]).source
     if row["state"] != PENDING:
@@ -157,7 +164,7 @@ def _changelog(row: Mapping[str, Any]) -> tuple[RowState | None, bool]:
 
 
 def _sample(difference: Compared, source: RowState | None, changelog: RowState | None) -> str:
-    """The values of the columns that differ, or of all columns if one side lacks the row."""
+    """Returns the values of the columns that differ, or of all columns if one side lacks the row, as JSON."""
     sides = {"source": source, "changelog": changelog}
     names: Iterable[str] = difference.columns
     if difference.kind in (MISSING, EXTRA):

@@ -1,7 +1,7 @@
-"""Limits a comparison to keys between two values of their first column, on both sides.
+"""Limits a comparison to a range of keys: on both sides, the first column of the key is between two values.
 
-Texts are ordered by their bytes, as in collation "C". The database can use an index on the column if the index has that
-order; then a range of a very large table is compared without reading the rest.
+Texts are ordered by their bytes, as in the collation "C". If the column has an index in this order, the database can
+use the index, and a range of a very large table is compared without reading the rest of the table.
 """
 
 import uuid
@@ -20,7 +20,10 @@ _LONG = range(-(2**63), 2**63)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRange:
-    """Keys whose first column is at least `first` and less than `end`, as the user wrote them; None means no bound."""
+    """The range that a user asks for: keys whose first column is at least `first` and less than `end`.
+
+    Both are texts as the user wrote them; None means no bound.
+    """
 
     first: str | None = None
     end: str | None = None
@@ -32,7 +35,9 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """A range of an entity's keys, which have `columns` columns, first `column`; both bounds have its type."""
+    """A range of an entity's keys. `column` is the first column of the key, and `type` is its type; `columns` is the
+    number of columns of the key. `first` and `end` have the Python type for `type`; None means no bound.
+    """
 
     column: str
     columns: int
@@ -41,19 +46,24 @@ class Bounds:
     end: int | str | None
 
     def holds(self, key: Column) -> Column:
-        """The condition that a key's canonical text is in the range; null for a text that is not such a key."""
+        """Returns the condition that a key, a canonical text, is in the range. It is null for a text that is not a key
+        of this form.
+        """
         text = key if self.columns == 1 else F.get(F.from_json(key, "array<string>"), F.lit(0))
         value = text.try_cast("long") if self.type in (Primitive.INT, Primitive.LONG) else text
         in_range = F.lit(True) if self.first is None else value >= F.lit(self.first)
         return in_range if self.end is None else in_range & (value < F.lit(self.end))
 
     def of_source(self) -> KeyBounds:
-        """The same range of the table's rows."""
+        """Returns the range in the form in which the source limits its table's rows."""
         return KeyBounds(column=self.column, by_bytes=self.type is Primitive.STRING, first=self.first, end=self.end)
 
 
 def bounds(key_range: KeyRange, entity: str, key: Sequence[tuple[str, ColumnType]]) -> Bounds:
-    """The range for an entity with these key columns. Raises ChangelogError (USAGE) if their type allows no range."""
+    """Returns the range of an entity's keys. `key` has the name and the type of each key column.
+
+    Raises ChangelogError (USAGE) if ranges do not support the first column's type, or if a bound is not of this type.
+    """
     column, type_ = key[0]
     if type_ not in (Primitive.INT, Primitive.LONG, Primitive.STRING, Primitive.UUID):
         type_name = type_ if isinstance(type_, Primitive) else type(type_).__name__

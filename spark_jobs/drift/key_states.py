@@ -1,7 +1,9 @@
-"""Joins the two sides by key, and finds the keys that are the same on both and those that must be judged.
+"""Joins the two sides of a comparison by key, and finds the keys that must be judged (compared column by column).
 
-Every function here maps frames to frames, without reading, writing or counting. Rows are compared by a 64-bit hash and
-the length of their text. Equal rows need no more; all others are compared column by column.
+Rows are compared by a 64-bit hash and the length of their text. If both are equal, the key is the same on both sides;
+nearly all other keys are judged. To sort and join cheaply, rows are first reduced to a *narrow* form, with the hash in
+place of the text. A *fence* shows some transactions of the changelog and hides others: rows of shown transactions are
+*visible*. Every function here maps frames to frames, without reading, writing or counting.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,30 +23,32 @@ from changelog.spark_jobs.drift.row_diff import CHANGED, EXTRA, GONE, MISSING, P
 from changelog.spark_jobs.reading.provenance import source_text
 
 CLASSIFIED: Final = ("entity", "state", "key", "position", "leaf", "locator", "rows")
-"""The columns of `classify`: a row for each key that must be judged; `rows` counts all other keys by state."""
+"""The columns of the result of `classify`. Each key that must be judged has a row. All other keys have one row for each
+entity, state and side, without a key; `rows` is their number."""
 
 SAMPLE_PARTS: Final = 1_000_000
-"""Keys are divided into this many equal parts by their CRC-32; a sample takes some of the parts."""
+"""Keys are divided into this many parts of equal size, by their CRC-32. A sample consists of some of these parts."""
 
 _SOURCE, _VISIBLE, _INVISIBLE = 0, 1, 2
 _NARROW = ("hash", "key", "entity", "side", "rank", "op", "print", "length", "leaf", "locator")
 _DIGITS, _INVERTED = "0123456789ABCDEF", "FEDCBA9876543210"
 _TRAILING_NULLS = r'^\}(?:llun:"[^"]*+",)++'
-"""Matches null columns at a row's end, in its reversed text; fails within a few characters, without backtracking."""
+"""Matches the null columns at the end of a row, in the row's reversed text. Without such columns, it fails after a few
+characters, because it does not backtrack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """What a fence shows of the changelog: the rows of the transactions in `shown`, which are of the epoch `epoch`.
+    """Which rows of the changelog a fence shows: the rows of the transactions in `shown`, which are in `epoch`.
 
-    Rows of epochs before that are all shown: their history is complete.
+    All rows of earlier epochs are shown, because no transaction of an earlier epoch was still open at the fence.
     """
 
     shown: Shown
     epoch: int
 
     def shows(self) -> Column:
-        """The condition that a row's transaction is visible."""
+        """Returns the condition that a row is visible at the fence."""
         xid = F.col("transaction").cast("long")
         seen = xid < F.lit(self.shown.end)
         if self.shown.hidden:
@@ -53,12 +57,13 @@ class Cut:
 
 
 EVERYTHING: Final[Cut | None] = None
-"""The cut without a fence: all rows of the changelog count."""
+"""The cut of a comparison without a fence: all rows of the changelog are visible."""
 
 
 def chosen(rows: DataFrame, share: float | None, bounds: Bounds | None) -> DataFrame:
-    """The rows of this share of the keys, always the same keys, and of the keys in this range; truncates concern all
-    keys and are always included.
+    """Returns the rows whose keys are in this share of all keys and in this range; None means all keys.
+
+    The same share always has the same keys. Truncates are always included, because they concern all keys.
     """
     key, conditions = F.col("key"), []
     if share is not None:
@@ -70,7 +75,11 @@ def chosen(rows: DataFrame, share: float | None, bounds: Bounds | None) -> DataF
 
 
 def of_source(rows: DataFrame, grown: Sequence[str] = ()) -> DataFrame:
-    """The narrow form of the source's rows; `grown` are entities whose stored rows may lack trailing null columns."""
+    """Returns the narrow form of the source's rows.
+
+    `grown` are entities whose tables got new columns: earlier rows of the changelog may lack these columns at their
+    end, where the table has null. So nulls at the end of their rows are not compared.
+    """
     return rows.select(
         _hash(),
         "key",
@@ -85,9 +94,10 @@ def of_source(rows: DataFrame, grown: Sequence[str] = ()) -> DataFrame:
 
 
 def of_changelog(rows: DataFrame, cut: Cut | None, *, json: bool, grown: Sequence[str] = ()) -> DataFrame:
-    """The narrow form of the changelog's rows; `json` says whether a table has a json column.
+    """Returns the narrow form of the changelog's rows.
 
-    Of a key's visible rows the last has the highest rank; of its invisible rows, the first.
+    Ranks order the rows of a key: among its visible rows, the last has the highest rank; among its invisible rows, the
+    first has the highest rank. `json` says whether a table has a json column. `grown` is as in `of_source`.
     """
     shows = F.lit(True) if cut is None else cut.shows()
     rank = F.when(shows, F.col("position")).otherwise(_inverted(F.col("position")))
@@ -108,7 +118,7 @@ def of_changelog(rows: DataFrame, cut: Cut | None, *, json: bool, grown: Sequenc
 
 
 def _hash() -> Column:
-    """The hash by which rows are sorted first, which costs less than sorting by text."""
+    """Returns the hash of the key. Rows are sorted by it first, which costs less than sorting by text."""
     return F.xxhash64("key").alias("hash")
 
 
@@ -125,13 +135,16 @@ def _inverted(position: Column) -> Column:
 
 
 def truncates(narrow: DataFrame) -> DataFrame:
-    """The rank of the last visible truncate of each entity."""
+    """Returns the rank of the last visible truncate of each entity."""
     rows = narrow.where((F.col("key") == TRUNCATE_KEY) & (F.col("side") == _VISIBLE))
     return rows.groupBy("entity").agg(F.max("rank").alias("rank"))
 
 
 def without_truncated(narrow: DataFrame, truncated: Mapping[str, str]) -> DataFrame:
-    """The changelog's rows without truncates and without the rows that they removed."""
+    """Returns the changelog's rows without truncates, and without visible rows before the last truncate.
+
+    `truncated` has the rank of the last visible truncate of each entity.
+    """
     rows = narrow.where(F.col("key") != TRUNCATE_KEY)
     if not truncated:
         return rows
@@ -140,10 +153,11 @@ def without_truncated(narrow: DataFrame, truncated: Mapping[str, str]) -> DataFr
 
 
 def classify(source: DataFrame, changelog: DataFrame, since: str | None = None) -> DataFrame:
-    """The keys of both sides (narrow) that must be judged, and the numbers of the others (`CLASSIFIED`).
+    """Joins the two sides, both in narrow form. Returns the keys that must be judged, and the numbers of the others
+    (`CLASSIFIED`).
 
-    `position` is that of the key's last visible row in the changelog, or of its first row if none is visible. `since`
-    leaves out keys whose last change is not past that position, and keys that the changelog lacks.
+    `position` is the position of the key's last visible row in the changelog, or of its first row if no row is visible.
+    With `since`, keys whose `position` is not past it are left out, and so are keys that the changelog lacks.
     """
     by_key = Window.partitionBy("hash", "key", "entity").orderBy("side", F.desc("rank"))
     row_state = F.struct("side", "rank", "op", "print", "length")
@@ -183,7 +197,7 @@ def _state(in_source: Column, pending: Column) -> Column:
 
 
 def with_changes(suspects: DataFrame, changes: DataFrame, *, few: bool) -> DataFrame:
-    """The keys to judge, each with the whole row of the changelog at its position."""
+    """Returns the keys to judge, each with the whole row that the changelog has at the key's position."""
     positions = suspects.where(F.col("position").isNotNull()).select("entity", "key", "position")
     columns = ("op", "current", "original", "provenance", "committed_at", "service_name", "api_version")
     rows = changes.select("entity", "key", "position", *columns)
@@ -193,7 +207,9 @@ def with_changes(suspects: DataFrame, changes: DataFrame, *, few: bool) -> DataF
 
 
 def with_source(suspects: DataFrame, source: DataFrame) -> DataFrame:
-    """The keys to judge with their rows in the source, for a source whose rows have no locators."""
+    """Returns the keys to judge, each with its row in the source. This is for sources whose rows have no locators, by
+    which a row could be read again.
+    """
     rows = source.select(
         "entity", "key", F.col("current").alias("source_current"), F.col("json_null").alias("source_json_null")
     )

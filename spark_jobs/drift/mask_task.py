@@ -4,5 +4,5 @@ from changelog.envelope import mask
 
 
 def hashed(token: str | None, hmac_key: bytes) -> str | None:
-    """What is published for the JSON of a value whose mask is `sha256`; None of None."""
+    """Returns what is published for the JSON of a value whose mask is `sha256`; None for None."""
     return None if token is None else mask.apply("sha256", token.encode(), hmac_key).decode()

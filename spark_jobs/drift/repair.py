@@ -1,4 +1,4 @@
-"""Asks the running service for the repairs of a report's policy, by signals in the database's own log."""
+"""Asks the running service for the repairs that a report's policy demands, by signals in the database's own log."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -24,9 +24,9 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 def repair(config: Config, report: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Sends `republish` or `rebuild` signals as the policy says for each entity; returns the report with them.
+    """Sends the signals, `republish` or `rebuild`, that the policy demands for each entity.
 
-    Raises ChangelogError.
+    Returns the report with the ids of these signals. Raises ChangelogError.
     """
     done = dict(report)
     source = database(config)
@@ -40,7 +40,9 @@ def repair(config: Config, report: Mapping[str, Any], folder: Path) -> dict[str,
 
 
 def _signals(run: str, service: str, entity: str, do: str, keys: Path) -> Iterator[Signal]:
-    """The signals of an entity. Their ids contain the run's, so a repeated repair counts once."""
+    """Yields the signals for an entity. Their ids contain the run's id, so a repair that is asked for twice is done
+    once.
+    """
     prefix = f"drift-{run}-{entity}"[:90]
     match do:
         case "republish":

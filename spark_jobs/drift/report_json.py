@@ -1,4 +1,4 @@
-"""The JSON of a comparison's report (docs/drift-report.schema.json), before its policy is applied."""
+"""Makes the JSON of a comparison's report (docs/drift-report.schema.json), to which no policy has been applied yet."""
 
 import secrets
 import time
@@ -34,7 +34,9 @@ JSON = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A requested comparison: its scope, the changelog `where`, the time to wait, and the `folder` of reports."""
+    """A comparison that a user requested. `where` is the changelog, `names` are the entities (none means all), `wait_s`
+    is the longest wait in seconds, and reports are written to `folder`.
+    """
 
     config: Config
     where: Where
@@ -46,7 +48,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart:
-    """The start of a run. Its folder is named by its `id`; ids sort by time."""
+    """The start of a run. The run's folder has its `id` as name; ids sort by time. `clock` is `time.monotonic`."""
 
     id: str
     at: datetime
@@ -54,12 +56,12 @@ class RunStart:
 
     @classmethod
     def now(cls) -> "RunStart":
-        """The start of a run that begins now."""
+        """Returns the start of a run that begins now."""
         at = datetime.now(UTC)
         return cls(id=f"{at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}", at=at, clock=time.monotonic())
 
     def to_json(self, name: str) -> JSON:
-        """The report's member `run`, for a run that ends now."""
+        """Returns the report's member `run`, for a run that ends now."""
         return {
             "id": self.id,
             "startedAt": time_text(self.at),
@@ -79,7 +81,7 @@ def _version() -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """What a run knows so far; a report needs it even if the run fails."""
+    """What a run has reached so far. The report shows it even if the run cannot compare."""
 
     fence: Fence | None = None
     caught_up: CaughtUp | None = None
@@ -88,14 +90,14 @@ class Progress:
 
 
 def gap_json(record: Record) -> JSON:
-    """A gap of the changelog, as the report lists it."""
+    """Returns a gap of the changelog, as the report lists it."""
     gap = Gap.parse(record.envelope.current or b"")
     at = time_text(record.envelope.provenance.source.committed_at)
     return {"reason": gap.reason, "before": gap.before.position, "position": gap.after.position, "at": at}
 
 
 def report_json(request: Request, start: RunStart, entities: Mapping[str, JSON], source: JSON) -> JSON:
-    """The report of a comparison without a fence that ends now."""
+    """Returns the report of a comparison that ends now. Its member `fence` is null."""
     sink = "files" if isinstance(request.config.sink, FilesConfig) else "kafka"
     return {
         "format": FORMAT,
@@ -116,7 +118,7 @@ def report_json(request: Request, start: RunStart, entities: Mapping[str, JSON],
 
 
 def fence_json(seen: Progress) -> JSON | None:
-    """The run's fence as far as it got; None if it took none."""
+    """Returns the report's member `fence`, as far as the run got; None if the run took no fence."""
     fence, caught_up = seen.fence, seen.caught_up
     if fence is None:
         return None
@@ -148,16 +150,16 @@ NOTHING: Mapping[str, Any] = {
     "sampled": None,
     "seconds": None,
 }
-"""The members of an entity that was not compared."""
+"""The members of the report of an entity that was not compared."""
 
 
 def about(entity: Entity) -> JSON:
-    """What the report says of an entity whether it was compared or not."""
+    """Returns the members of an entity's report that do not depend on a comparison."""
     return {"table": table_text(entity.table), "key": list(entity.key)}
 
 
 def entity_json(about: Mapping[str, Any], counts: Counts, tally: Tally, scope: Scope, seconds: float) -> JSON:
-    """An entity's member of the report."""
+    """Returns the report of an entity that was compared."""
     changed = {name: f"{number:,} rows: altered without a row event" for name, number in counts.schema_changed.items()}
     verdict = DRIFT if tally.drifted else SCHEMA_CHANGED if changed else CLEAN
     return {
@@ -178,11 +180,11 @@ def entity_json(about: Mapping[str, Any], counts: Counts, tally: Tally, scope: S
 def _undecided(keys: int) -> str | None:
     if not keys:
         return None
-    return f"{keys:,} keys could not be compared: their last changes are in the changelog and not yet visible"
+    return f"{keys:,} keys could not be compared: the database did not show their last changes yet"
 
 
 def sampled_text(scope: Scope) -> str | None:
-    """The limits of the comparison, for people."""
+    """Returns the limits of the comparison, as a text for people; None if there are no limits."""
     parts = []
     if scope.share is not None:
         parts.append(f"{scope.share:.4%} of the keys".replace(".0000%", "%"))

@@ -1,8 +1,9 @@
-"""Compares a row of the source with the changelog's last row of its key, column by column.
+"""Compares a row of the source with the changelog's last row of the same key, column by column.
 
-Values are equal if their canonical forms are (docs/reference/types.md): members are compared by name, json by value,
-numbers by their token. Two differences are not drift. A column is *unknown* if the changelog has no value for it
-(`unavailable`). It is *schema changed* if the table's columns changed after the row was written, without a row event.
+Two values are equal if their canonical forms are equal (docs/reference/types.md): members are compared by name, json by
+value, and numbers as they are written. Two differences are not drift. A column is *unknown* if the changelog has no
+value for it, because the log did not send the value (`unavailable`). A column is *schema changed* if the table's
+columns changed after the row was written, and this altered the value without a row event.
 """
 
 import struct
@@ -28,18 +29,19 @@ CHANGED: Final = "changed"
 SAME: Final = "same"
 GONE: Final = "gone"
 PENDING: Final = "pending"
-"""Other states of a key: equal on both sides; on neither side; known only from changes that the fence does not show, so
-that its state before them must be found out."""
+"""Other states of a key. SAME: equal on both sides. GONE: on neither side. PENDING: the fence shows no change of the
+key in the changelog, so the state before its first hidden change must be found out."""
 
 NULL: Final = b"null"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What a change of an entity's columns means for rows before `position`; None means all rows.
+    """What a change of an entity's columns means for the changelog's rows before `position`, or for all rows if it is
+    None.
 
-    In those rows, `added` columns are null. `restated` columns have other values in the table now; `gone` columns no
-    longer exist.
+    In the table, `added` columns are null in these rows. `restated` columns now have other values in the table; `gone`
+    columns no longer exist.
     """
 
     position: str | None
@@ -50,9 +52,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnHistory:
-    """An entity's present columns and their history: `steps`, oldest first. `stale` columns are still to be read again.
+    """An entity's present columns, and their history: `steps`, oldest first.
 
-    `floats` were not printed by the database, so they are compared by their bits.
+    `stale` columns have other values in the table, and the service still has to read them again. `floats` are columns
+    whose values the database did not print itself, so they are compared by their bits.
     """
 
     columns: tuple[str, ...]
@@ -61,18 +64,20 @@ class ColumnHistory:
     floats: frozenset[str] = frozenset()
 
     def after(self, position: str | None) -> Iterator[Step]:
-        """The steps that came after a row at `position`."""
+        """Yields the steps that came after a row at `position`."""
         return (step for step in self.steps if step.position is None or position is None or position < step.position)
 
     @property
     def grew(self) -> bool:
-        """Whether rows may lack trailing columns that are null in the table."""
+        """Returns whether rows of the changelog may lack columns at their end that are null in the table."""
         return any(step.added for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowState:
-    """One side's row: tokens by column. `json_null` names the columns whose null is JSON's null."""
+    """The row of one side: the JSON token of each column. `json_null` names the columns whose null is JSON's null.
+    `unavailable` names the columns whose values the log did not send.
+    """
 
     values: Mapping[str, bytes]
     json_null: frozenset[str] = frozenset()
@@ -80,7 +85,7 @@ class RowState:
 
     @classmethod
     def parse(cls, current: str, json_null: Sequence[str] = (), unavailable: Sequence[str] = ()) -> "RowState":
-        """The state in a row's JSON; without values if that is not a JSON object."""
+        """Parses a row's JSON. If it is not a JSON object, the result has no values."""
         try:
             values = members(current.encode())
         except (ValueError, RecursionError):
@@ -90,7 +95,9 @@ class RowState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """The verdict on a key: its `kind` of drift, if any, and the columns that differ, are unknown, or changed."""
+    """The verdict on a key: its `kind` of drift, None if it did not drift; the `columns` that differ; and the columns
+    that are unknown or schema changed.
+    """
 
     kind: str | None
     columns: tuple[str, ...] = ()
@@ -108,7 +115,7 @@ class _Found:
 def compared(
     source: RowState | None, changelog: RowState | None, shape: ColumnHistory, position: str | None
 ) -> Compared:
-    """Compares the two sides of a key; `position` is that of the changelog's row."""
+    """Compares the two sides of a key. `position` is the position of the changelog's row."""
     if source is None or changelog is None:
         return Compared(kind=None if source is changelog else EXTRA if source is None else MISSING)
     difference = _Found()
@@ -170,9 +177,9 @@ def _equal(one: bytes, other: bytes) -> bool:
 
 
 def steps_of(versions: Sequence[tuple[str, Version]], columns: Struct) -> tuple[Step, ...]:
-    """The steps from an entity's first version to the table's present `columns`, oldest first.
+    """Returns the steps from an entity's first version to the table's present `columns`, oldest first.
 
-    If those differ from the last version's columns, no row has been written since they changed.
+    If the present columns differ from the last version, the table was altered and no row has been written since.
     """
     steps = [_step(position, version) for position, version in versions if version.number > 1]
     if versions:
@@ -194,7 +201,10 @@ def _step(position: str, version: Version) -> Step:
 
 
 def _unannounced(changes: Sequence[evolution.ColumnChange]) -> Step:
-    """The last step, which no version announces yet. Added columns may have defaults, but no row was written since."""
+    """Returns the last step, for changes that no version announces yet because no row was written since.
+
+    Added columns count as restated, because they may have defaults.
+    """
     added = frozenset(change.column for change in changes if change.kind is ChangeKind.ADDED)
     return Step(
         position=None,

@@ -56,9 +56,10 @@ def say(text: str) -> None:
 
 
 def detect(spark: SparkSession, request: Request, start: RunStart) -> JSON:
-    """Compares, writes the file of drifted keys, and returns the report before its policy is applied.
+    """Compares the changelog with its source, and writes the file of drifted keys.
 
-    Raises ChangelogError. If nothing can be compared now, the report says so.
+    Returns the report, to which no policy has been applied yet. If nothing can be compared now, the report says why.
+    Raises ChangelogError.
     """
     progress, entities, failure = Progress(), {}, {}
     try:
@@ -79,10 +80,10 @@ def detect(spark: SparkSession, request: Request, start: RunStart) -> JSON:
 
 
 def _compared(spark: SparkSession, request: Request, start: RunStart, progress: Progress) -> dict[str, JSON]:
-    """The report's entities; writes the file of drifted keys.
+    """Returns the report's entities, and writes the file of drifted keys.
 
-    1. Waits until the service has read all tables completely. 2. Takes the fence. 3. Waits until the changelog has
-    caught up with it. 4. Compares. 5. Compares undecided keys again.
+    1. Waits until the service has read all tables completely. 2. Takes the fence, a snapshot of the database. 3. Waits
+    until the changelog has caught up with the fence. 4. Compares. 5. Compares undecided keys again, under later fences.
     """
     config = request.config
     compared_entities = []
@@ -142,7 +143,7 @@ class _Compare:
                 progress.fence, progress.caught_up = self._fence(attempt, self.entities, deadline, progress)
                 if catch_up.unread(progress.caught_up.checkpoint, names) is None:
                     fences.enter_context(attempt.pop_all())
-                    break  # otherwise a repair was requested before the fence: a later fence shows its result
+                    break  # If a repair was requested before the fence, a later fence is taken, which shows its result.
         say(f"comparing {', '.join(names)} as of {progress.fence.place}")
         return self._under(progress.fence, progress.caught_up, None)
 
@@ -170,7 +171,10 @@ class _Compare:
 def _until_archived(
     spark: SparkSession, request: Request, where: Archive, names: Sequence[str], deadline: float
 ) -> None:
-    """Waits until an archive has all messages that are now in the topics. Raises NotComparedError (NOT_CAUGHT_UP)."""
+    """Waits until an archive has all messages that are in the topics now.
+
+    Raises NotComparedError (NOT_CAUGHT_UP) when the deadline has passed, ChangelogError (USAGE) for a file log.
+    """
     sink = request.config.sink
     if not isinstance(sink, KafkaConfig):
         raise ChangelogError(Kind.USAGE, "a file log and its archive are read together", hint="leave out --archive")
@@ -195,7 +199,7 @@ def _until_archived(
 
 
 def written(folder: Path, comparisons: Sequence[Comparison]) -> dict[str, Tally]:
-    """Writes the run's drifted keys; returns their summary by entity."""
+    """Writes the run's drifted keys to a file in `folder`. Returns their summary by entity."""
     make_folder(folder, DATA_FOLDER)
     make_file(folder / KEYS_NAME, DATA_FILE)
     with (folder / KEYS_NAME).open("w", encoding="utf-8") as keys:
@@ -203,7 +207,7 @@ def written(folder: Path, comparisons: Sequence[Comparison]) -> dict[str, Tally]
 
 
 def _rows(frames: Sequence[DataFrame | None]) -> Iterator[Mapping[str, Any]]:
-    """The drifted keys, sorted by entity and key, loaded one partition at a time."""
+    """Yields the drifted keys, sorted by entity and key. They are loaded one partition at a time."""
     non_empty = [frame for frame in frames if frame is not None]
     if not non_empty:
         return iter(())
@@ -212,7 +216,9 @@ def _rows(frames: Sequence[DataFrame | None]) -> Iterator[Mapping[str, Any]]:
 
 
 def _totals(comparisons: Sequence[Comparison]) -> dict[str, Counts]:
-    """The first comparison's counts, plus those of the later ones for keys that it left undecided."""
+    """Returns the counts of the first comparison, plus the counts of later comparisons, which compared undecided
+    keys.
+    """
     totals = dict(comparisons[0].counts)
     for comparison, next_comparison in pairwise(comparisons):
         for name, counts in comparison.counts.items():

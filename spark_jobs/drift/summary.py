@@ -1,4 +1,4 @@
-"""Summarizes an entity's judged keys for its report, in memory that does not grow with their number."""
+"""Summarizes an entity's drifted keys for its report, in memory that does not grow with the number of keys."""
 
 import json
 from collections import Counter
@@ -34,11 +34,11 @@ class Tally:
     _buckets: set[int] = field(default_factory=set)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Adds a row of `changelog.spark_jobs.drift.judge_task.JUDGED` that drifted."""
+        """Adds a drifted key, a row of `changelog.spark_jobs.drift.judge_task.JUDGED`."""
         self.kinds[row["kind"]] += 1
         self.columns.update(row["columns"])
         if row["committed_at"] is not None:
-            if row["service_name"] is not None:  # for a row that was read, nobody knows when it was written
+            if row["service_name"] is not None:  # Otherwise the row was read from its table; its write time is unknown.
                 self._place(row["position"], row["committed_at"].astimezone(UTC))
             self.writers[row["service_name"], row["api_version"]] += 1
         if row["sample"] is not None and len(self.samples) < SAMPLES_MAX:
@@ -51,11 +51,11 @@ class Tally:
 
     @property
     def drifted(self) -> int:
-        """The number of drifted keys."""
+        """Returns the number of drifted keys."""
         return self.kinds.total()
 
     def to_json(self) -> dict[str, Any]:
-        """The members of an entity's report that are computed from its drifted keys."""
+        """Returns the members of an entity's report that are computed from its drifted keys."""
         return {
             **{kind: self.kinds[kind] for kind in (MISSING, EXTRA, CHANGED)},
             "drifted": self.drifted,
@@ -69,7 +69,7 @@ class Tally:
         }
 
     def _incidents(self) -> dict[str, Any] | None:
-        """When the drifted keys were written; None if the changelog does not show it for any of them."""
+        """Returns when the drifted keys were written; None if the changelog does not show this for any key."""
         if not self._buckets:
             return None
         ordered = sorted(self._buckets)
@@ -91,13 +91,13 @@ def _sample(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _provenance(text: str) -> dict[str, Any]:
-    """The members' values; the context stays text, because parsing would round some of its numbers."""
+    """Returns the members of a provenance. The context stays text, because parsing would round some of its numbers."""
     tokens = members(text.encode())
     return {name: token.decode() if name == "context" else json.loads(token) for name, token in tokens.items()}
 
 
 def tallied(drifted: Iterable[Mapping[str, Any]], keys: TextIO) -> dict[str, Tally]:
-    """The drift of each entity; writes all keys as lines of `keys`, in their order."""
+    """Summarizes the drifted keys of each entity. Also writes every key as a line of `keys`, in their order."""
     tallies: dict[str, Tally] = {}
     for row in drifted:
         tallies.setdefault(row["entity"], Tally()).add(row)
@@ -107,5 +107,5 @@ def tallied(drifted: Iterable[Mapping[str, Any]], keys: TextIO) -> dict[str, Tal
 
 
 def time_text(at: datetime) -> str:
-    """The time as reports write it."""
+    """Returns a time in the form of reports."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,1 +1,1 @@
-"""The source's side of a comparison: the fence that both sides are cut by, and the tasks that read tables under it."""
+"""The source's side of a comparison: the fence (a snapshot as of which both sides are compared), and its tasks."""

@@ -1,4 +1,8 @@
-"""Holds a fence, and waits until the changelog holds all that it shows; only then is a comparison exact."""
+"""Holds a fence (a snapshot of the database), and waits until the changelog holds every transaction that the fence
+shows.
+
+A comparison is exact only if it waits for this.
+"""
 
 import contextlib
 import time
@@ -26,7 +30,7 @@ LOOK_S: Final = 0.2
 
 
 class NotComparedError(ChangelogError):
-    """Nothing can be compared now; `verdict` is the reason in a word."""
+    """Nothing can be compared now. `verdict` is the reason in short, as reports have it."""
 
     def __init__(self, verdict: Verdict, message: str, *, hint: str | None = None) -> None:
         super().__init__(Kind.PRECONDITION, message, hint=hint)
@@ -35,7 +39,9 @@ class NotComparedError(ChangelogError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaughtUp:
-    """The changelog has caught up with the fence, as its `checkpoint` shows, after `waited_s` seconds."""
+    """The changelog has caught up with the fence: `checkpoint` shows this, `at` is the time, and the wait took
+    `waited_s` seconds.
+    """
 
     checkpoint: Checkpoint
     at: datetime
@@ -45,8 +51,9 @@ class CaughtUp:
 def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callable[[float], object]) -> Checkpoint:
     """Waits until these entities' tables are read completely and none is being repaired; returns the checkpoint.
 
-    Then every row read from a table is visible at the fence, so a key without a visible row was not in the changelog.
-    Raises NotComparedError (NOT_CAUGHT_UP).
+    A fence that is taken afterwards shows every row that was read from a table. So if the changelog has no visible row
+    for a key, it does not have the key at the fence. Raises NotComparedError (NOT_CAUGHT_UP) when the deadline, a time
+    of `time.monotonic`, has passed.
     """
     while True:
         checkpoint = log.checkpoint()
@@ -60,7 +67,9 @@ def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callabl
 
 
 def unread(checkpoint: Checkpoint | None, names: Sequence[str]) -> str | None:
-    """Why these entities cannot be compared yet; None if their tables are read completely and not being repaired."""
+    """Returns why these entities cannot be compared yet; None if their tables are read completely and not being
+    repaired.
+    """
     if checkpoint is None:
         return "it is empty"
     for name in names:
@@ -93,9 +102,10 @@ def until_caught_up(log: Log, fence: Fence, *, deadline: float, wait: Callable[[
 
 @contextlib.contextmanager
 def held(source: Database, entities: Sequence[Entity], *, deadline: float) -> Iterator[Fence]:
-    """Yields a fence over the entities' tables and holds it until the end.
+    """Yields a fence over the entities' tables, and holds it until the block ends.
 
-    Raises NotComparedError: REFUSED where the database gives none, NOT_CAUGHT_UP while a table stays locked.
+    Raises NotComparedError: REFUSED if the database cannot give a fence, NOT_CAUGHT_UP if a table stays locked until
+    the deadline.
     """
     with contextlib.ExitStack() as fences:
         try:

@@ -1,4 +1,7 @@
-"""Divides the pages of tables among Spark's tasks, which read them under a fence."""
+"""Divides the pages of tables among Spark's tasks, which read them under a fence (a snapshot of the database).
+
+A *leaf* is a table that holds rows itself: the table, or one of its partitions.
+"""
 
 from collections.abc import Mapping
 from functools import partial
@@ -13,11 +16,15 @@ from changelog.spark_jobs.drift.key_ranges import Bounds
 
 TASK_PAGES: Final = 8192
 TASK_PAGES_MIN: Final = 128
-"""Pages that one task reads: at most 64 MiB of table, and less, down to the minimum, to keep all cores busy."""
+"""The most pages that one task reads, which are 64 MiB. Tasks read fewer, but at least the minimum, if all cores would
+not be busy otherwise."""
 
 
 def ranges(tables: Mapping[str, FencedTable], tasks: int) -> list[list[Pages]]:
-    """All pages of the tables, divided among about `tasks` tasks. The last part has no end, because tables grow."""
+    """Returns all pages of the tables, divided among about `tasks` tasks.
+
+    The last pages of each leaf have no end, because tables grow.
+    """
     total = sum(pages for table in tables.values() for pages in table.leaf_pages)
     share = max(1, -(-total // tasks))
     bins: list[list[Pages]] = [[]]
@@ -43,7 +50,9 @@ def _leaves(tables: Mapping[str, FencedTable]) -> list[list[Pages]]:
 
 
 def tasks_for(spark: SparkSession, tables: Mapping[str, FencedTable]) -> int:
-    """The default number of tasks for these tables: a few for each core, more for large tables."""
+    """Returns the default number of tasks for these tables: two for each core, fewer for small tables, and more for
+    large tables.
+    """
     total = sum(pages for table in tables.values() for pages in table.leaf_pages)
     few = min(2 * spark.sparkContext.defaultParallelism, 1 + total // TASK_PAGES_MIN)
     return max(few, -(-total // TASK_PAGES))
@@ -52,7 +61,10 @@ def tasks_for(spark: SparkSession, tables: Mapping[str, FencedTable]) -> int:
 def source_rows(
     spark: SparkSession, reading: Scan, tables: Mapping[str, FencedTable], tasks: int, keys: Bounds | None = None
 ) -> DataFrame:
-    """The rows (`ROWS`) of these tables at the fence; with `keys`, only those, in one task for each leaf."""
+    """Returns the rows (`ROWS`) of these tables at the fence.
+
+    With `keys`, returns only the rows in this range of keys, and reads each leaf in one task.
+    """
     bins = ranges(tables, tasks) if keys is None else _leaves(tables)
     read = partial(scan, reading=reading, parts=bins, keys=None if keys is None else keys.of_source())
     return spark.range(0, len(bins), 1, len(bins)).mapInArrow(read, from_arrow_schema(ROWS))

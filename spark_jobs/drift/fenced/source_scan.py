@@ -1,4 +1,6 @@
-"""Reads rows of tables at a fence in Spark's tasks: a task reads the parts whose numbers it is given."""
+"""Reads rows of tables under a fence, in Spark's tasks. A task is given numbers, and reads the parts with these
+numbers.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -10,8 +12,9 @@ from changelog.connectors.sources.fences import KeyBounds, Pages, Scan
 def scan(
     batches: Iterable[pa.RecordBatch], *, reading: Scan, parts: Sequence[Sequence[Pages]], keys: KeyBounds | None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows (`changelog.connectors.sources.fences.ROWS`) in the range, of the parts whose numbers the first column
-    has.
+    """Yields the rows (`changelog.connectors.sources.fences.ROWS`) of some parts, in the range `keys` if it is given.
+
+    The first column of `batches` has the numbers of these parts in `parts`.
     """
     for batch in batches:
         for number in batch.column(0).to_pylist():
