@@ -35,9 +35,9 @@ def drop_days(run: ArchiveRun, *, keep_days: int) -> Sequence[str]:
 def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
     """Deletes files that no reader needs any more; returns their number.
 
-    A manifest is deleted once the next one is older than `grace`, so its readers have had that long to finish. A file
-    is deleted if no remaining manifest lists it and it is older than `grace`, which covers files of killed runs. Of the
-    file log at `log`, the files are deleted that every remaining manifest replaces.
+    A manifest is deleted when the next manifest is older than `grace`, so its readers have had this time to finish. A
+    file is deleted if no remaining manifest lists it and it is older than `grace`; this includes files of killed runs.
+    With `log`, files of this file log are deleted if every remaining manifest replaces them.
     """
     store, until_s = run.store, (run.at - grace).timestamp()
     manifests = list(store.files(FOLDER))

@@ -1,7 +1,7 @@
 """Decides which days of a changelog are closed, which of their files are merged, and which days are dropped.
 
-A day is that of the commit time, in UTC. It is closed once the changelog has reached an hour past its end; changes that
-arrive even later go into another file of that day.
+A row's day is the day of its commit time, in UTC. A day is closed when the changelog has reached a time one hour after
+the day's end. Changes that arrive even later go into another file of the day.
 """
 
 from collections import defaultdict
@@ -17,7 +17,8 @@ CLOSES_AFTER = timedelta(hours=1)
 """How long after its end a day is closed."""
 
 KEPT = 2
-"""How many of the newest log files always stay: the recovery point, and the one before in case that is damaged."""
+"""The number of newest log files that are never deleted: the newest, from which the service recovers, and the one
+before it, in case the newest is damaged."""
 
 _COMMITTED_AT = SCHEMA.get_field_index("committed_at")
 

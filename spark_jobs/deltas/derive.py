@@ -45,7 +45,8 @@ SCHEMA: Final = pa.schema(
         pa.field("delta", pa.utf8()),
     ]
 )
-"""One row a delta. Its id is `position`; `delta` is `{"provenance": …, "patch": […]}`, the rest as in changes."""
+"""The columns of deltas. A delta's id is its `position`. `delta` is `{"provenance": …, "patch": […]}`. The other
+columns, except `kind`, are those of the change."""
 
 _NEEDED: Final = (
     *(name for name in SCHEMA.names if name not in ("kind", "delta")),

@@ -91,10 +91,10 @@ def _declared(type_: ColumnType) -> str:
 def copier(
     dsn: str, table: str, parts: str, shape: ViewColumns
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function that copies a task's batches into `table` and notes that in `parts`, in one transaction.
+    """Returns a function that copies a task's batches into `table` and records the task in `parts`, in one transaction.
 
-    Both names are quoted. If an earlier attempt of the task has copied its rows, nothing is copied. The function yields
-    one row of `COPIED`. It raises ChangelogError.
+    `table` and `parts` are quoted names. If an earlier attempt of the task has copied the rows, the function copies
+    nothing. It yields one row of `COPIED`, and raises ChangelogError.
     """
     finish = [_finish(column.type) for column in shape.columns]
 

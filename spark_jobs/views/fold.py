@@ -1,9 +1,9 @@
 """Folds the last changes of each key into its last state, with typed values.
 
-A value that is unavailable in a change is taken from an earlier state. The input are rows of `CHANGES`: all rows of a
-key together, the newest first, back to the first that lacks nothing. This module folds and reads row by row: it is the
-definition, and handles everything unusual. Where one change is a complete state with values of the usual form,
-`changelog.spark_jobs.views.fold_batch` reads many of them at once.
+If the log did not send a value in a change (it is *unavailable*), the value is taken from an earlier state. The input
+has the columns `CHANGES`. The rows of a key are together, the newest first, back to the first row that lacks no value.
+This module works row by row, handles everything unusual, and defines the result. If one change is a complete state with
+values of the usual form, `changelog.spark_jobs.views.fold_batch` reads many such changes at once.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -79,11 +79,11 @@ class _Folded:
 def fold(
     batches: Iterable[pa.RecordBatch], *, columns: Sequence[Column], schema: pa.Schema, raw: bool
 ) -> Iterator[pa.RecordBatch]:
-    """From batches of `CHANGES` to batches of `schema`: the columns, `ABOUT`, `BEGUN`; one row for each key, deleted or
-    not.
+    """Turns batches of `CHANGES` into batches of `schema`, with one row for each key, deleted or not.
 
-    With `raw`, each value is text: the content of a JSON string, otherwise the JSON. Raises ChangelogError (MALFORMED),
-    naming the position, for a change whose state is missing or not a JSON object.
+    `schema` has the columns, then those of `ABOUT`, then `BEGUN`. With `raw`, each value is text: the content of a JSON
+    string, or the JSON of any other value. Raises ChangelogError (MALFORMED), with the position, for a change whose
+    state is missing or not a JSON object.
     """
     readers = {column.name: text if raw else reader(column.type) for column in columns}
     read_batch = BatchReader(columns, schema.types[: len(columns)], raw).reader()

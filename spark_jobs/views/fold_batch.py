@@ -1,9 +1,9 @@
 """Reads states as columns, a batch at once: the same results as `changelog.spark_jobs.views.fold` row by row, but much
 faster.
 
-Only values of the usual form for their type are read here. A row with any other value is reported, and read row by row,
-which is the definition; a property test checks that both agree. Every number is read exactly: by msgspec (integers,
-doubles) or by Arrow (decimals, dates and times of a checked form).
+Only values of the usual form for their type are read here. Rows with any other value are reported, and `fold` reads
+them one by one. A property test checks that both give the same result. Every number is read exactly: integers and
+doubles by msgspec; decimals, dates and times by Arrow, after their form was checked.
 """
 
 import re
@@ -27,7 +27,8 @@ Texts = Sequence[str | None]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 Finish = Callable[[Sequence[Any], Texts], tuple[pa.Array, Mask | None]]
-"""From a column's decoded values and the rows' texts to its array, and to which rows must be read row by row."""
+"""Takes a column's decoded values and the rows' texts. Returns the column's array, and a mask of the rows that must be
+read one by one."""
 
 _UNNAMED = re.compile(r'["\\\x00-\x1f]')  # msgspec does not support such names of members
 _MINUS_NOUGHT = re.compile(r":\s*-0\s*[,}]")
@@ -60,7 +61,7 @@ class BatchReader:
     raw: bool
 
     def reader(self) -> Callable[[Texts], tuple[list[pa.Array], Mask]]:
-        """A function from states to arrays, one for each column, and to which rows they do not cover."""
+        """Returns a function that turns states into arrays, one for each column, and a mask of the rows not read."""
         if any(_UNNAMED.search(column.name) for column in self.columns):
             return lambda texts: ([pa.nulls(len(texts), type_) for type_ in self.types], np.ones(len(texts), np.bool_))
         parts = [_part(column.type, type_, self.raw) for column, type_ in zip(self.columns, self.types, strict=True)]

@@ -30,9 +30,9 @@ from changelog.spark_jobs.views import fold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Whose changes count, by default everyone's; other changes are ignored as if they had never been made.
+    """Whose changes count; by default, all changes do. Other changes are ignored as if they had never been made.
 
-    This covers truncates: a truncate by a dropped service removes nothing.
+    This is also true of truncates: a truncate by a dropped service removes nothing.
     """
 
     keep_services: tuple[str, ...] = ()
@@ -136,9 +136,9 @@ def schema_of(columns: Sequence[Column], *, raw: bool = False) -> pa.Schema:
 
 
 def _without_truncated(rows: DataFrame, changes: DataFrame | None = None) -> DataFrame:
-    """The rows that no truncate removed; truncates are found among `changes`, by default among the rows themselves.
+    """Returns the rows that no truncate removed. Truncates are looked for in `changes`, or in `rows` if it is None.
 
-    Files have statistics of keys, so looking for the reserved key of truncates costs almost nothing.
+    This costs almost nothing, because truncates have a reserved key, and files have statistics of keys.
     """
     truncates = (rows if changes is None else changes).where(F.col("key") == TRUNCATE_KEY)
     last_truncate = truncates.agg(F.coalesce(F.max("position"), F.lit("")).alias("_truncated"))
@@ -173,7 +173,7 @@ def _gaps(provenance: Expression) -> Expression:
 
 
 def _merged(name: str) -> Expression:
-    """A value of the new state; that of the old state if there is no new one, or if it lacks the value."""
+    """Returns a value of the new state. If there is none, or if it lacks the value, returns the old state's value."""
     old_value, new_value = _column("was", name), _column("now", name)
     is_new = F.col("now._key").isNotNull()
     continues = is_new & F.col("was._key").isNotNull() & ~F.col(f"now.{fold.BEGUN}")
