@@ -41,7 +41,7 @@ BENCH_SERVERS := kafka registry debezium
 
 help:
 	@echo 'make demo    the whole story on this machine: a booking database, its changelog, one history, and, where'
-	@echo '             Java is there, what Spark makes of it; make demo SPARK= leaves Spark out'
+	@echo '             Java is there, the tables that Spark makes; make demo SPARK= leaves Spark out'
 	@echo '             make demo KAFKA=1 tells it over a broker (Java 17 and Maven)'
 	@echo 'make kafka   a Kafka to try things out with, until Ctrl-C; it keeps nothing'
 	@echo 'make jars    fetches what Spark needs for Kafka, Delta Lake and PostgreSQL into .cache/jars (Java 17 and Maven)'

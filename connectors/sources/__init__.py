@@ -42,7 +42,8 @@ class Piece:
     `rows` have the columns of `changelog.envelope.columnar.batch.SCHEMA`. `checkpoint` is true once they and the rows
     of all earlier pieces are durable. `nbytes` is how much memory the rows take. `log_bytes` is how much of the
     database's log lies between the previous piece's checkpoint and this one. `urgent` says that the database waits for
-    the confirmation of this piece, or a comparison for its checkpoint: the service then stores the piece at once.
+    the confirmation of this piece, or a comparison for its checkpoint: the service stores it at once, or with the rows
+    that it is gathering.
     """
 
     rows: Sequence[pa.RecordBatch]

@@ -29,9 +29,6 @@ DAYS_AT_ONCE = 64
 """How many days of entities are compacted in one commit."""
 
 
-# From Kafka
-
-
 def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str) -> int:
     """Commits the rows that were read from these spans, together with the spans' ends; returns the number of rows.
 
@@ -59,9 +56,6 @@ def _landed(file: "WrittenFile", spans: Spans, prefix: str) -> ArchiveFile:
     return file.listed(
         {str(partition): (span.first, span.end) for (name, partition), span in spans.items() if name == topic}
     )
-
-
-# Fewer files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,9 +133,6 @@ def _offsets(old: Iterable[ArchiveFile], new: "WrittenFile") -> dict[str, tuple[
     return spans
 
 
-# From the file log
-
-
 def archive_log(run: ArchiveRun, path: Path, before: date | None = None) -> Merged:
     """Archives the days of the file log at `path` before a date, by default the closed days.
 
@@ -163,12 +154,6 @@ def archive_log(run: ArchiveRun, path: Path, before: date | None = None) -> Merg
         commit(run.store, add, at=run.at)
     run.reach("archive:committed")
     return Merged(files=len(due), into=len(new), rows=_rows(new))
-
-
-# Fewer days, and what is no longer needed
-
-
-# How files are written
 
 
 def _read(run: ArchiveRun, files: Sequence[str]) -> DataFrame:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from rich.table import Table
@@ -23,9 +23,6 @@ from changelog.spark_jobs.demo.drift import drift
 from changelog.spark_jobs.demo.scene import Chapter, Scene, columns
 from changelog.spark_jobs.storage.local_store import local
 from changelog.spark_jobs.storage.manifest import NOTHING, newest
-
-if TYPE_CHECKING:
-    pass
 
 DELTAS, VIEW = "deltas", "views/order"
 """The folders that the chapters write, in the demo's folder."""

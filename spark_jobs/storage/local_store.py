@@ -7,15 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from changelog.connectors.permissions import PUBLIC_FILE, PUBLIC_FOLDER, make_file
 from changelog.connectors.sinks.files.fsync import make_folder, sync
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.spark_jobs.storage.store import Store, StoredFile
-
-if TYPE_CHECKING:
-    pass
 
 BESIDE = ".changelog-"
 

@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from changelog.connectors.sinks.files.manifest import (
     MANIFEST_FORMAT,
@@ -21,9 +20,6 @@ from changelog.connectors.sinks.files.manifest import (
 )
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.spark_jobs.storage.store import Store
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["ArchiveFile", "Manifest", "Replaced"]  # re-exported, beside what is defined here
 
@@ -88,9 +84,3 @@ def commit(store: Store, change: Callable[[Manifest], Manifest], *, at: datetime
     raise ChangelogError(
         Kind.IN_USE, f"another run writes manifests in {store.root} at the same time", hint="let one run at a time"
     )
-
-
-# On this machine
-
-
-# Anywhere else
