@@ -182,7 +182,7 @@ def test_where_the_policy_is_to_ask_an_operator_has_it_read_again(
     capsys.readouterr()
     assert json.loads(_printed(site, capsys, "status", "--json"))["windows"]["item"]["stale"] == ["stock"]
     told = " ".join(_printed(site, capsys, "status").split())
-    assert "stock; `changelog republish item --all` reads it again" in told
+    assert "stock; `changelog republish item --all` reads the table again" in told
     assert site.call("schemas", "accept", "item", "--read-again")[0] == 0
     capsys.readouterr()
     assert "--read-again" not in _printed(site, capsys, "status")
