@@ -49,7 +49,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _with_gaps(log: Log, changes: Sequence[Record]) -> list[Record]:
-    """Adds to the changes of a key the gaps after its first change, and returns all in the order of their positions.
+    """Returns the changes of a key and the gaps after the first of them, in the order of their positions.
 
     A gap is a record that says that changes of any key may have been lost there.
     """

@@ -62,7 +62,8 @@ def execute(arguments: argparse.Namespace) -> int:
         wait_for_reader(POLL_S)
         return True
 
-    last = arguments.last if choice is None else None  # which chosen changes are the last shows only at the end
+    # With a filter, the last changes that match it are known only once everything is read.
+    last = arguments.last if choice is None else None
     try:
         for rows in log.follow(entity=arguments.entity, key=arguments.key, last=last, wait=wait):
             for record in filter(choice, batch.records(rows)):
@@ -107,9 +108,9 @@ def message_line(record: Record) -> str:
 
 
 def _in_json(envelope: Envelope) -> Envelope:
-    """Returns the envelope with states that are JSON objects or strings.
+    """Returns the envelope in a form that can be printed as JSON: `current` and `original` are objects or strings.
 
-    A state that is not a JSON object, as an older version may have written one, becomes a JSON string of its text.
+    An older version may have written a state that is not a JSON object. The text of such a state becomes a JSON string.
     """
     if isinstance(envelope.current, Raw) and not _is_object(envelope.current):
         envelope = replace(envelope, current=_string(envelope.current))

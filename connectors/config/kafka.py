@@ -1,4 +1,4 @@
-"""`[sink] kind = "kafka"`, and which other settings have a meaning only for Kafka."""
+"""The section `[sink]` with kind = "kafka", and the lists of settings that apply only to Kafka or only to Avro."""
 
 from collections.abc import Iterator
 from typing import Any, Literal

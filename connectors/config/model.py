@@ -37,7 +37,7 @@ SinkConfig = Annotated[
 
 
 class MaskConfig(Section):
-    """`[mask]`: the secret of the `sha256` masks."""
+    """`[mask]`: the HMAC key that `sha256` masks use."""
 
     key: Annotated[str, StringConstraints(min_length=16)] = Field(repr=False)
 

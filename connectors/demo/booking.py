@@ -65,7 +65,7 @@ dsn = "{dsn}"
 table = "public.guest"
 partitions = 4
 
-[entities.order]                  # an order is on the partition of its guest, as all that this guest does
+[entities.order]                  # an order goes to its guest's partition, with all else of this guest
 table = "public.orders"
 partition_by = ["guest_id"]
 partitions = 4
@@ -99,7 +99,7 @@ Write = Callable[[Connection, random.Random], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """A service that writes all the time. Each of its transactions has a stamp, and calls `write` once.
+    """A service that keeps writing. It calls `write` once in each transaction, and every transaction has a stamp.
 
     `pause_s` is the pause between two transactions, in seconds.
     """
@@ -112,7 +112,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chapter:
-    """One change of the order that the story is about: its SQL, and its stamp, None if it has no stamp."""
+    """A step in the demo's story of one order: the SQL of a change, and its stamp (None for a change without one)."""
 
     stamp: Stamp | None
     sql: str
@@ -120,7 +120,7 @@ class Chapter:
 
 @contextmanager
 def stamped(connection: Connection, stamp: Stamp) -> Iterator[None]:
-    """Opens a transaction with a stamp. This one statement is all that an application has to add."""
+    """Opens a transaction with a stamp. An application has to add only the SELECT below."""
     with connection.transaction():
         connection.execute("SELECT pg_logical_emit_message(true, 'provenance', %s)", [content(stamp).decode()])
         yield

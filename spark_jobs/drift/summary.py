@@ -15,8 +15,10 @@ from changelog.spark_jobs.drift.judge_task import SAMPLES_MAX
 from changelog.spark_jobs.drift.row_diff import CHANGED, EXTRA, MISSING
 
 BUCKET_S = 300
-"""Drifted keys belong to one incident if their last changes were committed within about this many seconds of each
-other, directly or through other drifted keys between them."""
+"""The length in seconds of the buckets of time that separate incidents.
+
+Drifted keys are sorted into buckets by the time of their last change. A bucket without a drifted key ends an incident.
+"""
 
 WRITERS_MAX = 50
 
@@ -34,11 +36,12 @@ class Tally:
     _buckets: set[int] = field(default_factory=set)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Adds a drifted key, a row of `changelog.spark_jobs.drift.judge_task.JUDGED`."""
+        """Adds one drifted key. `row` has the columns of `changelog.spark_jobs.drift.judge_task.JUDGED`."""
         self.kinds[row["kind"]] += 1
         self.columns.update(row["columns"])
         if row["committed_at"] is not None:
-            if row["service_name"] is not None:  # Otherwise the row was read from its table; its write time is unknown.
+            # A row that was read from its table has no service; its `committed_at` is not when it was written.
+            if row["service_name"] is not None:
                 self._place(row["position"], row["committed_at"].astimezone(UTC))
             self.writers[row["service_name"], row["api_version"]] += 1
         if row["sample"] is not None and len(self.samples) < SAMPLES_MAX:
@@ -97,7 +100,7 @@ def _provenance(text: str) -> dict[str, Any]:
 
 
 def tallied(drifted: Iterable[Mapping[str, Any]], keys: TextIO) -> dict[str, Tally]:
-    """Summarizes the drifted keys of each entity. Also writes every key as a line of `keys`, in their order."""
+    """Summarizes the drifted keys of each entity. Writes each key as a line of JSON to `keys`, in the given order."""
     tallies: dict[str, Tally] = {}
     for row in drifted:
         tallies.setdefault(row["entity"], Tally()).add(row)
@@ -107,5 +110,5 @@ def tallied(drifted: Iterable[Mapping[str, Any]], keys: TextIO) -> dict[str, Tal
 
 
 def time_text(at: datetime) -> str:
-    """Returns a time in the form of reports."""
+    """Formats a time as reports show it."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

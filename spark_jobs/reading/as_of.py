@@ -12,10 +12,10 @@ from changelog.spark_jobs.reading.where import Where, name_of
 
 
 def resolve(spark: SparkSession, changelog: Where, as_of: Position | datetime | None) -> Position:
-    """Returns the position up to which `as_of` asks to read the changelog.
+    """Converts `as_of` to a position: the last one to read.
 
-    A position is returned as it is. None gives the end of the changelog. For a time, take the first transaction that
-    committed after this time: the result is the position of the last change before that transaction.
+    A position is returned as it is. None gives the end of the changelog. A time gives the position of the last change
+    before the first transaction that committed later, or the end if none did.
     Raises ChangelogError: USAGE for a position beyond the end of the changelog or a time before its beginning,
     PRECONDITION if the changelog is empty.
     """

@@ -17,7 +17,7 @@ _CONDITIONAL = "fs.option.create.conditional.overwrite"
 
 
 _RENAMING = ("hdfs", "webhdfs", "viewfs", "abfs", "abfss")
-"""File systems whose rename is atomic and never replaces, but where a new file is visible before its content is."""
+"""File systems whose rename is atomic and never overwrites, but where a new file is visible before it is complete."""
 
 
 def hadoop(spark: "SparkSession", root: str) -> Store:
@@ -26,7 +26,7 @@ def hadoop(spark: "SparkSession", root: str) -> Store:
 
 
 class _HadoopStore:
-    """Uses Hadoop's FileSystem, with the operation by which each store can create a file without replacing one."""
+    """A store on Hadoop's FileSystem. How it creates a file without overwriting one depends on the file system."""
 
     def __init__(self, spark: "SparkSession", root: str) -> None:
         self.root = root
@@ -102,7 +102,7 @@ class _HadoopStore:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{path}" if path else self.root)
 
     def _created(self, target: Any) -> Any:
-        """A stream into a new file; an existing one is refused on closing if the store supports it, else on opening."""
+        """Opens a stream to a new file. An existing file is refused: on closing if the file system can, else here."""
         if self._fs.hasPathCapability(target, _CONDITIONAL):
             return self._fs.createFile(target).create().overwrite(True).must(_CONDITIONAL, True).build()
         return self._fs.create(target, False)

@@ -1,7 +1,7 @@
-"""Binds a table of the log to its entity, and says how each of the table's columns is published.
+"""Binds a table to its entity, and says how each of the table's columns is published.
 
-A tuple is the values of one row as the log has them, in the order of the table's columns. A place is the index of a
-column in the tuple.
+The log is the database's. A tuple is the values of one row as the log has them, in the order of the table's columns. A
+place is the index of a column in the tuple.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,11 @@ from changelog.schemas.types import Struct
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One published column: `index` is its place in the tuple, `label` its name in JSON, with the colon."""
+    """One published column.
+
+    `index` is its place in the tuple. `label` is its name in a JSON object, with quotes and colon: `"name":`. `json`
+    says that its values are JSON and not masked.
+    """
 
     index: int
     name: str
@@ -29,13 +33,15 @@ class Binding:
     - `relid`: the number of the table in the log. `width`: the number of columns in a tuple.
     - `fields`: the published columns. `key`, `partition`: the columns of the entity key and of the partition key.
     - `full`: whether the log has whole old rows of the table (its replica identity is FULL).
-    - `identity`: the places of the columns that an old tuple holds if it does not hold the whole row.
-    - `lost`: why the rows of the table have no key, for an error; `key` and `partition` are then empty. Otherwise None.
+    - `identity`: the places of the columns in the table's replica identity. An old tuple that is not a whole row has
+      only these.
+    - `lost`: None, or the text of an error that says why the table's rows have no key. Then `key` and `partition` are
+      empty.
     - `unlogged`: the names of key and partition columns that the log may leave out of an old row. `whole_rows`: the
-      statement after which the log has whole old rows, for hints.
-    - `crossing`: whether rows may move between partitions of the table. `leaves`: for each partition that does not log
-      whole old rows, the places of the columns that it logs.
-    - `mask`: the id of the masks and their secret, None without masks.
+      SQL statement that makes the database log whole old rows; hints quote it.
+    - `crossing`: whether rows may move between partitions of the table. `leaves`: the replica identities of those
+      partitions that do not log whole old rows, each as the places of its columns.
+    - `mask`: an id that identifies the masks together with their secret; None if nothing is masked.
     """
 
     entity: Entity

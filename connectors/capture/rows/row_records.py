@@ -1,8 +1,8 @@
 """Makes the records of one decoded row. A record is an envelope with its key and partition: one message.
 
-This is the plain path: it defines what a record is, and the faster path, which encodes many rows at once
-(`json_columns`, `render_rows`), is tested against it. The faster path leaves unusual rows to it, such as rows that
-move, rows with values that the log did not send, and rows at which a policy stops.
+This is the plain path, which defines what a record is. A faster path (`json_columns`, `render_rows`) encodes many rows
+at once; tests compare it with this one. It leaves unusual rows to the plain path: rows whose key or partition changes,
+rows with values that the log did not send, and rows for which a policy stops the service.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,8 @@ _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 class Transaction:
     """A committed transaction.
 
-    `xid` is the 64-bit number that the source gives to the transaction, and by which its snapshots know it. `epoch` and
-    `commit` are the first two parts of its positions. `committed_at` is in microseconds since 1970, UTC.
+    `xid` is the source's 64-bit transaction id; the source's snapshots use the same id. `epoch` and `commit` are the
+    first two parts of the positions of its changes. `committed_at` is in microseconds since 1970, UTC.
     """
 
     xid: int
@@ -46,10 +46,10 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The place of a row or of a message in the log, and the stamp that holds there.
+    """Where in the database's log a row, or a message of an application, is; and the stamp in force at that point.
 
-    `ordinal` is the number of rows and messages that the transaction sent before. `stamp` says who made the change; it
-    is None if the application did not say.
+    `ordinal` is the number of rows and messages before this one in the transaction. `stamp` says who made the change;
+    it is None if the application did not say.
     """
 
     transaction: Transaction
@@ -63,7 +63,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What every message says about its source, and what an operator decided about stops of the service."""
+    """What all messages say about their source, and an operator's decisions on rows that stopped the service."""
 
     connector: str
     name: str
@@ -73,7 +73,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
-    """One side of a change: its JSON object, and the columns that the log did not send or sent as JSON null."""
+    """One side of a change: its JSON object, the columns that the log left out, and those with the value JSON null."""
 
     json: Raw
     unavailable: tuple[str, ...]
@@ -113,10 +113,10 @@ def read(origin: Origin, binding: Binding, values: Tuple, change: Change) -> Rec
 
 
 def joined(origin: Origin, binding: Binding, deleted: Delete, inserted: Insert, change: Change) -> list[Record]:
-    """Returns the records of a row that crossed partitions of its table, and has the same key as before.
+    """Returns the records of a row that moved to another partition of its table and kept its key.
 
-    The log has a delete and an insert for such a row; the records are those of one update. `change` is the place of
-    the insert, so no record has the ordinal of the delete.
+    The log has a delete and an insert for such a row; the records are those of one update. `change` is that of the
+    insert. The ordinal of the delete is not used in any position.
     """
     row = Update(relid=inserted.relid, old_kind=deleted.old_kind, old=deleted.old, new=inserted.new)
     return records(origin, binding, row, change)
@@ -158,7 +158,7 @@ def _check_width(binding: Binding, row: Insert | Update | Delete) -> None:
 
 
 class _NoPlaceError(ChangelogError):
-    """The key or the partition of a row is unknown. The hint continues the hint of `_decided`."""
+    """The key or the partition of a row is unknown. The hint begins with "and": `_decided` puts it after a command."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(Kind.PRECONDITION, message, hint=hint)
@@ -219,10 +219,11 @@ def _update(origin: Origin, binding: Binding, row: Update, change: Change) -> li
 def is_whole(binding: Binding, kind: str | None, old: Tuple) -> bool:
     """Whether an old tuple holds the whole row.
 
-    `kind` is O if the replica identity of the table is the whole row. But a row of a partitioned table was logged by a
-    partition, with the columns of the partition's own replica identity and null in all others. The tuple does not say
-    which partition that was. So the tuple counts as whole only if, for each partition that does not log whole rows, it
-    has a value in a column that this partition does not log; otherwise a null may be a value that was not logged.
+    `kind` is O if the replica identity of the table is the whole row. A tuple without nulls is then whole.
+
+    A row of a partitioned table is logged with the replica identity of the partition that holds it, and with null in
+    all other columns. The tuple does not name its partition. So a tuple with nulls is whole only if it cannot come from
+    a partition that logs less: for each such partition, it has a value in some column that the partition does not log.
     """
     if kind != "O" or None not in old:
         return kind == "O"
@@ -314,7 +315,7 @@ def _token(codec: Codec, value: bytes | memoryview) -> bytes:
 def _old_side(binding: Binding, old: Tuple, *, whole: bool) -> _Side:
     if whole:
         return _side(binding, old, None)
-    # Columns of a replica identity are never null, so a null here is a value that the log did not send.
+    # The row is not whole, so a null may mean that the log did not send the value. Columns of an identity are NOT NULL.
     known = [
         value if value is not None and (binding.full or place in binding.identity) else UNCHANGED
         for place, value in enumerate(old)
@@ -385,10 +386,10 @@ def _decided(
     *,
     choices: str = "skip|dead-letter",
 ) -> list[Record]:
-    """Returns what an operator decided for the records of a stop: none of them, or `published` as dead letters.
+    """Applies an operator's decision on a row that stopped the service: no records, or `published` as dead letters.
 
-    Raises ChangelogError (STOP) with `what` happened if there is no decision. Its hint names the command that passes
-    the stop, and then what else can be done (`otherwise`).
+    Without a decision it raises ChangelogError (STOP) with the message `what`. The hint names the command that lets the
+    service continue, followed by `otherwise`.
     """
     decision = origin.decisions.at(position)
     if decision is None or decision not in choices.split("|"):

@@ -1,10 +1,11 @@
-"""Looks keys up in a table: the keys of a signal, or the ghosts that a sweep of the changelog finds.
+"""Looks single keys up in a table. An operator's signal names them, or a sweep of the changelog finds them.
 
 A ghost is a key that the changelog has and its table may lack. A sweep searches the changelog for ghosts.
 
-A `Lookup` is a task of the windows (`windows`), like the reading of a table. Its parts are groups of keys. When the
-message of a part arrives in the stream, the rows of its keys are published there, and ghosts that the table lacks are
-deleted there. A part that was handed out and given back is handed out again.
+A `Lookup` is one of the tasks that `Windows` hands out in parts; the other kind of task reads a whole table. The parts
+of a lookup are groups of keys. For each part the reader writes a message into the database's log. Where the message
+arrives in the stream, the rows of the part's keys are published, and so is a delete for each ghost that the table
+lacks. A part that was handed out and given back is handed out again.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +22,7 @@ class Ghost:
     """A key that its table may lack, with its partition, and the last row that the changelog has of it.
 
     `position` is the text of the row's position, and `current` its state. `unavailable`, `json_null` and `mask` are
-    from its `source`.
+    those of `source` in the row's provenance.
     """
 
     key: str
@@ -40,7 +41,10 @@ class Ghost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """A part of a lookup: some keys. `ghosts` has, by key, those that are deleted if the table lacks them."""
+    """A part of a lookup: some keys. `ghosts` maps those that are ghosts to their `Ghost`.
+
+    If the table lacks a ghost, a delete is published for it.
+    """
 
     keys: tuple[str, ...]
     ghosts: Mapping[str, Ghost] = field(default_factory=dict)
@@ -61,7 +65,7 @@ class Lookup:
         self.entity, self.sweeping = entity, sweeping
         self._keys_max = keys_max
         self.more = False
-        """Whether there are more ghosts, for which another opening of the source must sweep again."""
+        """Whether the sweep ended before it found all ghosts. Then the source, opened again, must sweep again."""
         self.failed = False
         """Whether the changelog could not be read."""
         self._left: dict[str, Ghost | None] = dict.fromkeys(keys)
@@ -78,7 +82,7 @@ class Lookup:
     def end(self, *, more: bool = False, failed: bool = False) -> None:
         """Says that no more ghosts will be offered."""
         self.more, self.failed = more, failed
-        self._offering = False  # set last: who sees that the sweep is complete also sees how it ended
+        self._offering = False  # set last, so that whoever sees a complete sweep sees `more` and `failed`
 
     @property
     def idle(self) -> bool:
@@ -92,7 +96,7 @@ class Lookup:
 
     @property
     def left(self) -> tuple[str, ...]:
-        """The keys that are not published yet, in the order in which they were added."""
+        """The keys that are not published yet."""
         return tuple(self._left)
 
     @property
@@ -126,7 +130,10 @@ class Lookup:
         self._parts += [taken.keys[begin : begin + size] for begin in range(0, len(taken.keys), size)]
 
     def publish(self, taken: Keys, gone: Sequence[str]) -> None:
-        """Removes the keys, whose rows are published. Unless this is a sweep, `absent` gets the keys in `gone`."""
+        """Notes that the rows of these keys are published, so that the keys are no longer `left`.
+
+        The table lacked those in `gone`; `absent` gets them unless this is a sweep.
+        """
         self.give_back(taken)
         self._withdrawn = {key: self._left.pop(key) for key in taken.keys}
         if not self.sweeping:

@@ -1,12 +1,13 @@
-"""The progress of reading a table, as a checkpoint stores it: the members that are the same for every source.
+"""How far the reading of a table has come, as a checkpoint stores it. This module knows what all sources share.
 
 A checkpoint stores one entry for each entity. An entry is a JSON object with these members:
 
 - `complete`: whether the table was read completely.
-- `stale`: the columns for which older rows of the changelog no longer have the values that the table has. It is absent
-  if there are none. If only a part of the table is read again, the entry keeps `stale`, also after that part is read.
-- `again`: the columns that forced a complete table to be read again, or `ALL_COLUMNS`. It is absent once the table is
-  complete, and while a table is read for the first time.
+- `stale`: the columns whose values in older rows of the changelog are out of date, because the table's rows got new
+  values without a change in the log, as by a new column with a default. It is absent if there are none. If only a part
+  of the table is read again, the entry keeps `stale`, also after that part is read.
+- `again`: why the table is read again after it was read completely: the columns that made it necessary, or
+  `ALL_COLUMNS`. It is absent once the table is complete, and while a table is read for the first time.
 - `leaves`: the parts of the table by name, such as its partitions. It is absent until the reading is planned, and once
   the table is complete. Each leaf has these members:
     - `pages`: the size of the leaf when its reading was planned, in pages. What a page is depends on the source.
@@ -38,9 +39,9 @@ def was_complete(stored: Mapping[str, Any] | None) -> bool:
 
 
 def from_start(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the entry from which the table is read from its start; a complete table's entry is not changed.
+    """Returns the entry without its progress, so that reading starts over. That of a complete table stays as it is.
 
-    It is for another server, on which the leaves and ranges of this entry mean nothing.
+    This is for a changelog that continues from another server, where the stored ranges mean nothing.
     """
     return stored if is_complete(stored) else {name: stored[name] for name in ("complete", "again") if name in stored}
 
@@ -69,7 +70,7 @@ def _page_number(bound: int | Sequence[int]) -> int:
 
 
 def restated(stored: Mapping[str, Any], columns: Sequence[str], *, read: bool) -> Mapping[str, Any]:
-    """Returns the new entry of a complete table when `columns` become stale: older rows no longer have their values.
+    """Returns the entry that a complete table gets when `columns` become stale (see `stale` above).
 
     With `read`, the entry says that the table is read again because of these columns and those that were stale before.
     Without it, the entry lists all of them in `stale`.

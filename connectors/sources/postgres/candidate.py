@@ -1,4 +1,4 @@
-"""Implements `changelog.connectors.sources.Candidate`: a PostgreSQL database before any configuration names it."""
+"""Implements `changelog.connectors.sources.Candidate`: a PostgreSQL database that has no configuration yet."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -29,7 +29,7 @@ class PostgresCandidate:
     def event_trigger_script() -> str:
         """Returns the script with which a superuser can create the optional event trigger.
 
-        With the trigger, the log itself shows changes to tables and publications.
+        With the trigger, the database's log also has the statements that alter tables and publications.
         """
         return SCRIPT
 
