@@ -122,6 +122,26 @@ def test_rows_of_another_source_and_of_a_new_entity_prove_nothing(settings: Kafk
         store(sink, 10)
 
 
+@pytest.mark.parametrize("position", [b"42", b"\xff", b""])
+def test_a_message_of_another_program_proves_nothing_whatever_its_header_position_holds(
+    settings: KafkaSettings, position: bytes
+) -> None:
+    producer = Producer(settings.client.config())
+
+    def send() -> None:
+        for part in range(PARTITIONS):
+            producer.produce(f"{settings.prefix}.order", b"{}", b"42", part, headers={"position": position})
+        assert producer.flush(PATIENCE_S) == 0
+
+    with opened(settings):
+        send()
+    with opened(settings) as sink:
+        store(sink, 1)
+        send()
+    with opened(settings) as sink:
+        assert sink.recover() == begun(1)
+
+
 @pytest.mark.parametrize("name", ["order", "schemas"])
 def test_a_topic_that_was_created_again_while_the_service_was_stopped_is_a_gap(
     settings: KafkaSettings, name: str

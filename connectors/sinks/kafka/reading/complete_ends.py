@@ -72,15 +72,11 @@ def _needed(client: Client, values: Values, name: str, hidden: Spans, last: Posi
 def _is_row(message: Message, values: Values, name: str, last: Position) -> bool:
     """Whether a message is a row of the source `name` up to `last`.
 
-    A tombstone does not count, because the delete before it is in the same transaction. Other programs may write
-    anything, also another kind of header `position`.
+    A tombstone does not count, because the delete before it is in the same transaction.
     """
     if message.value() is None:
         return False
-    try:
-        position = message_position(message)
-    except ValueError:
-        return False
+    position = message_position(message)
     return position is not None and position <= last and not is_foreign(message, values, name)
 
 

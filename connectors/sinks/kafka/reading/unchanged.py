@@ -142,10 +142,15 @@ def _read(consumer: Consumer, spans: Spans) -> dict[Part, Message]:
 
 
 def message_position(message: Message) -> Position | None:
-    """The position of a changelog's row; None for an event that was published without one."""
+    """The position of a changelog's row. None for an event that was published without one, and for a message of another
+    program, whose header `position` can hold anything.
+    """
     text = dict(cast(Headers, message.headers() or [])).get("position")
-    position = None if text is None else Position.parse(text.decode())
-    return position if position is not None and position.epoch else None
+    try:
+        position = Position.parse((text or b"").decode())
+    except ValueError:
+        return None
+    return position if position.epoch else None
 
 
 def is_foreign(message: Message, values: Values, name: str) -> bool:
