@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from changelog.envelope.codec import json_codec
 from changelog.envelope.errors import ChangelogError, Kind
-from changelog.envelope.model import Envelope, Missing, Place, Record
+from changelog.envelope.model import Envelope, Missing, Place, Provenance, Record
 from changelog.schemas import types
 from changelog.schemas.types import Struct
 
@@ -200,11 +200,22 @@ def _decode_shape(encoded: bytes) -> Struct:
 
 def _row(record: Record) -> tuple[object, ...]:
     envelope = record.envelope
-    stamp, source = envelope.provenance.stamp, envelope.provenance.source
     return (
         record.entity,
         record.place.partition,
         record.place.key,
+        *provenance_values(envelope.provenance),
+        _text(envelope.current),
+        _text(envelope.original),
+        moved_json(to=record.moved_to, from_=record.moved_from),
+        envelope.provenance.stamp.context,
+    )
+
+
+def provenance_values(provenance: Provenance) -> tuple[object, ...]:
+    """Returns the values of the columns from `op` to `provenance`."""
+    stamp, source = provenance.stamp, provenance.source
+    return (
         source.op.value,
         str(source.position),
         source.transaction,
@@ -212,11 +223,7 @@ def _row(record: Record) -> tuple[object, ...]:
         stamp.api_version,
         stamp.service_name,
         stamp.identifier,
-        json_codec.provenance_json(envelope.provenance).decode(),
-        _text(envelope.current),
-        _text(envelope.original),
-        moved_json(to=record.moved_to, from_=record.moved_from),
-        stamp.context,
+        json_codec.provenance_json(provenance).decode(),
     )
 
 

@@ -18,7 +18,7 @@ from msgspec import Raw
 
 from changelog.envelope.codec import json_codec
 from changelog.envelope.codec.avro_codec import AvroCodec
-from changelog.envelope.columnar.batch import SCHEMA
+from changelog.envelope.columnar.batch import SCHEMA, provenance_values
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Envelope, Missing
 from changelog.envelope.position import UNPLACED, at_offset
@@ -162,23 +162,14 @@ def _of_envelope(envelope: Envelope, partition: int, offset: int) -> Row:
     An event that a service published itself, without a position, gets a position from its partition and offset.
     """
     provenance = envelope.provenance
-    stamp, source = provenance.stamp, provenance.source
-    if source.position == UNPLACED:
-        source = replace(source, position=at_offset(partition, offset))
-        provenance = replace(provenance, source=source)
+    if provenance.source.position == UNPLACED:
+        provenance = replace(provenance, source=replace(provenance.source, position=at_offset(partition, offset)))
     original = envelope.original
     return (
-        source.op.value,
-        str(source.position),
-        source.transaction,
-        source.committed_at,
-        stamp.api_version,
-        stamp.service_name,
-        stamp.identifier,
-        json_codec.provenance_json(provenance).decode(),
+        *provenance_values(provenance),
         None if envelope.current is None else bytes(envelope.current).decode(),
         None if isinstance(original, Missing | None) else bytes(original).decode(),
-        stamp.context,
+        provenance.stamp.context,
     )
 
 

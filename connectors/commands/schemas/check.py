@@ -8,6 +8,7 @@ from pathlib import Path
 
 from changelog.connectors import config
 from changelog.connectors.commands.schemas import live
+from changelog.connectors.commands.schemas.output import add_format
 from changelog.connectors.config import KafkaConfig
 from changelog.connectors.schema_files import git
 from changelog.connectors.schema_files.files import Contract
@@ -53,17 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODE",
         help=f"the mode of files that set none: {', '.join(Mode)}; default: {DEFAULT_MODE}",
     )
-    parser.add_argument(
-        "--format", choices=list(FORMATS), default="text", help="the format of the output; default: text"
-    )
-    parser.add_argument(
-        "--json",
-        dest="format",
-        action="store_const",
-        const="json",
-        default=argparse.SUPPRESS,
-        help="the same as --format json",
-    )
+    add_format(parser, FORMATS)
 
 
 def execute(arguments: argparse.Namespace) -> int:

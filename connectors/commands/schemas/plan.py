@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from changelog.connectors import config
+from changelog.connectors.commands.schemas.output import add_format
 from changelog.connectors.config import Config
 from changelog.connectors.schema_files.generated import FOLDER
 from changelog.connectors.schema_files.history import read
@@ -48,17 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long a statement may run; default: %(default)s",
     )
-    parser.add_argument(
-        "--format", choices=tuple(FORMATS), default="text", help="the format of the output; default: %(default)s"
-    )
-    parser.add_argument(
-        "--json",
-        dest="format",
-        action="store_const",
-        const="json",
-        default=argparse.SUPPRESS,
-        help="the same as --format json",
-    )
+    add_format(parser, FORMATS)
 
 
 def execute(arguments: argparse.Namespace) -> int:

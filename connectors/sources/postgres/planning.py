@@ -24,7 +24,7 @@ from changelog.connectors.sources.postgres.migration.rehearsal import (
     rehearse,
     shared,
 )
-from changelog.connectors.sources.postgres.migration.script import Refusal, refusal, statements
+from changelog.connectors.sources.postgres.migration.script import RefusedStatement, refusal, statements
 from changelog.connectors.sources.postgres.session.connection import Connection, connect, explain, translated
 from changelog.connectors.sources.postgres.settings import Settings
 from changelog.connectors.sources.postgres.snapshot.table_reads import bind_table
@@ -57,7 +57,7 @@ class PostgresMigrations:
         refusals = [
             why
             for item in parsed
-            if (why := item if isinstance(item, Refusal) else refusal(item, lasting=lasting)) is not None
+            if (why := item if isinstance(item, RefusedStatement) else refusal(item, lasting=lasting)) is not None
         ]
         if refusals:
             lines = [f"{file}:{why.line}: {why.what} {why.why}" for why in refusals]

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from changelog.connectors.sources.migrations import Statement
-from changelog.connectors.sources.postgres.migration.script import Refusal, refusal, statements
+from changelog.connectors.sources.postgres.migration.script import RefusedStatement, refusal, statements
 
 PIECES = [
     "SELECT 1",
@@ -26,7 +26,9 @@ def texts(script: str) -> list[str]:
 
 
 def refused(script: str, *, lasting: bool = True) -> list[tuple[int, str]]:
-    found = [each if isinstance(each, Refusal) else refusal(each, lasting=lasting) for each in statements(script)]
+    found = [
+        each if isinstance(each, RefusedStatement) else refusal(each, lasting=lasting) for each in statements(script)
+    ]
     return [(each.line, each.what) for each in found if each is not None]
 
 

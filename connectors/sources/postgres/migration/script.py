@@ -15,7 +15,7 @@ from changelog.connectors.sources.migrations import Statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RefusedStatement:
     """A statement or a part of it that cannot be rehearsed.
 
     `what` names it, and `why` is the rest of a sentence that begins with `what`.
@@ -79,8 +79,8 @@ _OUTSIDE = re.compile(r"\b(dblink\w*|lo_export)\s*\(|\b(?:FROM|TO)\s+(PROGRAM)\b
 """Functions and clauses with effects outside the database."""
 
 
-def statements(text: str) -> Iterator[Statement | Refusal]:
-    """Yields the statements of `text` in order. A psql command yields a Refusal and ends the statements."""
+def statements(text: str) -> Iterator[Statement | RefusedStatement]:
+    """Yields the statements of `text` in order. A psql command yields a RefusedStatement and ends the statements."""
     reader = _Reader(line=1)
     at = 0
     while at < len(text):
@@ -94,7 +94,7 @@ def statements(text: str) -> Iterator[Statement | Refusal]:
         at = match.end()
         if match[0] == "\\":
             command = text[match.start() :].split(maxsplit=1)[0]
-            yield Refusal(line=reader.line, what=command, why=_PSQL)
+            yield RefusedStatement(line=reader.line, what=command, why=_PSQL)
             return
         done = reader.take(match)
         if done is not None:
@@ -106,7 +106,7 @@ def statements(text: str) -> Iterator[Statement | Refusal]:
         yield rest
 
 
-def refusal(statement: Statement, *, lasting: bool) -> Refusal | None:
+def refusal(statement: Statement, *, lasting: bool) -> RefusedStatement | None:
     """Returns why the statement cannot be rehearsed in a transaction that is rolled back; None if it can.
 
     With `lasting`, statements with effects that a rollback does not undo are refused, too.
@@ -115,13 +115,13 @@ def refusal(statement: Statement, *, lasting: bool) -> Refusal | None:
     for pattern, why in _REFUSED:
         match = re.match(pattern, words, re.IGNORECASE | re.DOTALL)
         if match is not None:
-            return Refusal(line=statement.line, what=_spelled(words), why=why) if why else None
+            return RefusedStatement(line=statement.line, what=_spelled(words), why=why) if why else None
     runs_its_body = re.match(r"DO\b", words, re.IGNORECASE)
     code = statement.code if runs_its_body else statement.words
     if (match := _OUTSIDE.search(code)) is not None:
-        return Refusal(line=statement.line, what=match[1] or match[2], why=_BEYOND)
+        return RefusedStatement(line=statement.line, what=match[1] or match[2], why=_BEYOND)
     if lasting and (match := _LASTING.search(code)) is not None:
-        return Refusal(line=statement.line, what=match[1], why=_STAYS)
+        return RefusedStatement(line=statement.line, what=match[1], why=_STAYS)
     return None
 
 
