@@ -118,20 +118,14 @@ class AssemblyRun:
     """Assembles one block of the log. Call the methods in the log's order; then `result` returns the result.
 
     `place_of` takes the number of a row in the block and returns where the record of this row is in the log. Only logs
-    that may deliver a row ahead of an earlier message need it. `settle` is called before the rows of a table
-    read are placed, so that a decoder whose tables change without a message can describe the tables as they are at that
-    place.
+    that may deliver a row ahead of an earlier message need it.
+
+    Nothing that `encode` or `place_of` refers to may refer to the run. Otherwise the block, of many MiB, would stay in
+    memory until the garbage collector of cycles comes by, which is many blocks later.
     """
 
-    def __init__(
-        self,
-        assembly: Assembly,
-        encode: Encode,
-        *,
-        place_of: Callable[[int], int] | None = None,
-        settle: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._of, self._encode, self._place_of, self._settle = assembly, encode, place_of, settle
+    def __init__(self, assembly: Assembly, encode: Encode, *, place_of: Callable[[int], int] | None = None) -> None:
+        self._of, self._encode, self._place_of = assembly, encode, place_of
         self._spans: list[Span] = []
         self._taken = self._encoded = 0
         self._batches: list[tuple[pa.RecordBatch, Ints]] = []
@@ -189,11 +183,15 @@ class AssemblyRun:
             )
         )
 
-    def message(self, prefix: str, content: bytes, *, place: int = 0) -> Change | None:
+    def message(
+        self, prefix: str, content: bytes, *, place: int = 0, settle: Callable[[], None] = lambda: None
+    ) -> Change | None:
         """Handles a message in the open transaction; `prefix` says whether it is a stamp, a fence, or a signal.
 
         A stamp holds for the rows after it. At a fence, somebody waits until the checkpoint is stored. Rows that were
-        taken just before the message, and whose record is at `place`, come after the message in the log.
+        taken just before the message, and whose record is at `place`, come after the message in the log. `settle` is
+        called before the rows of a table read are placed, so that a decoder whose tables change without a message can
+        describe the tables as they are at that place.
 
         Returns None for a stamp, a fence, a signal, and a message that was published before. For any other message,
         returns its transaction and ordinal.
@@ -209,7 +207,7 @@ class AssemblyRun:
             change = Change(transaction=opened.transaction, ordinal=ordinal, stamp=None)
             if prefix != SIGNAL_PREFIX:
                 return change
-            self._signal(content, change)
+            self._signal(content, change, settle)
         return None
 
     def statement(self, content: bytes, change: Change) -> None:
@@ -316,14 +314,14 @@ class AssemblyRun:
             before, [late_span] = parted([span], late)
             self._spans[-1:] = [*before, replace(late_span, stamp=reading.stamp)]
 
-    def _signal(self, content: bytes, change: Change) -> None:
+    def _signal(self, content: bytes, change: Change, settle: Callable[[], None]) -> None:
         """Records a signal to the service. If the content is a nonce, publishes the rows of a table read here."""
         listener = self._of.listener
         if not is_nonce(content):
             self._assembled.signals.append((content, change))
         elif listener is not None and self._opened().published < 0:
             self.flush()
-            self._settle()
+            settle()
             rows = listener.signal(content, change)
             if rows is not None and rows.num_rows:
                 self._publish_read(rows, change.transaction.commit, listener)

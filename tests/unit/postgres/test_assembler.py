@@ -1,5 +1,6 @@
 """Positions, transaction ids, stamps, rows that cross partitions, and what no server sends."""
 
+import gc
 import json
 from collections.abc import Sequence
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from changelog.connectors.capture.rows.row_change import Update
+from changelog.connectors.sources.postgres.decode.frames import Frames
 from changelog.connectors.sources.postgres.decode.messages import (
     Begin,
     Commit,
@@ -189,3 +191,19 @@ def test_an_update_of_part_of_its_key_and_an_unsent_value() -> None:
         ("create", "2", None),
     ]
     assert json.loads(rows[0]["provenance"])["source"]["unavailableOriginal"] == ["status"]
+
+
+# Memory
+
+
+def test_a_block_of_the_stream_is_gone_once_its_rows_were_returned() -> None:
+    """A reference cycle would hold it until the garbage collector runs, and with it many MiB a block."""
+    made = assembler()
+    gc.collect()
+    gc.disable()
+    try:
+        given_ = made.feed(frames(transaction(100, [relation(), stamp(), insert(1)])))
+        assert ops(given_) == ["create 1"]
+        assert [block for block in gc.get_objects() if isinstance(block, Frames)] == []
+    finally:
+        gc.enable()

@@ -94,13 +94,32 @@ class Assembler:
         return _Feed(self, block).run()
 
 
+class _Rows:
+    """The rows of one block of frames. It knows nothing of the `_Feed`: see `AssemblyRun`."""
+
+    def __init__(self, origin: Origin, relations: Relations, frames: Frames) -> None:
+        self._origin, self._relations, self._frames = origin, relations, frames
+
+    def encode(self, first: int, end: int, spans: Sequence[Span]) -> EncodedRows:
+        frames = self._frames
+        here = frames.rows[first:end]
+        block = Block(data=frames.data, starts=frames.starts[here], ends=frames.ends[here], spans=spans)
+        encoded = encode(self._origin, self._relations.bound, block)
+        shapes = self._relations.shapes(encoded.rows.column("entity").unique().to_pylist())
+        return replace(encoded, rows=batch.with_encoded_shapes(encoded.rows, shapes))
+
+    def lsn(self, row: int) -> int:
+        return self._frames.lsn(self._frames.rows[row])
+
+
 class _Feed:
     """Passes the content of one block of frames to the assembly."""
 
     def __init__(self, assembler: Assembler, frames: Frames) -> None:
         self._of, self._frames, self._relations = assembler, frames, assembler._relations
         self._inside = assembler._assembly.open is not None
-        self._run = AssemblyRun(assembler._assembly, self._encode, place_of=self._lsn, settle=self._settle)
+        rows = _Rows(assembler._origin, assembler._relations, frames)
+        self._run = AssemblyRun(assembler._assembly, rows.encode, place_of=rows.lsn)
         self._tracked = self._relations.tracked_in(frames)
 
     def run(self) -> Assembled:
@@ -120,17 +139,6 @@ class _Feed:
                 raise
             self._run.fail(error)
         return self._run.result()
-
-    def _encode(self, first: int, end: int, spans: Sequence[Span]) -> EncodedRows:
-        frames = self._frames
-        here = frames.rows[first:end]
-        block = Block(data=frames.data, starts=frames.starts[here], ends=frames.ends[here], spans=spans)
-        encoded = encode(self._of._origin, self._relations.bound, block)
-        shapes = self._relations.shapes(encoded.rows.column("entity").unique().to_pylist())
-        return replace(encoded, rows=batch.with_encoded_shapes(encoded.rows, shapes))
-
-    def _lsn(self, row: int) -> int:
-        return self._frames.lsn(self._frames.rows[row])
 
     def _control(self, frame: int, payload: bytes) -> None:
         match payload[:1]:
@@ -213,7 +221,7 @@ class _Feed:
         assert isinstance(message, LogicalMessage)
         if not message.transactional:
             return
-        change = self._run.message(message.prefix, message.content, place=message.lsn)
+        change = self._run.message(message.prefix, message.content, place=message.lsn, settle=self._settle)
         if change is not None and message.prefix == DDL_PREFIX:
             self._run.statement(message.content, change)
 
