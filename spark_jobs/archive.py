@@ -10,9 +10,10 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -31,6 +32,7 @@ from changelog.spark_jobs.storage.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from changelog.spark_jobs.archiving.complete import Target
     from changelog.spark_jobs.archiving.files import Merged
     from changelog.spark_jobs.archiving.write_files import ArchiveRun
     from changelog.spark_jobs.reading.kafka_offsets import Spans
@@ -199,13 +201,14 @@ def _count(spans: "Spans", topic: str) -> int:
 
 def _take(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> int:
     """Archives all that is committed now, in as many commits as it needs; returns the number of rows."""
-    from changelog.spark_jobs.archiving.files import land  # noqa: PLC0415
+    from changelog.spark_jobs.archiving.files import land, record_complete  # noqa: PLC0415
     from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
     from changelog.spark_jobs.reading.read_kafka import decoded, kafka_options  # noqa: PLC0415
     from changelog.spark_jobs.reading.where import Kafka, where_of  # noqa: PLC0415
 
     where = where_of(config)
     assert isinstance(where, Kafka)
+    target = _target(config, sink, arguments.skip)  # before the ends of the partitions are read
     landed = 0
     for spans in kafka_offsets.slices(_unread(arguments, config, sink, run.manifest()), arguments.offsets):
         options = {
@@ -215,8 +218,19 @@ def _take(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink
             "minPartitions": str(run.spark.sparkContext.defaultParallelism),
         }
         rows = decoded(run.spark.read.format("kafka").options(**options).load(), where)
-        landed += land(run, rows, spans, prefix=config.prefix)
+        landed += land(run, rows, spans, prefix=config.prefix, target=target)
+    record_complete(run, target, prefix=config.prefix)
     return landed
+
+
+def _target(config: Config, sink: KafkaConfig, skip: Collection[str]) -> "Target | None":
+    """What a run that begins to read now makes the archive complete up to."""
+    from changelog.connectors.wiring import kafka  # noqa: PLC0415
+    from changelog.spark_jobs.archiving.complete import target_of  # noqa: PLC0415
+    from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
+
+    names = kafka_offsets.entities(kafka.client(sink).admin(), config.prefix).keys() - {*skip}
+    return target_of(kafka.open_log(config, sink), config.prefix, names)
 
 
 def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> NoReturn:
@@ -239,7 +253,8 @@ def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, si
             "maxOffsetsPerTrigger": str(arguments.offsets),
         }
         with tempfile.TemporaryDirectory(prefix="changelog-archive-") as folder:
-            micro = _MicroBatches(run, Path(folder), spans, config.prefix)
+            targets = partial(_target, config, sink, arguments.skip)
+            micro = _MicroBatches(run, Path(folder), spans, config.prefix, targets)
             query = (
                 decoded(run.spark.readStream.format("kafka").options(**options).load(), where)
                 .writeStream.foreachBatch(micro.land)
@@ -260,11 +275,16 @@ def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, si
 
 
 class _MicroBatches:
-    """Archives the micro-batches of a query from the beginning of `spans`; `folder` holds the query's checkpoint."""
+    """Archives the micro-batches of a query from the beginning of `spans`; `folder` holds the query's checkpoint.
 
-    def __init__(self, run: "ArchiveRun", folder: Path, spans: "Spans", prefix: str) -> None:
+    A micro-batch can end anywhere, so a target is kept until the archive has reached it; then `targets` gives the next.
+    """
+
+    def __init__(
+        self, run: "ArchiveRun", folder: Path, spans: "Spans", prefix: str, targets: "Callable[[], Target | None]"
+    ) -> None:
         self._run, self._folder, self._prefix = run, folder, prefix
-        self._spans = spans
+        self._spans, self._targets, self._target = spans, targets, targets()
         self.failure: ChangelogError | None = None
 
     def land(self, rows: "DataFrame", batch_number: int) -> None:
@@ -274,7 +294,9 @@ class _MicroBatches:
 
         try:
             spans = ending(self._spans, self._ends(batch_number))
-            land(replace(self._run, at=datetime.now(UTC)), rows, spans, prefix=self._prefix)
+            land(replace(self._run, at=datetime.now(UTC)), rows, spans, prefix=self._prefix, target=self._target)
+            if self._target is None or self._target.is_reached(self._prefix, self._run.manifest().offsets):
+                self._target = self._targets()
         except ChangelogError as error:
             self.failure = error
             raise

@@ -131,8 +131,8 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
 
     _refuse_mixed(arguments, config)
     changelog = Archive(path=arguments.archive) if arguments.archive else where_of(config)
-    position = resolve(spark, changelog, arguments.as_of)
     entities = _entities(arguments, config)
+    position = resolve(spark, changelog, arguments.as_of, entities)
     read_changelog(spark, changelog, entities=entities)  # names an unknown entity as such, not as one without columns
     view_plan = plan.ViewPlan(
         view=ViewConfig(entity=arguments.entity, where=arguments.where)

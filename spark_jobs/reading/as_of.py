@@ -1,5 +1,6 @@
 """Finds the position that a time refers to."""
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
@@ -11,29 +12,35 @@ from changelog.spark_jobs.reading.read import end_of, read_changelog, refuse_bey
 from changelog.spark_jobs.reading.where import Where, name_of
 
 
-def resolve(spark: SparkSession, changelog: Where, as_of: Position | datetime | None) -> Position:
+def resolve(
+    spark: SparkSession,
+    changelog: Where,
+    as_of: Position | datetime | None,
+    entities: Iterable[str] | None = None,
+) -> Position:
     """Converts `as_of` to a position: the last one to read.
 
-    A position is returned as it is. None gives the end of the changelog. A time gives the position of the last change
-    before the first transaction that committed later, or the end if none did.
+    A position is returned as it is. None gives the end of the changelog (`end_of`) for these entities. A time gives the
+    position of the last change before the first transaction that committed later, or the end if none did.
     Raises ChangelogError: USAGE for a position beyond the end of the changelog or a time before its beginning,
     PRECONDITION if the changelog is empty.
     """
     if isinstance(as_of, Position):
-        refuse_beyond(spark, changelog, as_of)
+        refuse_beyond(spark, changelog, as_of, entities)
         return as_of
-    end = end_of(spark, changelog)
+    end = end_of(spark, changelog, entities)
     if end is None:
         raise ChangelogError(Kind.PRECONDITION, f"{name_of(changelog)} is empty", hint="`changelog run` fills it")
     return end if as_of is None else _resolve_time(read_changelog(spark, changelog), as_of, end, name_of(changelog))
 
 
 def _resolve_time(changes: DataFrame, at: datetime, end: Position, name: str) -> Position:
-    later = changes.where(F.col("committed_at") > F.lit(at)).agg(F.min("position")).collect()[0][0]
+    complete = changes.where(F.col("position") <= str(end))
+    later = complete.where(F.col("committed_at") > F.lit(at)).agg(F.min("position")).collect()[0][0]
     if later is None:
         return end
     first = Position.parse(later)
-    before = changes.where(F.col("position") < str(Position(first.epoch, first.commit, 0)))
+    before = complete.where(F.col("position") < str(Position(first.epoch, first.commit, 0)))
     last = before.agg(F.max("position")).collect()[0][0]
     if last is None:
         raise ChangelogError(Kind.USAGE, f"{at.isoformat()} is before the first transaction of {name}")

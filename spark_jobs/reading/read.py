@@ -24,7 +24,7 @@ from changelog.spark_jobs.reading.read_kafka import (
     subscription,
 )
 from changelog.spark_jobs.reading.where import Archive, Files, Kafka, Where, name_of
-from changelog.spark_jobs.storage.manifest import newest
+from changelog.spark_jobs.storage.manifest import Manifest, newest
 from changelog.spark_jobs.storage.open_store import store_of
 
 
@@ -39,7 +39,7 @@ def read_changelog(
     """
     names = None if entities is None else sorted(set(entities))
     if after is not None:
-        refuse_beyond(spark, where, after)
+        refuse_beyond(spark, where, after, names)
     match where:
         case Files():
             rows = read_parquet(spark, paths_of_log(where, names, after))
@@ -78,21 +78,41 @@ def stream_changelog(
     return decoded(spark.readStream.format("kafka").options(**source_options).load(), where)
 
 
-def end_of(spark: SparkSession, where: Where) -> Position | None:
-    """Returns the position up to which the changelog is complete; None while the changelog is empty."""
+def end_of(spark: SparkSession, where: Where, entities: Iterable[str] | None = None) -> Position | None:
+    """Returns the position up to which the changelog is complete; None while the changelog is empty.
+
+    An archive of topics can be complete up to a different position for each entity: with `entities`, the result is the
+    lowest of their positions; without, it is the highest of all.
+    """
     match where:
         case Files():
-            return _reached(find_recovery(where.path).checkpoint)
+            return reached(find_recovery(where.path).checkpoint)
         case Archive():
-            last_position = max((file.last for file in manifest_of(spark, where).files), default=None)
-            return None if last_position is None else Position.parse(last_position)
+            return _archived(where, manifest_of(spark, where), entities)
         case Kafka():
-            return _reached(kafka_log(where).checkpoint())
+            return reached(kafka_log(where).checkpoint())
 
 
-def refuse_beyond(spark: SparkSession, where: Where, position: Position) -> None:
-    """Raises ChangelogError (USAGE) if the changelog does not reach `position`."""
-    end = end_of(spark, where)
+def _archived(where: Archive, manifest: Manifest, entities: Iterable[str] | None) -> Position | None:
+    """See `end_of`. Raises ChangelogError (PRECONDITION) if an archive of topics is not complete up to any position."""
+    if not manifest.offsets:  # the archive of a file log, which takes over whole files in their order
+        last_position = max((file.last for file in manifest.files), default=None)
+        return None if last_position is None else Position.parse(last_position)
+    complete = manifest.complete
+    archived = {topic.rpartition(".")[2] for topic in manifest.offsets}
+    required = archived & {*entities} if entities is not None else set()
+    if complete and complete.keys() >= required:
+        return Position.parse(min(complete[entity] for entity in required) if required else max(complete.values()))
+    raise ChangelogError(
+        Kind.PRECONDITION,
+        f"{name_of(where)} is not complete: no run has read all that was committed before it",
+        hint="run spark_jobs/archive.py until it ends",
+    )
+
+
+def refuse_beyond(spark: SparkSession, where: Where, position: Position, entities: Iterable[str] | None = None) -> None:
+    """Raises ChangelogError (USAGE) if the changelog does not reach `position`; for `entities`, see `end_of`."""
+    end = end_of(spark, where, entities)
     if end is None or position > end:
         reach = "is empty" if end is None else f"ends at {end}"
         raise ChangelogError(Kind.USAGE, f"{position} is beyond the end: {name_of(where)} {reach}")
@@ -117,7 +137,7 @@ def refuse_dropped(spark: SparkSession, where: Files | Archive, reached: Positio
         )
 
 
-def _reached(checkpoint: Checkpoint | None) -> Position | None:
+def reached(checkpoint: Checkpoint | None) -> Position | None:
     """Returns the last position that the changelog has reached.
 
     The changelog holds every transaction that committed before this position.

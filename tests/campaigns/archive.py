@@ -3,8 +3,8 @@
 Rounds go in blocks, each with a database and topics of its own. A round is a run of the job: killed after a random
 time with all its processes, at a place between two steps, or not at all; some compact, too, some stream. Beside, a
 reader takes what the newest manifest lists, at random moments. At the end the job runs to its end once; then the
-archive must hold each committed message once, in order, and each reader must have seen a beginning of every partition,
-with no row missing or twice.
+archive must hold each committed message once, in order. Each reader must have seen a beginning of every partition, with
+no row missing or twice, and every row up to the position to which the manifest says that the archive is complete.
 """
 
 import json
@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -183,7 +184,12 @@ class _Seen:
     last: str
 
 
-Seen = Mapping[tuple[str, int], _Seen]
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a reader saw of each partition, and up to which position each entity was complete."""
+
+    parts: Mapping[tuple[str, int], _Seen]
+    complete: Mapping[str, str]
 
 
 class _Reader(threading.Thread):
@@ -193,13 +199,13 @@ class _Reader(threading.Thread):
         super().__init__(daemon=True)
         self._path, self._rng = path, rng
         self._stopping = threading.Event()
-        self.seen: list[Seen] = []
+        self.looks: list[_Look] = []
         self.failure: BaseException | None = None
 
     def run(self) -> None:
         try:
             while not self._stopping.wait(self._rng.random() * READS_EVERY_S):
-                self.seen.append(_seen(archived(self._path, ["entity", "partition", "position"])))
+                self.looks.append(_look(self._path))
         except BaseException as error:
             self.failure = error
             raise
@@ -215,31 +221,40 @@ class _Reader(threading.Thread):
 
 def archived(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """What the newest whole manifest lists, as a plain reader finds it: nothing of the product reads here."""
-    empty = SCHEMA.empty_table().select(columns or SCHEMA.names)
+    return _listed(path, _newest_manifest(path), columns)
+
+
+def _newest_manifest(path: Path) -> Mapping[str, Any]:
     for file in sorted((path / "manifest").glob("*.json"), key=lambda file: int(file.stem), reverse=True):
         try:
-            listed = json.loads(file.read_bytes())["files"]
+            manifest: Mapping[str, Any] = json.loads(file.read_bytes())
         except ValueError:
             continue  # cut off
-        tables = []
-        for each in listed:
-            with pq.ParquetFile(path / each["path"]) as parquet:
-                assert parquet.schema_arrow.equals(SCHEMA), f"{each['path']} has other columns"
-                tables.append(parquet.read(columns=columns))
-            assert tables[-1].num_rows == each["rows"], f"{each['path']} is not as its manifest says"
-        return pa.concat_tables([empty, *tables])
-    return empty
+        return manifest
+    return {"files": [], "complete": {}}
 
 
-def _seen(table: pa.Table) -> Seen:
-    found = table.group_by(["entity", "partition"]).aggregate(
+def _listed(path: Path, manifest: Mapping[str, Any], columns: Sequence[str] | None) -> pa.Table:
+    tables = [SCHEMA.empty_table().select(columns or SCHEMA.names)]
+    for file in manifest["files"]:
+        with pq.ParquetFile(path / file["path"]) as parquet:
+            assert parquet.schema_arrow.equals(SCHEMA), f"{file['path']} has other columns"
+            tables.append(parquet.read(columns=columns))
+        assert tables[-1].num_rows == file["rows"], f"{file['path']} is not as its manifest says"
+    return pa.concat_tables(tables)
+
+
+def _look(path: Path) -> _Look:
+    manifest = _newest_manifest(path)
+    table = _listed(path, manifest, ["entity", "partition", "position"])
+    ends = table.group_by(["entity", "partition"]).aggregate(
         [("position", "count"), ("position", "count_distinct"), ("position", "max")]
     )
-    seen = {}
-    for row in found.to_pylist():
+    parts = {}
+    for row in ends.to_pylist():
         assert row["position_count"] == row["position_count_distinct"], f"a reader saw rows twice: {row}"
-        seen[row["entity"], row["partition"]] = _Seen(row["position_count"], row["position_max"])
-    return seen
+        parts[row["entity"], row["partition"]] = _Seen(row["position_count"], row["position_max"])
+    return _Look(parts, manifest["complete"])
 
 
 class _Block:
@@ -363,7 +378,8 @@ class _Block:
         assert not list((self._path / "archive" / ".staging").glob("*/*.parquet"))
         return {
             "runs": dict(sorted(self._runs.items())),
-            "reads": len(self._reader.seen),
+            "reads": len(self._reader.looks),
+            "complete_reads": sum(bool(look.complete) for look in self._reader.looks),
             "messages": read.committed,
             "rows": verdict.rows,
             "changes": verdict.changes,
@@ -388,12 +404,15 @@ class _Block:
         positions = defaultdict(list)
         for row in found:
             positions[row.entity, row.partition].append(row.position)
-        assert self._reader.seen, "nobody read"
-        for seen in self._reader.seen:
-            for part, each in seen.items():
-                if part[0] in TABLES:
-                    due = bisect_right(positions[part], each.last)
-                    assert each.rows == due, f"a reader saw {each.rows} rows of {part} up to {each.last}, not {due}"
+        assert self._reader.looks, "nobody read"
+        for look in self._reader.looks:
+            for part, part_positions in positions.items():
+                seen = look.parts.get(part, _Seen(0, ""))
+                due = bisect_right(part_positions, seen.last)
+                assert seen.rows == due, f"a reader saw {seen.rows} rows of {part} up to {seen.last}, not {due}"
+                complete = look.complete.get(part[0], "")
+                due = bisect_right(part_positions, complete)
+                assert seen.rows >= due, f"{part} was complete up to {complete}, with {seen.rows} rows of {due}"
 
 
 def _rows(table: pa.Table) -> list[Row]:

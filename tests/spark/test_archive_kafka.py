@@ -1,9 +1,11 @@
 """The archive job over a real broker, in the session of the tests."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,17 @@ from pyspark.sql import SparkSession
 from changelog.connectors.sinks.kafka.admin.topics import TopicSettings
 from changelog.connectors.sinks.kafka.sink import KafkaSettings
 from changelog.envelope.columnar import batch
+from changelog.envelope.errors import ChangelogError
 from changelog.envelope.model import Op, Record
+from changelog.envelope.position import Position
 from changelog.spark_jobs.archive import JOB
+from changelog.spark_jobs.reading import kafka_offsets
+from changelog.spark_jobs.reading.kafka_offsets import Spans
+from changelog.spark_jobs.reading.read import end_of, refuse_beyond
+from changelog.spark_jobs.reading.where import Archive
 from changelog.spark_jobs.runner.job import main
 from changelog.spark_jobs.storage.local_store import local
-from changelog.spark_jobs.storage.manifest import newest
+from changelog.spark_jobs.storage.manifest import commit, newest, numbers
 from tests.campaigns import archive as campaign
 from tests.campaigns._pieces import run
 from tests.integration.kafka.test_log import change, entity, raw, settings, store, writing
@@ -142,6 +150,62 @@ def yesterday(made: Record) -> Record:
     provenance = made.envelope.provenance
     source = replace(provenance.source, committed_at=datetime.now(UTC) - timedelta(days=1))
     return replace(made, envelope=replace(made.envelope, provenance=replace(provenance, source=source)))
+
+
+def test_an_archive_ends_where_no_partition_lacks_a_row(
+    site: Site, settings: KafkaSettings, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is killed between two commits leaves partition 0 at commit 22, and partition 1 at commit 2."""
+    archive = Archive(path=str(site.archive))
+    first_commit_only = partial(_first, kafka_offsets.slices)
+    with writing(keeping(settings, KEPT), entity(partitions=2)) as sink:
+        for commit in range(1, 21):
+            store(sink, commit, change(commit, "1", at=1))
+        for commit in (21, 22):
+            store(sink, commit, change(commit, "0", at=0))
+        with monkeypatch.context() as killed:
+            killed.setattr(kafka_offsets, "slices", first_commit_only)
+            assert 0 < site.run("--offsets", "24")["rows"] < 22
+        assert site.rows()["position"].to_pylist()[-1] == str(Position(1, 22, 2))
+        with pytest.raises(ChangelogError, match="is not complete: no run has read all"):
+            end_of(spark, archive, ["order"])
+        assert site.run("--skip", "schemas")["rows"] > 0
+        assert end_of(spark, archive, ["order"]) == Position(1, 22, 2)
+        for commit in range(23, 43):
+            store(sink, commit, change(commit, "1", at=1))
+        store(sink, 43, change(43, "0", at=0))
+        with monkeypatch.context() as killed:
+            killed.setattr(kafka_offsets, "slices", first_commit_only)
+            site.run("--offsets", "24")
+        assert site.rows()["position"].to_pylist()[-1] == str(Position(1, 43, 2))
+        assert end_of(spark, archive, ["order"]) == Position(1, 22, 2)
+        with pytest.raises(ChangelogError, match="is beyond the end"):
+            refuse_beyond(spark, archive, Position(1, 43, 2), ["order"])
+        site.run()
+        assert end_of(spark, archive, ["order"]) == Position(1, 43, 2)
+
+
+def test_an_archive_of_an_older_version_is_complete_after_the_next_run(
+    site: Site, settings: KafkaSettings, spark: SparkSession
+) -> None:
+    archive = Archive(path=str(site.archive))
+    with writing(keeping(settings, KEPT), entity()) as sink:
+        store(sink, 1, change(1, "1"))
+        site.run()
+        store_of_archive = local(site.archive)
+        commit(store_of_archive, lambda manifest: replace(manifest, complete={}), at=datetime.now(UTC))
+        with pytest.raises(ChangelogError, match="is not complete"):
+            end_of(spark, archive)
+        assert site.run()["rows"] == 0
+        assert end_of(spark, archive) == Position(1, 1, 2)
+        runs = len(numbers(store_of_archive))
+        site.run()
+        assert len(numbers(store_of_archive)) == runs, "a run without news commits nothing"
+
+
+def _first(slices: Callable[[Spans, int], Iterable[Spans]], spans: Spans, rows_max: int) -> Iterator[Spans]:
+    """Only the first slice, as of a run that is killed after its first commit."""
+    return islice(iter(slices(spans, rows_max)), 1)
 
 
 @pytest.mark.parametrize(

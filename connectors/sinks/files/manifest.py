@@ -60,14 +60,15 @@ class Manifest:
     """The content of the archive. The live log continues with the sequence after `log.last`.
 
     For an archive that is filled from Kafka, `offsets` maps topic and partition to the offset at which the next run of
-    the archiving job begins. `at` is when the manifest was made (ISO 8601, UTC). `writer` identifies the run of the job
-    that made it.
+    the archiving job begins. `complete` maps each entity to a position up to which no row of it is missing. `at` is
+    when the manifest was made (ISO 8601, UTC). `writer` identifies the run of the job that made it.
     """
 
     format: int
     log: Replaced
     files: tuple[ArchiveFile, ...]
     offsets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    complete: Mapping[str, str] = field(default_factory=dict)
     at: str = ""
     writer: str = ""
 

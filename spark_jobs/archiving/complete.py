@@ -1,0 +1,57 @@
+"""Finds the position up to which an archive of Kafka's topics is complete.
+
+A run reads each partition up to its own end, and commits a large amount in several pieces. So the archive can hold new
+rows of one partition while older rows of another partition are still missing. Readers of a view need a position up to
+which nothing is missing:
+
+1. Before a run reads, it takes the position of the changelog's checkpoint, and then the end of each partition. These
+   ends include every row up to the position.
+2. Once the archive has all messages of an entity up to these ends, it has every row of the entity up to the position.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from changelog.connectors.sinks.kafka.admin.names import topic
+from changelog.connectors.sinks.kafka.reading.log import KafkaLog
+from changelog.connectors.sinks.kafka.reading.offsets import Part
+from changelog.spark_jobs.reading.kafka_offsets import Offsets
+from changelog.spark_jobs.reading.read import reached
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A position, and by entity the offset at which each partition ends when it holds every row up to the position."""
+
+    position: str
+    ends: Mapping[str, Mapping[int, int]]
+
+    def complete(self, prefix: str, offsets: Offsets) -> dict[str, str]:
+        """Returns the position for each entity whose partitions have been archived up to their ends."""
+        return {
+            entity: self.position
+            for entity, ends in self.ends.items()
+            if all(
+                offsets.get(topic(prefix, entity), {}).get(str(partition), 0) >= end for partition, end in ends.items()
+            )
+        }
+
+    def is_reached(self, prefix: str, offsets: Offsets) -> bool:
+        """Whether all entities are complete up to the position."""
+        return self.complete(prefix, offsets).keys() == self.ends.keys()
+
+
+def target_of(log: KafkaLog, prefix: str, entities: Collection[str]) -> Target | None:
+    """Returns the target of a run that begins to read these entities after this call; None without a checkpoint.
+
+    Raises ChangelogError (CONNECTION) if rows of the checkpoint cannot be read for a minute.
+    """
+    position = reached(log.checkpoint())
+    if position is None:
+        return None
+    part_ends: Mapping[Part, int] = log.complete_ends(entities)
+    ends: dict[str, dict[int, int]] = defaultdict(dict)
+    for (name, partition), end in part_ends.items():
+        ends[name.removeprefix(f"{prefix}.")][partition] = end
+    return Target(position=str(position), ends=dict(ends))
