@@ -32,7 +32,7 @@ from changelog.spark_jobs.storage.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from changelog.spark_jobs.archiving.complete import Target
+    from changelog.spark_jobs.archiving.complete import Goal
     from changelog.spark_jobs.archiving.files import Merged
     from changelog.spark_jobs.archiving.write_files import ArchiveRun
     from changelog.spark_jobs.reading.kafka_offsets import Spans
@@ -208,7 +208,7 @@ def _take(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink
 
     where = where_of(config)
     assert isinstance(where, Kafka)
-    target = _target(config, sink, arguments.skip)  # before the ends of the partitions are read
+    goal = _goal(config, sink, arguments.skip)  # before the ends of the partitions are read
     landed = 0
     for spans in kafka_offsets.slices(_unread(arguments, config, sink, run.manifest()), arguments.offsets):
         options = {
@@ -218,19 +218,19 @@ def _take(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink
             "minPartitions": str(run.spark.sparkContext.defaultParallelism),
         }
         rows = decoded(run.spark.read.format("kafka").options(**options).load(), where)
-        landed += land(run, rows, spans, prefix=config.prefix, target=target)
-    record_complete(run, target, prefix=config.prefix)
+        landed += land(run, rows, spans, prefix=config.prefix, goal=goal)
+    record_complete(run, goal, prefix=config.prefix)
     return landed
 
 
-def _target(config: Config, sink: KafkaConfig, skip: Collection[str]) -> "Target | None":
+def _goal(config: Config, sink: KafkaConfig, skip: Collection[str]) -> "Goal | None":
     """What a run that begins to read now makes the archive complete up to."""
     from changelog.connectors.wiring import kafka  # noqa: PLC0415
-    from changelog.spark_jobs.archiving.complete import target_of  # noqa: PLC0415
+    from changelog.spark_jobs.archiving.complete import goal_of  # noqa: PLC0415
     from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
 
     names = kafka_offsets.entities(kafka.client(sink).admin(), config.prefix).keys() - {*skip}
-    return target_of(kafka.open_log(config, sink), config.prefix, names)
+    return goal_of(kafka.open_log(config, sink), config.prefix, names)
 
 
 def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> NoReturn:
@@ -253,8 +253,8 @@ def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, si
             "maxOffsetsPerTrigger": str(arguments.offsets),
         }
         with tempfile.TemporaryDirectory(prefix="changelog-archive-") as folder:
-            targets = partial(_target, config, sink, arguments.skip)
-            micro = _MicroBatches(run, Path(folder), spans, config.prefix, targets)
+            goals = partial(_goal, config, sink, arguments.skip)
+            micro = MicroBatches(run, Path(folder), spans, config.prefix, goals)
             query = (
                 decoded(run.spark.readStream.format("kafka").options(**options).load(), where)
                 .writeStream.foreachBatch(micro.land)
@@ -274,17 +274,18 @@ def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, si
                 query.stop()
 
 
-class _MicroBatches:
+class MicroBatches:
     """Archives the micro-batches of a query from the beginning of `spans`; `folder` holds the query's checkpoint.
 
-    A micro-batch can end anywhere, so a target is kept until the archive has reached it; then `targets` gives the next.
+    A micro-batch can end anywhere, so a goal is kept until the archive has reached it; then `goals` gives the next.
     """
 
     def __init__(
-        self, run: "ArchiveRun", folder: Path, spans: "Spans", prefix: str, targets: "Callable[[], Target | None]"
+        self, run: "ArchiveRun", folder: Path, spans: "Spans", prefix: str, goals: "Callable[[], Goal | None]"
     ) -> None:
         self._run, self._folder, self._prefix = run, folder, prefix
-        self._spans, self._targets, self._target = spans, targets, targets()
+        self._spans, self._goals = spans, goals
+        self._goal = self._next_goal()
         self.failure: ChangelogError | None = None
 
     def land(self, rows: "DataFrame", batch_number: int) -> None:
@@ -294,13 +295,22 @@ class _MicroBatches:
 
         try:
             spans = ending(self._spans, self._ends(batch_number))
-            land(replace(self._run, at=datetime.now(UTC)), rows, spans, prefix=self._prefix, target=self._target)
-            if self._target is None or self._target.is_reached(self._prefix, self._run.manifest().offsets):
-                self._target = self._targets()
+            land(replace(self._run, at=datetime.now(UTC)), rows, spans, prefix=self._prefix, goal=self._goal)
+            if self._goal is None or self._goal.is_reached(self._prefix, self._run.manifest().offsets):
+                self._goal = self._next_goal()
         except ChangelogError as error:
             self.failure = error
             raise
         self._spans = {part: replace(span, first=span.end, after=span.end) for part, span in spans.items()}
+
+    def _next_goal(self) -> "Goal | None":
+        """The next goal; None if rows of the checkpoint cannot be read yet. The next micro-batch then asks again."""
+        try:
+            return self._goals()
+        except ChangelogError as error:
+            if error.kind is not Kind.CONNECTION:
+                raise
+            return None
 
     def _ends(self, batch_number: int) -> Mapping[str, Mapping[str, int]]:
         """The end offsets of a micro-batch: the last line of the file that Spark writes before it begins one."""

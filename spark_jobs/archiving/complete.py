@@ -21,7 +21,7 @@ from changelog.spark_jobs.reading.read import reached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Goal:
     """A position, and by entity the offset at which each partition ends when it holds every row up to the position."""
 
     position: str
@@ -42,8 +42,8 @@ class Target:
         return self.complete(prefix, offsets).keys() == self.ends.keys()
 
 
-def target_of(log: KafkaLog, prefix: str, entities: Collection[str]) -> Target | None:
-    """Returns the target of a run that begins to read these entities after this call; None without a checkpoint.
+def goal_of(log: KafkaLog, prefix: str, entities: Collection[str]) -> Goal | None:
+    """Returns the goal of a run that begins to read these entities after this call; None without a checkpoint.
 
     Raises ChangelogError (CONNECTION) if rows of the checkpoint cannot be read for a minute.
     """
@@ -54,4 +54,4 @@ def target_of(log: KafkaLog, prefix: str, entities: Collection[str]) -> Target |
     ends: dict[str, dict[int, int]] = defaultdict(dict)
     for (name, partition), end in part_ends.items():
         ends[name.removeprefix(f"{prefix}.")][partition] = end
-    return Target(position=str(position), ends=dict(ends))
+    return Goal(position=str(position), ends=dict(ends))

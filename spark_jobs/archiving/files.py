@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from changelog.connectors.sinks.files.layout import log_file
 from changelog.connectors.sinks.kafka.admin.names import topic as topic_of
 from changelog.envelope.errors import ChangelogError, Kind
-from changelog.spark_jobs.archiving.complete import Target
+from changelog.spark_jobs.archiving.complete import Goal
 from changelog.spark_jobs.archiving.retention import closed_sequences, to_merge
 from changelog.spark_jobs.archiving.write_files import ArchiveRun, WrittenFile, write_files
 from changelog.spark_jobs.reading.kafka_offsets import Offsets, Spans
@@ -30,10 +30,10 @@ DAYS_AT_ONCE = 64
 """How many days of entities are compacted in one commit."""
 
 
-def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str, target: Target | None = None) -> int:
+def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str, goal: Goal | None = None) -> int:
     """Commits the rows that were read from these spans, together with the spans' ends; returns the number of rows.
 
-    Records the position of `target` for each entity that reaches it. `rows` have the columns of
+    Records the position of `goal` for each entity that reaches it. `rows` have the columns of
     `changelog.envelope.columnar.batch.SCHEMA`; `partition` is Kafka's. Raises ChangelogError (IN_USE) if another run
     archived the same span meanwhile.
     """
@@ -46,7 +46,7 @@ def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str, target:
                 if offsets.setdefault(topic, {}).get(str(partition)) != span.after:
                     raise _meanwhile(run.store, f"{topic}, partition {partition}, was archived")
                 offsets[topic][str(partition)] = span.end
-            complete = _complete(manifest, target, prefix, offsets)
+            complete = _complete(manifest, goal, prefix, offsets)
             return replace(manifest, files=(*manifest.files, *listed_files), offsets=offsets, complete=complete)
 
         commit(run.store, add, at=run.at)
@@ -54,24 +54,24 @@ def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str, target:
     return sum(file.rows for file in listed_files)
 
 
-def record_complete(run: ArchiveRun, target: Target | None, *, prefix: str) -> None:
-    """Records the position of `target` for entities that have reached it without new messages, if they have none yet.
+def record_complete(run: ArchiveRun, goal: Goal | None, *, prefix: str) -> None:
+    """Records the position of `goal` for entities that have reached it without new messages, if they have none yet.
 
     A manifest by an older version of this program has no such positions.
     """
 
     def add(manifest: Manifest) -> Manifest:
-        return replace(manifest, complete=_complete(manifest, target, prefix, manifest.offsets))
+        return replace(manifest, complete=_complete(manifest, goal, prefix, manifest.offsets))
 
     before = run.manifest()
     if add(before).complete.keys() - before.complete.keys():
         commit(run.store, add, at=run.at)
 
 
-def _complete(manifest: Manifest, target: Target | None, prefix: str, offsets: Offsets) -> dict[str, str]:
-    if target is None:
+def _complete(manifest: Manifest, goal: Goal | None, prefix: str, offsets: Offsets) -> dict[str, str]:
+    if goal is None:
         return dict(manifest.complete)
-    reached = target.complete(prefix, offsets)  # another run may have reached a later position meanwhile
+    reached = goal.complete(prefix, offsets)  # another run may have reached a later position meanwhile
     return dict(manifest.complete) | {
         entity: max(position, manifest.complete.get(entity, "")) for entity, position in reached.items()
     }

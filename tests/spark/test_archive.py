@@ -1,5 +1,5 @@
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -17,8 +17,9 @@ from changelog.envelope.columnar.batch import SCHEMA
 from changelog.envelope.entity import TRUNCATE_KEY
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position, commit_text
-from changelog.spark_jobs.archive import JOB
+from changelog.spark_jobs.archive import JOB, MicroBatches
 from changelog.spark_jobs.archiving.clear import clear, drop_days
+from changelog.spark_jobs.archiving.complete import Goal
 from changelog.spark_jobs.archiving.files import FAIL_POINTS, Merged, archive_log, compact, land
 from changelog.spark_jobs.archiving.retention import closed_sequences, open_day
 from changelog.spark_jobs.archiving.write_files import ArchiveRun
@@ -269,6 +270,40 @@ def archived(run: ArchiveRun) -> list[dict[str, Any]]:
     root = Path(run.store.root.removeprefix("file:"))
     found = [one for file in run.manifest().files for one in pq.read_table(root / file.path).to_pylist()]
     return sorted(found, key=lambda one: (one["position"], one["partition"]))
+
+
+def test_an_entity_is_complete_once_all_of_its_partitions_have_reached_the_goal(archive: ArchiveRun) -> None:
+    """The earlier goal of an overlapping run does not take the later position back."""
+    earlier, later = str(Position(1, 5, 0)), str(Position(1, 9, 0))
+    goal = Goal(position=later, ends={"order": {0: 10, 1: 20}, "guest": {0: 0}})
+    parts = {0: 10, 1: 19}
+    land(archive, frame(archive, []), order_spans({}, parts), prefix="booking", goal=goal)
+    assert archive.manifest().complete == {"guest": later}
+    land(archive, frame(archive, []), order_spans(parts, {0: 10, 1: 20}), prefix="booking", goal=goal)
+    assert archive.manifest().complete == {"guest": later, "order": later}
+    old = Goal(position=earlier, ends={"order": {0: 1, 1: 2}})
+    land(archive, frame(archive, []), order_spans({0: 10, 1: 20}, {0: 11, 1: 20}), prefix="booking", goal=old)
+    assert archive.manifest().complete == {"guest": later, "order": later}
+
+
+def order_spans(after: Mapping[int, int], ends: Mapping[int, int]) -> dict[tuple[str, int], OffsetSpan]:
+    """Spans of the partitions of one topic."""
+    return {
+        ("booking.order", partition): OffsetSpan(first=after.get(partition, 0), end=end, after=after.get(partition))
+        for partition, end in ends.items()
+    }
+
+
+def test_a_stream_goes_on_while_rows_of_the_checkpoint_cannot_be_read(archive: ArchiveRun, tmp_path: Path) -> None:
+    def goals(kind: Kind) -> Callable[[], Goal | None]:
+        def ask() -> Goal | None:
+            raise ChangelogError(kind, "a transaction has been open for 60 s")
+
+        return ask
+
+    MicroBatches(archive, tmp_path, {}, "booking", goals(Kind.CONNECTION))
+    with pytest.raises(ChangelogError, match="has been open"):
+        MicroBatches(archive, tmp_path, {}, "booking", goals(Kind.MALFORMED))
 
 
 def test_what_was_read_is_landed_once(archive: ArchiveRun) -> None:
