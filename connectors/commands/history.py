@@ -35,6 +35,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if not changes:
         _refuse_part_of_a_key(log, entity, arguments.key)
         raise ChangelogError(Kind.USAGE, f"{log.where} has no change of {entity} {safe(key)}")
+    gone = changes[-1].envelope.provenance.source.op is Op.DELETE  # even if the options leave this change out
     changes = list(filter(choosing.choice_of(arguments), changes))
     records = _with_gaps(log, changes) if changes else []
     if arguments.json:
@@ -42,7 +43,7 @@ def execute(arguments: argparse.Namespace) -> int:
             print(message_line(record))
         return 0
     console = show.console()
-    console.print(_title(entity, key, changes))
+    console.print(_title(entity, key, changes, gone=gone))
     for line in show.history(records):
         console.print(line)
     return 0
@@ -72,7 +73,7 @@ def _refuse_part_of_a_key(log: Log, entity: str, values: Sequence[str]) -> None:
         )
 
 
-def _title(entity: str, key: str, changes: Sequence[Record]) -> Text:
+def _title(entity: str, key: str, changes: Sequence[Record], *, gone: bool) -> Text:
     title = Text(f"{entity} {safe(key)}", style="bold")
     title.append(f"  {_counted(len(changes), 'change')}", style="not bold")
     sources = [record.envelope.provenance.source for record in changes]
@@ -86,7 +87,7 @@ def _title(entity: str, key: str, changes: Sequence[Record]) -> Text:
         if len(sources) > 1:
             span = sources[-1].committed_at - sources[0].committed_at
             title.append(f" in {show.duration(span)}", style="not bold")
-        if sources[-1].op is Op.DELETE:
+        if gone:
             title.append("; it is gone now", style="not bold red")
     return title.append("\n")
 

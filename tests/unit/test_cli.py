@@ -309,6 +309,9 @@ def test_history_shows_what_is_chosen(config_file: Path, log: Path, capsys: pyte
     assert run(config_file, "history", "order", "42", "--json", "--service", "payments") == 0
     [line] = capsys.readouterr().out.splitlines()
     assert json.loads(line)["value"]["provenance"]["serviceName"] == "payments"
+    assert run(config_file, "history", "order", "42", "--service", "payments") == 0
+    title = capsys.readouterr().out.splitlines()[0].rstrip()
+    assert title == "order 42  1 change by payments; it is gone now", "the delete by another service is not shown"
     assert run(config_file, "history", "order", "42", "--until", "2020-01-01T00:00:00Z") == 0
     assert "order 42  0 changes" in capsys.readouterr().out
 
