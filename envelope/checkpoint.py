@@ -83,12 +83,12 @@ class Decisions:
         A decision also applies to later changes of its transaction, until the next decision. It never applies to
         another transaction.
         """
-        before = [
-            decided
-            for decided in self.passed
-            if (decided.epoch, decided.commit) == (position.epoch, position.commit) and decided <= position
+        earlier = [
+            stop
+            for stop in self.passed
+            if (stop.epoch, stop.commit) == (position.epoch, position.commit) and stop <= position
         ]
-        return self.passed[max(before)] if before else None
+        return self.passed[max(earlier)] if earlier else None
 
     def accept(self, position: Position, decision: str) -> "Decisions":
         """Returns these decisions and one more: `decision` for the stop at `position`."""
@@ -111,20 +111,20 @@ NO_DECISIONS: Final = Decisions()
 class Checkpoint:
     """How far a changelog reaches, and everything that a service needs to continue from there.
 
-    `position` is the position of the last published row, None before the first row. `through` is a place in the
+    `position` is the position of the last published row, None before the first row. `through` is the position in the
     source's log up to which the changelog is complete: every transaction of `epoch` that was committed before `through`
-    is stored, or had nothing to publish. Each kind of source has its own form of `through`, but all of them sort as
-    text and begin with a commit as positions write it (`changelog.envelope.position.commit_text`). So `through` can be
+    is stored, or had nothing to publish. Each kind of source has its own form of `through`, but all forms sort as text
+    and begin with a commit as positions write it (`changelog.envelope.position.commit_text`). So `through` can be
     compared with positions without the source.
 
     `partial` says that `position` is inside a transaction, whose rest is not published yet. `windows` holds, by entity,
     how far its table has been read. `settings` holds, by entity, the settings that shape the order or content of
     messages. `decisions` are an operator's decisions on stops. `accepted` maps an entity to the position, as text, of a
-    change of columns that an operator accepted. `repairs` holds the repairs that signals asked for and that are not
-    done yet. `source` and `sink` hold what the source and the sink compare when they are opened again, for example the
-    database's identifier. Only the source and the sink read these members. Older checkpoints lack some of them, so a
-    missing member shows no difference. `stop` is the service's last stop; it is None again after the service has passed
-    that stop.
+    change of columns that an operator accepted. `repairs` holds the repairs that signals requested and that are not
+    done yet. `source` and `sink` hold values, such as the database's identifier, that the source and the sink compare
+    when they are opened again. Only the source and the sink read these values. Older checkpoints lack some of them; a
+    missing value counts as equal. `stop` is the service's last stop; it is None again after the service has passed that
+    stop.
     """
 
     position: Position | None
@@ -146,8 +146,9 @@ class Checkpoint:
         return Position(self.epoch, _commit(self.through), 0)
 
     def stopping(self, met: Stop | None) -> "Checkpoint":
-        """Returns the checkpoint with the stop `met`. If `met` is None, keeps the former stop until the changelog is
-        complete past it.
+        """Returns the checkpoint with the stop `met`.
+
+        If `met` is None, the former stop remains until the changelog is complete past the stop's transaction.
         """
         ahead = self.stop
         if ahead is not None and self.complete_before > replace(ahead.position, ordinal=0):

@@ -43,7 +43,7 @@ class Evolution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entity:
-    """A kind of thing that has a changelog, bound to one table.
+    """A kind of thing, such as an order, whose changes are published. Each entity is bound to one table.
 
     `table` is `(schema, name)`. `columns` are the published columns, None for all. `masks` maps a column to `drop`,
     `null` or `sha256`. `where` is the publication's row filter, in SQL. `on_unlogged` is the policy for rows that may

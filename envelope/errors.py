@@ -29,8 +29,8 @@ RETRIED = frozenset({Kind.CONNECTION, Kind.ALTERED})
 """The kinds that a running service retries after a wait; every other kind stops it."""
 
 OVER_GAP = "`changelog run --over-gap` shows what is known of the gap and how to continue"
-"""The hint of every GAP error, and of a DIVERGED error if no other server can solve it. The command that the hint names
-drops nothing."""
+"""The hint of every GAP error, and of a DIVERGED error that another server cannot solve. The command in the hint only
+shows the gap and changes nothing."""
 
 EXIT_CODES = {Kind.USAGE: 2}
 """The exit codes that differ from 3, which means *failed*."""

@@ -18,16 +18,19 @@ from changelog.envelope.position import Position
 from changelog.envelope.versions import PUBLISHER
 
 NO_TRANSACTION = "0"
-"""PostgreSQL's invalid transaction id, because no transaction wrote the record."""
+"""The transaction of a gap's record: PostgreSQL's invalid id, because no transaction wrote the record."""
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One end of a gap: a place in the changelog and in the database's log. None means unknown.
+    """The start or the end of a gap. None means unknown.
 
-    `position` is the position of the last row before the gap; at the end of the gap, it is the position of the record.
-    `through` is the log position up to which the changelog is complete before the gap; at the end of the gap, it is the
-    log position from which the changelog continues. It is written as the database prints it. `system` and `timeline`
-    say which database's log this is. `committed_at` is the commit time of the last row before the gap.
+    | member | at the start of the gap | at the end of the gap |
+    |---|---|---|
+    | `position` | the position of the last row | the position of the gap's record |
+    | `through` | the log position up to which the changelog is complete | the log position from which it continues |
+    | `committed_at` | the commit time of the last row | None |
+
+    A log position is written as the database prints it. `system` and `timeline` say which database's log it belongs to.
     """
 
     position: str | None
@@ -39,7 +42,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """A gap in the changelog `name`: why changes were lost, and between which places.
+    """A gap in the changelog `name`: why changes were lost, and where the gap starts and ends.
 
     After the gap, the service reads the tables of `entities` again. For keys that a table no longer has, it publishes
     deletes.

@@ -1,4 +1,7 @@
-"""The parts of a message: `<provenance, current, original>`."""
+"""The parts of a message: `<provenance, current, original>`.
+
+A *state* is the JSON of a row: `current` after a change, `original` before it.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,7 +24,7 @@ class Op(StrEnum):
 
 
 class Missing(Enum):
-    """The type of `MISSING`, which is neither null nor unavailable."""
+    """The type of `MISSING`, which is neither null nor the value of a column that the log did not send."""
 
     MISSING = "missing"
 
@@ -30,7 +33,7 @@ class Missing(Enum):
 
 
 MISSING: Final = Missing.MISSING
-"""The value is absent: a state that does not exist, or an original that is unknown."""
+"""Marks an absent state: a state that does not exist, or an original that is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,8 @@ class Source:
 
     `unavailable` names the columns whose values the log did not send, so that `current` lacks them. `json_null` names
     the json columns of `current` whose null is JSON's null rather than SQL's. `unavailable_original` and
-    `json_null_original` say the same of `original`. `mask` identifies the masks (`changelog.envelope.mask.mask_id`).
+    `json_null_original` say the same of `original`. `mask` identifies the masks of the entity's columns
+    (`changelog.envelope.mask.mask_id`).
 
     An event that a service published itself (`changelog.connectors.producer`) was not read from any source. It has an
     `id`. Its position is `UNPLACED` until a reader gives it a position from its Kafka offset.
@@ -87,8 +91,8 @@ class Provenance:
 class Envelope:
     """One change of one row: the row after the change and before the change, as raw JSON text.
 
-    create: `original` is MISSING. update: has both, but `original` is MISSING if it is unknown as a whole.
-    delete: `current` is None. read: `original` is MISSING. truncate: both are None.
+    For a create or a read, `original` is MISSING. An update has both states, but its `original` is MISSING if no column
+    of it is known. For a delete, `current` is None. For a truncate, both are None.
     """
 
     provenance: Provenance

@@ -9,13 +9,12 @@ _TEXT = re.compile(r"([0-9A-F]{8})/([0-9A-F]{16})/([0-9A-F]{8})")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """The place of a change in the log of its source. Compare positions, never times or offsets.
+    """Where a change is in the log of its source. To order changes, compare positions, never times or offsets.
 
-    `epoch` counts the histories of the source. A new one begins, for example, if a standby server is
-    promoted, or if a new database cluster takes the place of the old one. `commit` is the place of the
-    transaction's commit in the database's log. `ordinal` is the place of the change within its
-    transaction: the n-th change has 2n. If this change moves a row to another key or partition, its
-    second message has 2n+1.
+    `epoch` counts the histories of the source. A new history begins, for example, if a standby server is promoted, or
+    if a new database cluster replaces the old one. `commit` is the offset of the transaction's commit in the database's
+    log. `ordinal` numbers the changes of the transaction: the n-th change has 2n. If this change moves a row to another
+    key or partition, its second message has 2n+1.
     """
 
     epoch: int

@@ -81,7 +81,7 @@ _decoder = msgspec.json.Decoder(_Wire)
 
 
 def is_nonce(content: bytes) -> bool:
-    """Returns whether a message marks a window of this service, or of another one, and so is not a signal."""
+    """Returns whether a message marks a window of any service. Such a message is not a signal."""
     return len(content) == _NONCE_CHARS and _HEX.issuperset(content)
 
 
@@ -115,7 +115,7 @@ def parse(content: bytes, signing: Signing | None) -> Signal:
     Raises ChangelogError: MALFORMED if the content is not a valid signal, ACCESS if its signature is missing or wrong.
     """
     if len(content) > NBYTES_MAX:
-        raise ChangelogError(Kind.MALFORMED, f"a signal holds more than the {NBYTES_MAX} bytes that are read")
+        raise ChangelogError(Kind.MALFORMED, f"a signal has more than {NBYTES_MAX} bytes")
     try:
         wire = _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

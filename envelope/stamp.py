@@ -86,9 +86,9 @@ def content(stamp: Stamp) -> bytes:
     if stamp.context is not None:
         written[_CONTEXT] = Raw(stamp.context)
     payload = msgspec.json.encode(written)
-    reading = parse(payload)
-    if reading.stamp != stamp:
-        raise ValueError(reading.problem or "the context is not exactly one JSON object")
+    result = parse(payload)
+    if result.stamp != stamp:
+        raise ValueError(result.problem or "the context is not exactly one JSON object")
     return payload
 
 

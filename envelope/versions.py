@@ -30,7 +30,7 @@ Filled = Callable[[Entity, Sequence[str]], Collection[str]]
 _NAMESPACE = "changelog"
 
 _STORED_BESIDES = frozenset({"codec", "mask_id"})
-"""What a checkpoint's settings of an entity hold besides its shape."""
+"""Members of an entity's settings in a checkpoint that are not part of `Entity.shape`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,9 @@ class Look:
 class Version:
     """The columns of an entity, and which of them are its key. The first version has the `number` 1.
 
-    `relation` is the table's number in the database cluster `cluster`. `restated` are the columns whose values in
-    stored rows changed together with the columns, so that earlier published values differ from the table. `broke` says
-    that the version was published although it is not compatible with some readers. `settings` is a hash of the entity's
+    `relation` is the table's number in the database cluster `cluster`. `restated` are the columns whose earlier
+    published values differ from the table, because the change of columns also changed stored rows. `broke` says that
+    the version was published although it is not compatible with some readers. `settings` is a hash of the entity's
     configuration. `state` is the whole version as JSON.
     """
 
@@ -101,7 +101,10 @@ class Announced:
 
 
 def settings_id(shape: Mapping[str, Any]) -> str:
-    """A hash of the settings that shape an entity: `Entity.shape`, or what a checkpoint stores, which has more."""
+    """Returns a hash of the settings that shape an entity.
+
+    `shape` is the result of `Entity.shape`, or an entity's settings in a checkpoint. Both give the same hash.
+    """
     settings = {name: value for name, value in shape.items() if name not in _STORED_BESIDES}
     return hashlib.sha256(msgspec.json.encode(settings)).hexdigest()[:16]
 
@@ -109,8 +112,8 @@ def settings_id(shape: Mapping[str, Any]) -> str:
 class Versions:
     """The versions of each entity's columns in the changelog, oldest first, to which new ones are added.
 
-    `accepted` maps an entity to the position of a change that an operator accepted; each is used once. `cluster`
-    identifies the database cluster, because relation numbers are valid only within one.
+    `accepted` maps an entity to the position of a change that an operator accepted. Each position is used once.
+    `cluster` identifies the database cluster, because relation numbers are valid only within one cluster.
     """
 
     def __init__(
@@ -168,7 +171,7 @@ class Versions:
     def _breaks(self, entity: Entity, columns: Struct) -> list[Problem]:
         """Returns the problems of the columns with earlier versions.
 
-        Versions before the last one that was published although it was incompatible are not compared.
+        If an incompatible version was published, only the last such version and later ones count.
         """
         versions = self._known.get(entity.name, [])
         begin = max((index for index, version in enumerate(versions) if version.broke), default=0)
@@ -178,9 +181,9 @@ class Versions:
     def _passes(self, entity: Entity, first: Source) -> bool:
         """Returns whether an operator accepted the change of columns at this row.
 
-        The accepted position is the row's, or that of a later row of its transaction. If the row was read from its
-        table, its position may also be after the accepted one: the table is read again after a stop, and the rows then
-        get later positions.
+        The accepted position is that of this row or of a later row of the same transaction. If the row was read from
+        its table, its position may also be after the accepted position: the table is read again after a stop, and the
+        rows then get later positions.
         """
         accepted, position = self._accepted.get(entity.name), first.position
         if accepted is None:
@@ -194,8 +197,10 @@ class Versions:
     def _restated(
         self, entity: Entity, before: Version | None, look: Look, changes: Sequence[evolution.ColumnChange]
     ) -> Sequence[str]:
-        """Returns the restated columns. These are all columns if another table, whose rows are unknown, took the place
-        of the previous one, or if the key has other columns.
+        """Returns the restated columns.
+
+        These are all columns if another table, whose rows are unknown, replaced the previous one, or if the key has
+        other columns.
         """
         if before is not None and (self._replaces(before, look) or before.key != entity.key):
             return [name for name, _ in look.columns.fields]
@@ -203,7 +208,7 @@ class Versions:
         return evolution.restated(changes, self._filled(entity, added) if added else ())
 
     def _replaces(self, before: Version, look: Look) -> bool:
-        """Returns whether another table took the place of the previous one.
+        """Returns whether another table replaced the previous one.
 
         Numbers of relations are compared only within one database cluster.
         """

@@ -1,7 +1,7 @@
-"""Converts column types to Avro schemas and back; no other module maps one to the other.
+"""Converts column types to Avro schemas and back. No other module does this.
 
-`docs/reference/types.md` has the table for readers, `docs/reference/avro.md` describes names, nulls and values out of
-range. Schemas are JSON values as in the Avro 1.12 specification. The same shape always gives the same schema.
+`docs/reference/types.md` lists the types, and `docs/reference/avro.md` describes names, nulls and values out of range.
+Schemas are JSON values as in the Avro 1.12 specification. The same columns always give the same schema.
 """
 
 import importlib.resources
@@ -18,10 +18,10 @@ Schema = Any
 """A schema as JSON: a name, a list (a union) or an object."""
 
 STATE = "State"
-"""The name in `envelope.avsc` of the record of an entity's columns, which that file does not define."""
+"""The name of the record of an entity's columns. `envelope.avsc` uses this name but does not define the record."""
 
 TRUE_NAME = "column"
-"""The property of a field that holds the column's own name, if Avro does not allow it as a field name."""
+"""The property of a field that stores the column's name, if Avro does not allow this name for a field."""
 
 _PRIMITIVES: dict[Primitive, Schema] = {
     Primitive.BOOLEAN: "boolean",
@@ -62,9 +62,10 @@ def value_schema(entity: str, shape: Struct, key: Sequence[str], prefix: str) ->
 def state_schema(
     entity: str, shape: Struct, key: Sequence[str], prefix: str, *, partition_by: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The record of an entity's columns, as the file `schemas/<entity>.avsc` has it: without the envelope, with keys.
+    """The record of an entity's columns, as in the file `schemas/<entity>.avsc`, which has no envelope.
 
-    The properties `key` and `partitionBy` (by default the key) name the columns that place a row in its topic.
+    The property `key` names the columns of the key. The property `partitionBy` names the columns that choose the
+    partition of a row's messages; by default these are the columns of the key.
     """
     columns = [Column(name=name, type=type_, nullable=name not in key) for name, type_ in shape.fields]
     return {
@@ -79,12 +80,15 @@ def state_schema(
 
 
 def in_envelope(state: Schema) -> dict[str, Any]:
-    """The schema of values whose states have the record `state`, without its properties of the entity."""
+    """The schema of the values of an entity with the columns of `state`: `envelope.avsc` with these columns filled in.
+
+    The result has the namespace of `state`, but not its properties `key` and `partitionBy`.
+    """
     return {"namespace": state["namespace"], **_filled(_envelope(), state["fields"])}
 
 
 def registered(state: Schema) -> dict[str, Any]:
-    """The schema that a service registers for the columns of `state`, without properties that people added to it.
+    """The schema that the service registers for the columns of `state`, without properties that people added.
 
     Raises ValueError if `state_schema` cannot have made the record.
     """
@@ -92,9 +96,9 @@ def registered(state: Schema) -> dict[str, Any]:
 
 
 def columns(schema: Schema) -> tuple[Column, ...]:
-    """The columns of an entity whose values have this schema, which `value_schema` made.
+    """The columns of an entity, from the schema of its values as `value_schema` makes it.
 
-    Raises ValueError for another schema.
+    Raises ValueError for any other schema.
     """
     try:
         _, state = next(field["type"] for field in schema["fields"] if field["name"] == "current")
@@ -104,7 +108,7 @@ def columns(schema: Schema) -> tuple[Column, ...]:
 
 
 def state_columns(state: Schema) -> tuple[Column, ...]:
-    """The columns of a record that `state_schema` made. Raises ValueError for another record."""
+    """The columns of a record that `state_schema` made. Raises ValueError for any other record."""
     try:
         return tuple(_column(field) for field in state["fields"])
     except (KeyError, TypeError) as error:
@@ -112,26 +116,29 @@ def state_columns(state: Schema) -> tuple[Column, ...]:
 
 
 def state_shape(state: Schema) -> Struct:
-    """The `shape` from which `state_schema` made the record. Raises ValueError for another record."""
+    """The `shape` from which `state_schema` made the record. Raises ValueError for any other record."""
     return Struct(fields=tuple((column.name, column.type) for column in state_columns(state)))
 
 
 def namespace(prefix: str, entity: str) -> str:
-    """The namespace of an entity's records: `<prefix>.<entity>`, each part made safe."""
+    """The namespace of an entity's records: `<prefix>.<entity>`, with each part escaped by `safe`."""
     return ".".join(safe(part) for part in (*prefix.split("."), entity))
 
 
 def entity_of(state: Schema) -> tuple[str, str] | None:
-    """Prefix and entity of a record that `state_schema` made; None for another schema."""
+    """The prefix and the entity of a record that `state_schema` made; None for any other schema."""
     match state:
-        case {"type": "record", "name": "State", "namespace": str(place)} if "." in place:
-            *prefix, entity = map(true_name, place.split("."))
+        case {"type": "record", "name": "State", "namespace": str(dotted)} if "." in dotted:
+            *prefix, entity = map(true_name, dotted.split("."))
             return ".".join(prefix), entity
     return None
 
 
 def closed(schema: Schema) -> Schema:
-    """Completes a schema that refers to an undefined `State`, as `envelope.avsc` does: the record gets no columns."""
+    """Defines `State`, without columns, in a schema such as `envelope.avsc`, which uses it but does not define it.
+
+    Returns any other schema unchanged.
+    """
     match schema:
         case {"fields": [*_, {"name": "current", "type": ["null", "State"]}, _]}:
             return _filled(schema, [])
@@ -139,18 +146,21 @@ def closed(schema: Schema) -> Schema:
 
 
 def has_outside(type_: ColumnType) -> bool:
-    """Whether some values do not fit the Avro type and are written as strings: the † of `docs/reference/types.md`."""
+    """Whether some values do not fit the Avro type and are written as strings.
+
+    `docs/reference/types.md` marks these types with †.
+    """
     return type_ in _OPEN or isinstance(type_, Decimal | Array | Struct)
 
 
 def to_avro(type_: ColumnType, *, nullable: bool, path: Sequence[str] = ()) -> Schema:
-    """The Avro type of a value. Records inside are named by `path`, the names that lead to it."""
+    """Converts a column type to Avro. The names of records inside it begin with `path`, the names that lead to it."""
     branches = ["null"] * nullable + [_inside(type_, path)] + ["string"] * has_outside(type_)
     return branches if len(branches) > 1 else branches[0]
 
 
 def of_avro(schema: Schema) -> tuple[ColumnType, bool]:
-    """The inverse of `to_avro`: the type, and whether it may be null. Raises ValueError for another schema."""
+    """The inverse of `to_avro`: the type, and whether it may be null. Raises ValueError for any other schema."""
     branches = schema if isinstance(schema, list) else [schema]
     nullable = branches[0] == "null"
     type_ = _of_inside(branches[int(nullable)])
@@ -162,8 +172,8 @@ def of_avro(schema: Schema) -> tuple[ColumnType, bool]:
 def safe(name: str) -> str:
     """Escapes `name` to a name that Avro allows, `[A-Za-z_][A-Za-z0-9_]*`; `true_name` is the inverse.
 
-    A character that Avro does not allow becomes `_xHHHH_`, or `_xHHHHHH_` above U+FFFF, and so does a `_` before an
-    `x`. SQL names become XML names in the same way (ISO/IEC 9075-14, section 9.1).
+    Each character that Avro does not allow becomes `_xHHHH_`, or `_xHHHHHH_` above U+FFFF. A `_` before an `x` is also
+    escaped. ISO/IEC 9075-14, section 9.1, makes XML names from SQL names in the same way.
     """
     return re.sub(r"_(?=x)|[^A-Za-z0-9_]|^[0-9]", lambda match: f"_x{_hex(ord(match[0]))}_", name)
 
@@ -200,7 +210,10 @@ def _hex(code: int) -> str:
 
 
 def _record_name(path: Iterable[str]) -> str:
-    """Names a record by the path to it, which makes the name unique: a JSON pointer (RFC 6901), made safe."""
+    """Names a record by the path to it, so that the name is unique. The name is a JSON pointer, escaped by `safe`.
+
+    Steps of the path are escaped as in RFC 6901.
+    """
     return safe("/".join(part.replace("~", "~0").replace("/", "~1") for part in path))
 
 
@@ -244,7 +257,7 @@ def _column(field: dict[str, Any]) -> Column:
 def _of_inside(schema: Schema) -> ColumnType:
     match schema:
         case {"type": "bytes", "logicalType": "decimal", "precision": int(precision)}:
-            return Decimal(precision=precision, scale=schema.get("scale", 0))  # a registry may leave out a scale of 0
+            return Decimal(precision=precision, scale=schema.get("scale", 0))  # a registry may omit a scale of 0
         case {"type": "array", "items": items}:
             return Array(element=of_avro(items)[0])
         case {"type": "map", "values": values}:

@@ -1,10 +1,10 @@
 """Decides whether a schema may follow earlier ones, by Avro's schema resolution and stricter rules for changelogs.
 
-`changelog.schemas.resolution` has the rules on types, this module those on an entity. `changelog.schemas.rules` lists
-all of them.
+`changelog.schemas.resolution` has the rules on types. This module has the rules on an entity, such as those on its key.
+`changelog.schemas.rules` lists all rules.
 
-A record names its key and its partition key in its properties `key` and `partitionBy`. If an older version lacks them,
-the rules on keys do not apply to it.
+A record names its key and its partition key in its properties `key` and `partitionBy`. If an older version lacks these
+properties, a new version is not compared with its keys.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ NEW_READERS, OLD_READERS = "new readers", "old readers"
 
 
 class Mode(StrEnum):
-    """Compatibility modes as Confluent's registry defines them. Transitive modes compare with every earlier version."""
+    """The compatibility modes of Confluent's registry. A transitive mode compares with every earlier version."""
 
     NONE = "NONE"
     BACKWARD = "BACKWARD"
@@ -38,7 +38,7 @@ class Mode(StrEnum):
 
     @property
     def transitive(self) -> bool:
-        """Whether every earlier version counts, rather than only the last one."""
+        """Whether a new version is compared with every earlier version, not only with the last one."""
         return self.value.endswith("_TRANSITIVE")
 
     @property
@@ -58,17 +58,17 @@ class Problem:
 
     rule: Rule
     path: str  # a pointer into the new schema that names fields and skips unions: /fields/current/fields/amount
-    breaks: str  # "new readers", if they cannot read data of the old schema, or "old readers"
+    breaks: str  # "new readers" if they cannot read old data, "old readers" if they cannot read new data
     against: str  # the older version's label; empty if the new schema by itself is wrong
     text: str  # what is wrong
     hint: str  # what to do
-    strict: bool  # Avro's own resolution would allow it
+    strict: bool  # Avro's own resolution would allow the change
 
 
 def problems(new: Schema, old: Sequence[tuple[str, Schema]], mode: Mode) -> list[Problem]:
-    """The problems that keep `new` from following `old`, the earlier versions with their labels, oldest first.
+    """Returns the reasons why `new` may not follow the earlier versions in `old`; an empty list if it may.
 
-    Raises ValueError if one of them is not an Avro schema.
+    `old` has a label and a schema for each version, oldest first. Raises ValueError if a schema is not valid Avro.
     """
     if mode is Mode.NONE:
         return []
@@ -110,7 +110,7 @@ def _finding(rule: Rule, path: str, text: str, hint: str) -> Incompatibility:
 
 
 def _alone(document: Document) -> Iterator[Incompatibility]:
-    """Findings in the new schema by itself."""
+    """Yields findings in the new schema by itself, without any earlier version."""
     seen = set[str]()
     for path, type_, field in document.walk():
         if field is not None and field.has_default and not is_valid(field.about["default"], type_):
@@ -154,7 +154,7 @@ def _key(path: str, record: Type) -> Iterator[Incompatibility]:
 
 
 def _records(new: Type, old: Type, path: str, seen: set[tuple[str, str]]) -> Iterator[tuple[str, Type, Type]]:
-    """Pairs each record of the new schema with the old record at the same place: path, new, old."""
+    """Yields each record of the new schema and the matching record of the old one, as (path, new, old)."""
     if (new.name, old.name) in seen:
         return
     if new.name and old.name:
@@ -201,9 +201,9 @@ def _entity(path: str, new: Type, old: Type, label: str, *, is_last: bool) -> It
 
 
 def _renamed(path: str, new: Type, old: Type, label: str) -> Iterator[Incompatibility]:
-    """Finds fields that replace another of the same type in the same place.
+    """Yields a finding for each new field that has the index and the type of a dropped field.
 
-    This looks like a rename: a column that is really new would be added at the end.
+    Such a field was probably renamed, because a column that is really new is added at the end.
     """
     names = {name for field in new.fields() for name in (field.name, *field.aliases)}
     dropped = {field.index: field for field in old.fields() if field.name not in names}

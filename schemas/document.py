@@ -1,4 +1,7 @@
-"""An Avro schema as types whose names are resolved: https://avro.apache.org/docs/1.12.0/specification/#names."""
+"""Parses an Avro schema into types, and resolves their names.
+
+See https://avro.apache.org/docs/1.12.0/specification/#names.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +22,10 @@ _LONG: Final = range(-(1 << 63), 1 << 63)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Type:
-    """One type. `about` is its JSON object, empty for a bare name; `name` is the full name of a named type."""
+    """One type. `about` is the JSON object that describes it, empty if there is none; `name` is a full name.
+
+    Only records, enums and fixed types have names; for other types `name` is empty.
+    """
 
     kind: str
     about: Mapping[str, Any]
@@ -35,7 +41,7 @@ class Type:
 
     @property
     def aliases(self) -> frozenset[str]:
-        """The full names of its aliases."""
+        """The aliases of a named type, as full names."""
         return frozenset(_full(alias, self.namespace) for alias in self.about.get("aliases", ()))
 
     @property
@@ -45,7 +51,7 @@ class Type:
 
     @property
     def enum_default(self) -> str | None:
-        """The symbol that an enum reads for an unknown one; None if its default is not one of its symbols."""
+        """The symbol that readers use instead of an unknown one; None if the enum has no valid default."""
         default = self.about.get("default")
         return default if default in self.about["symbols"] else None
 
@@ -69,7 +75,7 @@ class Type:
         return [self._inside(branch) for branch in self.branches]
 
     def __str__(self) -> str:
-        """The type as the sentence of an error names it."""
+        """The type as error messages name it."""
         if self.kind == "union":
             return f"a union of {', '.join(map(str, self.of_union()))}" if self.branches else "an empty union"
         if self.kind in NAMED:
@@ -91,19 +97,20 @@ class RecordField:
 
     @property
     def aliases(self) -> Sequence[str]:
-        """Other names under which a writer may have written it."""
+        """Other names that the field may have in a writer's schema."""
         aliases: Sequence[str] = self.about.get("aliases", ())
         return aliases
 
     @property
     def has_default(self) -> bool:
-        """Whether the writer's schema may lack it."""
+        """Whether the field has a default, so that a writer's schema may lack the field."""
         return "default" in self.about
 
 
 class Document:
-    """A whole schema. Raises ValueError for faults that break resolution; `changelog.schemas.validity` finds all
-    faults.
+    """A parsed schema. The constructor raises ValueError for faults that prevent the resolution of names.
+
+    `changelog.schemas.validity` reports every fault of a schema.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -114,15 +121,15 @@ class Document:
             for _, type_, field in self.walk():
                 _check_names(type_.about, *([] if field is None else [field.about]))
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError("the schema is not one of Avro's") from error
+            raise ValueError("the schema is not a valid Avro schema") from error
 
     @cached_property
     def root(self) -> Type:
-        """The type of the whole schema."""
+        """The schema's outermost type."""
         return self.type(self._schema, "")
 
     def type(self, schema: Schema, namespace: str) -> Type:
-        """The type that `schema` describes; names without a namespace of their own belong to this one."""
+        """Returns the type that `schema` describes. Names without a namespace of their own belong to `namespace`."""
         match schema:
             case str() if schema in PRIMITIVES:
                 return self._type(schema, {}, namespace)
@@ -135,10 +142,13 @@ class Document:
                 return self._defined(_KINDS.get(kind, kind), schema, namespace)
             case {"type": inner}:
                 return self.type(inner, namespace)
-        raise ValueError(f"the schema is not one of Avro's: {str(schema)[:80]} is not a type")
+        raise ValueError(f"the schema is not a valid Avro schema: {str(schema)[:80]} is not a type")
 
     def walk(self) -> Iterator[tuple[str, Type, RecordField | None]]:
-        """Yields every type once: its path, the type, and the field that has it, if any."""
+        """Yields every use of a type, as (path, type, field); `field` is the record's field of this type, or None.
+
+        It looks inside each named type only once.
+        """
         return self._walk(self.root, "", None, set())
 
     def _walk(
@@ -176,7 +186,7 @@ class Document:
         for full in (_full(name, namespace), name):
             if full in self._named:
                 return self._named[full]
-        raise ValueError(f"the schema is not one of Avro's: there is no type {name[:80]}")
+        raise ValueError(f"the schema is not a valid Avro schema: there is no type {name[:80]}")
 
     def _define(self, schema: Schema, namespace: str) -> None:
         """Registers every named type with its enclosing namespace."""
@@ -187,7 +197,7 @@ class Document:
             case {"type": str(kind)} if _KINDS.get(kind, kind) in NAMED:
                 name, inner = _name(schema, namespace)
                 if name in self._named:
-                    raise ValueError(f"the schema is not one of Avro's: {name[:80]} is defined twice")
+                    raise ValueError(f"the schema is not a valid Avro schema: {name[:80]} is defined twice")
                 needed = _NEEDED[_KINDS.get(kind, kind)]
                 if not isinstance(schema[needed], _OF[needed]):
                     raise TypeError(needed)
@@ -201,13 +211,13 @@ class Document:
 
 
 def branch_path(path: str, branch: Type, union: Type) -> str:
-    """The path of a branch: that of the union, with the name of a record if the union has several records."""
+    """The path of a union's branch: the union's path. If the union has several records, a record's name is appended."""
     records = [type_ for type_ in union.of_union() if type_.kind == "record"]
     return f"{path}/{branch.short}" if branch.kind == "record" and len(records) > 1 else path
 
 
 def is_valid(default: object, type_: Type) -> bool:
-    """Whether a default, in Avro's JSON encoding, is a value of its type; for a union, of any of its branches."""
+    """Whether a default, in Avro's JSON encoding, is a value of its type. Any branch of a union will do."""
     match type_.kind:
         case "null":
             return default is None
@@ -259,6 +269,6 @@ def _full(name: str, namespace: str) -> str:
 
 
 def _name(about: Mapping[str, Any], namespace: str) -> tuple[str, str]:
-    """The full name of a definition, and the namespace of the names inside it."""
+    """Returns the full name of a named type, and the namespace to which names inside its definition belong."""
     full = _full(about["name"], about.get("namespace", namespace))
     return full, full.rpartition(".")[0]

@@ -19,7 +19,7 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnChange:
-    """One column that changed. For a replaced column, `before` is the column whose place it took."""
+    """One column that changed. For a replaced column, `before` is the name of the old column in its position."""
 
     kind: ChangeKind
     column: str
@@ -29,15 +29,16 @@ class ColumnChange:
 
 
 _SAME_TEXT = frozenset({(Primitive.INT, Primitive.LONG), (Primitive.LONG, Primitive.INT)})
-"""Type changes that leave the published text of every value as it was."""
+"""Type changes that do not change the published text of any value."""
 
 
 def changes(old: Struct, new: Struct) -> tuple[ColumnChange, ...]:
     """The changes from the columns `old` to `new`, in the order of the new columns, with dropped columns last.
 
     A database's log does not show a rename: it looks like one column dropped and another added. So a new column in the
-    place of a dropped one counts as its replacement, because it may hold its values. Two columns that swapped names, or
-    a column that was dropped and added again, show only as a new order; such a column may have a new type as well.
+    position of a dropped column counts as its replacement, because it may hold the values of the dropped column. If two
+    columns swapped names, or a column was dropped and added again, the log shows only another order of columns. Such a
+    column counts as moved, and also as retyped if its type differs.
     """
     before, after = dict(old.fields), dict(new.fields)
     replaced, moved = _replaced(old, new), _moved(old, new)
@@ -67,8 +68,8 @@ def changes(old: Struct, new: Struct) -> tuple[ColumnChange, ...]:
 def restated(changed: Sequence[ColumnChange], filled: Collection[str]) -> tuple[str, ...]:
     """The columns whose published values no longer equal the table's, although no row was written.
 
-    These are replaced and moved columns, retyped columns whose text may differ, and added columns that are `filled`,
-    which means that they have a default.
+    These are replaced and moved columns, retyped columns whose text may differ, and added columns that are in `filled`.
+    `filled` names the columns that may have a value in rows older than the column, such as a column with a default.
     """
     return tuple(
         change.column
@@ -80,14 +81,14 @@ def restated(changed: Sequence[ColumnChange], filled: Collection[str]) -> tuple[
 
 
 def _replaced(old: Struct, new: Struct) -> dict[str, str]:
-    """Maps new names to old ones, for new columns between the same neighbours as the old ones were."""
+    """Maps each added column to the dropped column that it replaces: both are between the same remaining columns."""
     before, after = {name for name, _ in old.fields}, {name for name, _ in new.fields}
     runs = zip(_runs(old, after), _runs(new, before), strict=False)
     return {name: old_name for dropped, added in runs for name, old_name in zip(added, dropped, strict=False)}
 
 
 def _runs(columns: Struct, common: Collection[str]) -> list[list[str]]:
-    """The columns that are not `common`, in runs: before the first common column, between each two, after the last."""
+    """Groups the columns that are not in `common`. Each common column ends one group and begins the next."""
     runs: list[list[str]] = [[]]
     for name, _ in columns.fields:
         if name in common:
@@ -98,7 +99,7 @@ def _runs(columns: Struct, common: Collection[str]) -> list[list[str]]:
 
 
 def _moved(old: Struct, new: Struct) -> set[str]:
-    """The columns of both versions whose rank among these columns changed."""
+    """The columns that both versions have, and that changed their order among each other."""
     before, after = dict(old.fields), dict(new.fields)
     common = zip((name for name in after if name in before), (name for name in before if name in after), strict=True)
     return {name for name, old_name in common if name != old_name}

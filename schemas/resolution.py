@@ -1,9 +1,11 @@
 """Finds out whether a reader with one schema can read data written with another, and if not, where and why.
 
-These are Avro's own rules: https://avro.apache.org/docs/1.12.0/specification/#schema-resolution. If they leave a
-choice, this module decides like Java's `SchemaCompatibility`, which registries use: named types match by their
-unqualified names, or if an alias of the reader's type is the writer's full name; one matching branch of a reader's
-union is enough.
+These are Avro's own rules: https://avro.apache.org/docs/1.12.0/specification/#schema-resolution. Where the
+specification leaves a choice, this module decides like Java's `SchemaCompatibility`, which registries use:
+
+- Two named types match if their unqualified names are equal, or if an alias of the reader's type is the full name of
+  the writer's type.
+- One matching branch of a reader's union is enough.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +22,7 @@ PROMOTIONS: Final = {
     "string": {"bytes"},
     "bytes": {"string"},
 }
-"""The other types as which a written primitive type can be read."""
+"""The primitive types of a writer, each with the other types that a reader may have for it."""
 
 LOGICAL: Final = {
     "decimal": {"bytes", "fixed"},
@@ -37,12 +39,12 @@ LOGICAL: Final = {
     "local-timestamp-nanos": {"long"},
     "duration": {"fixed"},
 }
-"""Avro's logical types and the types that may have them; a reader ignores any other combination."""
+"""Avro's logical types, each with the types that may have it. A reader ignores any other combination."""
 
 _LOSSY: Final = {
-    ("int", "float"): "a float has 24 bits for an int's 32",
-    ("long", "float"): "a float has 24 bits for a long's 64",
-    ("long", "double"): "a double has 53 bits for a long's 64",
+    ("int", "float"): "a float has 24 bits for the 32 bits of an int",
+    ("long", "float"): "a float has 24 bits for the 64 bits of a long",
+    ("long", "double"): "a double has 53 bits for the 64 bits of a long",
     ("bytes", "string"): "not all bytes are text",
 }
 
@@ -50,16 +52,16 @@ _ANOTHER: Final = "keep the type, and give the new one a field of its own"
 
 
 def unreadable(reader: Schema, writer: Schema, sides: SideNames | None = None) -> list[Incompatibility]:
-    """The findings that keep `reader` from reading data of `writer`; an empty list if it always can.
+    """Returns the reasons why `reader` cannot read data of `writer`; an empty list if it can read all such data.
 
-    Raises ValueError if one of them is not an Avro schema.
+    Raises ValueError if one of the two is not an Avro schema.
     """
     resolution = Resolution(sides or SideNames())
     return list(resolution.compare(Document(reader).root, Document(writer).root, ""))
 
 
 def pairs(record: Type, writer: Type) -> list[tuple[RecordField, list[RecordField]]]:
-    """Pairs each field of a reader's record with the writer's fields that match it by name, then by its aliases."""
+    """Pairs each field of a reader's record with the writer's fields that match its name, and then its aliases."""
     written = {field.name: field for field in writer.fields()}
     return [
         (field, [written[name] for name in dict.fromkeys([field.name, *field.aliases]) if name in written])
@@ -68,7 +70,10 @@ def pairs(record: Type, writer: Type) -> list[tuple[RecordField, list[RecordFiel
 
 
 def meaning(type_: Type) -> str:
-    """The logical type if it is valid here, else the project's own `format` of a string, else an empty text."""
+    """The logical type, if Avro allows it for this type, or else a string's `format`, a property of this project.
+
+    A type without either has an empty text.
+    """
     logical = type_.about.get("logicalType")
     if isinstance(logical, str) and type_.kind in LOGICAL.get(logical, ()):
         return logical if logical != "decimal" or all(isinstance(digits, int) for digits in _digits(type_)) else ""
@@ -76,14 +81,14 @@ def meaning(type_: Type) -> str:
 
 
 class Resolution:
-    """One walk over two schemas. It compares each pair of named types once, so recursive types terminate."""
+    """One walk over two schemas. It compares each pair of named types only once, so recursive types do not loop."""
 
     def __init__(self, sides: SideNames, seen: set[tuple[str, str]] | None = None) -> None:
         self._sides = sides
         self._seen = seen or set()
 
     def compare(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
-        """Yields the findings below this pair of types, which is at `path`."""
+        """Yields the findings in this pair of types and in the types inside them. The pair is at `path`."""
         if writer.kind == "union":
             for branch in writer.of_union():
                 yield from self._branch(reader, branch, path)
@@ -103,7 +108,7 @@ class Resolution:
             yield from self._logical(reader, writer, path)
 
     def _branch(self, reader: Type, branch: Type, path: str) -> Iterator[Incompatibility]:
-        """Compares one branch of the writer's union with the reader's type, which may be a union as well."""
+        """Compares one branch of the writer's union with the reader's type, which may also be a union."""
         if reader.kind == "union" or _matches(reader, branch):
             yield from self.compare(reader, branch, path)
             return
@@ -130,10 +135,10 @@ class Resolution:
             return
         chosen = min(matching, key=lambda branch: _rank(branch, writer))
         if writer.kind in NAMED and len(matching) > 1:
-            able = [branch for branch in matching if self._is_readable(branch, writer, path)]
-            if able and len(able) < len(matching):
+            readable = [branch for branch in matching if self._is_readable(branch, writer, path)]
+            if readable and len(readable) < len(matching):
                 yield self._several_branches(writer, path)
-            chosen = next(iter(able), chosen) if chosen not in able else chosen
+            chosen = next(iter(readable), chosen) if chosen not in readable else chosen
         yield from self.compare(chosen, writer, branch_path(path, chosen, reader))
 
     def _several_branches(self, writer: Type, path: str) -> Incompatibility:
@@ -164,12 +169,12 @@ class Resolution:
         )
 
     def _lossy(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
-        why = _LOSSY.get((writer.kind, reader.kind))
-        if why is not None:
+        reason = _LOSSY.get((writer.kind, reader.kind))
+        if reason is not None:
             yield Incompatibility(
                 rule=Rule.PROMOTION_LOSSY,
                 path=path,
-                text=f"{self._sides.writer} holds {writer}, {self._sides.reader} reads {reader}: {why}",
+                text=f"{self._sides.writer} holds {writer}, {self._sides.reader} reads {reader}: {reason}",
                 for_reader=_ANOTHER,
                 for_writer=_ANOTHER,
                 strict=True,
@@ -194,7 +199,7 @@ class Resolution:
 
     def _record(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
         paired = pairs(reader, writer)
-        takers = [field.name for _, fields in paired for field in fields]
+        matched_names = [field.name for _, fields in paired for field in fields]
         for field, fields in paired:
             here = f"{path}/fields/{field.name}"
             if len(fields) > 1:
@@ -204,7 +209,7 @@ class Resolution:
                 if not field.has_default:
                     yield self._no_default(field, here, _renamed(field, paired, writer))
                 continue
-            if takers.count(fields[0].name) > 1 and fields[0].name != field.name:
+            if matched_names.count(fields[0].name) > 1 and fields[0].name != field.name:
                 yield self._taken_twice(fields[0], here)
             yield from self.compare(field.type, fields[0].type, here)
 
@@ -296,14 +301,14 @@ class Resolution:
 
 
 def _matches(reader: Type, writer: Type) -> bool:
-    """Whether a reader's branch matches a writer's type by kind and name alone: Avro's `match`."""
+    """Whether a reader's branch matches a writer's type by kind and name only. The specification calls this "match"."""
     if reader.kind != writer.kind:
         return reader.kind in PROMOTIONS.get(writer.kind, ())
     return reader.kind not in NAMED or _same_name(reader, writer)
 
 
 def _rank(branch: Type, writer: Type) -> tuple[bool, bool]:
-    """Sorts the same type before a promotion, and a full name before an unqualified one."""
+    """The sort key of a matching branch: the same kind before a promotion, an equal full name before another name."""
     return branch.kind != writer.kind, branch.name != writer.name
 
 
@@ -321,7 +326,7 @@ def _with_branch(union: Type, writer: Type) -> str:
 def _renamed(
     field: RecordField, paired: Sequence[tuple[RecordField, Sequence[RecordField]]], writer: Type
 ) -> list[str]:
-    """The writer's fields of the same type that no field of the reader matches."""
+    """The names of the writer's fields that have the type of `field`, and that match no field of the reader."""
     matched = {written.name for _, fields in paired for written in fields}
     return [
         written.name

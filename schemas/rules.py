@@ -1,16 +1,17 @@
 """The rules that a schema change can break.
 
-Some rules are `strict`: Avro would decode such data, but to wrong values, or its libraries disagree.
+Some rules are `strict`. If a change breaks one of these, Avro still decodes the data, but the values may be wrong, or
+Avro's libraries disagree about them.
 
 | strict rule | why |
 |---|---|
-| LOGICAL_TYPE | the same number or text means something else: milliseconds as microseconds, text as JSON |
+| LOGICAL_TYPE | the same number or text means something else: milliseconds are read as microseconds, text as JSON |
 | DECIMAL | another scale moves the point; a smaller precision has no room for the digits |
 | PROMOTION_LOSSY | a float has no room for every integer's digits; not all bytes are text |
-| SYMBOL_MISSING with a default | an unknown symbol becomes the default, which nobody wrote |
-| AMBIGUOUS, if one of two would do | two names fit, and libraries differ in which one they take |
+| SYMBOL_MISSING, if the enum has a default | readers replace an unknown symbol by the default, which nobody wrote |
+| AMBIGUOUS, if several fields or branches of the reader match one of the writer | libraries choose different ones |
 | DEFAULT_INVALID | readers fail, or fill in a value that the type does not have; a registry may refuse the schema |
-| KEY_CHANGED | an entity's changes would continue under another key, which does not find the earlier ones |
+| KEY_CHANGED | later changes would have another key, which does not identify the earlier changes of the same row |
 | PARTITION_CHANGED | changes would continue in another partition, and lose their order |
 | KEY_NULLABLE | a null key identifies no row |
 | COLUMN_CHANGED | the same field would hold another column |
@@ -44,13 +45,13 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incompatibility:
-    """Why a reader cannot read data that a writer wrote, or reads other values."""
+    """One reason why a reader cannot read a writer's data, or reads other values from it."""
 
     rule: Rule
     path: str
     text: str
     for_reader: str  # what to do if the reader's schema can still be changed
-    for_writer: str  # what to do if the writer's can
+    for_writer: str  # what to do if the writer's schema can still be changed
     strict: bool = False
 
 

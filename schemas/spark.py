@@ -1,7 +1,7 @@
 """Converts column types to Spark's types, as Spark writes them in JSON, and back.
 
-The table is in `docs/reference/types.md`. Spark has one type for several column types; the metadata of such a field
-holds the column type under `COLUMN_TYPE`.
+`docs/reference/types.md` lists which types match. Spark has one type for several column types. The metadata of such a
+field therefore stores the column type, under `COLUMN_TYPE`.
 """
 
 import re
@@ -12,10 +12,10 @@ from changelog.schemas.avro import Column
 from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct, from_json, to_json
 
 COLUMN_TYPE: Final = "changelog"
-"""The member of a field's metadata that holds its column type, as `changelog.schemas.types.to_json` has it."""
+"""The member of a field's metadata that stores its column type, in the form of `changelog.schemas.types.to_json`."""
 
 DIGITS_MAX: Final = 38
-"""The most digits that a decimal of Spark's holds; a longer one becomes a string."""
+"""The largest precision of a decimal in Spark. A column with a larger precision becomes a string."""
 
 SparkType = Any
 """A type in Spark's JSON: a name, or an object with a `type`."""
@@ -45,7 +45,7 @@ _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
 def to_spark(type_: ColumnType) -> SparkType:
-    """Spark's type of a value. Elements and members may be null."""
+    """Converts a column type to Spark's type. Elements of arrays and members of maps and structs may be null."""
     match type_:
         case Primitive():
             return _PRIMITIVES[type_]
@@ -65,9 +65,9 @@ def struct(columns: Iterable[Column]) -> SparkType:
 
 
 def of_spark(spark_type: SparkType) -> ColumnType:
-    """The column type of values of this Spark type; raises ValueError for a type that no published value has.
+    """Converts a Spark type to a column type. Raises ValueError for a type that no published value has.
 
-    A Spark string becomes STRING. The metadata of its field may name another type, which `columns` reads.
+    A Spark string becomes STRING, even if the metadata of its field stores another type: only `columns` reads metadata.
     """
     match spark_type:
         case str() if spark_type in _PLAIN:
@@ -84,7 +84,7 @@ def of_spark(spark_type: SparkType) -> ColumnType:
 
 
 def columns(spark_type: SparkType) -> tuple[Column, ...]:
-    """The inverse of `struct`; raises ValueError if this is not the type of a row, and as `of_spark` does."""
+    """The inverse of `struct`. Raises ValueError if the type is not a struct or has a field that `of_spark` rejects."""
     match spark_type:
         case {"type": "struct", "fields": [*fields]}:
             return tuple(_column(field) for field in fields)

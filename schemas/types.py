@@ -20,7 +20,7 @@ class Primitive(StrEnum):
     BYTES = "bytes"  # base64, RFC 4648 section 4
     UUID = "uuid"
     DATE = "date"  # YYYY-MM-DD
-    TIME = "time"  # of a day, without a zone
+    TIME = "time"  # time of day, without a zone
     TIMESTAMP = "timestamp"  # ISO 8601, microseconds, without a zone
     TIMESTAMP_TZ = "timestamp_tz"  # ISO 8601, microseconds, UTC
     JSON = "json"  # any JSON value, embedded
@@ -28,7 +28,7 @@ class Primitive(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decimal:
-    """A decimal number of at most `precision` digits, `scale` of them after the point; a JSON string."""
+    """A decimal number of at most `precision` digits, with `scale` digits after the point. In JSON it is a string."""
 
     precision: int
     scale: int
@@ -36,7 +36,7 @@ class Decimal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
-    """A list. An array of several dimensions has the same type, and its lists nest."""
+    """A list. An array of several dimensions has the same type; in JSON it is a list of lists."""
 
     element: "ColumnType"
 

@@ -1,7 +1,7 @@
-"""Checks whether a JSON value is a valid Avro 1.12 schema, and reports each fault with its place.
+"""Checks whether a JSON value is a valid Avro 1.12 schema, and reports each fault with its path.
 
-`changelog.schemas.compatibility` checks defaults against the types of their fields, because mostly a change makes them
-wrong. https://avro.apache.org/docs/1.12.0/specification/
+See https://avro.apache.org/docs/1.12.0/specification/. This module does not check whether defaults fit the types of
+their fields: `changelog.schemas.compatibility` does, because a default usually becomes wrong when a type is changed.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 
 NESTING_MAX = 100
-"""The most levels of types inside types; deeper nesting counts as a mistake."""
+"""The most levels of types inside types; deeper nesting is a fault."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -24,7 +24,7 @@ _COMPLEX = {
     "array": "items",
     "map": "values",
 }
-"""The kinds of types that JSON objects define, each with the member that it requires."""
+"""The kinds of types that need a JSON object, each with the member that the object must have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,21 +36,21 @@ class Fault:
 
 
 def faults(schema: Any) -> list[Fault]:
-    """Every fault of a schema; an empty list if it is valid."""
-    return list(_Walk().type(schema, _Place(path="", namespace="", depth=0)))
+    """Returns every fault of a schema; an empty list if it is valid."""
+    return list(_Walk().type(schema, _Location(path="", namespace="", depth=0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """A place in the schema: its path, its namespace and its depth."""
+class _Location:
+    """Where a type is in the schema: its path, the namespace of its names, and the number of types around it."""
 
     path: str
     namespace: str
     depth: int
 
-    def below(self, *steps: str, namespace: str | None = None) -> "_Place":
+    def below(self, *steps: str, namespace: str | None = None) -> "_Location":
         path = "/".join([self.path, *steps])
-        return _Place(path=path, namespace=self.namespace if namespace is None else namespace, depth=self.depth + 1)
+        return _Location(path=path, namespace=self.namespace if namespace is None else namespace, depth=self.depth + 1)
 
     def fault(self, text: str) -> Fault:
         return Fault(path=self.path or "/", text=text)
@@ -58,69 +58,69 @@ class _Place:
 
 @dataclass(slots=True)
 class _Walk:
-    """Walks a schema in its own order, because a name may be used only after its definition."""
+    """Walks a schema from its start to its end, because a name may be used only after its definition."""
 
     defined: set[str] = field(default_factory=set)
 
-    def type(self, schema: Any, place: _Place) -> Iterator[Fault]:
-        if place.depth > NESTING_MAX:
-            yield place.fault(f"types are nested more than {NESTING_MAX} levels deep")
+    def type(self, schema: Any, location: _Location) -> Iterator[Fault]:
+        if location.depth > NESTING_MAX:
+            yield location.fault(f"types are nested more than {NESTING_MAX} levels deep")
             return
         match schema:
             case str():
-                yield from self._named(schema, place)
+                yield from self._named(schema, location)
             case list():
-                yield from self._union(schema, place)
+                yield from self._union(schema, location)
             case {"type": str(kind)} if kind in _COMPLEX:
-                yield from self._complex(kind, schema, place)
+                yield from self._complex(kind, schema, location)
             case {"type": str(kind)}:
-                yield from self._named(kind, place)
-                yield from _decimal(kind, schema, place)
+                yield from self._named(kind, location)
+                yield from _decimal(kind, schema, location)
             case {"type": _}:
-                yield place.fault("the type of an object is not a name")
+                yield location.fault("the type of an object is not a name")
             case dict():
-                yield place.fault("an object has no type")
+                yield location.fault("an object has no type")
             case _:
-                yield place.fault("a type is neither a name, a list nor an object")
+                yield location.fault("a type is neither a name, a list nor an object")
 
-    def _named(self, name: str, place: _Place) -> Iterator[Fault]:
-        if name not in PRIMITIVES and not {name, _full(name, place.namespace)} & self.defined:
-            yield place.fault(f"there is no type {_shown(name)}, or it is defined only further down")
+    def _named(self, name: str, location: _Location) -> Iterator[Fault]:
+        if name not in PRIMITIVES and not {name, _full(name, location.namespace)} & self.defined:
+            yield location.fault(f"there is no type {_shown(name)}, or it is defined only further down")
 
-    def _union(self, branches: Sequence[Any], place: _Place) -> Iterator[Fault]:
+    def _union(self, branches: Sequence[Any], location: _Location) -> Iterator[Fault]:
         seen = set()
         for branch in branches:
             if isinstance(branch, list):
-                yield place.fault("a union is nested directly in a union")
+                yield location.fault("a union is nested directly in a union")
                 continue
-            yield from self.type(branch, place)
-            kind = _branch(branch, place.namespace)
+            yield from self.type(branch, location)
+            kind = _branch(branch, location.namespace)
             if kind in seen:
-                yield place.fault(f"a union has {_shown(kind)} twice")
+                yield location.fault(f"a union has {_shown(kind)} twice")
             seen.add(kind)
 
-    def _complex(self, kind: str, schema: Mapping[str, Any], place: _Place) -> Iterator[Fault]:
+    def _complex(self, kind: str, schema: Mapping[str, Any], location: _Location) -> Iterator[Fault]:
         if _COMPLEX[kind] not in schema:
-            yield place.fault(f"{_article(kind)} has no {_COMPLEX[kind]}")
+            yield location.fault(f"{_article(kind)} has no {_COMPLEX[kind]}")
             return
         match kind:
             case "array" | "map":
-                yield from self.type(schema[_COMPLEX[kind]], place.below(_COMPLEX[kind]))
+                yield from self.type(schema[_COMPLEX[kind]], location.below(_COMPLEX[kind]))
                 return
-        namespace = place.namespace
+        namespace = location.namespace
         for problem in self._define(kind, schema, namespace):
-            yield place.fault(problem)
+            yield location.fault(problem)
         if isinstance(schema.get("name"), str):
             namespace = _space(schema, namespace)
         match kind:
             case "enum":
-                yield from _symbols(schema["symbols"], place)
+                yield from _symbols(schema["symbols"], location)
             case "fixed":
                 if type(schema["size"]) is not int or schema["size"] < 0:
-                    yield place.fault("the size of a fixed is not a number of bytes")
-                yield from _decimal(kind, schema, place)
+                    yield location.fault("the size of a fixed is not a number of bytes")
+                yield from _decimal(kind, schema, location)
             case _:
-                yield from self._fields(schema["fields"], place, namespace)
+                yield from self._fields(schema["fields"], location, namespace)
 
     def _define(self, kind: str, schema: Mapping[str, Any], namespace: str) -> Iterator[str]:
         name, own = schema.get("name"), schema.get("namespace", "")
@@ -135,17 +135,17 @@ class _Walk:
         yield from _aliases(schema)
         self.defined.add(full)
 
-    def _fields(self, fields: object, place: _Place, namespace: str) -> Iterator[Fault]:
+    def _fields(self, fields: object, location: _Location, namespace: str) -> Iterator[Fault]:
         if not isinstance(fields, list):
-            yield place.fault("the fields of a record are not a list")
+            yield location.fault("the fields of a record are not a list")
             return
         seen = set()
         for number, field_ in enumerate(fields):
             if not isinstance(field_, dict) or not isinstance(field_.get("name"), str):
-                yield place.fault(f"field {number + 1} has no name")
+                yield location.fault(f"field {number + 1} has no name")
                 continue
             name = field_["name"]
-            below = place.below("fields", name, namespace=namespace)
+            below = location.below("fields", name, namespace=namespace)
             if not _NAME.fullmatch(name):
                 yield below.fault("is not a valid name: use A-Z, a-z, 0-9 and _, and do not begin with a digit")
             if name in seen:
@@ -159,23 +159,23 @@ class _Walk:
                 yield below.fault("has no type")
 
 
-def _symbols(symbols: object, place: _Place) -> Iterator[Fault]:
+def _symbols(symbols: object, location: _Location) -> Iterator[Fault]:
     if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
-        yield place.fault("the symbols of an enum are not a list of strings")
+        yield location.fault("the symbols of an enum are not a list of strings")
         return
     for symbol in symbols:
         if not _NAME.fullmatch(symbol):
-            yield place.fault(f"{_shown(symbol)} is not a valid symbol: use A-Z, a-z, 0-9 and _")
+            yield location.fault(f"{_shown(symbol)} is not a valid symbol: use A-Z, a-z, 0-9 and _")
     if len(set(symbols)) < len(symbols):
-        yield place.fault("an enum has a symbol twice")
+        yield location.fault("an enum has a symbol twice")
 
 
-def _decimal(kind: str, schema: Mapping[str, Any], place: _Place) -> Iterator[Fault]:
+def _decimal(kind: str, schema: Mapping[str, Any], location: _Location) -> Iterator[Fault]:
     if schema.get("logicalType") != "decimal" or kind not in ("bytes", "fixed"):
         return
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision or precision == 0:
-        yield place.fault("a decimal needs a precision above 0, and a scale from 0 to that precision")
+        yield location.fault("a decimal needs a precision above 0, and a scale from 0 to that precision")
 
 
 def _aliases(schema: Mapping[str, Any]) -> Iterator[str]:
@@ -185,7 +185,7 @@ def _aliases(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _branch(schema: Any, namespace: str) -> str:
-    """The full name or the kind of a branch, which no other branch of its union may have."""
+    """The full name of a branch, or its kind if it has no name. No two branches of a union may have the same."""
     if isinstance(schema, str):
         return schema if schema in PRIMITIVES else _full(schema, namespace)
     if not isinstance(schema, dict):

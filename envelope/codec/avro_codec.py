@@ -105,7 +105,9 @@ class AvroCodec:
             token = tokens.pop(column.name, None)
             if token is None:
                 if column.name not in unavailable:
-                    raise ChangelogError(Kind.MALFORMED, f"column {column.name} is missing, but not unavailable")
+                    raise ChangelogError(
+                        Kind.MALFORMED, f"column {column.name} is missing, and is not listed as unavailable"
+                    )
                 token = b"null"
             parts.append(encoded(encode, column.name, token))
         if tokens:
@@ -117,9 +119,9 @@ class AvroCodec:
             return None
         return json_object(
             [
-                (label, render(record[place]))
-                for place, name, label, render in self._renderers
-                if record[place] is not None or name not in unavailable
+                (label, render(record[field]))
+                for field, name, label, render in self._renderers
+                if record[field] is not None or name not in unavailable
             ]
         )
 
@@ -174,8 +176,8 @@ def texts(values: Sequence[str]) -> bytes:
 def _micros(moment: datetime) -> int:
     if moment.tzinfo is None:
         raise ValueError("a commit time needs a zone")
-    since = moment - _UNIX
-    return since.days * DAY_US + since.seconds * 1_000_000 + since.microseconds
+    elapsed = moment - _UNIX
+    return elapsed.days * DAY_US + elapsed.seconds * 1_000_000 + elapsed.microseconds
 
 
 def _provenance(datum: dict[str, Any]) -> Provenance:

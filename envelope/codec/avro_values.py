@@ -47,14 +47,14 @@ _arrays = msgspec.json.Decoder(list[Raw])
 
 def long(value: int) -> bytes:
     """Encodes an int or a long: zigzag, then seven bits per byte, low bits first."""
-    left = value << 1 if value >= 0 else ~(value << 1)
-    if left < 0x80:
-        return left.to_bytes()
+    rest = value << 1 if value >= 0 else ~(value << 1)
+    if rest < 0x80:
+        return rest.to_bytes()
     out = bytearray()
-    while left > 0x7F:
-        out.append(left & 0x7F | 0x80)
-        left >>= 7
-    out.append(left)
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
     return bytes(out)
 
 
@@ -215,8 +215,8 @@ def _instant(zone: str) -> Encode:
         text = _content(token)
         at = datetime.fromisoformat(text.removesuffix(zone))
         _check_spelling(text, at.isoformat(timespec="microseconds") + zone)
-        since = at.replace(tzinfo=None) - _EPOCH
-        return long(since.days * DAY_US + since.seconds * 1_000_000 + since.microseconds)
+        elapsed = at.replace(tzinfo=None) - _EPOCH
+        return long(elapsed.days * DAY_US + elapsed.seconds * 1_000_000 + elapsed.microseconds)
 
     return encode
 

@@ -51,8 +51,8 @@ class _Envelope(msgspec.Struct):
     original: Raw = Raw(_ABSENT)
 
 
-# PostgreSQL's json keeps the escape of an unpaired surrogate. The decoder refuses it, even in text that it
-# only passes through. So such escapes are replaced, while text is decoded, by bytes that never occur in UTF-8.
+# PostgreSQL's json keeps the escape of an unpaired surrogate, but msgspec's decoder refuses such an escape, even in
+# text that it only passes through. So such escapes are replaced, during decoding, by bytes that never occur in UTF-8.
 _SURROGATE = re.compile(rb"\\(?:u([dD][89a-fA-F])|.)", re.DOTALL)
 _SHIELD = b"\xff\xfe"
 

@@ -1,1 +1,1 @@
-"""Many messages at once: batches as Arrow columns, and what reads and writes JSON and Avro by columns."""
+"""Many messages at once: batches of Arrow columns, and code that reads and writes JSON and Avro column by column."""

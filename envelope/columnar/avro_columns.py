@@ -28,7 +28,7 @@ from changelog.schemas.avro import Column
 from changelog.schemas.types import Array, Map, Primitive, Struct
 
 FEW_ROWS: Final = 32
-"""Up to this many rows are encoded one by one, which is faster."""
+"""A batch of at most this many rows is encoded row by row, which is faster for so few rows."""
 
 ROWS_MAX: Final = 4096
 """A larger batch is cut in two, because its buffers would not stay in the processor's cache."""
@@ -185,10 +185,10 @@ class _Provenance:
         stamped = self._contexts.is_valid().to_numpy(zero_copy_only=False)
         without = ~stamped
         lengths = pc.binary_length(self._contexts.drop_null()).to_numpy()
-        places = np.empty(self._rows, np.int64)
-        places[without] = self._find(_SOURCE, guess[without], self._offsets[without])
-        places[stamped] = self._find(_CONTEXT, guess[stamped], self._offsets[stamped]) + len(_CONTEXT) + lengths
-        return places
+        begins = np.empty(self._rows, np.int64)
+        begins[without] = self._find(_SOURCE, guess[without], self._offsets[without])
+        begins[stamped] = self._find(_CONTEXT, guess[stamped], self._offsets[stamped]) + len(_CONTEXT) + lengths
+        return begins
 
     def _find(self, mark: bytes, guess: Ints, starts: Ints) -> Ints:
         """Returns the offset of the first `mark` at or after each start.
@@ -196,11 +196,11 @@ class _Provenance:
         The offset in `guess` is tried first, and then the text is searched. A mark contains unescaped quotes, so it is
         never found inside a JSON string.
         """
-        places: Ints = guess.astype(np.int64)
-        seen = windows(self._buffer, len(mark))
-        wrong = np.flatnonzero(seen[np.clip(places, 0, len(seen) - 1)] != np.void(mark))
-        places[wrong] = [self._data.find(mark, start) for start in starts[wrong].tolist()]
-        return places
+        offsets: Ints = guess.astype(np.int64)
+        texts = windows(self._buffer, len(mark))
+        wrong = np.flatnonzero(texts[np.clip(offsets, 0, len(texts) - 1)] != np.void(mark))
+        offsets[wrong] = [self._data.find(mark, start) for start in starts[wrong].tolist()]
+        return offsets
 
     def _shared(self, starts: Ints, ends: Ints) -> tuple[Ints, list[Source]]:
         """Finds the distinct slices among those from `starts` to `ends`.

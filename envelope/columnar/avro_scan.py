@@ -74,15 +74,15 @@ class ObjectScan:
         text = self.buffer[: self.blanks]
         if not nested:
             return self._unescaped(np.flatnonzero(text == _QUOTE))
-        places = np.flatnonzero(_STRUCTURAL[text])
-        quotes = text[places] == _QUOTE
+        offsets = np.flatnonzero(_STRUCTURAL[text])
+        quotes = text[offsets] == _QUOTE
         if len(self.backslashes):
-            structural = np.ones(len(places), bool)
-            structural[quotes] = ~self._escaped(places[quotes])
-            places, quotes = places[structural], quotes[structural]
+            structural = np.ones(len(offsets), bool)
+            structural[quotes] = ~self._escaped(offsets[quotes])
+            offsets, quotes = offsets[structural], quotes[structural]
         inside = np.cumsum(quotes) % 2 == 1
-        depths = np.cumsum(np.where(inside, 0, _DEPTHS[text[places]]), dtype=np.int64)
-        outer: Ints = places[quotes & (depths == 1)]
+        depths = np.cumsum(np.where(inside, 0, _DEPTHS[text[offsets]]), dtype=np.int64)
+        outer: Ints = offsets[quotes & (depths == 1)]
         return outer
 
     def _unescaped(self, quotes: Ints) -> Ints:
@@ -102,12 +102,13 @@ class ObjectScan:
     def step(self, label: bytes) -> Tokens:
         """Reads the next member of each object, if it begins with this label, `"name":`. Returns the values' tokens.
 
-        In an object whose next member begins with something else, the token is absent, and the member stays the next.
+        If an object's next member begins with another label, its token is absent, and the next step tries this member
+        again.
         """
         at, quotes, buffer = self._at, self._quotes_at, self.buffer
         before = quotes[at]
-        seen = windows(buffer, len(label))
-        present = (at < self._last) & (seen[np.minimum(before, len(seen) - 1)] == np.void(label))
+        texts = windows(buffer, len(label))
+        present = (at < self._last) & (texts[np.minimum(before, len(texts) - 1)] == np.void(label))
         starts = before + len(label)
         if not present.all():
             starts[~present] = self.blanks
@@ -123,7 +124,7 @@ class ObjectScan:
         return Tokens(starts=starts, ends=ends, present=present, null=null, quoted=quoted)
 
     def done(self) -> Mask:
-        """Returns a mask of the objects that had no other members than those read, and no white space."""
+        """Returns a mask of the objects whose members were all read, and which have no white space."""
         done: Mask = self._sound & (self._at == self._last)
         return done
 

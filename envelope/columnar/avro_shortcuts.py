@@ -1,6 +1,6 @@
 """Encodes the values of a column in Avro, for all rows at once.
 
-`ObjectScan` locates the JSON tokens of the values; here they become segments (slices for `splice`) that hold the Avro.
+`ObjectScan` locates the JSON tokens of the values. This module makes segments (slices for `splice`) of Avro from them.
 Each type has a *shortcut*, a function for the usual form of its values. A value of another form (an infinite date, a
 text with an escape) is encoded one by one, by `avro_values`. A nullable value begins with its *branch*, the number of
 its type in the Avro union.
@@ -81,7 +81,7 @@ class ColumnValues:
         return [(starts, lengths), *more]
 
     def _odd(self, rows: Ints) -> list[bytes]:
-        """Encodes the values in these rows one by one, but equal values, which are common among arrays, only once."""
+        """Encodes the values in these rows one by one. Equal values, which are common in arrays, are encoded once."""
         starts, ends, data = self.tokens.starts[rows].tolist(), self.tokens.ends[rows].tolist(), self.scan.data
         tokens = [data[start:end] for start, end in zip(starts, ends, strict=True)]
         known = {token: encoded(self._encode, self.step.name, token) for token in dict.fromkeys(tokens)}
@@ -103,7 +103,7 @@ def _strings(values: ColumnValues) -> list[Segment]:
 
 
 def _uuids(values: ColumnValues) -> list[Segment]:
-    """Encodes UUIDs in the one form that servers print. The codec gets any other text, and refuses it."""
+    """Encodes UUIDs in the one form that servers print. Any other text goes to the codec, which refuses it."""
     tokens = values.tokens
     starts, ends = tokens.starts + 1, tokens.ends - 1
     usual = values.some & tokens.quoted & (ends - starts == _UUID_LENGTH)
@@ -171,15 +171,15 @@ def _moments(
     Other values are encoded one by one. Arrow parses the texts, each after the prefix, as `type_`. In rows without a
     usual value, it parses the placeholder at `blank`.
     """
-    marks = [(place, ord(mark)) for place, mark in enumerate(form) if not mark.isdigit()]
+    marks = [(offset, ord(mark)) for offset, mark in enumerate(form) if not mark.isdigit()]
 
     def render(values: ColumnValues) -> list[Segment]:
         tokens, buffer = values.tokens, values.scan.buffer
         starts, ends = tokens.starts + 1, tokens.ends - 1
         extra = ends - starts - len(form)
         usual = values.some & tokens.quoted & (extra >= 0) & (extra <= longer)
-        for place, mark in marks:
-            usual &= buffer[np.minimum(starts + place, len(buffer) - 1)] == mark
+        for offset, mark in marks:
+            usual &= buffer[np.minimum(starts + offset, len(buffer) - 1)] == mark
         if longer:
             usual &= (extra == 0) | (buffer[ends - 1] != ord("0"))
         parsed = _cast(values.texts(starts, ends, usual, blank, len(form), prefix), type_)
@@ -238,8 +238,8 @@ def _decimal_bytes(values: ColumnValues, numbers: Ints) -> tuple[Unsigned, Offse
     width = int(sizes.max())
     matrix = np.empty((values.rows, lead + 1 + width), np.uint8)
     matrix[:, lead] = sizes * 2
-    places = np.minimum(8 - sizes[:, None] + np.arange(width), 7)
-    matrix[:, lead + 1 :] = np.take_along_axis(whole, places, 1)
+    offsets = np.minimum(8 - sizes[:, None] + np.arange(width), 7)
+    matrix[:, lead + 1 :] = np.take_along_axis(whole, offsets, 1)
     return matrix, (lead + 1 + sizes).astype(np.int32)
 
 
@@ -313,12 +313,12 @@ def _longs(values: Ints, lead: int = 0) -> tuple[Unsigned, Offsets]:
     width = max(1, (int(zigzag.max()).bit_length() + 6) // 7)
     matrix = np.empty((len(values), lead + width), np.uint8)
     lengths = np.full(len(values), lead + 1, np.int32)
-    for place in range(width - 1):
-        left = zigzag >> np.uint64(7)
-        more = left > 0
-        matrix[:, lead + place] = zigzag.astype(np.uint8) & 0x7F | more.view(np.uint8) << 7
+    for index in range(width - 1):
+        rest = zigzag >> np.uint64(7)
+        more = rest > 0
+        matrix[:, lead + index] = zigzag.astype(np.uint8) & 0x7F | more.view(np.uint8) << 7
         lengths += more
-        zigzag = left
+        zigzag = rest
     matrix[:, lead + width - 1] = zigzag
     return matrix, lengths
 

@@ -109,7 +109,7 @@ def is_stored(schema: pa.Schema) -> bool:
 
 
 def of_stored(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns rows that have a schema that `is_stored` accepts as a batch of `SCHEMA`.
+    """Converts stored rows, whose schema `is_stored` accepts, to a batch of `SCHEMA`.
 
     If an older version stored the rows, their `context` is null.
     """
@@ -119,7 +119,7 @@ def of_stored(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def moved_json(*, to: Place | None = None, from_: Place | None = None) -> str | None:
-    """Returns the value of the column `moved` for a record that moved to or from a place; None if it did not move."""
+    """Returns the value of the column `moved` for a record that moved to or from a place; None for any other record."""
     if to is None and from_ is None:
         return None
     return msgspec.json.encode(_Moved(moved_to=_wire_place(to), moved_from=_wire_place(from_))).decode()
@@ -138,13 +138,13 @@ def with_shapes(batch: pa.RecordBatch, shapes: Mapping[str, Struct], *, relation
 
 
 def relation(batch: pa.RecordBatch) -> int | None:
-    """Returns the number of the relation that all rows come from; None if the batch does not say it."""
+    """Returns the number of the relation that all rows come from; None if the batch does not name one."""
     metadata = batch.schema.metadata
     return int(metadata[_RELATION]) if metadata and _RELATION in metadata else None
 
 
 def with_encoded_shapes(batch: pa.RecordBatch, encoded: bytes) -> pa.RecordBatch:
-    """Adds shapes to a batch as `with_shapes` does. They are encoded already, so that many batches can use them."""
+    """Adds shapes that `encode_shapes` encoded to a batch. Many batches can share the encoded shapes."""
     return batch.replace_schema_metadata({_SHAPES: encoded})
 
 
@@ -162,7 +162,7 @@ def encode_shape(entity: str, shape: Struct) -> bytes:
 
 
 def join_shapes(encoded: Iterable[bytes]) -> bytes:
-    """Joins shapes that `encode_shape` encoded, each of another entity, to what `encode_shapes` returns for them."""
+    """Joins the results of `encode_shape` for several entities to the result of `encode_shapes` for these entities."""
     return b"{" + b",".join(encoded) + b"}"
 
 

@@ -18,11 +18,11 @@ import pyarrow as pa
 from changelog.envelope.columnar.splice import INLINE, Bytes, splice
 
 Mask = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.int64]
+ByteOffsets = npt.NDArray[np.int64]
 """Indices of bytes in a buffer: one row for each member, one column for each object."""
 
 _PIECE: Final = re.compile(rb'([^"\\]*)":(?:"[^"\\]*"|[-+.0-9A-Za-z]+)')
-_LOOKED_AT: Final = 8
+_TEXTS_TRIED_MAX: Final = 8
 _WORD: Final = 8
 _COMMA, _QUOTE, _OPEN, _CLOSE, _OPEN_LIST = b',"{}['
 
@@ -38,10 +38,10 @@ class FlatObjects:
 
     fits: Mask
     data: Bytes
-    bounds: Places
-    begins: Places
-    values: Places
-    ends: Places
+    bounds: ByteOffsets
+    begins: ByteOffsets
+    values: ByteOffsets
+    ends: ByteOffsets
 
     def shallow(self) -> Mask:
         """Returns a mask of the given objects that have only one opening bracket.
@@ -57,8 +57,8 @@ class FlatObjects:
 
     def pieces(self) -> pa.BinaryArray:
         """Returns the pieces of all objects, one object after another. All objects must fit. Nothing is copied."""
-        places = np.append(self.begins.T.ravel(), len(self.data) - INLINE).astype(np.int32)
-        buffers = [None, pa.py_buffer(places), pa.py_buffer(self.data)]
+        offsets = np.append(self.begins.T.ravel(), len(self.data) - INLINE).astype(np.int32)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
         return pa.Array.from_buffers(pa.binary(), self.begins.size, buffers)
 
     def tokens(self, which: Any) -> pa.StringArray:
@@ -88,8 +88,11 @@ class Form:
 
     @classmethod
     def among(cls, texts: pa.StringArray) -> Self | None:
-        """Returns the form of the first of a few texts that has a form; None if none has. No text is null."""
-        forms = (cls.of(text.encode()) for text in texts[:_LOOKED_AT].to_pylist())
+        """Returns the first form among the forms of the first few texts; None if none of these texts has a form.
+
+        No text may be null.
+        """
+        forms = (cls.of(text.encode()) for text in texts[:_TEXTS_TRIED_MAX].to_pylist())
         return next(filter(None, forms), None)
 
     def cut(self, texts: pa.StringArray) -> FlatObjects:
@@ -111,8 +114,8 @@ class Form:
             names = begins[number] + 2
             values[number] = names + len(label)
             named &= values[number] < ends[number]
-            for place, mask, word in _words(label):
-                at = np.minimum(names + place, len(windows) - 1)  # Only objects that `named` excludes need this.
+            for offset, mask, word in _words(label):
+                at = np.minimum(names + offset, len(windows) - 1)  # Only objects that `named` excludes need this.
                 named &= windows[at].view("<u8") & mask == word
         if not named.all():
             fits[fits] = named
@@ -120,7 +123,7 @@ class Form:
         return FlatObjects(fits, data, bounds, begins, values, ends)
 
 
-def _bytes_of(texts: pa.StringArray) -> tuple[Bytes, Places]:
+def _bytes_of(texts: pa.StringArray) -> tuple[Bytes, ByteOffsets]:
     """Returns the bytes of the texts, with padding, and the offsets at which each text begins and the last one ends."""
     _, offsets, content = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
@@ -131,7 +134,7 @@ def _bytes_of(texts: pa.StringArray) -> tuple[Bytes, Places]:
     return data, bounds - bounds[0]
 
 
-def _begins(first: Places, commas: Places, before: Places, count: int) -> Places:
+def _begins(first: ByteOffsets, commas: ByteOffsets, before: ByteOffsets, count: int) -> ByteOffsets:
     inner = commas[before + np.arange(count - 1)[:, None]]
     return np.concatenate([first[None], inner])
 
@@ -143,8 +146,8 @@ def _words(text: bytes) -> Sequence[tuple[int, np.uint64, np.uint64]]:
     bits.
     """
     words = []
-    for place in range(0, len(text), _WORD):
-        part = text[place : place + _WORD]
+    for offset in range(0, len(text), _WORD):
+        part = text[offset : offset + _WORD]
         mask, word = (int.from_bytes(content, "little") for content in (b"\xff" * len(part), part))
-        words.append((place, np.uint64(mask), np.uint64(word)))
+        words.append((offset, np.uint64(mask), np.uint64(word)))
     return words

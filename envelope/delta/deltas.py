@@ -87,8 +87,8 @@ def foldable(deltas: Iterable[Delta]) -> Iterator[Delta]:
 def back(deltas: Iterable[Delta], state: Value) -> Value:
     """Returns the state of a key before its deltas. `deltas` are in order, and `state` is the state after the last one.
 
-    Raises ChangelogError of kind *malformed* if a delta does not hold the earlier state, as a reset, a truncate, and a
-    delete without its original.
+    Raises ChangelogError of kind *malformed* if a delta does not contain the earlier state. Such a delta is a reset, a
+    truncate, or a delete without its original.
     """
     for delta in reversed(list(_once(deltas))):
         if delta.provenance.source.op is Op.TRUNCATE:
@@ -121,7 +121,7 @@ def _once(deltas: Iterable[Delta]) -> Iterable[Delta]:
 
 
 def _stepped(delta: Delta, patch: Sequence[Operation], state: Value) -> Value:
-    """Returns the state on the other side of a delta. `patch` is the delta's patch, or the inverse of the patch."""
+    """Returns the state after `patch`, which is the delta's patch, or the inverse of the delta's patch."""
     source = delta.provenance.source
     stepped = apply(_fitted(patch, state), state)
     if not (isinstance(stepped, dict) and isinstance(state, dict)):
@@ -170,6 +170,6 @@ def _tests(test: Operation, state: Mapping[str, Value]) -> list[Operation]:
 
 
 def _column(path: str) -> tuple[str, bool]:
-    """Returns the column of a path, and whether the path leads to a place inside the column's value."""
+    """Returns the column of a path, and whether the path leads into the column's value."""
     first, slash, _ = path[1:].partition("/")
     return first.replace("~1", "/").replace("~0", "~"), bool(slash)

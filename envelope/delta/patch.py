@@ -29,7 +29,7 @@ _NESTING_MAX = 100
 """The most levels of nesting that are compared. A changed value below is replaced as a whole."""
 
 _PLAIN = frozenset({str, Raw, int, bool, type(None)})
-"""Types of which two values are equal in JSON exactly if `==` says so."""
+"""Types whose values are equal in JSON exactly if `==` says so, as long as both values have the same type."""
 
 _INDEX = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 _POINTER = re.compile(r"(/([^/~]|~[01])*)*")
@@ -41,8 +41,8 @@ Difference = tuple[int, int, int, int]
 def diff(original: Value, current: Value) -> list[Operation]:
     """Returns the patch that turns `original` into `current`, an empty patch if they are equal.
 
-    Either may be MISSING. If `original` is, the patch is an `add` at the root; if `current` is, the patch
-    is a `test` and a `remove` at the root.
+    Either may be MISSING. If `original` is MISSING, the patch is an `add` at the root. If `current` is MISSING, the
+    patch is a `test` and a `remove` at the root.
     """
     if original is MISSING:
         return [] if current is MISSING else [_add("", current)]
@@ -124,8 +124,8 @@ def _of_objects(path: str, a: dict[str, Value], b: dict[str, Value]) -> list[Ope
         other = b.get(name, MISSING)
         if type(value) in _PLAIN and type(value) is type(other) and value == other:
             continue
-        place = f"{path}/{_escape(name)}"
-        operations += _remove(place, value) if other is MISSING else _changes(place, value, other)
+        member = f"{path}/{_escape(name)}"
+        operations += _remove(member, value) if other is MISSING else _changes(member, value, other)
     operations += [_add(f"{path}/{_escape(name)}", value) for name, value in b.items() if name not in a]
     return operations
 
@@ -203,20 +203,20 @@ def _applied(operation: Operation, holder: dict[str, Value]) -> dict[str, Value]
 
     The document is the member `""` of `holder`, so the root needs no special case.
     """
-    *way, last = _tokens(operation["path"])
+    *parents, last = _tokens(operation["path"])
     if operation["op"] == "test":
         node: Value = holder
-        for token in (*way, last):
-            node = node[_place(node, token)]
+        for token in (*parents, last):
+            node = node[_member(node, token)]
         if text_of(node) != text_of(operation["value"]):
             raise ValueError("the test fails")
         return holder
     changed: dict[str, Value] = dict(holder)
     node = changed
-    for token in way:
-        place = _place(node, token)
-        node[place] = _copied(node[place])
-        node = node[place]
+    for token in parents:
+        member = _member(node, token)
+        node[member] = _copied(node[member])
+        node = node[member]
     _change(node, last, operation)
     return changed
 
@@ -224,20 +224,21 @@ def _applied(operation: Operation, holder: dict[str, Value]) -> dict[str, Value]
 def _change(node: Value, token: str, operation: Operation) -> None:
     match operation["op"]:
         case "add" if isinstance(node, list):
-            node.insert(len(node) if token == "-" else _place(node, token, room=1), operation["value"])
+            node.insert(len(node) if token == "-" else _member(node, token, room=1), operation["value"])
         case "add":
             node[token] = operation["value"]
         case "replace":
-            node[_place(node, token)] = operation["value"]
+            node[_member(node, token)] = operation["value"]
         case "remove":
-            del node[_place(node, token)]
+            del node[_member(node, token)]
         case _:
             raise ValueError("no such operation")
 
 
-def _place(node: Value, token: str, *, room: int = 0) -> Any:
-    """Returns the name or number that `token` means in `node`. Raises LookupError if `node` has no such member or
-    element. `room` is 1 if the index may also be the array's length.
+def _member(node: Value, token: str, *, room: int = 0) -> Any:
+    """Returns the name of the member, or the index of the element, that `token` means in `node`.
+
+    Raises LookupError if `node` has no such member or element. `room` is 1 if the index may also be the array's length.
     """
     if isinstance(node, dict):
         if token not in node:

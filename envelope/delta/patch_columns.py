@@ -24,7 +24,7 @@ _SCALAR: Final = r'\A(?:"[^"\\]*"|[-+.0-9A-Za-z]+)\z'
 def changes(original: pa.StringArray, current: pa.StringArray) -> tuple[pa.StringArray, Mask]:
     """Compares pairs of states, none of them null. Returns the patches of some pairs, and a mask of these pairs.
 
-    The other pairs are not plain enough. The patches are the same bytes as those of
+    Pairs that are not plain enough get no patch. The patches are the same bytes as those of
     `changelog.envelope.delta.patch_text.changes`.
     """
     remaining = np.arange(len(original))
@@ -43,10 +43,10 @@ def changes(original: pa.StringArray, current: pa.StringArray) -> tuple[pa.Strin
         patches.append(of_form)
         rows.append(remaining[fits])
         remaining = remaining[~fits][0 if fits[0] else 1 :]
-    at = np.concatenate(rows)
+    patched_rows = np.concatenate(rows)
     patched = np.zeros(len(original), np.bool_)
-    patched[at] = True
-    order = np.argsort(at)
+    patched[patched_rows] = True
+    order = np.argsort(patched_rows)
     return pa.concat_arrays(patches or [pa.array([], pa.utf8())]).take(pa.array(order)), patched
 
 
@@ -67,11 +67,11 @@ def _of_form(form: Form, original: pa.StringArray, current: pa.StringArray) -> t
     rows, columns = np.divmod(np.flatnonzero(differing), len(form.names))
     if not len(rows):
         return pa.array(["[]"] * len(original), pa.utf8()), fits
-    was, is_ = before.tokens((columns, rows)), after.tokens((columns, rows))
-    plain = pc.and_(pc.match_substring_regex(was, _SCALAR), pc.match_substring_regex(is_, _SCALAR))
+    old, new = before.tokens((columns, rows)), after.tokens((columns, rows))
+    plain = pc.and_(pc.match_substring_regex(old, _SCALAR), pc.match_substring_regex(new, _SCALAR))
     fits[rows[~plain.to_numpy(zero_copy_only=False)]] = False
     tests, replaces = (pa.array(heads, pa.utf8()).take(pa.array(columns)) for heads in _heads(form.names))
-    edits = _joined(tests, was, replaces, is_, "}")
+    edits = _joined(tests, old, replaces, new, "}")
     bounds = np.append(0, np.cumsum(np.bincount(rows, minlength=len(original))))
     patches = _joined("[", pc.binary_join(pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), edits), ","), "]")
     return patches if fits.all() else patches.filter(pa.array(fits)), fits

@@ -87,11 +87,11 @@ def _of_pieces(original: bytes, current: bytes) -> bytes | None:
         match = _PIECES.fullmatch(a + b"\0" + b)
         if match is None:
             return None
-        name, was, is_ = match.groups()
+        name, old, new = match.groups()
         label = b'"%b":' % name
         if original.count(label) > 1 or current.count(label) > 1:
             return None
-        parts.append(_replace(name) % (was, is_))
+        parts.append(_replace(name) % (old, new))
     return b"[%b]" % b",".join(parts)
 
 

@@ -214,7 +214,7 @@ def test_null_and_unavailable_are_two_things() -> None:
         ('{"id":1,"n":2147483648}', "a value of column n does not fit its type in the schema"),
         ('{"id":1,"n":"7"}', "a value of column n does not fit its type in the schema"),
         ('{"id":null,"n":7}', "a value of column id does not fit its type in the schema"),
-        ('{"id":1}', "column n is missing, but not unavailable"),
+        ('{"id":1}', "column n is missing, and is not listed as unavailable"),
         ('{"id":1,"n":7,"extra":1}', "column extra is not in the schema"),
         ("[1]", "a state is not a JSON object"),
     ],
