@@ -13,8 +13,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["compose"]
 nitpick_ignore_regex = [
     ("py:.*", r".*")
-]  # types of Python, Arrow and Spark have no pages here; links in pages are checked
-suppress_warnings = ["misc.highlighting_failure"]  # JSON with … for what is left out
+]  # The site has no pages for types of Python, Arrow and Spark. Links in pages are checked nevertheless.
+suppress_warnings = ["misc.highlighting_failure"]  # Some examples of JSON contain …, which is not valid JSON.
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["deflist"]

@@ -1,6 +1,6 @@
-"""Writes the reference pages of the command line and of the jobs from their parsers, so that no option is missed.
+"""Writes the reference pages of the command line and of the jobs from their parsers, so that no option is missing.
 
-`python docs/generated.py` writes them; with `--check` it writes nothing, and exits with 1 if one would change.
+`python docs/generated.py` writes the pages. With `--check` it writes nothing, and exits with 1 if a page would change.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from changelog.spark_jobs.runner import job
 REFERENCE = Path(__file__).parent / "reference"
 JOBS = ("archive", "derive_deltas", "rebuild_view", "detect_drift")
 COMMON = frozenset({"help", "config", "verbose", "dry_run", "metrics"})
-"""Options that every command or job has; the pages say them once."""
+"""Options that every command or job has. The pages list them once, at the top."""
 
 COMMANDS_HEAD = """# Commands
 
@@ -74,24 +74,24 @@ The last line of a job's output is a JSON object with its figures and a `verdict
 
 
 def main(arguments: list[str]) -> int:
-    """Writes or checks the pages; gives the exit code."""
+    """Writes or checks the pages. Returns the exit code."""
     pages = {REFERENCE / "commands.md": commands_page(), REFERENCE / "jobs.md": jobs_page()}
-    old = [path for path, text in pages.items() if not path.exists() or path.read_text("utf-8") != text]
+    outdated = [path for path, text in pages.items() if not path.exists() or path.read_text("utf-8") != text]
     if "--check" in arguments:
-        for path in old:
+        for path in outdated:
             print(f"{path.relative_to(Path.cwd())}: out of date; run: python docs/generated.py", file=sys.stderr)
-        return 1 if old else 0
-    for path in old:
+        return 1 if outdated else 0
+    for path in outdated:
         path.write_text(pages[path], "utf-8")
     return 0
 
 
 def commands_page() -> str:
-    """The page of `changelog` and its commands."""
+    """Returns the page of `changelog` and its commands."""
     parts = [COMMANDS_HEAD]
     for name, summary in cli.COMMANDS.items():
         command = importlib.import_module(f"changelog.connectors.commands.{name}")
-        parser = chosen(cli.parser_of({name: command}), name)
+        parser = command_parser(cli.parser_of({name: command}), name)
         parts.append(f"## `changelog {name}`\n\n{sentence(summary)}\n")
         verbs = list(subparsers(parser))
         if verbs:
@@ -104,35 +104,35 @@ def commands_page() -> str:
 
 
 def jobs_page() -> str:
-    """The page of the Spark jobs."""
+    """Returns the page of the Spark jobs."""
     parts = [JOBS_HEAD]
     for name in JOBS:
-        made = importlib.import_module(f"changelog.spark_jobs.{name}").JOB
-        parts.append(f"## `{name}.py`\n\n{summary(made.description)}\n")
-        parts.append(options(job._parser(made)))
+        definition = importlib.import_module(f"changelog.spark_jobs.{name}").JOB
+        parts.append(f"## `{name}.py`\n\n{summary(definition.description)}\n")
+        parts.append(options(job._parser(definition)))
     return "\n".join(part for part in parts if part)
 
 
-def chosen(parser: argparse.ArgumentParser, name: str) -> argparse.ArgumentParser:
-    """The parser of one command."""
+def command_parser(parser: argparse.ArgumentParser, name: str) -> argparse.ArgumentParser:
+    """Returns the parser of one command."""
     return dict(subparsers(parser))[name]
 
 
 def subparsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """The commands of a parser, by name."""
+    """Yields the name and the parser of each command."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             yield from action.choices.items()
 
 
 def options(parser: argparse.ArgumentParser) -> str:
-    """A table of the arguments that are this command's own; empty if it has none."""
+    """Returns a table of the arguments that only this command has; an empty text if there are none."""
     rows = [row(action) for action in parser._actions if action.dest not in COMMON and action.help != argparse.SUPPRESS]
     return "\n".join(["| argument | does |", "|---|---|", *rows, ""]) if rows else ""
 
 
 def row(action: argparse.Action) -> str:
-    """One argument's row."""
+    """Returns the row of one argument in the table."""
     value = shown_value(action)
     names = [f"{name} {value}".strip() for name in action.option_strings] or [value]
     text = (action.help or "") % {**vars(action), "prog": "changelog"}
@@ -147,7 +147,7 @@ def _escaped(spelt: str, text: str) -> str:
 
 
 def shown_value(action: argparse.Action) -> str:
-    """How a value is written: its metavar, or the choices; in brackets where it may be left out."""
+    """Returns how a usage line shows an argument's value: its metavar or its choices, in brackets if it is optional."""
     if action.nargs == 0:
         return ""
     names = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
@@ -165,17 +165,17 @@ def shown_value(action: argparse.Action) -> str:
 
 
 def described(parser: argparse.ArgumentParser) -> str:
-    """What a verb does, as its help says."""
+    """Returns what a verb does, from its help."""
     return f"{sentence(parser.description)}\n" if parser.description else ""
 
 
 def summary(description: str) -> str:
-    """A job's description without how it is started, which its heading says."""
+    """Returns a job's description, without its first part, which says how to start the job."""
     return sentence(description.strip().partition("`: ")[2])
 
 
 def sentence(text: str) -> str:
-    """With a capital and a full stop."""
+    """Returns the text with a capital letter and a full stop."""
     return text[0].upper() + text[1:].rstrip(".") + "."
 
 
