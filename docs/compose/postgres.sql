@@ -1,4 +1,4 @@
--- What the database of docker-compose.yml begins with: two tables to change, and their changelog to watch.
+-- Creates two tables in the database of docker-compose.yml, whose changes the service publishes.
 CREATE TABLE guest (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name text NOT NULL,

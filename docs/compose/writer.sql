@@ -1,5 +1,5 @@
--- What the writer of docker-compose.yml does twice a second: three services change orders and guests, each in a
--- transaction of its own that begins with its provenance stamp.
+-- The writer of docker-compose.yml runs this script twice a second: three services change orders and guests, each in a
+-- transaction of its own that begins with the service's provenance stamp.
 BEGIN;
 SELECT pg_logical_emit_message(true, 'provenance', json_build_object(
     'apiVersion', 'v2', 'serviceName', 'order-api', 'identifier', 'req-' || left(md5(random()::text), 6))::text);
