@@ -24,7 +24,7 @@ class Op(StrEnum):
 
 
 class Missing(Enum):
-    """The type of `MISSING`, which is neither null nor the value of a column that the log did not send."""
+    """The type of `MISSING`, which differs from null, and from a column's value that the log did not send."""
 
     MISSING = "missing"
 
